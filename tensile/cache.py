@@ -1,0 +1,216 @@
+"""Objects of one kind as a cluster last told, in a form that ten thousand of them can be kept in.
+
+Decoded objects cost five times their bytes and slow the collector down, so an entry holds the bytes and what a `Digest`
+took out of them when they came; a decision decodes the few objects that it looks at. An informer feeds a cache; answers
+to our own writes are absorbed, so that the next decision sees them without waiting for the watch.
+
+Absence has two strengths. A name that is merely not here may have been missed. One that *departed* was seen deleted
+on the watch, or read at quorum, after anything that stood there: only that allows what cannot be undone.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+
+from tensile.objects import Manifest
+
+_DEPARTED_KEPT = 20_000
+
+
+class Meta(msgspec.Struct, frozen=True, gc=False):
+    """The part of metadata that every object is filed by."""
+
+    name: str
+    uid: str = ""
+    namespace: str = ""
+    resourceVersion: str = "0"  # noqa: N815 - the API's spelling
+
+
+class _Envelope(msgspec.Struct, frozen=True, gc=False):
+    """Just enough of an object to file it."""
+
+    metadata: Meta
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One object: what it is filed by, its bytes (b"" where only facts are kept) and what the digest took out."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    raw: bytes
+    facts: Any
+
+    def manifest(self) -> Manifest:
+        """Decode the object; a new one at each call."""
+        decoded: Manifest = orjson.loads(self.raw)
+        return decoded
+
+
+class Kept(NamedTuple):
+    """What a digest keeps of an object: bytes (b"" for none) and facts that decisions ask for often."""
+
+    raw: bytes
+    facts: Any
+
+
+Digest = Callable[[bytes], Kept]
+Index = Callable[[Entry], Iterable[Hashable]]
+
+
+class Delta(NamedTuple):
+    """What changed for one name: before and after; None where there was or is none."""
+
+    before: Entry | None
+    after: Entry | None
+
+
+class Departure(NamedTuple):
+    """The last that was known of an object that is gone for certain; uid "" when the name was only read as empty."""
+
+    uid: str
+    facts: Any
+
+
+def keep_all(raw: bytes) -> Kept:
+    """Keep an object's bytes and no facts."""
+    return Kept(raw, None)
+
+
+_ENVELOPES = msgspec.json.Decoder(_Envelope)
+Name = tuple[str, str]
+Listener = Callable[[Delta], None]
+
+
+class Cache:
+    """The objects of one kind, by (namespace, name), with indexes, and word of every change to its listeners.
+
+    `synced` turns true with the first complete list and false again while what is here may be lost history.
+    `version` is the newest resourceVersion seen.
+    """
+
+    def __init__(self, digest: Digest = keep_all, indexes: Mapping[str, Index] | None = None) -> None:
+        self.synced = False
+        self.version = 0
+        self._digest = digest
+        self._entries: dict[Name, Entry] = {}
+        self._index_of = dict(indexes or {})
+        self._indexes: dict[str, dict[Hashable, dict[Name, Entry]]] = {i: {} for i in self._index_of}
+        self._departed: OrderedDict[Name, Departure] = OrderedDict()
+        self._listeners: list[Listener] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(tuple(self._entries.values()))
+
+    def get(self, namespace: str, name: str) -> Entry | None:
+        """Give the object of that name, None when none is known."""
+        return self._entries.get((namespace, name))
+
+    def select(self, index: str, value: Hashable) -> tuple[Entry, ...]:
+        """Give the objects that an index files under `value`."""
+        return tuple(self._indexes[index].get(value, {}).values())
+
+    def departed(self, namespace: str, name: str) -> Departure | None:
+        """Say whether the name is known to be empty, and what stood there last; None: not known."""
+        return self._departed.get((namespace, name))
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener` after every change, until the cache is dropped."""
+        self._listeners.append(listener)
+
+    def replace(self, raws: Iterable[bytes], version: int) -> None:
+        """Take over a complete list: what is not in it is gone, but did not depart."""
+        fresh = {(entry.namespace, entry.name): entry for entry in map(self._read, raws)}
+        self.version = version
+        self.synced = True
+        for name in [name for name in self._entries if name not in fresh]:
+            self._file(name, None)
+        for name, entry in fresh.items():
+            known = self._entries.get(name)
+            if known is None or (known.uid, known.version) != (entry.uid, entry.version):
+                self._file(name, entry)
+
+    def put(self, raw: bytes) -> None:
+        """Take over an object as the watch tells it; one that is not newer than what is known is passed over."""
+        entry = self._read(raw)
+        self.version = max(self.version, entry.version)
+        known = self._entries.get((entry.namespace, entry.name))
+        if known is None or known.version < entry.version:
+            self._file((entry.namespace, entry.name), entry)
+
+    def absorb(self, raw: bytes) -> None:
+        """Take over the answer to a write of ours, unless the watch has already told what came of it."""
+        if _ENVELOPES.decode(raw).metadata.resourceVersion.isdecimal():
+            entry = self._read(raw)
+            known = self._entries.get((entry.namespace, entry.name))
+            if entry.version > (known.version if known else self.version):
+                self._file((entry.namespace, entry.name), entry)
+
+    def remove(self, raw: bytes) -> None:
+        """Take over that the watch saw an object go; one of another UID stays."""
+        entry = self._read(raw)
+        self.version = max(self.version, entry.version)
+        name = (entry.namespace, entry.name)
+        known = self._entries.get(name)
+        if known is None or known.uid == entry.uid:
+            self._depart(name, Departure(entry.uid, entry.facts))
+            self._file(name, None)
+
+    def confirm_absent(self, namespace: str, name: str, since: int | None = None) -> None:
+        """Note that a read at quorum found the name empty, unless the watch has told of a newer object.
+
+        `since` is the cache's version when the read was sent; None: as of now.
+        """
+        known = self._entries.get((namespace, name))
+        if known is not None and since is not None and known.version > since:
+            return
+        self._depart((namespace, name), Departure(known.uid if known else "", known.facts if known else None))
+        self._file((namespace, name), None)
+
+    def distrust(self) -> None:
+        """Note that what is here may not be true any more; it stays readable until the next list."""
+        self.synced = False
+
+    def _read(self, raw: bytes) -> Entry:
+        """Decode what an object is filed by, and digest the rest."""
+        meta = _ENVELOPES.decode(raw).metadata
+        kept = self._digest(raw)
+        return Entry(meta.namespace, meta.name, meta.uid, int(meta.resourceVersion), kept.raw, kept.facts)
+
+    def _depart(self, name: Name, departure: Departure) -> None:
+        """Remember that a name is empty for certain; the oldest memories go beyond a bound."""
+        self._departed[name] = departure
+        self._departed.move_to_end(name)
+        if len(self._departed) > _DEPARTED_KEPT:
+            self._departed.popitem(last=False)
+
+    def _file(self, name: Name, entry: Entry | None) -> None:
+        """Put an entry in a name's place, or take it away (None), with its indexes, and tell the listeners."""
+        before = self._entries.pop(name, None)
+        if before is not None:
+            self._unindex(name, before)
+        if entry is not None:
+            self._entries[name] = entry
+            self._departed.pop(name, None)
+            for index, values_of in self._index_of.items():
+                for value in values_of(entry):
+                    self._indexes[index].setdefault(value, {})[name] = entry
+        if before is not None or entry is not None:
+            for listener in self._listeners:
+                listener(Delta(before, entry))
+
+    def _unindex(self, name: Name, entry: Entry) -> None:
+        """Take an entry out of the indexes."""
+        for index, values_of in self._index_of.items():
+            for value in values_of(entry):
+                filed = self._indexes[index].get(value, {})
+                filed.pop(name, None)
+                if not filed:
+                    self._indexes[index].pop(value, None)

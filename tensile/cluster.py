@@ -1,0 +1,108 @@
+"""All that a cluster can do for the engine, as one protocol.
+
+The client over HTTP honours it, and so does the rehearsal in memory that `plan` and the tests use, so that everything
+above is written once. Bodies come back as the bytes the apiserver sent: who needs the content decodes it.
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from tensile.objects import Kind, Manifest, Ref
+
+
+class Selection(NamedTuple):
+    """Which objects of a kind: a namespace ("" for all) and the API's label and field selectors ("" for none)."""
+
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+
+class Listing(NamedTuple):
+    """The whole answer of a LIST: the objects as bytes, and the collection's resourceVersion."""
+
+    items: list[bytes]
+    version: str
+
+
+class WatchEvent(NamedTuple):
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK, or a type not known yet, with the object's bytes.
+
+    An ERROR line is never passed on: it is raised.
+    """
+
+    type: str
+    raw: bytes
+
+
+class Patch(NamedTuple):
+    """A PATCH body and its media type: "json-patch", "merge-patch", "strategic-merge-patch" or "apply-patch"."""
+
+    media: str
+    body: Any
+
+
+class Endpoint(NamedTuple):
+    """Where and how to open a connection of one's own to a cluster's apiserver, for streams.
+
+    `prefix` is the path before /api ("" as a rule), `headers` carry the credential, where it is a token.
+    """
+
+    address: str
+    port: int
+    tls: ssl.SSLContext
+    server_name: str
+    prefix: str
+    headers: Mapping[str, str]
+
+
+class Cluster(Protocol):
+    """One cluster. Every method raises the `ClusterError` that fits, and nothing else."""
+
+    @property
+    def name(self) -> str:
+        """The lower's name, or `objects.UPPER`."""
+        ...
+
+    async def read(self, ref: Ref) -> bytes:
+        """Give the object at quorum, so that "not found" means that it does not exist."""
+        ...
+
+    async def list(self, kind: Kind, selection: Selection) -> Listing:
+        """Give every object of the selection, read at quorum, all pages."""
+        ...
+
+    def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
+        """Follow the selection from `version` on; ends when the server ends it, after about `seconds`.
+
+        Raises Expired when `version` cannot be resumed from, and Unreachable when nothing (not even the end) came
+        in `seconds` and a margin: a connection can hang without an error.
+        """
+        ...
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Create the object (for reviews: ask) and give it as stored."""
+        ...
+
+    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
+        """Change the object, or a subresource of it, and give it as stored.
+
+        The body carries metadata.uid or metadata.resourceVersion: where they do not fit any more, Conflict is raised.
+        """
+        ...
+
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> None:
+        """Delete the object if it is still the one with that UID (else Conflict).
+
+        `grace` in seconds, None for the object's own.
+        """
+        ...
+
+    async def version(self) -> str:
+        """Give the server's version such as "v1.36.3"."""
+        ...
+
+    def endpoint(self) -> Endpoint:
+        """Say how to open a connection of one's own."""
+        ...

@@ -1,0 +1,274 @@
+"""What an apiserver answers -> our errors, listings and watch events, by one table.
+
+Kubernetes tells what happened by status, reason and causes; its sentences are for people and change between releases,
+so no decision reads them. Objects are never decoded here, only cut out of what surrounds them.
+"""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tensile.cluster import WatchEvent
+from tensile.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Denied,
+    Expired,
+    NotFound,
+    Throttled,
+    Unauthorized,
+    Unreachable,
+)
+
+LONGEST_LINE = 64 << 20
+_LONGEST_WORDS = 2_000
+_PATIENCE = 1.0
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    """One reason in a Status: `reason` machine-readable, `field` the path it is about."""
+
+    reason: str = ""
+    field: str = ""
+
+
+class _Details(msgspec.Struct, frozen=True):
+    """What a Status says beyond its reason."""
+
+    causes: list[_Cause] | None = None
+    retryAfterSeconds: int = 0  # noqa: N815 - the API's spelling
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """The API's answer to what it did not do."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: _Details | None = None
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename={"more": "continue"}):
+    """Where a page stands: its resourceVersion, and the token for the next page, "" after the last."""
+
+    resourceVersion: str = ""  # noqa: N815 - the API's spelling
+    more: str = ""
+
+
+class _Page(msgspec.Struct, frozen=True):
+    """One page of a LIST."""
+
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """One line of a watch."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    """The part of an object that tells it from its successors."""
+
+    metadata: "_Identity"
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    """UID and resourceVersion of an object."""
+
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 - the API's spelling
+
+
+class _Version(msgspec.Struct, frozen=True):
+    """The answer of /version."""
+
+    gitVersion: str = ""  # noqa: N815 - the API's spelling
+
+
+class Page(NamedTuple):
+    """One page of a listing; `more` is the token for the next, "" after the last."""
+
+    items: list[bytes]
+    version: str
+    more: str
+
+
+class Doing(NamedTuple):
+    """Which cluster is asked for what; for errors."""
+
+    cluster: str
+    verb: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.what}"
+
+
+_STATUSES = msgspec.json.Decoder(_Status)
+_PAGES = msgspec.json.Decoder(_Page)
+_LINES = msgspec.json.Decoder(_Line)
+_IDENTIFIED = msgspec.json.Decoder(_Identified)
+_VERSIONS = msgspec.json.Decoder(_Version)
+
+_BY_STATUS: dict[int, type[ClusterError]] = {
+    401: Unauthorized,
+    404: NotFound,
+    408: Unreachable,
+    409: Conflict,
+    410: Expired,
+    429: Throttled,
+}
+
+
+def error_of(doing: Doing, code: int, body: bytes, retry_after: str = "") -> ClusterError:
+    """Give the error that an answer with HTTP status `code` means; `retry_after` is that header's value."""
+    status = _status(body)
+    details = status.details or _Details()
+    causes = details.causes or []
+    asked = _seconds(retry_after) or float(details.retryAfterSeconds)
+    sort = _sort(code, status.reason, causes, asked)
+    return sort(
+        _words(code, status, body),
+        cluster=doing.cluster,
+        doing=str(doing),
+        status=code,
+        reason=status.reason,
+        causes=tuple(cause.reason for cause in causes),
+        retry_after=(asked or _PATIENCE) if sort is Throttled else 0.0,
+    )
+
+
+def _sort(code: int, reason: str, causes: list[_Cause], asked: float) -> type[ClusterError]:
+    """Give the sort of error: the table itself."""
+    if reason == "AlreadyExists":
+        return AlreadyExists
+    if any(cause.field == "metadata.uid" for cause in causes) and code in (409, 422):
+        return Conflict
+    if any(cause.reason == "ResourceVersionTooLarge" for cause in causes):
+        return Expired
+    if code in (500, 503) and asked:
+        return Throttled
+    if code in _BY_STATUS:
+        return _BY_STATUS[code]
+    return Denied if 400 <= code < 500 else Unreachable  # noqa: PLR2004 - HTTP's classes
+
+
+def _status(body: bytes) -> _Status:
+    """Decode a Status; an empty one for what is none."""
+    try:
+        return _STATUSES.decode(body)
+    except msgspec.MsgspecError:
+        return _Status()
+
+
+def _words(code: int, status: _Status, body: bytes) -> str:
+    """Give what is told to people, in one line of bounded length."""
+    words = status.message or body.decode(errors="replace")
+    return " ".join(words[:_LONGEST_WORDS].split()) or f"HTTP status {code}"
+
+
+def _seconds(header: str) -> float:
+    """Give the seconds of a Retry-After, 0 when it is in another form."""
+    return float(header) if header.isdecimal() else 0.0
+
+
+def page_of(doing: Doing, body: bytes) -> Page:
+    """Cut a page of a LIST into objects. Raises Unreachable when it is none."""
+    try:
+        page = _PAGES.decode(body)
+    except msgspec.MsgspecError as error:
+        raise strange(doing, error) from None
+    items = [bytes(item) for item in page.items or ()]
+    return Page(items, page.metadata.resourceVersion, page.metadata.more)
+
+
+def identity_of(doing: Doing, body: bytes) -> str:
+    """Give an object's UID. Raises Unreachable when it has none."""
+    return _identity(doing, body).uid
+
+
+def version_of(doing: Doing, body: bytes) -> int:
+    """Give an object's resourceVersion as a number, 0 where it has none. Raises Unreachable for no object."""
+    version = _identity(doing, body).resourceVersion
+    return int(version) if version.isdecimal() else 0
+
+
+def _identity(doing: Doing, body: bytes) -> _Identity:
+    """Decode the part of an object that tells it from others."""
+    try:
+        return _IDENTIFIED.decode(body).metadata
+    except msgspec.MsgspecError as error:
+        raise strange(doing, error) from None
+
+
+def release_of(doing: Doing, body: bytes) -> str:
+    """Give the release that /version names, such as "v1.36.3"."""
+    try:
+        return _VERSIONS.decode(body).gitVersion
+    except msgspec.MsgspecError as error:
+        raise strange(doing, error) from None
+
+
+class Lines:
+    """Watch events out of chunks of bytes that end anywhere.
+
+    A chunk may hold hundreds of lines, and a line of megabytes may come in hundreds of chunks: whole lines are decoded
+    at one go, and an unfinished one is only joined when its end is there. One of more than `longest` bytes is refused.
+    """
+
+    def __init__(self, doing: Doing, longest: int = LONGEST_LINE) -> None:
+        self._doing = doing
+        self._longest = longest
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[WatchEvent]:
+        """Give the events that end in this chunk.
+
+        Raises the error that an ERROR line stands for, after which the watch is over, and Unreachable for what is no
+        watch event.
+        """
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
+            self._hold(chunk)
+            return []
+        whole = b"".join((*self._held, chunk[:cut]))
+        self._held, self._size = [], 0
+        if cut < len(chunk):
+            self._hold(chunk[cut:])
+        return self._events(whole)
+
+    def _hold(self, part: bytes) -> None:
+        """Keep the beginning of a line for later."""
+        self._held.append(part)
+        self._size += len(part)
+        if self._size > self._longest:
+            raise strange(self._doing, f"a line of more than {self._longest >> 20} MiB")
+
+    def _events(self, whole: bytes) -> list[WatchEvent]:
+        """Decode whole lines."""
+        try:
+            lines = _LINES.decode_lines(whole)
+        except msgspec.MsgspecError as error:
+            raise strange(self._doing, error) from None
+        return [self._event(line) for line in lines]
+
+    def _event(self, line: _Line) -> WatchEvent:
+        """Give a line's event; raise what an ERROR stands for."""
+        raw = bytes(line.object)
+        if line.type == "ERROR":
+            raise error_of(self._doing, _status(raw).code or 500, raw)
+        return WatchEvent(line.type, raw)
+
+
+def strange(doing: Doing, what: Any) -> Unreachable:
+    """Give the error for an answer that no apiserver gives."""
+    return Unreachable(
+        f"the answer is not Kubernetes' ({what}): check that the server address is that of an apiserver",
+        cluster=doing.cluster,
+        doing=str(doing),
+    )

@@ -1,0 +1,373 @@
+"""A cluster over HTTP, in raw JSON: the protocol of `tensile.cluster` for real.
+
+Model classes drop fields that they do not know and cost more than the request itself, so objects pass as bytes. A write
+is sent once: when its answer is lost, whether it happened is for the next decision to see, and preconditions make a
+second try harmless. Only reads are tried again in the call, and only on failures that are known to pass.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
+
+import orjson
+import tenacity
+from aiohttp import StreamReader
+
+from tensile.cluster import Endpoint, Listing, Patch, Selection, WatchEvent
+from tensile.errors import ClusterError, Denied, Expired, Throttled, Unreachable
+from tensile.kube.access import Access
+from tensile.kube.answers import (
+    Doing,
+    Lines,
+    error_of,
+    identity_of,
+    page_of,
+    release_of,
+    strange,
+    version_of,
+)
+from tensile.kube.health import Health, WrongCluster
+from tensile.kube.limits import Bucket
+from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport
+from tensile.names import FIELD_MANAGER
+from tensile.objects import NAMESPACE, Kind, Manifest, Ref
+
+Observe = Callable[[str, str, str], None]
+
+KUBE_SYSTEM = Ref("", NAMESPACE, "", "kube-system")
+PAGE = 500
+MARGIN = 10.0
+
+_WRITE = urlencode({"fieldManager": FIELD_MANAGER, "fieldValidation": "Ignore"})
+_JSON = "application/json"
+_MEDIA = {
+    "json-patch": "application/json-patch+json",
+    "merge-patch": "application/merge-patch+json",
+    "strategic-merge-patch": "application/strategic-merge-patch+json",
+    "apply-patch": "application/apply-patch+yaml",
+}
+_PLAIN = re.compile(r"[A-Za-z0-9._:-]*").fullmatch
+_TRIES = 3
+_PATIENCE = 5.0
+
+
+class Follower(Protocol):
+    """Who follows a kind of this cluster and wants to know when a create contradicts what it has seen."""
+
+    @property
+    def newest(self) -> int:
+        """The newest resourceVersion seen so far."""
+        ...
+
+    def note_created(self, version: int, since: int) -> None:
+        """Hear that an object created after `since` was seen got `version`."""
+        ...
+
+
+class HttpCluster:
+    """One cluster; made inside a running event loop, closed with `close`.
+
+    `qps` and `burst` bound requests a second (0: no bound), `connections` the calls at one time, `timeout` one call in
+    seconds. `observe(verb, kind, result)` hears of every write, result being "ok" or the error's name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        access: Access,
+        *,
+        qps: float = 0,
+        burst: int = 1000,
+        connections: int = 64,
+        timeout: float = 30.0,
+        margin: float = MARGIN,
+        observe: Observe | None = None,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._margin = margin
+        self._observe = observe
+        self.health = Health(clock())
+        self.followers: dict[Kind, list[Follower]] = {}
+        self.pin = ""
+        self._doubt = False
+        self._settling: asyncio.Task[str] | None = None
+        self._transport = Transport(
+            access,
+            bucket=Bucket(qps, burst, clock()),
+            connections=connections,
+            timeout=timeout,
+            clock=clock,
+            sleep=sleep,
+        )
+        self._retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_passes_soon),
+            stop=tenacity.stop_after_attempt(_TRIES),
+            wait=_wait,
+            sleep=sleep,
+            reraise=True,
+        )
+
+    @property
+    def name(self) -> str:
+        """The lower's name, or `objects.UPPER`."""
+        return self._name
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._settling is not None:
+            self._settling.cancel()
+            await asyncio.gather(self._settling, return_exceptions=True)
+        await self._transport.close()
+
+    async def identity(self) -> str:
+        """Give the UID of namespace kube-system, which tells clusters apart.
+
+        The first answer is what later ones must be: else WrongCluster is raised, and every call is refused until the
+        first cluster is back.
+        """
+        doing = Doing(self._name, "read", "Namespace kube-system")
+        uid = identity_of(doing, await self._read(doing, KUBE_SYSTEM.path()))
+        if self.pin and uid != self.pin:
+            self._doubt = True
+            message = (
+                f"another cluster answers at {self._transport.access.url} than before (kube-system {uid} instead of "
+                f"{self.pin}): nothing is done there; restore the address, or restart if this is intended"
+            )
+            self.health.refuse(self._clock(), message)
+            raise WrongCluster(message, cluster=self._name, doing=str(doing))
+        self.pin = uid
+        self._doubt = False
+        self.health.accept(self._clock())
+        return uid
+
+    def suspect(self, message: str) -> Unreachable:
+        """Note that the cluster seems to hang, and give the error that says so."""
+        self._doubt = bool(self.pin)
+        self.health.silence(self._clock(), message)
+        return Unreachable(message, cluster=self._name, doing="read Namespace kube-system")
+
+    async def version(self) -> str:
+        """Give the server's version such as "v1.36.3"."""
+        doing = Doing(self._name, "read", "version")
+        return release_of(doing, await self._read(doing, "/version"))
+
+    async def read(self, ref: Ref) -> bytes:
+        """Give the object at quorum, so that "not found" means that it does not exist."""
+        doing = Doing(self._name, "read", _shown(ref))
+        await self._settle()
+        return await self._read(doing, _path(doing, ref))
+
+    async def list(self, kind: Kind, selection: Selection) -> Listing:
+        """Give every object of the selection, read at quorum, in pages of 500.
+
+        When the store forgets the pages' version on the way, everything is asked for at once.
+        """
+        doing = Doing(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
+        await self._settle()
+        query = _query(selection)
+        try:
+            return await self._pages(doing, kind.path(selection.namespace), query)
+        except Expired:
+            page = page_of(doing, await self._read(doing, _target(kind.path(selection.namespace), query)))
+            return Listing(page.items, page.version)
+
+    async def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
+        """Follow the selection from `version` on; ends when the server ends it, after about `seconds`.
+
+        Raises Expired when `version` cannot be resumed from, Unreachable when the end did not come in `seconds` and a
+        margin, and the error of an ERROR line.
+        """
+        doing = Doing(self._name, "watch", f"{kind.name} {selection.namespace}".rstrip())
+        await self._settle()
+        query = _query(selection) | {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+            "resourceVersion": version,
+        }
+        lines = Lines(doing)
+        try:
+            async with self._opened(doing, _target(kind.path(selection.namespace), query), seconds) as stream:
+                async for chunk in stream.iter_any():
+                    for event in lines.feed(chunk):
+                        yield event
+                        self.health.contact(self._clock())
+        except ClusterError as error:
+            raise self._told(doing, error) from None
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Create the object (for reviews: ask) and give it as stored."""
+        doing = Doing(self._name, "create", _shown(ref))
+        since = [(follower, follower.newest) for follower in self.followers.get(ref.kind, ())]
+        _path(doing, ref)
+        target = f"{ref.kind.path(ref.namespace)}?{_WRITE}"
+        raw = await self._write(doing, ref.kind, Request("POST", target, orjson.dumps(body), _JSON))
+        for follower, newest in since:
+            follower.note_created(version_of(doing, raw), newest)
+        return raw
+
+    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
+        """Change the object, or a subresource of it, and give it as stored.
+
+        Raises Conflict when the UID or resourceVersion in the body does not fit any more.
+        """
+        doing = Doing(self._name, "patch", f"{_shown(ref)} {subresource}".rstrip())
+        force = "&force=true" if patch.media == "apply-patch" else ""
+        target = f"{_path(doing, ref, subresource)}?{_WRITE}{force}"
+        request = Request("PATCH", target, orjson.dumps(patch.body), _MEDIA[patch.media])
+        return await self._write(doing, ref.kind, request)
+
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> None:
+        """Delete the object if it is still the one with that UID (else Conflict); `grace` in seconds."""
+        doing = Doing(self._name, "delete", _shown(ref))
+        options: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        request = Request("DELETE", _path(doing, ref), orjson.dumps(options), _JSON)
+        await self._write(doing, ref.kind, request)
+
+    def endpoint(self) -> Endpoint:
+        """Say how to open a connection of one's own."""
+        access = self._transport.access
+        return Endpoint(
+            access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers())
+        )
+
+    async def _pages(self, doing: Doing, path: str, query: dict[str, str]) -> Listing:
+        """Ask for page after page."""
+        items: list[bytes] = []
+        more = ""
+        while True:
+            place = {"limit": str(PAGE)} | ({"continue": more} if more else {})
+            page = page_of(doing, await self._read(doing, _target(path, query | place)))
+            items += page.items
+            more = page.more
+            if not more:
+                return Listing(items, page.version)
+
+    @asynccontextmanager
+    async def _opened(self, doing: Doing, target: str, seconds: int) -> AsyncIterator[StreamReader]:
+        """Open a watch; raises what its refusal means."""
+        async with self._transport.stream(target, seconds + self._margin) as answer:
+            if answer.status == HTTPStatus.OK:
+                self.health.contact(self._clock())
+                yield answer.content
+                return
+            reply = Reply(answer.status, await answer.read(), "", answer.headers.get("Retry-After", ""))
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            reply = reply._replace(renewal=await self._transport.renew(self._transport.access))
+        raise _refusal(doing, reply)
+
+    async def _read(self, doing: Doing, target: str) -> bytes:
+        """Send a read, again where a failure is known to pass."""
+        return await self._retrying.copy()(self._send, doing, Request("GET", target))
+
+    async def _write(self, doing: Doing, kind: Kind, request: Request) -> bytes:
+        """Send a write once, and tell who counts writes."""
+        try:
+            await self._settle()
+            raw = await self._send(doing, request)
+        except ClusterError as error:
+            if self._observe:
+                self._observe(doing.verb, kind.name, type(error).__name__)
+            raise
+        if self._observe:
+            self._observe(doing.verb, kind.name, "ok")
+        return raw
+
+    async def _send(self, doing: Doing, request: Request) -> bytes:
+        """Send a request and give the body of its answer."""
+        try:
+            reply = await self._transport.request(request)
+            if not 200 <= reply.status < 300:  # noqa: PLR2004
+                raise _refusal(doing, reply)
+            if not reply.media.startswith(_JSON):
+                raise strange(doing, reply.media or "no media type")
+        except ClusterError as error:
+            raise self._told(doing, error) from None
+        self.health.contact(self._clock())
+        return reply.body
+
+    def _told(self, doing: Doing, error: ClusterError) -> ClusterError:
+        """Complete an error and note what it says about the cluster's health."""
+        error.cluster, error.doing = doing.cluster, str(doing)
+        if not isinstance(error, Unreachable):
+            self.health.contact(self._clock())
+        elif not isinstance(error, WrongCluster):
+            self.health.silence(self._clock(), error.message)
+            self._doubt = self._doubt or bool(self.pin and not error.status)
+        return error
+
+    async def _settle(self) -> None:
+        """After a connection was lost, make sure once for all waiting calls that the same cluster is back."""
+        if not self._doubt:
+            return
+        if self._settling is None or self._settling.done():
+            self._settling = asyncio.create_task(self.identity())
+            self._settling.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(self._settling)
+
+
+def _refusal(doing: Doing, reply: Reply) -> ClusterError:
+    """Give the error that an answer means."""
+    if 300 <= reply.status < 400:  # noqa: PLR2004
+        return strange(doing, f"a redirect, HTTP {reply.status}")
+    error = error_of(doing, reply.status, reply.body, reply.retry_after)
+    if reply.renewal:
+        error.message += f" ({reply.renewal})"
+    return error
+
+
+def _passes_soon(error: BaseException) -> bool:
+    """Tell whether a read may be asked again within the call."""
+    return isinstance(error, Dropped) or (isinstance(error, Throttled) and error.retry_after <= _PATIENCE)
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    """Give the seconds before the next try of a read."""
+    error = state.outcome.exception() if state.outcome else None
+    return error.retry_after if isinstance(error, Throttled) else 0.1 * state.attempt_number
+
+
+def _shown(ref: Ref) -> str:
+    """Name an object for an error."""
+    return f"{ref.kind.name} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind.name} {ref.name}"
+
+
+def _path(doing: Doing, ref: Ref, subresource: str = "") -> str:
+    """Give the URL path of an object.
+
+    References inside a pod's spec are not checked by Kubernetes, so a name may hold what would lead to another path.
+    """
+    if _PLAIN(ref.name) and _PLAIN(ref.namespace) and ref.name not in (".", "..") and ref.namespace not in (".", ".."):
+        return ref.path(subresource)
+    for part in (ref.namespace, ref.name):
+        if part in (".", "..") or "/" in part or "%" in part:
+            raise Denied(
+                f"{part!r} is no name in Kubernetes: correct what refers to it", cluster=doing.cluster, doing=str(doing)
+            )
+    return quote(ref.path(subresource), safe="/:")
+
+
+def _query(selection: Selection) -> dict[str, str]:
+    """Give a selection's query parameters."""
+    asked = {"labelSelector": selection.labels, "fieldSelector": selection.fields}
+    return {key: value for key, value in asked.items() if value}
+
+
+def _target(path: str, query: dict[str, str]) -> str:
+    """Join path and query."""
+    return f"{path}?{urlencode(query)}" if query else path

@@ -1,0 +1,250 @@
+"""The clusters that are open: their clients, identities and informers, each apart from the others.
+
+Whatever one cluster does, hang, refuse, or send nonsense, stays in the tasks and connections of its own. A probe reads
+each cluster's identity every few seconds: it finds a hanging apiserver long before a watch would, and another cluster
+behind a known address before anything is decided from its contents.
+"""
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from tensile.cache import Cache
+from tensile.cluster import Selection
+from tensile.errors import ClusterError, Unreachable
+from tensile.kube.access import Access
+from tensile.kube.client import HttpCluster, Observe
+from tensile.kube.health import Health, WrongCluster
+from tensile.kube.informer import Chance, Informer
+from tensile.kube.limits import Backoff, Pace
+from tensile.kube.transport import Clock, Sleep
+from tensile.objects import Kind
+
+_log = structlog.get_logger("tensile.kube.fleet")
+
+
+class Feed(NamedTuple):
+    """What to keep in a cache: one kind of one cluster."""
+
+    cluster: str
+    kind: Kind
+    selection: Selection
+    cache: Cache
+
+
+class _Open:
+    """One open cluster: its client, what follows it, and the tasks that do."""
+
+    def __init__(self, cluster: HttpCluster) -> None:
+        self.cluster = cluster
+        self.identified = asyncio.Event()
+        self.trouble: ClusterError | None = Unreachable("not contacted yet")
+        self.followed: list[tuple[Feed, Informer]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+
+class Fleet:
+    """All open clusters by name; used inside one event loop, closed with `close_all`.
+
+    `chance` gives random numbers in [0, 1). `probe` is the time between two reads of a cluster's identity, `patience`
+    how long one may take, both in seconds. `observe(name)` makes what hears of a cluster's writes; `notify(name)` is
+    called when a cluster begins or ceases to answer as itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        chance: Chance,
+        pace: Pace | None = None,
+        probe: float = 10.0,
+        patience: float = 10.0,
+        observe: Callable[[str], Observe] | None = None,
+        notify: Callable[[str], None] | None = None,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._chance = chance
+        self._pace = pace or Pace()
+        self._probe = probe
+        self._patience = patience
+        self._observe = observe
+        self._notify = notify
+        self._clock = clock
+        self._sleep = sleep
+        self._open: dict[str, _Open] = {}
+
+    def open(
+        self,
+        name: str,
+        access: Access,
+        feeds: Iterable[Feed] = (),
+        *,
+        qps: float = 0,
+        burst: int = 1000,
+        connections: int = 64,
+    ) -> HttpCluster:
+        """Begin to follow a cluster; returns at once, whether it answers or not. It must not be open already.
+
+        `qps`, `burst` and `connections` bound its requests, as in HttpCluster.
+        """
+        if name in self._open:
+            raise ValueError(f"cluster {name!r} is open already")
+        cluster = HttpCluster(
+            name,
+            access,
+            qps=qps,
+            burst=burst,
+            connections=connections,
+            observe=self._observe(name) if self._observe else None,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+        entry = self._open[name] = _Open(cluster)
+        self._supervise(entry, "probe", lambda: self._keep_identified(entry))
+        for feed in feeds:
+            self.follow(feed)
+        return cluster
+
+    def follow(self, feed: Feed) -> Informer:
+        """Feed one more cache from an open cluster, as soon as its identity is known."""
+        entry = self._open[feed.cluster]
+        informer = Informer(
+            entry.cluster,
+            feed.kind,
+            feed.selection,
+            feed.cache,
+            chance=self._chance,
+            pace=self._pace,
+            clock=self._clock,
+        )
+        entry.followed.append((feed, informer))
+        entry.cluster.followers.setdefault(feed.kind, []).append(informer)
+
+        async def follow() -> None:
+            """Wait for the identity, then follow for ever."""
+            await entry.identified.wait()
+            await informer.run()
+
+        self._supervise(entry, f"informer {feed.kind.name}", follow)
+        return informer
+
+    async def close(self, name: str) -> None:
+        """Stop following a cluster and close its connections; its caches stay as they are, distrusted.
+
+        Whoever waits in `synced` or `identified` for it is let go.
+        """
+        entry = self._open.pop(name)
+        for task in entry.tasks:
+            task.cancel()
+        await asyncio.gather(*entry.tasks, return_exceptions=True)
+        entry.identified.set()
+        for feed, informer in entry.followed:
+            feed.cache.distrust()
+            informer.listed.set()
+        await entry.cluster.close()
+
+    async def close_all(self) -> None:
+        """Close every cluster."""
+        await asyncio.gather(*(self.close(name) for name in tuple(self._open)))
+
+    def names(self) -> tuple[str, ...]:
+        """List the open clusters."""
+        return tuple(self._open)
+
+    def cluster(self, name: str) -> HttpCluster:
+        """Give an open cluster; raises KeyError when it is not open."""
+        return self._open[name].cluster
+
+    def health(self, name: str) -> Health:
+        """Give what is known of an open cluster's presence."""
+        return self._open[name].cluster.health
+
+    def silent(self, name: str) -> float:
+        """Give for how many seconds an open cluster has not answered, 0 when it does."""
+        return self.health(name).unreachable_for(self._clock())
+
+    def identity(self, name: str) -> str:
+        """Give the UID of an open cluster's kube-system, "" before its first answer."""
+        return self._open[name].cluster.pin
+
+    async def identified(self, name: str) -> str:
+        """Wait for an open cluster's first answer and give the UID of its kube-system, "" when it is closed before."""
+        entry = self._open[name]
+        await entry.identified.wait()
+        return entry.cluster.pin
+
+    async def synced(self, *names: str) -> None:
+        """Wait until every cache of these clusters (none named: of all) has had its first list."""
+        for name in names or self.names():
+            for _, informer in tuple(self._open[name].followed):
+                await informer.listed.wait()
+
+    def _supervise(self, entry: _Open, what: str, job: Callable[[], Awaitable[None]]) -> None:
+        """Keep a job of a cluster running in a task of its own."""
+        entry.tasks.append(asyncio.create_task(self._keep_running(entry.cluster.name, what, job)))
+
+    async def _keep_running(self, name: str, what: str, job: Callable[[], Awaitable[None]]) -> None:
+        """Run a job that should never end; start it again after a wait when it does, which is a defect of ours."""
+        backoff = Backoff(self._pace)
+        while True:
+            try:
+                await job()
+            except Exception as error:  # noqa: BLE001 - a defect in one cluster's task must not end the others
+                _log.error("a task failed and is started again", cluster=name, task=what, error=_defect(error))
+            await self._sleep(backoff.after_failure(self._chance()))
+
+    async def _keep_identified(self, entry: _Open) -> None:
+        """Read the identity for ever: every few seconds, sooner while that fails."""
+        backoff = Backoff(self._pace)
+        while True:
+            try:
+                await self._identify(entry)
+                backoff.reset()
+                wait = self._probe
+            except ClusterError as error:
+                self._doubt(entry, error)
+                wait = backoff.after_failure(self._chance(), answered=True, at_least=error.retry_after)
+            await self._sleep(wait)
+
+    async def _identify(self, entry: _Open) -> None:
+        """Read the identity once, in bounded time."""
+        try:
+            async with asyncio.timeout(self._patience):
+                uid = await entry.cluster.identity()
+        except TimeoutError:
+            raise entry.cluster.suspect(f"no answer in {self._patience:g} s") from None
+        entry.identified.set()
+        if entry.trouble is not None:
+            _log.info("cluster answers", cluster=entry.cluster.name or "upper", kube_system=uid)
+            entry.trouble = None
+            self._tell(entry)
+
+    def _doubt(self, entry: _Open, error: ClusterError) -> None:
+        """Note that a cluster does not show its identity; said once for each sort of trouble."""
+        if isinstance(error, WrongCluster) and not isinstance(entry.trouble, WrongCluster):
+            for _, informer in entry.followed:
+                informer.distrust()
+        if type(error) is not type(entry.trouble):
+            _log.warning("cluster does not answer", cluster=entry.cluster.name or "upper", error=str(error))
+        entry.trouble, before = error, entry.trouble
+        if before is None:
+            self._tell(entry)
+
+    def _tell(self, entry: _Open) -> None:
+        """Let informers and whoever listens know that a cluster's presence changed."""
+        for _, informer in entry.followed:
+            informer.wake()
+        if self._notify:
+            self._notify(entry.cluster.name)
+
+
+def _defect(error: Exception) -> str:
+    """Say what went wrong and on which line, for a report of the defect."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"

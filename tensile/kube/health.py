@@ -1,0 +1,54 @@
+"""Whether a cluster answers, as far as its traffic tells.
+
+An open watch on which nothing happens is no silence: silence begins with a failure and ends with any answer, even a
+refusal.
+"""
+
+from tensile.errors import Unreachable
+
+
+class WrongCluster(Unreachable):
+    """Another cluster answers at this address than before: nothing is read from it or written to it."""
+
+    title = "refused"
+
+
+class Health:
+    """What is known of one cluster's presence. Times are of one monotonic clock, in seconds.
+
+    `last_contact` is the last answer, None before the first; `error` the present trouble, "" for none; `wrong` is true
+    while another cluster answers in its place.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.last_contact: float | None = None
+        self.error = "not contacted yet"
+        self.wrong = False
+        self._silent_since: float | None = now
+
+    def contact(self, now: float) -> None:
+        """Note an answer."""
+        self.last_contact = now
+        if not self.wrong:
+            self.error = ""
+            self._silent_since = None
+
+    def silence(self, now: float, error: str) -> None:
+        """Note that an answer did not come."""
+        self.error = error
+        if self._silent_since is None:
+            self._silent_since = now
+
+    def refuse(self, now: float, error: str) -> None:
+        """Note that another cluster answers; counts as silence until `accept`."""
+        self.wrong = True
+        self.silence(now, error)
+
+    def accept(self, now: float) -> None:
+        """Note that it is the cluster it should be."""
+        self.wrong = False
+        self.contact(now)
+
+    def unreachable_for(self, now: float) -> float:
+        """Give for how many seconds the cluster has not answered, 0 when it does."""
+        return 0.0 if self._silent_since is None else max(now - self._silent_since, 0.0)

@@ -1,0 +1,54 @@
+"""What is asked of a lower apiserver for a call that names a pod: one table from the kubelet's routes to subresources.
+
+Everything in it is made anew from checked parts: the lower pod's own names, a query by its known keys, and the few
+headers that an upgrade needs.
+"""
+
+from typing import NamedTuple
+
+from tensile.kubelet import queries, routes
+from tensile.kubelet.routes import Call, Place
+from tensile.kubelet.target import Target
+from tensile.kubelet.upgrades import Headers, asked
+from tensile.objects import POD
+
+
+class Ask(NamedTuple):
+    """What is asked of a lower apiserver: `doing` for people, `path` and `query` as they go on the wire."""
+
+    doing: str
+    method: str
+    path: str
+    query: str
+    headers: Headers = ()
+
+
+_SUBRESOURCES = {
+    routes.LOGS: "log",
+    routes.EXEC: "exec",
+    routes.ATTACH: "attach",
+    routes.PORT_FORWARD: "portforward",
+}
+
+
+def ask_for(call: Call, place: Place, target: Target, headers: Headers) -> Ask:
+    """Say what to ask of the target's cluster; Refused (400) for a query or an upgrade that it would not know."""
+    subresource = _SUBRESOURCES[call.area]
+    return Ask(
+        doing=f"{subresource} of pod {target.namespace}/{target.name}",
+        method=call.method,
+        path=f"{POD.path(target.namespace, target.name)}/{subresource}",
+        query=_query(call, place.container),
+        headers=() if call.area == routes.LOGS else asked(headers),
+    )
+
+
+def _query(call: Call, container: str) -> str:
+    match call.area:
+        case routes.LOGS:
+            return queries.log_query(call.query, container)
+        case routes.EXEC:
+            return queries.exec_query(call.query, container)
+        case routes.ATTACH:
+            return queries.attach_query(call.query, container)
+    return queries.port_query(call.query)

@@ -1,0 +1,93 @@
+"""Which certificate authority vouches for callers: a file, or what the upper cluster publishes, read again in time.
+
+A rotated authority must count without a restart, and one that cannot be read for a moment must not lock everybody out:
+the last good one stays. Until there has been one, nobody is let in.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from tensile.errors import TensileError
+from tensile.kubelet.target import Log
+
+Source = Callable[[], Awaitable[str]]
+"""Gives the authority's certificates as PEM; raises TensileError or gives "" when there are none to be had."""
+
+FRESH_SECONDS = 60.0
+"""How long what a source gave is not asked for again."""
+
+RETRY_SECONDS = 5.0
+"""How long after a failure a source is asked again, and how long it may take."""
+
+
+class ClientAuthority:
+    """The certificates, as PEM, that callers' certificates are verified with."""
+
+    def __init__(
+        self,
+        log: Log,
+        file: Path | None = None,
+        source: Source | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._file = file
+        self._source = source
+        self._clock = clock
+        self._text = ""
+        self._pem = ""
+        self._trouble = ""
+        self._due = clock()
+        self._asking = asyncio.Lock()
+
+    async def pem(self) -> str:
+        """Give the certificates in force; "" when none have been readable so far."""
+        if self._file is not None:
+            self._read(self._file)
+        elif self._source is not None:
+            async with self._asking:
+                await self._refresh(self._source)
+        return self._pem
+
+    def _read(self, file: Path) -> None:
+        try:
+            self._take(file.read_text(encoding="utf-8", errors="replace"))
+        except OSError as error:
+            self._troubled(error.strerror or str(error))
+
+    async def _refresh(self, source: Source) -> None:
+        """Ask the source when that is due, and wait for it only as long as a caller can."""
+        if self._clock() < self._due:
+            return
+        try:
+            async with asyncio.timeout(RETRY_SECONDS):
+                self._take(await source())
+        except (TensileError, TimeoutError) as error:
+            self._troubled(str(error) or "no answer in time")
+        self._due = self._clock() + (RETRY_SECONDS if self._trouble else FRESH_SECONDS)
+
+    def _take(self, text: str) -> None:
+        """Put certificates in force, spelled anew: OpenSSL takes ASCII only, and bundles have comments."""
+        try:
+            if not text or text != self._text:
+                found = x509.load_pem_x509_certificates(text.encode())
+                self._pem = "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
+                self._text = text
+            self._trouble = ""
+        except ValueError as error:
+            self._troubled(str(error))
+
+    def _troubled(self, why: str) -> None:
+        """Say once what is wrong, until it is something else."""
+        if why != self._trouble:
+            where = str(self._file or "the upper cluster's ConfigMap kube-system/extension-apiserver-authentication")
+            effect = "the last one stays in force" if self._pem else "every request is refused"
+            self._log.warning(
+                "the authority of client certificates is not readable", where=where, why=why, effect=effect
+            )
+        self._trouble = why

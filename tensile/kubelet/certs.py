@@ -1,0 +1,175 @@
+"""How the kubelet API shows who it is: the certificate given by files, or one of our own making, and the TLS around it.
+
+Files are read for every connection and compared by content, so a renewed certificate needs no restart and no watching,
+and a pair that is half written changes nothing. A certificate of our own making lets a cluster work whose apiserver
+does not verify kubelets; one that does needs the files, and says so in its logs.
+"""
+
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tensile.errors import TensileError
+from tensile.kubelet.target import Log
+
+_LIFE = timedelta(days=365)
+_RENEWED_BEFORE = timedelta(days=30)
+_SKEW = timedelta(hours=1)
+_LONGEST_COMMON_NAME = 64
+
+
+class Pair(NamedTuple):
+    """A certificate (with its chain) and its key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+class ServingFiles(NamedTuple):
+    """Where a serving certificate and its key are read from."""
+
+    certificate: Path
+    key: Path
+
+
+class Serving:
+    """TLS contexts of the listeners, made anew when a certificate or the client authority has changed."""
+
+    def __init__(
+        self,
+        log: Log,
+        address: str,
+        files: ServingFiles | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._log = log
+        self._address = address
+        self._files = files
+        self._now = now
+        self._made: dict[str, tuple[Pair, datetime]] = {}
+        self._contexts: dict[str, tuple[Pair, str, ssl.SSLContext]] = {}
+        self._trouble = ""
+
+    def context(self, node: str, authority: str) -> ssl.SSLContext:
+        """Give the TLS context for a connection to that node's listener; the last good one while files are not good.
+
+        Raises TensileError when there has been none yet, naming the file and the field of the topology.
+        """
+        known = self._contexts.get(node)
+        try:
+            pair = self._pair(node)
+            if known is None or known[:2] != (pair, authority):
+                known = (pair, authority, tls_context(pair, authority))
+                self._contexts[node] = known
+            self._trouble = ""
+        except (OSError, ValueError) as error:
+            self._failed(error, first=known is None)
+        if known is None:
+            raise TensileError(self._trouble)
+        return known[2]
+
+    def forget(self, node: str) -> None:
+        """Drop what is kept for a node that is served no more."""
+        self._made.pop(node, None)
+        self._contexts.pop(node, None)
+
+    def _pair(self, node: str) -> Pair:
+        if self._files is not None:
+            return Pair(self._files.certificate.read_bytes(), self._files.key.read_bytes())
+        pair, end = self._made.get(node, (None, self._now()))
+        if pair is None or end - _RENEWED_BEFORE <= self._now():
+            end = self._now() + _LIFE
+            pair = self_made(node, self._address, self._now())
+            self._made[node] = (pair, end)
+            advice = "an apiserver that verifies kubelets needs kubelet.tlsCertFile and kubelet.tlsKeyFile"
+            self._log.warning("serving with a certificate of our own making", node=node, advice=advice)
+        return pair
+
+    def _failed(self, error: Exception, *, first: bool) -> None:
+        """Note what is wrong with the files; said in the log once, and not at all when it will be raised."""
+        files = " and ".join(str(file) for file in self._files or ())
+        trouble = f"kubelet.tlsCertFile, kubelet.tlsKeyFile: {files}: not a certificate and its key: {error}"
+        if trouble != self._trouble and not first:
+            self._log.warning("the serving certificate cannot be read again: the last one stays", why=trouble)
+        self._trouble = trouble
+
+
+def tls_context(pair: Pair, authority: str) -> ssl.SSLContext:
+    """Make the TLS of a listener: 1.2 or newer, a client certificate asked for and, where shown, verified.
+
+    A client certificate is optional, because a token may come instead; one of another authority ends the handshake.
+    No session tickets are given, so that every connection verifies anew. Raises OSError when the pair does not fit.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    with _as_file(pair.key + b"\n" + pair.certificate) as path:
+        context.load_cert_chain(path, password=_no_password)
+    if authority:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_verify_locations(cadata=authority)
+    return context
+
+
+def self_made(node: str, address: str, now: datetime) -> Pair:
+    """Make a self-signed serving certificate for a node's name and address (an IP or a DNS name), good for a year."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    common_name = f"system:node:{node}"[:_LONGEST_COMMON_NAME]
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+        ]
+    )
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + _LIFE)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(node), _alternative(address)]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return Pair(certificate.public_bytes(pem), key.private_bytes(pem, pkcs8, plain))
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """Give the path of a file that holds `content`, in memory where the system has such files: a key is in it."""
+    if not hasattr(os, "memfd_create"):  # pragma: no cover - not on Linux
+        with NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+        return
+    with os.fdopen(os.memfd_create("tensile-serving"), "wb") as memory:
+        memory.write(content)
+        memory.flush()
+        yield f"/proc/self/fd/{memory.fileno()}"
+
+
+def _alternative(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
+
+
+def _no_password() -> bytes:
+    """Give none: an encrypted key is an error here, not a question on a terminal."""
+    return b""

@@ -1,0 +1,66 @@
+"""exec, attach and port-forward: a stream between a caller and a lower apiserver, spliced without being understood.
+
+The lower's 101 comes first: until then nothing of the caller's has gone down and nothing but an error comes up (a
+tunnel that opens before the other side agreed was CVE-2018-1002105). After it, bytes are copied both ways as they
+are; what they mean, SPDY or WebSocket, is between kubectl and the container's kubelet.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import NamedTuple
+
+from tensile.kubelet.dialogue import Caller
+from tensile.kubelet.lower import LowerCall
+from tensile.kubelet.presence import while_present
+from tensile.kubelet.upgrades import answered
+from tensile.kubelet.wire import Limits, Wire
+
+
+async def tunnel(caller: Caller, call: LowerCall, limits: Limits) -> None:
+    """Carry an upgraded stream to its end; Refused when the lower does not agree to it."""
+    async with call:
+        headers = await while_present(caller.wire, call.answer(HTTPStatus.SWITCHING_PROTOCOLS))
+        await caller.switch(answered(headers))
+        upper = _Side(caller.wire, caller.early())
+        await _splice(upper, _Side(call.wire, call.early()), limits.leaving)
+
+
+class _Side(NamedTuple):
+    """One end of a stream, with what has already come from it."""
+
+    wire: Wire
+    early: bytes
+
+
+async def _splice(upper: _Side, lower: _Side, leaving: float) -> None:
+    """Copy both ways until one side ends, then end the other, within `leaving` seconds once it has all that is its own.
+
+    What the lower sent before it ended reaches the caller, however slowly that reads; what the caller sent before it
+    left is offered to the lower for half of `leaving`.
+    """
+    down = asyncio.create_task(_copy(upper, lower.wire))
+    up = asyncio.create_task(_copy(lower, upper.wire))
+    gone = asyncio.create_task(upper.wire.hung_up())
+    tasks = {down, up, gone}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if _failed(down):
+            await asyncio.wait({up, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not up.done() or _failed(up):
+            await asyncio.wait({down}, timeout=leaving / 2)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(upper.wire.close(), lower.wire.close())
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and task.exception() is not None
+
+
+async def _copy(source: _Side, sink: Wire) -> None:
+    data = source.early or await source.wire.read()
+    while data:
+        await sink.write(data)
+        data = await source.wire.read()

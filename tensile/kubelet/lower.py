@@ -1,0 +1,111 @@
+"""One request of our own to a lower apiserver, on a connection of its own, with the lower's credential.
+
+It says no more than what it is given: nothing of a caller's request is here. An upgrade counts as made only when the
+lower said 101; redirects are not followed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self
+
+import h11
+
+from tensile import __version__
+from tensile.cluster import Cluster, Endpoint
+from tensile.errors import ClusterError
+from tensile.kubelet.asks import Ask
+from tensile.kubelet.dialogue import Dialogue, plain
+from tensile.kubelet.refusal import Refused, from_lower
+from tensile.kubelet.upgrades import Headers
+from tensile.kubelet.wire import Limits, Wire, dial
+
+_ERROR_AT_MOST = 64 * 1024
+
+
+class LowerCall:
+    """A request to a lower and its answer, as a context: whatever becomes of it, the connection ends with it."""
+
+    def __init__(self, cluster: Cluster, ask: Ask, limits: Limits) -> None:
+        self._cluster = cluster
+        self._ask = ask
+        self._limits = limits
+        self._dialogue: Dialogue | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._dialogue is not None:
+            self._dialogue.wire.abort()
+            await self._dialogue.wire.lost.wait()
+
+    @property
+    def wire(self) -> Wire:
+        """The connection, once there has been an answer."""
+        assert self._dialogue is not None
+        return self._dialogue.wire
+
+    def early(self) -> bytes:
+        """Give the bytes of the stream that came with the 101."""
+        assert self._dialogue is not None
+        return self._dialogue.early()
+
+    async def answer(self, wanted: int) -> Headers:
+        """Ask, and give the headers of the answer when its status is the wanted one; any other is Refused."""
+        try:
+            async with asyncio.timeout(self._limits.answering):
+                response = await self._exchange()
+                if response.status_code == wanted:
+                    return plain(response.headers)
+                raise from_lower(self._cluster.name, self._ask.doing, response.status_code, await self._body())
+        except ClusterError as error:
+            raise Refused(HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}") from error
+        except TimeoutError as error:
+            raise self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time") from error
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__) from error
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Give the body as it comes; h11.RemoteProtocolError or OSError when it breaks off."""
+        assert self._dialogue is not None
+        while isinstance(event := await self._dialogue.next(), h11.Data):
+            yield bytes(event.data)
+
+    async def _exchange(self) -> h11.Response | h11.InformationalResponse:
+        endpoint = self._cluster.endpoint()
+        wire = await dial(endpoint, self._limits)
+        self._dialogue = Dialogue(wire, h11.Connection(h11.CLIENT, max_incomplete_event_size=_ERROR_AT_MOST))
+        await self._dialogue.send(_head(endpoint, self._ask))
+        await self._dialogue.send(h11.EndOfMessage())
+        while True:
+            event = await self._dialogue.next()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("the connection ended before an answer")
+            if event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+                return event
+
+    async def _body(self) -> bytes:
+        """Give the beginning of an error's body, as far as it comes."""
+        body = b""
+        async for piece in self.pieces():
+            body += piece
+            if len(body) > _ERROR_AT_MOST:
+                break
+        return body
+
+    def _failed(self, status: HTTPStatus, why: str) -> Refused:
+        return Refused(status, f"{self._cluster.name}: {self._ask.doing}: the cluster's apiserver: {why}")
+
+
+def _head(endpoint: Endpoint, ask: Ask) -> h11.Request:
+    """Make the head of a request: host, who we are, the lower's credential and what was asked for."""
+    name = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
+    own = [("host", f"{name}:{endpoint.port}"), ("user-agent", f"tensile/{__version__}"), *endpoint.headers.items()]
+    target = f"{endpoint.prefix}{ask.path}" + (f"?{ask.query}" if ask.query else "")
+    return h11.Request(method=ask.method, target=target, headers=[*own, *ask.headers])

@@ -1,0 +1,57 @@
+"""Where a pod runs below, and what has to be known of that place to write its lower pod.
+
+One value instead of a topology, a cache and a lower: the projection stays a function of two arguments, and a place can
+be made once per namespace and used for every pod in it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tensile.names import Owner
+
+Identity = Literal["none", "lower", "upper"]
+
+DEFAULT_SCHEDULER = "default-scheduler"
+_UPPER_ONLY_KEYS = frozenset({"type", "kubernetes.io/role"})
+
+
+def same_name(namespace: str) -> str:
+    """Map a namespace to the one of the same name below."""
+    return namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What the projection of one namespace's pods to one lower cluster depends on.
+
+    `node_name` is the virtual node, `namespace` and `namespace_uid` name the lower namespace. `node_label_keys` are
+    label keys that only the topology gives the virtual node (no lower node has them), `ignore_selector_keys` those of
+    the webhook, `taints` the virtual nodes' (as in a Node's spec). `priority_classes` and `runtime_classes` map upper
+    names to lower ones; a priority class that is not listed does not go down, a runtime class keeps its name.
+    `scheduler_names` are the lower's further schedulers. `namespace_of` gives the lower name of an upper namespace.
+    """
+
+    owner: Owner
+    node_name: str
+    namespace: str
+    namespace_uid: str
+    identity: Identity = "none"
+    ignore_labels: frozenset[str] = frozenset()
+    node_label_keys: frozenset[str] = frozenset()
+    ignore_selector_keys: frozenset[str] = frozenset()
+    virtual_nodes: frozenset[str] = frozenset()
+    taints: tuple[Mapping[str, Any], ...] = ()
+    priority_classes: Mapping[str, str] = field(default_factory=dict)
+    runtime_classes: Mapping[str, str] = field(default_factory=dict)
+    scheduler_names: frozenset[str] = frozenset()
+    namespace_of: Callable[[str], str] = same_name
+    upper_only_keys: frozenset[str] = field(init=False)
+    """Label keys that mean something above only: a constraint on one of them is not for the lower scheduler."""
+    upper_only_nodes: frozenset[str] = field(init=False)
+    """Node names that exist above only."""
+
+    def __post_init__(self) -> None:
+        keys = _UPPER_ONLY_KEYS | self.ignore_selector_keys | self.node_label_keys
+        object.__setattr__(self, "upper_only_keys", keys)
+        object.__setattr__(self, "upper_only_nodes", self.virtual_nodes | {self.node_name})

@@ -1,0 +1,145 @@
+"""The lower pod: what an upper pod looks like in the cluster where it runs.
+
+Raw JSON in, raw JSON out, by the table of verdicts: a field that this project has never heard of goes down as it is.
+Each rule here answers something that a real apiserver refused or a real controller destroyed: a lower pod is controlled
+by its own Namespace, since a lower ReplicaSet with a fitting selector would otherwise adopt and delete it, and an owner
+from above would have it collected as garbage.
+"""
+
+from typing import NamedTuple
+
+import orjson
+
+from tensile.kubelet.cluster_selector import cluster_selector_flaw
+from tensile.kubelet.place import DEFAULT_SCHEDULER, Placement
+from tensile.kubelet.podfields import SPEC, Verdict, with_verdict
+from tensile.kubelet.scheduling_fields import scheduling_fields
+from tensile.kubelet.service_account import account_fields
+from tensile.names import CLUSTER_SELECTOR, OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, VIRTUAL_POD
+from tensile.objects import Manifest, annotations, labels, uid
+
+_LEFT_OUT = with_verdict(SPEC, Verdict.DROP, Verdict.LATER)
+_SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})
+_ELSEWHERE = _LEFT_OUT | _SCHEDULING | {"priorityClassName", "schedulerName", "runtimeClassName"}
+_TOPOLOGY_LABELS = "topology.kubernetes.io/"
+_UPPER_ANNOTATIONS = frozenset(
+    {
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "kubernetes.io/limit-ranger",
+        CLUSTER_SELECTOR,
+        TRIPPED_LABELS,
+        OWNER_NAME,
+        UPPER_UID,
+    }
+)
+_CONFIG_SOURCES = "kubernetes.io/config."
+
+
+class Note(NamedTuple):
+    """Something that a pod's author should be told once: a reason in CamelCase and a sentence."""
+
+    reason: str
+    message: str
+
+
+def lower_pod(upper_pod: Manifest, place: Placement) -> Manifest:
+    """Give the pod to create below. Shares what is unchanged with the upper pod, which is never changed."""
+    name = upper_pod["metadata"]["name"]
+    identified = {"name": name, "namespace": place.namespace, "ownerReferences": [_namespace_owner(place)]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": identified | mutable_metadata(upper_pod, place),
+        "spec": lower_spec(upper_pod, place),
+    }
+
+
+def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
+    """Give the spec of the lower pod."""
+    spec = upper_pod["spec"]
+    kept = {field: value for field, value in spec.items() if field not in _ELSEWHERE}
+    return kept | scheduling_fields(upper_pod, place) | _class_fields(spec, place) | account_fields(spec, place)
+
+
+def mutable_metadata(upper_pod: Manifest, place: Placement) -> Manifest:
+    """Give the labels and annotations that the lower pod carries for us: {"labels": ..., "annotations": ...}.
+
+    Keys that others set below are not in it, and are not ours to remove.
+    """
+    present = labels(upper_pod)
+    tripped = {key: value for key, value in present.items() if key in place.ignore_labels}
+    return {
+        "labels": _lower_labels(present, place),
+        "annotations": _lower_annotations(upper_pod, tripped, place),
+    }
+
+
+def notes(upper_pod: Manifest, place: Placement) -> list[Note]:
+    """Say what of the pod did not go down, where its author could have counted on it."""
+    spec = upper_pod["spec"]
+    found = []
+    name = spec.get("priorityClassName")
+    if name and name not in place.priority_classes:
+        found.append(Note("PriorityClassDropped", _PRIORITY_DROPPED.format(name=name)))
+    if flaw := cluster_selector_flaw(upper_pod):
+        found.append(Note("ClusterSelectorInvalid", _SELECTOR_INVALID.format(flaw=flaw)))
+    if spec.get("resourceClaims"):
+        found.append(Note("ResourceClaimsNotMirrored", _CLAIMS_NOT_MIRRORED))
+    return found
+
+
+_PRIORITY_DROPPED = (
+    "priority class {name!r} has no counterpart in the lower cluster: the pod runs there with the default priority"
+)
+_SELECTOR_INVALID = (
+    "annotation clusterSelector is not what the webhook writes ({flaw}): the pod's own node selector, affinity and "
+    "tolerations are used instead"
+)
+_CLAIMS_NOT_MIRRORED = "resource claims and their templates are not mirrored: they have to exist in the lower cluster"
+
+
+def _namespace_owner(place: Placement) -> Manifest:
+    """Make the reference by which the lower Namespace controls the pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "name": place.namespace,
+        "uid": place.namespace_uid,
+        "controller": True,
+    }
+
+
+def _lower_labels(present: dict[str, str], place: Placement) -> dict[str, str]:
+    """Give the labels that go down, with our marks."""
+    kept = {
+        key: value
+        for key, value in present.items()
+        if key not in place.ignore_labels and not key.startswith(_TOPOLOGY_LABELS)
+    }
+    return kept | {VIRTUAL_POD: "true", OWNER: place.owner.mark}
+
+
+def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: Placement) -> dict[str, str]:
+    """Give the annotations that go down, with our marks and the labels that did not."""
+    kept = {
+        key: value
+        for key, value in annotations(upper_pod).items()
+        if key not in _UPPER_ANNOTATIONS and not key.startswith(_CONFIG_SOURCES)
+    }
+    return kept | {
+        TRIPPED_LABELS: orjson.dumps(tripped, option=orjson.OPT_SORT_KEYS).decode(),
+        OWNER_NAME: place.owner.name,
+        UPPER_UID: uid(upper_pod),
+    }
+
+
+def _class_fields(spec: Manifest, place: Placement) -> Manifest:
+    """Give the names that mean another thing in another cluster: priority class, runtime class, scheduler."""
+    runtime = spec.get("runtimeClassName")
+    scheduler = spec.get("schedulerName")
+    fields = {
+        "priorityClassName": place.priority_classes.get(spec.get("priorityClassName") or ""),
+        "runtimeClassName": place.runtime_classes.get(runtime or "", runtime),
+        "schedulerName": scheduler if scheduler in place.scheduler_names else DEFAULT_SCHEDULER,
+    }
+    return {field: value for field, value in fields.items() if value}

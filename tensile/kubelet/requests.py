@@ -1,0 +1,193 @@
+"""What a pod asks of a node, counted as the kube-scheduler counts it.
+
+The two have to agree to the milli-unit: what is free below is what the lower scheduler will still give away, and it
+knows init containers, sidecars, overhead, pod-level resources and resizes that are under way.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tensile.cache import Kept
+from tensile.names import OWNER
+from tensile.quantities import add, parse_all
+
+Amounts = dict[str, int]
+"""Milli-units by resource name; whole things such as bytes, GPUs and pods count a thousand each."""
+
+Quantities = Mapping[str, str | int | float]
+"""Quantities by resource name, as they stand in the API's JSON."""
+
+_ONE_POD = {"pods": 1000}
+
+_POD_LEVEL = frozenset({"cpu", "memory"})
+_HUGE_PAGES = "hugepages-"
+
+
+class _Resources(msgspec.Struct, gc=False):
+    """Requests of a container or of a pod as a whole."""
+
+    requests: Quantities | None = None
+
+
+class _Container(msgspec.Struct, gc=False):
+    """What counts of a container."""
+
+    name: str = ""
+    resources: _Resources | None = None
+    restartPolicy: str = ""  # noqa: N815 - the API's spelling, here and below
+
+
+class _Spec(msgspec.Struct, gc=False):
+    """What counts of a spec."""
+
+    nodeName: str = ""  # noqa: N815
+    containers: list[_Container] = []
+    initContainers: list[_Container] | None = None  # noqa: N815
+    overhead: Quantities | None = None
+    resources: _Resources | None = None
+
+
+class _ContainerStatus(msgspec.Struct, gc=False):
+    """What counts of a container's status."""
+
+    name: str = ""
+    resources: _Resources | None = None
+    allocatedResources: Quantities | None = None  # noqa: N815
+
+
+class _Condition(msgspec.Struct, gc=False):
+    """What counts of a condition."""
+
+    type: str = ""
+    reason: str | None = None
+
+
+class _Status(msgspec.Struct, gc=False):
+    """What counts of a status."""
+
+    phase: str = ""
+    containerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+    initContainerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+    resources: _Resources | None = None
+    allocatedResources: Quantities | None = None  # noqa: N815
+    conditions: list[_Condition] | None = None
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    """What counts of metadata."""
+
+    labels: dict[str, str] | None = None
+
+
+class _Pod(msgspec.Struct, gc=False):
+    """What counts of a pod: everything else is passed over undecoded."""
+
+    spec: _Spec
+    status: _Status = msgspec.field(default_factory=_Status)
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+class PodDemand(msgspec.Struct, frozen=True, gc=False):
+    """What a pod takes of its cluster: from which node ("" while unscheduled), whether it has ended, and how much.
+
+    `mark` is the value of the owner label, "" without one.
+    """
+
+    node: str
+    ended: bool
+    requests: Mapping[str, int]
+    mark: str = ""
+
+
+_PODS = msgspec.json.Decoder(_Pod)
+
+
+def pod_requests(pod: Mapping[str, object]) -> Amounts:
+    """Count what a decoded pod requests, one of "pods" included."""
+    return _requests(msgspec.convert(pod, _Pod))
+
+
+def pod_demand(raw: bytes) -> Kept:
+    """Digest a pod that is only counted: a `PodDemand`, and no bytes."""
+    pod = _PODS.decode(raw)
+    ended = pod.status.phase in ("Succeeded", "Failed")
+    mark = (pod.metadata.labels or {}).get(OWNER, "")
+    return Kept(b"", PodDemand(pod.spec.nodeName, ended, {} if ended else _requests(pod), mark))
+
+
+def _requests(pod: _Pod) -> Amounts:
+    """Count a pod."""
+    total = _of_containers(pod)
+    if pod.spec.resources is not None and pod.spec.resources.requests:
+        total |= _of_pod_level(pod, pod.spec.resources.requests)
+    return add(add(total, _amounts(pod.spec.overhead)), _ONE_POD)
+
+
+def _of_containers(pod: _Pod) -> Amounts:
+    """Count what all containers need at the worst moment.
+
+    Init containers run one after another beside the sidecars started before them; then everything else runs at once.
+    """
+    running: Amounts = {}
+    for container in pod.spec.containers:
+        running = add(running, _of_container(pod, container))
+    peak: Amounts = {}
+    sidecars: Amounts = {}
+    for container in pod.spec.initContainers or ():
+        if container.restartPolicy == "Always":
+            sidecars = add(sidecars, _of_container(pod, container))
+            peak = _largest((peak, sidecars))
+        else:
+            peak = _largest((peak, add(_specified(container), sidecars)))
+    return _largest((add(running, sidecars), peak))
+
+
+def _of_container(pod: _Pod, container: _Container) -> Amounts:
+    """Count a container that runs on: while it is resized, the larger of what it has and what it shall have."""
+    status = _status_of(pod, container.name)
+    if status is None or status.resources is None:
+        return _specified(container)
+    present = (_amounts(status.resources.requests), _amounts(status.allocatedResources))
+    return _largest(present if _is_infeasible(pod) else (_specified(container), *present))
+
+
+def _of_pod_level(pod: _Pod, specified: Quantities) -> Amounts:
+    """Count resources given for the pod as a whole, which stand in for the sum over its containers."""
+    effective = _amounts(specified)
+    if pod.status.resources is not None:
+        present = (_amounts(pod.status.resources.requests), _amounts(pod.status.allocatedResources))
+        effective = _largest(present if _is_infeasible(pod) else (effective, *present))
+    names = [name for name in specified if name in _POD_LEVEL or name.startswith(_HUGE_PAGES)]
+    return {name: effective.get(name, 0) for name in names}
+
+
+def _status_of(pod: _Pod, name: str) -> _ContainerStatus | None:
+    """Find the status of a container."""
+    status = pod.status
+    lists = (status.initContainerStatuses or (), status.containerStatuses or ())
+    return next((one for entries in lists for one in entries if one.name == name), None)
+
+
+def _is_infeasible(pod: _Pod) -> bool:
+    """Say whether the node has refused a resize for good, so that the pod stays as it is."""
+    return any(one.type == "PodResizePending" and one.reason == "Infeasible" for one in pod.status.conditions or ())
+
+
+def _specified(container: _Container) -> Amounts:
+    """Give what a container's spec requests."""
+    return _amounts(container.resources.requests if container.resources else None)
+
+
+def _amounts(quantities: Quantities | None) -> Amounts:
+    """Read a list of resources as the API writes it."""
+    return parse_all(quantities or {})
+
+
+def _largest(several: Iterable[Mapping[str, int]]) -> Amounts:
+    """Give the largest amount of each resource."""
+    most: Amounts = {}
+    for one in several:
+        for name, amount in one.items():
+            most[name] = max(amount, most.get(name, amount))
+    return most

@@ -1,0 +1,120 @@
+"""What a request to a virtual node asks for, and which rights that takes: tables, no decisions elsewhere.
+
+Paths and rights are the kubelet's (Kubernetes 1.36), with one difference: exec, attach, run and portForward take the
+verb `create` whatever the HTTP method. A WebSocket exec is a GET, which Kubernetes lets pass with `get nodes/proxy`: a
+right that reads like reading and is running commands.
+"""
+
+import re
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+from tensile.kubelet.refusal import Refused
+
+LOGS = "containerLogs"
+EXEC = "exec"
+ATTACH = "attach"
+PORT_FORWARD = "portForward"
+HEALTH = "healthz"
+PODS = "pods"
+RUNNING_PODS = "runningpods"
+
+Query = tuple[tuple[str, str], ...]
+
+
+class Call(NamedTuple):
+    """A request as understood: `area` is the first segment of its path ("" for a path that can mean nothing)."""
+
+    method: str
+    area: str
+    rest: tuple[str, ...]
+    query: Query
+
+
+class Access(NamedTuple):
+    """One right on the Node object that a call may rest on."""
+
+    verb: str
+    subresource: str
+
+
+class Place(NamedTuple):
+    """The pod and container that a call names, as the upper cluster names them; "" where it names none."""
+
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+
+
+class _Route(NamedTuple):
+    methods: frozenset[str]
+    segments: int
+
+
+_READ = frozenset({"GET"})
+_UPGRADE = frozenset({"GET", "POST"})
+
+ROUTES = {
+    LOGS: _Route(_READ, 3),
+    EXEC: _Route(_UPGRADE, 3),
+    ATTACH: _Route(_UPGRADE, 3),
+    PORT_FORWARD: _Route(_UPGRADE, 2),
+    HEALTH: _Route(_READ, 0),
+    PODS: _Route(_READ, 0),
+    RUNNING_PODS: _Route(_READ, 0),
+}
+
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_RUNS_COMMANDS = frozenset({EXEC, ATTACH, PORT_FORWARD, "run"})
+_SUBRESOURCES = {
+    "stats": ("stats",),
+    "metrics": ("metrics",),
+    "logs": ("log",),
+    "checkpoint": ("checkpoint",),
+    "statusz": ("statusz",),
+    "flagz": ("configz",),
+    PODS: ("pods", "proxy"),
+    RUNNING_PODS: ("pods", "proxy"),
+    HEALTH: (HEALTH, "proxy"),
+    "configz": ("configz", "proxy"),
+}
+
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+_SHAPES = (_LABEL, _SUBDOMAIN, _LABEL)
+_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def understand(method: str, target: str) -> Call:
+    """Read a request's method and target; a path with anything odd in it becomes area "", which no route has."""
+    path, _, query = target.partition("?")
+    area, *rest = _segments(path) or ("",)
+    pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
+    return Call(method, area, tuple(rest), tuple(pairs))
+
+
+def accesses(call: Call) -> tuple[Access, ...]:
+    """Give the rights of which any one suffices for this call; a method unknown to Kubernetes has the verb ""."""
+    verb = "create" if call.area in _RUNS_COMMANDS else _VERBS.get(call.method, "")
+    return tuple(Access(verb, subresource) for subresource in _SUBRESOURCES.get(call.area, ("proxy",)))
+
+
+def place(call: Call) -> Place:
+    """Give what the call names, or refuse it: 404 where there is no such route, 405 for a method it does not have."""
+    route = ROUTES.get(call.area)
+    if route is None or len(call.rest) != route.segments or not _well_shaped(call.rest):
+        raise Refused(HTTPStatus.NOT_FOUND, "404 page not found")
+    if call.method not in route.methods:
+        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"/{call.area} takes {' or '.join(sorted(route.methods))} only")
+    return Place(*call.rest)
+
+
+def _segments(path: str) -> tuple[str, ...]:
+    """Split and decode a path once; () when a segment is empty, hides a slash or is anything but a plain name."""
+    found = tuple(unquote(part) for part in path.removesuffix("/").split("/")[1:])
+    return found if path.startswith("/") and all(map(_SEGMENT.fullmatch, found)) else ()
+
+
+def _well_shaped(names: tuple[str, ...]) -> bool:
+    return all(shape.fullmatch(name) for shape, name in zip(_SHAPES, names, strict=False))

@@ -1,0 +1,158 @@
+"""What one connection to a virtual node goes through, in this order: TLS, head, who, may, where, answer.
+
+The order is the point. Who calls is settled before anything about pods is said, so that a stranger learns nothing, not
+even from a 404; and nothing of a request reaches a lower cluster before all of it has been checked.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import NamedTuple
+
+import h11
+
+from tensile.errors import TensileError
+from tensile.kubelet import routes
+from tensile.kubelet.asks import ask_for
+from tensile.kubelet.authentication import Authenticator, User
+from tensile.kubelet.authority import ClientAuthority
+from tensile.kubelet.authorization import Authorizer
+from tensile.kubelet.certs import Serving
+from tensile.kubelet.dialogue import Caller, Request
+from tensile.kubelet.exec import tunnel
+from tensile.kubelet.logs import follow
+from tensile.kubelet.lower import LowerCall
+from tensile.kubelet.presence import Departed
+from tensile.kubelet.queries import command_of
+from tensile.kubelet.refusal import Refused
+from tensile.kubelet.routes import Call
+from tensile.kubelet.target import Log, Pods
+from tensile.kubelet.wire import Limits, Wire, accept
+
+_JSON = "application/json"
+
+
+@dataclass
+class Site:
+    """One virtual node as it is served: its name, its pods, and how many streams are open to them."""
+
+    node: str
+    pods: Pods
+    streams: int = 0
+
+
+class Gate(NamedTuple):
+    """What decides who gets in: our certificate, the authority over theirs, and the two reviews."""
+
+    serving: Serving
+    authority: ClientAuthority
+    authenticator: Authenticator
+    authorizer: Authorizer
+
+
+class _Visit(NamedTuple):
+    """A request that was let in."""
+
+    caller: Caller
+    request: Request
+    call: Call
+    user: User
+
+
+class Service:
+    """Serves connections to any virtual node; holds nothing of them."""
+
+    def __init__(self, gate: Gate, log: Log, limits: Limits) -> None:
+        self._gate = gate
+        self._log = log
+        self._limits = limits
+
+    async def serve(self, connection: socket.socket, site: Site, admitted: Callable[[], None]) -> None:
+        """Serve one connection to its end; `admitted` is called when the caller has shown who it is, and may."""
+        try:
+            authority = await self._gate.authority.pem()
+            context = self._gate.serving.context(site.node, authority)
+        except TensileError:
+            connection.close()
+            return
+        try:
+            wire = await accept(connection, context, self._limits)
+        except OSError:
+            return
+        await self._converse(wire, site, admitted, trusting=bool(authority))
+
+    async def _converse(self, wire: Wire, site: Site, admitted: Callable[[], None], *, trusting: bool) -> None:
+        caller = Caller(wire, self._limits.head)
+        try:
+            visit = await self._admit(caller, site.node, trusting=trusting)
+            admitted()
+            await self._answer(visit, site)
+        except Refused as refused:
+            await self._refuse(caller, refused.status, refused.message)
+        except h11.RemoteProtocolError as error:
+            await self._refuse(caller, error.error_status_hint, str(error))
+        except (OSError, Departed):
+            wire.abort()
+        else:
+            await wire.close()
+        finally:
+            wire.abort()
+            await wire.lost.wait()
+
+    async def _admit(self, caller: Caller, node: str, *, trusting: bool) -> _Visit:
+        """Read the request and establish that its sender may make it; Refused (401, 403, 503) if not."""
+        async with asyncio.timeout(self._limits.asking):
+            request = await caller.request()
+        if not trusting:
+            raise Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
+        user = await self._gate.authenticator.user(caller.wire.certificate, request.headers)
+        call = routes.understand(request.method, request.target)
+        await self._gate.authorizer.permit(user, routes.accesses(call), node)
+        return _Visit(caller, request, call, user)
+
+    async def _answer(self, visit: _Visit, site: Site) -> None:
+        place = routes.place(visit.call)
+        match visit.call.area:
+            case routes.HEALTH:
+                await visit.caller.reply(HTTPStatus.OK, b"ok")
+            case routes.PODS | routes.RUNNING_PODS:
+                await visit.caller.reply(HTTPStatus.OK, site.pods.listed(), _JSON)
+            case _:
+                call = self._lower_call(visit, place, site)
+                await self._stream(visit, call, site)
+
+    def _lower_call(self, visit: _Visit, place: routes.Place, site: Site) -> LowerCall:
+        """Prepare what a call means below; 404 for a pod that is not ours, or not on this node."""
+        target = site.pods.locate(place.namespace, place.pod)
+        if target is None:
+            raise Refused(
+                HTTPStatus.NOT_FOUND, f"pod {place.namespace}/{place.pod} does not run through node {site.node}"
+            )
+        call = visit.call
+        ask = ask_for(call, place, target, visit.request.headers)
+        if call.area != routes.LOGS:
+            who = {"user": visit.user.name, "node": site.node, "lower": target.cluster.name}
+            words = len(command_of(call.query))
+            self._log.info(call.area, **who, **place._asdict(), command_words=words)
+        return LowerCall(target.cluster, ask, self._limits)
+
+    async def _stream(self, visit: _Visit, call: LowerCall, site: Site) -> None:
+        site.streams += 1
+        try:
+            if visit.call.area == routes.LOGS:
+                await follow(visit.caller, call)
+            else:
+                await tunnel(visit.caller, call, self._limits)
+        finally:
+            site.streams -= 1
+
+    async def _refuse(self, caller: Caller, status: int, message: str) -> None:
+        """Say no and close, without waiting long; where an answer has begun, it is broken off instead."""
+        if caller.unanswered:
+            with suppress(OSError):
+                async with asyncio.timeout(self._limits.leaving):
+                    await caller.reply(status, f"{message}\n".encode(errors="replace"))
+                    await caller.wire.close()

@@ -1,0 +1,90 @@
+"""Tolerations: those that a pod bound to a virtual node needs above, and those that go down with it.
+
+An engine that is down lets its node leases lapse, and Kubernetes then evicts after 300 s what does not tolerate it for
+longer. Whether a pod leaves an unreachable cluster is for the topology to say, so pods on virtual nodes tolerate a
+node that is not ready or unreachable without a limit. Below, real nodes fail, and the usual limits are wanted.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tensile.objects import Manifest
+
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+_NO_EXECUTE = "NoExecute"
+_LAPSES = tuple({"key": key, "effect": _NO_EXECUTE} for key in (NOT_READY, UNREACHABLE))
+
+
+def tolerations_for_upper(upper_pod: Manifest) -> list[Manifest] | None:
+    """Give the tolerations that a bound upper pod should have, None when it has them.
+
+    Kubernetes allows a bound pod's tolerations to lose or change their seconds and to gain company, never to go. The
+    first one that matches a taint decides how long it is tolerated, so where that one is limited and meant for more
+    taints than these two, an unlimited one is put before it.
+    """
+    present: list[Manifest] = upper_pod["spec"].get("tolerations") or []
+    freed = [_freed(toleration) for toleration in present]
+    before = [_unlimited(taint) for taint in _LAPSES if _is_limited(_first(freed, taint))]
+    after = [_unlimited(taint) for taint in _LAPSES if _first(freed, taint) is None]
+    wanted = before + freed + after
+    return None if wanted == present else wanted
+
+
+def for_lower(tolerations: Iterable[Manifest], taints: Iterable[Mapping[str, Any]]) -> list[Manifest]:
+    """Give the tolerations that mean something below.
+
+    Those of the virtual nodes' own taints do not, nor do the unlimited ones of a lapsed node: admission below adds its
+    own limits where these are missing.
+    """
+    above = tuple(taints)
+    return [kept for kept in tolerations if not _is_for_upper(kept, above)]
+
+
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Say whether a toleration matches a taint, as Kubernetes does; numeric operators match none."""
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if toleration.get("key") and toleration["key"] != taint["key"]:
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    equal = (toleration.get("operator") or "Equal") == "Equal"
+    return equal and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def subject(toleration: Mapping[str, Any]) -> tuple[str, ...]:
+    """Give what tells tolerations apart: all but the seconds, which Kubernetes lets change."""
+    return tuple(toleration.get(field) or "" for field in ("key", "operator", "value", "effect"))
+
+
+def _is_for_upper(toleration: Manifest, taints: tuple[Mapping[str, Any], ...]) -> bool:
+    """Say whether a toleration means something above only."""
+    key = toleration.get("key")
+    if not key:
+        return False
+    if key in (NOT_READY, UNREACHABLE):
+        return "tolerationSeconds" not in toleration and tolerates(toleration, {"key": key, "effect": _NO_EXECUTE})
+    return any(tolerates(toleration, taint) for taint in taints)
+
+
+def _freed(toleration: Manifest) -> Manifest:
+    """Take the limit off a toleration that is for a lapsed node alone."""
+    if toleration.get("key") in (NOT_READY, UNREACHABLE) and _is_limited(toleration):
+        return {field: value for field, value in toleration.items() if field != "tolerationSeconds"}
+    return toleration
+
+
+def _is_limited(toleration: Manifest | None) -> bool:
+    """Say whether a toleration ends after some seconds."""
+    return toleration is not None and toleration.get("tolerationSeconds") is not None
+
+
+def _first(tolerations: list[Manifest], taint: Mapping[str, str]) -> Manifest | None:
+    """Give the toleration that decides about a taint: the first that matches, as in Kubernetes."""
+    return next((toleration for toleration in tolerations if tolerates(toleration, taint)), None)
+
+
+def _unlimited(taint: Mapping[str, str]) -> Manifest:
+    """Make the toleration that holds a taint off for ever."""
+    return {"key": taint["key"], "operator": "Exists", "effect": _NO_EXECUTE}

@@ -1,0 +1,172 @@
+"""TLS over one connection: bytes in, bytes out with back-pressure, and an end that loses nothing.
+
+The standard library's TLS engine works on memory, so that reading, waiting and ending are decided here and are the same
+on every event loop. A reader that is slow but alive gets all that was written before the connection closes; one that is
+gone does not keep it open.
+"""
+
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
+from typing import NamedTuple
+
+from tensile.cluster import Endpoint
+from tensile.kubelet.pipe import Pipe
+
+_RECORD = 16 * 1024
+_PIECE = 16 * _RECORD
+_AHEAD_AT_MOST = 64 * 1024
+
+
+class Limits(NamedTuple):
+    """How much, and in seconds how long, a connection may take for what.
+
+    `head` bytes of a request's head within `asking` seconds after a TLS handshake of at most `handshake`; `answering`
+    for a lower apiserver's head, connection included; `leaving` from the end of one side to that of the other;
+    `waiting` connections per listener that have not said yet who they are.
+    """
+
+    head: int = 1024 * 1024
+    asking: float = 10.0
+    handshake: float = 10.0
+    answering: float = 30.0
+    leaving: float = 5.0
+    waiting: int = 256
+
+
+class Wire:
+    """One connection with TLS; one reader and one writer at a time. `lost` is set once it is closed."""
+
+    def __init__(self, pipe: Pipe, leaving: float) -> None:
+        self.lost = pipe.lost
+        self._pipe = pipe
+        self._patience = leaving / 2
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ahead = b""
+
+    @property
+    def certificate(self) -> dict[str, object]:
+        """The peer's verified certificate as `ssl` gives it; {} when it showed none."""
+        return dict(self._tls.getpeercert() or {})
+
+    async def shake_hands(self, context: ssl.SSLContext, name: str | None) -> None:
+        """Agree on TLS: as the client of the server called `name`, or as the server; OSError when that fails."""
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=name is None, server_hostname=name)
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._receive()
+            else:
+                return
+            finally:
+                self._pipe.write(self._outgoing.read())
+
+    async def read(self) -> bytes:
+        """Give what has come, b"" at the peer's end; OSError when the connection broke."""
+        ahead, self._ahead = self._ahead, b""
+        return ahead or await self._next()
+
+    async def write(self, data: bytes) -> None:
+        """Send, as fast as the peer takes it; OSError when the connection broke."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._tls.write(rest) :]
+        self._pipe.write(self._outgoing.read())
+        await self._pipe.drain()
+
+    async def left(self) -> None:
+        """Return when the peer has gone, while nobody else reads; what it sends before is kept for `read`."""
+        with suppress(OSError):
+            while len(self._ahead) < _AHEAD_AT_MOST:
+                data = await self._next()
+                if not data:
+                    return
+                self._ahead += data
+            await self.hung_up()
+
+    async def hung_up(self) -> None:
+        """Return when the peer has gone, also behind more than we have read from it."""
+        await self._pipe.hung_up(self._patience)
+
+    async def close(self) -> None:
+        """Let the peer have what was written, then close.
+
+        It may take its time while it has not got everything; then it has half of `leaving` to close its end.
+        """
+        with suppress(OSError):
+            self._say_goodbye()
+            await self._linger()
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is dropped."""
+        self._pipe.abort()
+
+    async def _next(self) -> bytes:
+        while True:
+            try:
+                return self._decrypted()
+            except ssl.SSLWantReadError:
+                await self._receive()
+
+    def _decrypted(self) -> bytes:
+        """Give what is there, several records at once; an error comes after what came before it."""
+        pieces = [self._tls.read(_RECORD)]
+        with suppress(ssl.SSLError):
+            while pieces[-1] and len(pieces) < _PIECE // _RECORD:
+                pieces.append(self._tls.read(_RECORD))
+        return b"".join(pieces)
+
+    async def _receive(self) -> None:
+        """Take in what the peer sent, and let go what TLS itself has to say."""
+        self._pipe.write(self._outgoing.read())
+        data = await self._pipe.read()
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+
+    def _say_goodbye(self) -> None:
+        with suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self._pipe.write(self._outgoing.read())
+        self._pipe.end()
+
+    async def _linger(self) -> None:
+        """Drop what still comes until the peer ends too, and wait for a slow one to have everything."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                while await self._pipe.read():
+                    continue
+        while self._pipe.undelivered():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience):
+                    await self.lost.wait()
+
+
+async def accept(connection: socket.socket, context: ssl.SSLContext, limits: Limits) -> Wire:
+    """Do the server's part of TLS on a connection just accepted; OSError when it does not come about."""
+    pipe = Pipe()
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: pipe, connection)
+    return await _secured(pipe, context, None, limits)
+
+
+async def dial(endpoint: Endpoint, limits: Limits) -> Wire:
+    """Connect to an apiserver; OSError when that fails."""
+    pipe = Pipe()
+    await asyncio.get_running_loop().create_connection(lambda: pipe, endpoint.address, endpoint.port)
+    return await _secured(pipe, endpoint.tls, endpoint.server_name, limits)
+
+
+async def _secured(pipe: Pipe, context: ssl.SSLContext, name: str | None, limits: Limits) -> Wire:
+    wire = Wire(pipe, limits.leaving)
+    try:
+        async with asyncio.timeout(limits.handshake):
+            await wire.shake_hands(context, name)
+    except BaseException:
+        pipe.close()
+        raise
+    return wire

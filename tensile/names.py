@@ -1,0 +1,49 @@
+"""The names that users and other programs read or write: labels, annotations, conditions, reasons.
+
+Those under virtual-kubelet.io, and the bare ones, are tensile-kube's and kept to the letter; new ones have one prefix.
+"""
+
+from hashlib import sha256
+from typing import NamedTuple
+
+PREFIX = "tensile-kube.io/"
+OWNER = PREFIX + "owner"
+OWNER_NAME = PREFIX + "owner-name"
+UPPER_UID = PREFIX + "upper-uid"
+CORDONED_BY = PREFIX + "cordoned-by"
+KUBELET_PORT = PREFIX + "kubelet-port"
+
+VIRTUAL_POD = "virtual-pod"
+CLUSTER_SELECTOR = "clusterSelector"
+TRIPPED_LABELS = "tripped-labels"
+CLUSTER_ID = "clusterID"
+
+MIRRORED = PREFIX + "Mirrored"
+LOWER_SCHEDULED = PREFIX + "LowerScheduled"
+LOWER_REACHABLE = "LowerReachable"
+LOWER_SCHEDULABLE = "LowerSchedulable"
+IN_TOPOLOGY = "InTopology"
+UNREACHABLE_TAINT = PREFIX + "lower-unreachable"
+
+FIELD_MANAGER = "tensile-kube"
+COMPONENT = "tensile-kube"
+LEASE_NAMESPACE = "kube-node-lease"
+
+_OWNER_DIGITS = 16
+
+
+class Owner(NamedTuple):
+    """Whose objects these are: one topology in one upper cluster.
+
+    `mark` is the value of the owner label, `name` what people read, `upper` the UID of the upper's kube-system.
+    """
+
+    mark: str
+    name: str
+    upper: str
+
+
+def owner_of(upper_uid: str, topology_name: str) -> Owner:
+    """Derive the owner from the UID of the upper's kube-system namespace and the topology's name."""
+    digest = sha256(f"{upper_uid}/{topology_name}".encode()).hexdigest()
+    return Owner(digest[:_OWNER_DIGITS], topology_name, upper_uid)

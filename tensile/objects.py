@@ -1,0 +1,82 @@
+"""Kubernetes objects as this project handles them: raw JSON, a kind, and a reference that says where.
+
+Model classes drop the fields that they do not know and cost fifty times the decoding, so objects stay what the
+apiserver sent. What is typed is only what names them.
+"""
+
+from typing import Any, NamedTuple
+
+Manifest = dict[str, Any]
+"""One object as decoded JSON. Nobody changes a manifest that somebody else may hold: build a new one."""
+
+UPPER = ""
+"""The upper cluster's name in references and keys; lowers have the topology's names, which are never empty."""
+
+
+class Kind(NamedTuple):
+    """A resource type of the API.
+
+    `api` is "v1" or "GROUP/VERSION", `plural` the name in paths.
+    """
+
+    api: str
+    name: str
+    plural: str
+    namespaced: bool
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Give the URL path of the collection, or of one object of it; no namespace: across all."""
+        root = f"/apis/{self.api}" if "/" in self.api else f"/api/{self.api}"
+        scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
+
+
+POD = Kind("v1", "Pod", "pods", namespaced=True)
+NODE = Kind("v1", "Node", "nodes", namespaced=False)
+NAMESPACE = Kind("v1", "Namespace", "namespaces", namespaced=False)
+CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps", namespaced=True)
+SECRET = Kind("v1", "Secret", "secrets", namespaced=True)
+SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts", namespaced=True)
+EVENT = Kind("v1", "Event", "events", namespaced=True)
+LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases", namespaced=True)
+TOKEN_REVIEW = Kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", namespaced=False)
+ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False)
+
+
+class Ref(NamedTuple):
+    """One object: in which cluster, of which kind, by which name; `namespace` is "" where the kind has none."""
+
+    cluster: str
+    kind: Kind
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        where = f"{self.namespace}/{self.name}" if self.namespace else self.name
+        return f"{self.cluster or 'upper'}: {self.kind.name} {where}"
+
+    def path(self, subresource: str = "") -> str:
+        """Give the object's URL path, or that of a subresource of it such as "status"."""
+        tail = f"/{subresource}" if subresource else ""
+        return self.kind.path(self.namespace, self.name) + tail
+
+
+def metadata(manifest: Manifest) -> Manifest:
+    """Give the object's metadata, {} when it has none."""
+    found: Manifest = manifest.get("metadata") or {}
+    return found
+
+
+def labels(manifest: Manifest) -> dict[str, str]:
+    """Give the object's labels, {} when it has none."""
+    return metadata(manifest).get("labels") or {}
+
+
+def annotations(manifest: Manifest) -> dict[str, str]:
+    """Give the object's annotations, {} when it has none."""
+    return metadata(manifest).get("annotations") or {}
+
+
+def uid(manifest: Manifest) -> str:
+    """Give the object's UID, "" for one that was never stored."""
+    return str(metadata(manifest).get("uid", ""))

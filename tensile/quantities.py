@@ -1,0 +1,119 @@
+"""Kubernetes quantities ("2", "100m", "1Gi") as integers, and lists of resources made of them.
+
+Integers add up exactly and ten times faster than Decimal, which matters where the requests of 10,000 pods are summed;
+the few texts that a cluster uses again and again are parsed once.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+MILLI = 3
+"""The scale that everything here uses unless told otherwise: thousandths, as fine as Kubernetes schedules cpu."""
+
+NANO = 9
+"""The finest scale of a quantity: metrics count cpu in it."""
+
+_LARGEST = 2**63 - 1
+_LONGEST = 64
+_STEP = 3
+_EXA = 18
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
+_BINARY_SUFFIX = ("", *_BINARY)
+_SYNTAX = re.compile(r"([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+
+
+def _scaled(number: int, exponent: int) -> int:
+    """Multiply by a power of ten, rounding up what does not come out even."""
+    power = int(10 ** min(abs(exponent), 2 * _LONGEST))
+    return number * power if exponent >= 0 else -(-number // power)
+
+
+def _suffix_scale(suffix: str) -> tuple[int, int]:
+    """Give what a suffix stands for, as a factor and a power of ten."""
+    if suffix in _BINARY:
+        return 1024 ** _BINARY[suffix], 0
+    return 1, _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str, scale: int = MILLI) -> int:
+    """Give the quantity in units of 10 ** -`scale`: "2" is 2000 in milli-units, "1Gi" is 1024 ** 3 * 1000.
+
+    As in Kubernetes, what is finer than the scale is rounded away from zero, and what is beyond 2 ** 63 - 1 whole units
+    is that number. Raises ValueError, with words for the user, for what Kubernetes refuses too.
+    """
+    match = _SYNTAX.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        raise ValueError('not a quantity; write a number with a suffix such as "2", "500m", "1.5Gi"')
+    sign, whole, fraction, suffix = match.groups(default="")
+    factor, exponent = _suffix_scale(suffix)
+    number = _scaled(int(whole + fraction) * factor, exponent - len(fraction) + scale)
+    number = min(number, _scaled(_LARGEST, scale))
+    return -number if sign == "-" else number
+
+
+def _strip(number: int, base: int, most: int) -> tuple[int, int]:
+    """Take out the factor `base` as often as it goes, at most `most` times; give what is left and how often."""
+    count = 0
+    while number and count < most and number % base == 0:
+        number //= base
+        count += 1
+    return number, count
+
+
+def render(amount: int, *, binary: bool = False, scale: int = MILLI) -> str:
+    """Write an amount of 10 ** -`scale` units (`scale` a multiple of 3) in Kubernetes' canonical form.
+
+    That is: no fraction, and the largest suffix that allows it. `binary` asks for Ki, Mi, ...: as in Kubernetes, that
+    rounds up to whole units, and amounts under 1024 are written without.
+    """
+    if binary and abs(amount) >= 1024 * 10**scale:
+        number, steps = _strip(_scaled(abs(amount), -scale), 1024, len(_BINARY))
+        return f"{'-' if amount < 0 else ''}{number}{_BINARY_SUFFIX[steps]}"
+    number, steps = _strip(amount, 1000, (scale + _EXA) // _STEP)
+    return f"{number}{_DECIMAL_SUFFIX[steps * _STEP - scale] if number else ''}"
+
+
+def is_binary(resource: str) -> bool:
+    """Tell whether amounts of a resource are bytes, which Kubernetes writes with Ki, Mi, Gi."""
+    return resource in {"memory", "storage", "ephemeral-storage"} or resource.startswith("hugepages-")
+
+
+def parse_all(resources: Mapping[str, object]) -> dict[str, int]:
+    """Parse a resource list as objects carry it, such as {"cpu": "2", "memory": "1Gi"}, to milli-units.
+
+    Raises ValueError that names the resource.
+    """
+    try:
+        return {name: parse(str(value)) for name, value in resources.items()}
+    except ValueError as error:
+        bad = next(name for name, value in resources.items() if not is_quantity(str(value)))
+        raise ValueError(f"{bad}: {error}") from None
+
+
+def is_quantity(text: str) -> bool:
+    """Tell whether `parse` takes the text."""
+    return len(text) <= _LONGEST and _SYNTAX.fullmatch(text) is not None
+
+
+def render_all(amounts: Mapping[str, int]) -> dict[str, str]:
+    """Write milli-units as a resource list."""
+    return {name: render(amount, binary=is_binary(name)) for name, amount in amounts.items()}
+
+
+def add(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
+    """Sum two lists of amounts; a resource that only one has counts as 0 in the other."""
+    return {name: left.get(name, 0) + right.get(name, 0) for name in (*left, *right)}
+
+
+def subtract(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
+    """Take `right` from `left`; may go below zero, and has every resource that either has."""
+    return {name: left.get(name, 0) - right.get(name, 0) for name in (*left, *right)}
+
+
+def clamp(amounts: Mapping[str, int], limits: Mapping[str, int]) -> dict[str, int]:
+    """Bring each amount between 0 and its limit; a limit of something that is not there adds nothing."""
+    return {name: max(0, min(amount, limits.get(name, amount))) for name, amount in amounts.items()}

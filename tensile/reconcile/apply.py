@@ -1,0 +1,72 @@
+"""Carries one step out, to the letter, and decides nothing.
+
+What the cluster answers goes into the caches at once: the next decision then rests on what was written, not on what the
+watch has got round to telling.
+"""
+
+import orjson
+
+from tensile.cache import Cache
+from tensile.cluster import Cluster
+from tensile.errors import NotFound
+from tensile.names import OWNER, UPPER_UID
+from tensile.objects import NAMESPACE, Manifest, annotations, labels, uid
+from tensile.reconcile.plan import Step
+
+
+async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
+    """Send the step's request; raises the ClusterError with which the cluster refused it."""
+    match step.verb:
+        case "create":
+            raw = await cluster.create(step.ref, step.body or {})
+        case "patch":
+            assert step.patch is not None
+            raw = await cluster.patch(step.ref, step.patch, step.subresource)
+        case "delete":
+            await cluster.delete(step.ref, uid=step.uid, grace=step.grace)
+            return
+        case "confirm":
+            await reread(step, cluster, cache)
+            return
+    if cache is not None:
+        cache.absorb(raw)
+
+
+async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
+    """Read the step's object at quorum and let the cache know: of the object, or that it is gone for certain.
+
+    An object of that name which is neither the one of `step.uid` nor made for it counts as gone: the name is another's.
+    """
+    if cache is None:
+        return
+    try:
+        raw = await cluster.read(step.ref)
+    except NotFound:
+        cache.confirm_absent(step.ref.namespace, step.ref.name)
+        return
+    found = orjson.loads(raw)
+    if step.uid in {uid(found), annotations(found).get(UPPER_UID)}:
+        cache.put(raw)
+    else:
+        cache.confirm_absent(step.ref.namespace, step.ref.name)
+
+
+async def is_taken(step: Step, cluster: Cluster, cache: Cache | None) -> bool:
+    """After AlreadyExists: say whether the name is another's; where it is not, the cache gets to know the object.
+
+    An Event that exists has been told. A namespace that exists can be used, whoever made it.
+    """
+    if cache is None:
+        return False
+    try:
+        raw = await cluster.read(step.ref)
+    except NotFound:
+        return False
+    if step.ref.kind != NAMESPACE and not _same_owner(orjson.loads(raw), step.body or {}):
+        return True
+    cache.put(raw)
+    return False
+
+
+def _same_owner(found: Manifest, wanted: Manifest) -> bool:
+    return labels(found).get(OWNER) == labels(wanted).get(OWNER) and UPPER_UID in annotations(found)

@@ -1,0 +1,137 @@
+"""What a rule says about one key: what should be, what it waits for, and what is wrong.
+
+A rule names states, not calls. Whether a write is needed at all, and which, is found out later by comparing with what is
+observed, so that every rule gets idempotence, ownership and preconditions from the same few lines.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tensile.cache import Cache, Delta
+from tensile.cluster import Patch
+from tensile.objects import Manifest, Ref
+from tensile.world import Key, Problem, World
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The object should exist and look like `manifest`.
+
+    Once it exists, only `sections` are compared and changed ("metadata.labels" key by key, others whole); with
+    `replaceable`, one made for another upper object, or differing in a section that cannot change, is deleted and made
+    anew. `version` (a resourceVersion) makes a change conditional on nobody having written since.
+    """
+
+    ref: Ref
+    manifest: Manifest
+    reason: str
+    sections: tuple[str, ...] = ("metadata.labels", "metadata.annotations")
+    replaceable: bool = False
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The object of that UID should not exist; `asked` is whether somebody deleted its upper object."""
+
+    ref: Ref
+    uid: str
+    reason: str
+    grace: int | None = None
+    asked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """One write that the rule has worked out itself, such as a status; it carries a UID or resourceVersion.
+
+    `shown` is whether a person decides about it: status and heartbeats are not. `asked` as in Absent.
+    """
+
+    ref: Ref
+    patch: Patch
+    reason: str
+    subresource: str = ""
+    shown: bool = False
+    asked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The name has to be read at quorum before anything that rests on its absence is decided."""
+
+    ref: Ref
+    reason: str
+    asked: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A Kubernetes Event should say this about an object, once."""
+
+    about: Ref
+    uid: str
+    reason: str
+    message: str
+    warning: bool = True
+
+
+Wanted = Present | Absent | Patched | Confirmed | Told
+
+
+class Decision(NamedTuple):
+    """A rule's answer for one key.
+
+    `wanted` in the order in which it has to come true; `waits` are keys whose next result can change the answer;
+    `problem` is what stands in the way, for people; `again` asks for another look after so many seconds.
+    """
+
+    wanted: tuple[Wanted, ...] = ()
+    waits: tuple[Key, ...] = ()
+    problem: Problem | None = None
+    again: float | None = None
+
+
+Keys = Callable[[World, str, Delta], Iterable[Key]]
+"""Which keys a change concerns: given the world, the lower's name ("" where an upper cache changed), the change."""
+
+
+class Route(NamedTuple):
+    """A cache whose changes a rule wants to hear of.
+
+    `cache` is the attribute's name in LowerWorld, or "upper.NAME" for one of UpperWorld; `delay` in seconds collects
+    several changes into one look.
+    """
+
+    cache: str
+    keys: Keys
+    delay: float = 0.0
+
+
+class Rule(Protocol):
+    """The seam: what should exist, for one key. Synchronous, without side effects, the same for `plan` and `run`."""
+
+    @property
+    def name(self) -> str:
+        """What `Key.rule` says for keys of this rule."""
+        ...
+
+    def routes(self) -> tuple[Route, ...]:
+        """Say which changes concern which keys."""
+        ...
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give every key of one lower that there is something to decide about."""
+        ...
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say what should be, for one key."""
+        ...
+
+
+def find_cache(world: World, lower: str, name: str) -> Cache:
+    """Give the cache that a route names."""
+    scope, _, attribute = name.rpartition(".")
+    found: Cache = getattr(world.upper if scope == "upper" else world.lowers[lower], attribute)
+    return found

@@ -1,0 +1,76 @@
+"""What differs between an object as it should be and as it is, as RFC 6902 operations.
+
+`==` comes first: it takes microseconds, and most objects are as they should be. jsonpatch then works out the operations
+of what did change. They are both what `plan -o json` prints and the body that is sent, so a plan cannot say one thing and
+do another.
+"""
+
+from typing import Any
+
+import jsonpatch
+
+from tensile.objects import Manifest
+from tensile.reconcile.observed import our_keys
+
+Operation = dict[str, Any]
+_KEYED = {"metadata.labels": "labels", "metadata.annotations": "annotations"}
+
+
+def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list[Operation]:
+    """Give the operations that turn the given sections of `seen` into those of `wanted`; [] when there are none."""
+    operations: list[Operation] = []
+    for section in sections:
+        path = section.split(".")
+        want, see = _at(wanted, path), _at(seen, path)
+        if section in _KEYED:
+            want = _merged(want or {}, see or {}, our_keys(seen, _KEYED[section]))
+        if want != see and (want or see):
+            operations += _operations("/" + "/".join(path), want, see)
+    return operations
+
+
+def fields(operations: list[Operation]) -> list[str]:
+    """Name the fields that operations touch, each once, in words a person knows ("metadata.labels.app")."""
+    return list(dict.fromkeys(_dotted(operation["path"]) for operation in operations))
+
+
+def _at(manifest: Manifest, path: list[str]) -> Any:
+    found: Any = manifest
+    for part in path:
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _merged(want: dict[str, str], see: dict[str, str], ours: frozenset[str]) -> dict[str, str]:
+    """Lay what we want over what is there; keys of ours that are not wanted any more go, others' stay."""
+    kept = {key: value for key, value in see.items() if key not in ours}
+    return {**kept, **want}
+
+
+def _operations(root: str, want: Any, see: Any) -> list[Operation]:
+    if see is None:
+        return [{"op": "add", "path": root, "value": want}]
+    if want is None:
+        return [{"op": "remove", "path": root}]
+    if not (isinstance(want, dict) and isinstance(see, dict)):
+        return [{"op": "replace", "path": root, "value": want}]
+    found = jsonpatch.make_patch(see, want).patch
+    return [{**operation, "path": root + operation["path"]} for operation in _without_moves(found, want)]
+
+
+def _without_moves(operations: list[Operation], want: dict[str, Any]) -> list[Operation]:
+    """Say a move as what it is to a reader: one key gone, another set."""
+    plain: list[Operation] = []
+    for operation in operations:
+        if operation["op"] == "move":
+            plain.append({"op": "remove", "path": operation["from"]})
+            value = _at(want, [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]])
+            plain.append({"op": "add", "path": operation["path"], "value": value})
+        else:
+            plain.append(operation)
+    return plain
+
+
+def _dotted(pointer: str) -> str:
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    return ".".join(parts)

@@ -1,0 +1,235 @@
+"""Carries keys through the pipeline: decide, plan, guard, apply; and says, in one place, what an error means.
+
+Between two awaits nothing else runs, so a decision sees the caches as one snapshot. Level-based: a key is looked at again
+whenever something that it rests on changed, and nothing is remembered about why.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from tensile.cache import Delta
+from tensile.cluster import Cluster
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled
+from tensile.reconcile.apply import carry_out, is_taken, reread
+from tensile.reconcile.desired import Route, Rule, find_cache
+from tensile.reconcile.guard import guard
+from tensile.reconcile.patience import FIRST_REST, LONGEST_REST, Refusals, Waits
+from tensile.reconcile.plan import Plan, Step, conflict, plan
+from tensile.reconcile.workqueue import Work, WorkQueue
+from tensile.world import Key, Problem, World
+
+
+class Observer(Protocol):
+    """Hears of what the loop does: telemetry, and the recording that `plan` prints."""
+
+    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """One step was carried out, or refused."""
+        ...
+
+    def stuck(self, key: Key, problem: Problem) -> None:
+        """A key cannot go on for a reason that is new."""
+        ...
+
+    def broke(self, key: Key, error: Exception) -> None:
+        """A rule failed in a way that it should not: a defect."""
+        ...
+
+
+class Timing(NamedTuple):
+    """Clock and chance, passed in: `now` in UTC, `jitter` gives a float in [0, 1)."""
+
+    now: Callable[[], datetime]
+    jitter: Callable[[], float]
+
+
+class Loop:
+    """The rules at work on a world. `clusters` gives the connection for a cluster's name, UPPER included.
+
+    With `forced` the guard lets everything pass.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        rules: tuple[Rule, ...],
+        clusters: Mapping[str, Cluster],
+        observer: Observer,
+        timing: Timing,
+        *,
+        forced: bool = False,
+    ) -> None:
+        self._world = world
+        self._rules = {rule.name: rule for rule in rules}
+        self._clusters = clusters
+        self._observer = observer
+        self._timing = timing
+        self._forced = forced
+        self._queues: dict[str, WorkQueue] = {}
+        self._waits = Waits()
+        self._refusals = Refusals()
+        for route in self._routes(upper=True):
+            find_cache(world, "", route.cache).subscribe(partial(self._changed_above, route))
+
+    def open(self, lower: str) -> None:
+        """Start on a lower: hear of its changes, and look at everything once."""
+        self._queues[lower] = WorkQueue(self._start)
+        for route in self._routes(upper=False):
+            find_cache(self._world, lower, route.cache).subscribe(partial(self._changed, route, lower))
+        self.wake(lower)
+
+    async def close(self, lower: str) -> None:
+        """Leave a lower alone from now on."""
+        await self._queues.pop(lower).close()
+        self._waits.forget(lower)
+        self._refusals.forget(lower)
+        for key in [key for key in self._world.problems if key.lower == lower]:
+            del self._world.problems[key]
+
+    def wake(self, lower: str, *rules: str) -> None:
+        """Look at every key of a lower again, or at those of the rules named."""
+        for rule in self._rules.values():
+            if not rules or rule.name in rules:
+                for key in rule.keys(self._world, lower):
+                    self.add(key)
+
+    def add(self, key: Key, delay: float = 0.0) -> None:
+        """Look at one key, now or after a delay in seconds."""
+        queue = self._queues.get(key.lower)
+        if queue is not None and delay:
+            queue.later(key, delay)
+        elif queue is not None:
+            queue.add(key)
+
+    async def quiet(self) -> None:
+        """Return when nothing is waiting or worked on in any queue."""
+        while any(queue.depth for queue in self._queues.values()):
+            await asyncio.gather(*(queue.quiet() for queue in self._queues.values()))
+
+    @property
+    def delayed(self) -> int:
+        """How many keys come back by themselves."""
+        return sum(queue.delayed for queue in self._queues.values())
+
+    @property
+    def depth(self) -> dict[str, int]:
+        """How many keys wait or are worked on, by lower."""
+        return {name: queue.depth for name, queue in self._queues.items()}
+
+    def _routes(self, *, upper: bool) -> list[Route]:
+        every = [route for rule in self._rules.values() for route in rule.routes()]
+        return [route for route in every if route.cache.startswith("upper.") == upper]
+
+    def _changed(self, route: Route, lower: str, delta: Delta) -> None:
+        for key in route.keys(self._world, lower, delta):
+            self.add(key, route.delay)
+
+    def _changed_above(self, route: Route, delta: Delta) -> None:
+        for lower in self._queues:
+            self._changed(route, lower, delta)
+
+    def _start(self, key: Key) -> Work | None:
+        """Decide, synchronously; give what is left to await."""
+        self._world.now = self._timing.now()
+        try:
+            decision = self._rules[key.rule].decide(key, self._world)
+            found = self._guarded(key, plan(key, decision, self._world))
+        except Exception as error:  # noqa: BLE001 - a defect in one rule must not stop the keys of the others
+            self._observer.broke(key, error)
+            self.add(key, LONGEST_REST)
+            return None
+        for awaited in self._waits.note(key, decision.waits):
+            self.add(awaited)
+        if decision.again is not None:
+            self.add(key, decision.again)
+        self._refusals.settle(key, found.steps)
+        self._note_problem(key, found.problem)
+        steps = self._refusals.rested(key, found.steps, asyncio.get_running_loop().time())
+        if steps:
+            return self._carry_out(key, steps)
+        self._done(key)
+        return None
+
+    def _guarded(self, key: Key, found: Plan) -> Plan:
+        """Hold back what the guard objects to; a lower's word of it is kept by its one key of unasked deletions."""
+        if all(step.asked for step in found.steps):
+            return found
+        lower = self._world.lowers[key.lower]
+        limits = self._world.topology.guard
+        passed, held = guard(found, limits, owned=lower.owned(), settled=lower.settled, forced=self._forced)
+        return passed._replace(problem=Problem("GuardHolds", held)) if held else passed
+
+    def _note_problem(self, key: Key, problem: Problem | None) -> None:
+        known = self._world.problems.get(key)
+        if problem is None:
+            if known is not None and key not in self._refusals:
+                del self._world.problems[key]
+        elif problem != known:
+            self._world.problems[key] = problem
+            self._observer.stuck(key, problem)
+
+    async def _carry_out(self, key: Key, steps: tuple[Step, ...]) -> float | None:
+        for step in steps:
+            error = await self._try(key, step)
+            self._observer.stepped(key, step, error)
+            if error is None:
+                self._came_through(key, step)
+                continue
+            delay = await self._after(key, step, error)
+            if delay is not None:
+                return delay
+        self._done(key)
+        return None
+
+    async def _try(self, key: Key, step: Step) -> ClusterError | None:
+        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
+        try:
+            await carry_out(step, self._clusters[step.ref.cluster], cache)
+        except ClusterError as error:
+            return error
+        return None
+
+    async def _after(self, key: Key, step: Step, error: ClusterError) -> float | None:
+        """Say what an error means: the seconds until the next look, or None to go on with the next step."""
+        cluster = self._clusters[step.ref.cluster]
+        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
+        try:
+            match error:
+                case AlreadyExists():
+                    if await is_taken(step, cluster, cache):
+                        return self._refused(key, step, conflict(step.ref))
+                    return None if cache is None else FIRST_REST
+                case NotFound() | Conflict() if step.verb != "create":
+                    await reread(step, cluster, cache)
+                    return self._rest(key, step)
+                case Denied() | NotFound():
+                    return self._refused(key, step, Problem(error.reason or "Denied", error.message))
+                case Throttled():
+                    return error.retry_after + self._timing.jitter() * FIRST_REST
+                case _:
+                    return self._rest(key, step)
+        except ClusterError:
+            return self._rest(key, step)
+
+    def _refused(self, key: Key, step: Step, problem: Problem) -> float:
+        """Rest, and have the key decided at once with its problem known, so that people get to see it."""
+        rest = self._rest(key, step)
+        self._note_problem(key, problem)
+        self._done(key)
+        self.add(key)
+        return rest
+
+    def _rest(self, key: Key, step: Step) -> float:
+        return self._refusals.note(key, step, asyncio.get_running_loop().time(), self._timing.jitter())
+
+    def _came_through(self, key: Key, step: Step) -> None:
+        if self._refusals.forgive(key, step):
+            self._note_problem(key, None)
+            self.add(key)
+
+    def _done(self, key: Key) -> None:
+        """Look again at what waits for this key."""
+        for waiting in self._waits.waiting_for(key):
+            self.add(waiting)

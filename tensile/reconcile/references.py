@@ -1,0 +1,148 @@
+"""Which objects a pod cannot start without, and how they are copied to where it runs.
+
+One walker for every place in a pod's spec where a name of another object can stand: a place that is forgotten shows
+only when some pod hangs in ContainerCreating below. Secrets stay references; nothing is ever read out of one here.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
+from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Kind, Manifest, annotations, labels, uid
+
+CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", namespaced=True)
+
+PUBLISHED_BELOW = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
+"""ConfigMaps that a cluster's own controllers keep in each namespace: pods below use the lower's."""
+
+NEVER_COPIED = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
+"""Types of Secrets that are credentials of the upper cluster itself."""
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_KEPT = ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
+
+_NAMED_IN: Mapping[str, tuple[str, str]] = {
+    "configMap": (CONFIG_MAP.name, "name"),
+    "secret": (SECRET.name, "secretName"),
+    "azureFile": (SECRET.name, "secretName"),
+    "persistentVolumeClaim": (CLAIM.name, "claimName"),
+}
+_SECRET_REFS = ("secretRef", "nodePublishSecretRef")
+
+
+class Reference(NamedTuple):
+    """One object of the pod's own namespace that it refers to; `optional` where it starts without it.
+
+    `kind` is the kind's name: "ConfigMap", "Secret", "PersistentVolumeClaim" or "ServiceAccount".
+    """
+
+    kind: str
+    name: str
+    optional: bool
+
+
+def references(pod: Manifest) -> frozenset[Reference]:
+    """Give every ConfigMap, Secret, claim and service account that a pod refers to, each once.
+
+    An object needed in one place and optional in another is needed. Missing image pull secrets do not keep Kubernetes
+    from starting a pod, so they are optional. Not in it: what each cluster publishes itself, and the volume that
+    admission adds for the service account's token.
+    """
+    found: dict[tuple[str, str], bool] = {}
+    for kind, name, optional in _mentions(pod["spec"]):
+        if name and not (kind == CONFIG_MAP.name and name in PUBLISHED_BELOW):
+            found[kind, name] = found.get((kind, name), True) and optional
+    return frozenset(Reference(kind, name, optional) for (kind, name), optional in found.items())
+
+
+def is_token_volume(volume: Manifest) -> bool:
+    """Say whether admission added this volume to carry a service account's token (the second form: before 1.21)."""
+    name = volume.get("name", "")
+    return (name.startswith("kube-api-access-") and "projected" in volume) or (
+        name.startswith("default-token-") and "secret" in volume
+    )
+
+
+def never_copied(upper_object: Manifest) -> str:
+    """Say why an object may not exist in another cluster; "" when it may."""
+    kind = upper_object.get("type")
+    return f"a Secret of type {kind} is a credential of the upper cluster" if kind in NEVER_COPIED else ""
+
+
+def copy_of(upper_object: Manifest, owner: Owner, namespace: str) -> Manifest:
+    """Give the lower copy of a ConfigMap or Secret, marked as the owner's; shares the content, changes nothing.
+
+    It says its kind where the upper object does: one out of a list does not.
+    """
+    kept = {key: value for key, value in annotations(upper_object).items() if key != _LAST_APPLIED}
+    made = {
+        "name": upper_object["metadata"]["name"],
+        "namespace": namespace,
+        "labels": labels(upper_object) | {OWNER: owner.mark},
+        "annotations": kept | {OWNER_NAME: owner.name, UPPER_UID: uid(upper_object)},
+    }
+    return {field: upper_object[field] for field in _KEPT if field in upper_object} | {"metadata": made}
+
+
+def _mentions(spec: Manifest) -> Iterator[Reference]:
+    """Walk a spec and give every mention, the same object as often as it is named."""
+    yield Reference(
+        SERVICE_ACCOUNT.name, spec.get("serviceAccountName") or spec.get("serviceAccount") or "", optional=False
+    )
+    for secret in spec.get("imagePullSecrets") or ():
+        yield Reference(SECRET.name, secret.get("name", ""), optional=True)
+    for containers in _CONTAINERS:
+        for container in spec.get(containers) or ():
+            yield from _in_environment(container)
+    for volume in spec.get("volumes") or ():
+        if not is_token_volume(volume):
+            yield from _in_volume(volume)
+
+
+def _in_environment(container: Manifest) -> Iterator[Reference]:
+    """Walk the environment of a container."""
+    for variable in container.get("env") or ():
+        source = variable.get("valueFrom") or {}
+        yield from _keyed(CONFIG_MAP.name, source.get("configMapKeyRef"))
+        yield from _keyed(SECRET.name, source.get("secretKeyRef"))
+    for source in container.get("envFrom") or ():
+        yield from _keyed(CONFIG_MAP.name, source.get("configMapRef"))
+        yield from _keyed(SECRET.name, source.get("secretRef"))
+
+
+def _in_volume(volume: Manifest) -> Iterator[Reference]:
+    """Walk a volume, whatever its source is."""
+    for form, source in volume.items():
+        if not isinstance(source, dict):
+            continue
+        if form == "projected":
+            yield from _projected(source.get("sources") or ())
+        elif form == "ephemeral":
+            yield from _cloned((source.get("volumeClaimTemplate") or {}).get("spec") or {})
+        elif form in _NAMED_IN:
+            kind, field = _NAMED_IN[form]
+            yield from _keyed(kind, source, field)
+        for field in _SECRET_REFS:
+            yield from _keyed(SECRET.name, source.get(field))
+
+
+def _projected(sources: Iterable[Manifest]) -> Iterator[Reference]:
+    """Walk the sources of a projected volume."""
+    for source in sources:
+        yield from _keyed(CONFIG_MAP.name, source.get("configMap"))
+        yield from _keyed(SECRET.name, source.get("secret"))
+
+
+def _cloned(claim: Manifest) -> Iterator[Reference]:
+    """Find the claims that a generic ephemeral volume is filled from."""
+    for field in ("dataSource", "dataSourceRef"):
+        source = claim.get(field) or {}
+        if source.get("kind") == CLAIM.name and not source.get("apiGroup") and not source.get("namespace"):
+            yield Reference(CLAIM.name, source.get("name", ""), optional=False)
+
+
+def _keyed(kind: str, source: Mapping[str, Any] | None, field: str = "name") -> Iterator[Reference]:
+    """Give the object that a source names in a field, none where there is no source."""
+    if source:
+        yield Reference(kind, source.get(field) or "", optional=bool(source.get("optional")))

@@ -1,0 +1,187 @@
+"""Finds the programs of a sandbox, or builds them once.
+
+They come in three sets, and a place counts for a set only when it has all of it: the control plane, kwok, and our
+kubelet endpoint. First hit wins: $KUBEBUILDER_ASSETS, $PATH, and a cache under the user's cache directory whose folder
+names carry a hash of the sources, so that a new version of this package never runs the programs of an old one.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensile.sandbox import golang
+from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.golang import Progress
+from tensile.sandbox.state import Binaries
+
+SOURCES = Path(__file__).parent / "controlplane"
+VERSION_FLAGS = "-s -w" + "".join(
+    f" -X k8s.io/component-base/version.{key}={value}"
+    for key, value in {"gitVersion": "v1.36.3", "gitMajor": "1", "gitMinor": "36"}.items()
+)
+HASH_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class ProgramSet:
+    """Programs that are built together.
+
+    Attributes:
+        name: of the folder of sources.
+        version: what is built.
+        programs: the file names; where there are several, one program serves under all of them.
+        package: what `go build` is told to build.
+        flags: for the linker.
+        effort: what to tell a person who waits.
+    """
+
+    name: str
+    version: str
+    programs: tuple[str, ...]
+    package: str
+    flags: str
+    effort: str
+
+
+CONTROL_PLANE = ProgramSet(
+    "kubernetes",
+    "v1.36.3",
+    ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
+    ".",
+    VERSION_FLAGS,
+    "about 5 minutes on 2 cores",
+)
+KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "about a minute")
+ENDPOINT = ProgramSet("endpoint", "v1", ("tensile-endpoint",), ".", "-s -w", "a few seconds")
+PROGRAM_OF = {
+    "apiserver": "kube-apiserver",
+    "controller_manager": "kube-controller-manager",
+    "scheduler": "kube-scheduler",
+    "endpoint": "tensile-endpoint",
+}
+
+
+@dataclass(frozen=True)
+class Finder:
+    """Where to look, and what to build from.
+
+    Attributes:
+        environ: the variables that say where programs and caches are.
+        progress: takes lines for a person.
+        extra: variables for the processes that build.
+        sources: the folder that has a folder of sources for each set.
+    """
+
+    environ: Mapping[str, str]
+    progress: Progress
+    extra: Mapping[str, str] = field(default_factory=dict)
+    sources: Path = SOURCES
+
+    def find(self, wanted: ProgramSet) -> Path:
+        """Return the folder that has the set, building it when nothing has.
+
+        Raises:
+            SandboxError: it could not be built.
+        """
+        return existing(wanted, self.environ) or self._cached(wanted)
+
+    def _cached(self, wanted: ProgramSet) -> Path:
+        """Return the set's folder of the cache; one builds, the others wait for it."""
+        cache = cache_directory(self.environ)
+        folder = cache / cache_name(wanted, self.sources)
+        if folder.is_dir():
+            return folder
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with _locked(cache / "lock"):
+                if not folder.is_dir():
+                    self._build(wanted, cache, folder)
+        except OSError as error:
+            where = error.filename or cache
+            raise SandboxError(f"{where}: {error.strerror}; $XDG_CACHE_HOME chooses another cache") from error
+        return folder
+
+    def _build(self, wanted: ProgramSet, cache: Path, folder: Path) -> None:
+        """Build beside the final folder and rename, so that a folder that is there is whole."""
+        self.progress(f"building {wanted.name} {wanted.version} (once, {wanted.effort}) into {folder}")
+        new = cache / "new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        program, *links = wanted.programs
+        go = golang.find_go(cache, self.progress, self.environ.get("PATH", ""), self.extra)
+        arguments = ["-ldflags", wanted.flags, wanted.package]
+        golang.build(
+            [go, *arguments], self.sources / wanted.name, new / program, progress=self.progress, extra=self.extra
+        )
+        for link in links:
+            (new / link).symlink_to(program)
+        new.rename(folder)
+
+
+def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None) -> Binaries:
+    """Return all programs; builds those that are not there, saying so to `progress`.
+
+    Args:
+        progress: takes lines for a person.
+        extra: variables for the processes that build.
+
+    Raises:
+        SandboxError: something could not be built.
+    """
+    finder = Finder(os.environ, progress, extra or {})
+    found: dict[str, str] = {}
+    for wanted in (CONTROL_PLANE, KWOK, ENDPOINT):
+        folder = finder.find(wanted)
+        found |= {program: str(folder / program) for program in wanted.programs}
+    return Binaries(**{name: found[PROGRAM_OF.get(name, name)] for name in Binaries.__struct_fields__})
+
+
+def existing(wanted: ProgramSet, environ: Mapping[str, str]) -> Path | None:
+    """Return the folder of $KUBEBUILDER_ASSETS or $PATH that has the whole set; None: neither has."""
+    assets = environ.get("KUBEBUILDER_ASSETS", "")
+    for folder in [assets, *environ.get("PATH", "").split(os.pathsep)]:
+        if folder and all(runs(Path(folder).absolute() / program) for program in wanted.programs):
+            return Path(folder).absolute()
+    return None
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path:
+    """Return where built programs are kept: tensile-kube in $XDG_CACHE_HOME, else in ~/.cache."""
+    base = Path(environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "tensile-kube"
+
+
+def cache_name(wanted: ProgramSet, sources: Path = SOURCES) -> str:
+    """Return the name of the set's folder: it changes with every byte of the sources and with the machine's kind."""
+    recipe = (wanted.programs, wanted.package, wanted.flags, platform.machine())
+    digest = hashlib.sha256(repr(recipe).encode())
+    for path in sorted((sources / wanted.name).iterdir()):
+        digest.update(f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return f"{wanted.name}-{wanted.version}-{digest.hexdigest()[:HASH_LENGTH]}"
+
+
+def runs(program: Path) -> bool:
+    """Tell whether it is a program that starts: some machines have a kubectl on their path that only fails."""
+    if not os.access(program, os.X_OK):
+        return False
+    arguments = ["version", "--client"] if program.name == "kubectl" else ["--help"]
+    try:
+        done = subprocess.run([program, *arguments], capture_output=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the cache inside the block."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

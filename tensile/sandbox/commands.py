@@ -1,0 +1,186 @@
+"""`tensile sandbox up`, `status` and `down` for a person: they print, and return the exit code.
+
+What a person acts on goes to standard output, what happens meanwhile to standard error. A start that is interrupted
+cleans up before it ends.
+"""
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from tensile.sandbox import binaries, startup, teardown
+from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.processes import running
+from tensile.sandbox.state import Options, State, load
+
+DEFAULT_DIRECTORY = Path(".tensile-sandbox")
+
+
+def prepare() -> int:
+    """Find the programs, or build them, without starting anything; return 0, or 1 when they cannot be built."""
+    try:
+        found = binaries.find_or_build(_say)
+    except (SandboxError, OSError) as error:
+        return _failed(error)
+    _tell("\n".join(sorted(msgspec.structs.asdict(found).values())))
+    return 0
+
+
+def up(
+    lowers: int | None = None,
+    nodes: int | None = None,
+    directory: Path = DEFAULT_DIRECTORY,
+    *,
+    compressed_eviction: bool = False,
+) -> int:
+    """Start a sandbox that lives until `down`; says so when it already runs.
+
+    Args:
+        lowers: number of lower clusters, 0-26; None: 2, or as many as already run.
+        nodes: nodes of each lower cluster; None: 3, or as many as already run.
+        directory: where its files go.
+        compressed_eviction: let the upper cluster give up a silent node after seconds instead of minutes.
+
+    Returns:
+        0, or 1 when it could not be started or one that is not as asked runs there; nothing is left of what was begun.
+    """
+    given = {"lowers": lowers, "nodes": nodes, "compressed_eviction": compressed_eviction or None}
+    asked = {key: value for key, value in given.items() if value is not None}
+    directory = directory.resolve()
+    begun = time.monotonic()
+    try:
+        with _interruptible():
+            started = startup.bring_up(directory, msgspec.structs.replace(Options(), **asked), _say)
+    except (SandboxError, OSError) as error:
+        return _failed(error)
+    except KeyboardInterrupt:
+        _say("interrupted: nothing is left of what was begun")
+        return 1
+    if started.found:
+        return _already(directory, started.state, asked)
+    _tell(f"ready in {time.monotonic() - begun:.1f} s\n\n{_guide(directory, started.state)}")
+    return 0
+
+
+def status(directory: Path = DEFAULT_DIRECTORY) -> int:
+    """Print what runs; return 0 when all of it does, 1 when something does not or there is no sandbox."""
+    directory = directory.resolve()
+    try:
+        state = load(directory)
+    except (SandboxError, OSError) as error:
+        return _failed(error)
+    if state is None:
+        _tell(f"no sandbox in {directory}")
+        return 1
+    rows = _rows(state)
+    _tell("\n".join(f"{name:10} {component:24} {what}" for name, component, what, _ in rows))
+    whole = state.ready and all(runs for *_, runs in rows)
+    _tell(f"{directory}: {'all runs' if whole else 'not all runs: `tensile sandbox up` starts it again'}")
+    return 0 if whole else 1
+
+
+def down(directory: Path = DEFAULT_DIRECTORY) -> int:
+    """End the sandbox and remove what it made; return 0, also when there is none."""
+    directory = directory.resolve()
+    try:
+        left = teardown.end(directory)
+    except (SandboxError, OSError) as error:
+        return _failed(error)
+    if left is None:
+        _tell(f"no sandbox in {directory}")
+        return 0
+    _tell(f"ended and removed: {directory}")
+    if left:
+        _tell(f"kept, not made by the sandbox: {', '.join(left)}")
+    return 0
+
+
+def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
+    """Say what runs already; fail when it is not what was asked for."""
+    has = state.options
+    _tell(f"already running: {has.lowers} lowers of {has.nodes} nodes\n\n{_guide(directory, state)}")
+    differing = [key.replace("_", "-") for key, value in asked.items() if getattr(has, key) != value]
+    if not differing:
+        return 0
+    return _failed(
+        SandboxError(
+            f"the sandbox in {directory} is not as asked (--{', --'.join(differing)}): "
+            "run `tensile sandbox down` first, or give another --dir"
+        )
+    )
+
+
+def _guide(directory: Path, state: State) -> str:
+    """Return the files that a person needs and the commands that lead on."""
+    lowers = "\n".join(f"  {directory / name}.kubeconfig" for name in state.clusters)
+    return (
+        f"clusters:\n{lowers}\n"
+        f"next:\n"
+        f"  tensile run -f {directory / 'topology.yaml'}\n"
+        f"  export KUBECONFIG={directory / 'upper.kubeconfig'}\n"
+        f"  {_kubectl(state)} get nodes\n"
+        f"  tensile sandbox down --dir {directory}"
+    )
+
+
+def _kubectl(state: State) -> str:
+    """Return how a person calls kubectl: by its name where the machine has one, else by the path of ours."""
+    ours = state.binaries.kubectl if state.binaries else "kubectl"
+    return "kubectl" if shutil.which("kubectl") else ours
+
+
+def _rows(state: State) -> list[tuple[str, str, str, bool]]:
+    """Return cluster, component, what to say of it and whether it runs, for every process."""
+    rows = []
+    for name, cluster in state.clusters.items():
+        ports = _ports(cluster.layout.ports)
+        for component, process in cluster.processes.items():
+            runs = running(process)
+            port = f"  port {ports[component]}" if component in ports else ""
+            what = f"pid {process.pid}{port}" if runs else f"does not run; see {process.output}"
+            rows.append((name, component, what, runs))
+    return rows
+
+
+def _ports(ports: object) -> dict[str, int]:
+    """Return the ports that a person may ask for, by component."""
+    fields = {"etcd": "etcd", "kube-apiserver": "apiserver", "endpoint": "endpoint"}
+    fields |= {"kube-controller-manager": "controller_manager", "kube-scheduler": "scheduler"}
+    return {component: getattr(ports, field) for component, field in fields.items()}
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn SIGTERM into what Ctrl-C does, for as long as there is something to clean up."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _failed(error: SandboxError | OSError) -> int:
+    """Say what went wrong; return the exit code."""
+    _say(f"error: {error.filename}: {error.strerror}" if isinstance(error, OSError) else f"error: {error}")
+    return 1
+
+
+def _tell(text: str) -> None:
+    """Print a result."""
+    sys.stdout.write(f"{text}\n")
+
+
+def _say(line: str) -> None:
+    """Print what happens meanwhile."""
+    sys.stderr.write(f"{line}\n")

@@ -1,0 +1,109 @@
+// Command endpoint serves the streaming half of the kubelet API (containerLogs, exec, attach,
+// portForward) for nodes that exist in name only: commands run as local processes, logs are read
+// from files. It is made of the streaming server and the log reader that container runtimes and
+// the kubelet use themselves, so exit codes, half-closed streams and log options behave as they
+// do on a real node.
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+)
+
+// options are the command line.
+type options struct {
+	listen, certFile, keyFile, clientCAFile, clientName, logs, work string
+}
+
+// segment is what a path may name: no separator and no leading dot, so it never leaves its folder.
+var segment = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,252}$`)
+
+// target is the container that a request speaks of.
+type target struct{ namespace, pod, container string }
+
+func main() {
+	var o options
+	flag.StringVar(&o.listen, "listen", "", "address and port to serve on")
+	flag.StringVar(&o.certFile, "tls-cert-file", "", "serving certificate")
+	flag.StringVar(&o.keyFile, "tls-key-file", "", "key of the serving certificate")
+	flag.StringVar(&o.clientCAFile, "client-ca-file", "", "authority that signed the caller's certificate")
+	flag.StringVar(&o.clientName, "client-name", "", "the only common name that may call")
+	flag.StringVar(&o.logs, "logs", "", "folder of NAMESPACE/POD/CONTAINER.log in CRI format")
+	flag.StringVar(&o.work, "work", "", "folder in which each container gets a working directory")
+	flag.Parse()
+	if err := serve(o); err != nil {
+		fmt.Fprintln(os.Stderr, "endpoint:", err)
+		os.Exit(1)
+	}
+}
+
+// serve answers requests until the process is killed.
+func serve(o options) error {
+	authority, err := os.ReadFile(o.clientCAFile)
+	if err != nil {
+		return err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(authority) {
+		return errors.New(o.clientCAFile + " holds no certificate")
+	}
+	server := &http.Server{
+		Addr:    o.listen,
+		Handler: onlyFrom(o.clientName, routes(o)),
+		TLSConfig: &tls.Config{
+			MinVersion: tls.VersionTLS12,
+			ClientAuth: tls.RequireAndVerifyClientCert,
+			ClientCAs:  pool,
+			NextProtos: []string{"http/1.1"}, // upgrades exist in no other version
+		},
+	}
+	return server.ListenAndServeTLS(o.certFile, o.keyFile)
+}
+
+// routes maps the kubelet's paths to their handlers.
+func routes(o options) http.Handler {
+	logs, streams := logReader{folder: o.logs}, streamer{logs: logReader{folder: o.logs}, work: o.work}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", named(logs.serve))
+	for path, handler := range map[string]func(http.ResponseWriter, *http.Request, target){
+		"/exec": streams.exec, "/attach": streams.attach,
+	} {
+		mux.HandleFunc(path+"/{namespace}/{pod}/{container}", named(handler))
+		mux.HandleFunc(path+"/{namespace}/{pod}/{uid}/{container}", named(handler))
+	}
+	mux.HandleFunc("/portForward/{namespace}/{pod}", streams.portForward)
+	mux.HandleFunc("/portForward/{namespace}/{pod}/{uid}", streams.portForward)
+	return mux
+}
+
+// onlyFrom refuses every caller but the one of that common name: commands run with our rights.
+func onlyFrom(name string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS.PeerCertificates[0].Subject.CommonName != name {
+			http.Error(w, "only the apiserver may call", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// named hands the container on, once its name is known to be safe as a file name.
+func named(handler func(http.ResponseWriter, *http.Request, target)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		t := target{r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")}
+		for _, part := range []string{t.namespace, t.pod, t.container} {
+			if !segment.MatchString(part) {
+				http.Error(w, fmt.Sprintf("%q is not a name", part), http.StatusBadRequest)
+				return
+			}
+		}
+		handler(w, r, t)
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/creack/pty"
+	crilogs "k8s.io/cri-client/pkg/logs"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+)
+
+// idle is how long a stream may be silent, as the kubelet has it.
+const idle = 4 * time.Hour
+
+// streamer serves the routes that upgrade the connection.
+type streamer struct {
+	logs logReader
+	work string
+}
+
+// exec runs a command for one request.
+func (s streamer) exec(w http.ResponseWriter, r *http.Request, t target) {
+	streams, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	remotecommand.ServeExec(w, r, container{s, t}, t.pod, "", t.container, r.URL.Query()["command"], streams,
+		idle, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
+}
+
+// attach shows what the container logs from now on.
+func (s streamer) attach(w http.ResponseWriter, r *http.Request, t target) {
+	streams, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	remotecommand.ServeAttach(w, r, container{s, t}, t.pod, "", t.container, streams,
+		idle, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
+}
+
+// portForward connects to a port of this machine's loopback, where the pods' processes are.
+func (s streamer) portForward(w http.ResponseWriter, r *http.Request) {
+	options, err := portforward.NewV4Options(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	portforward.ServePortForward(w, r, loopback{}, r.PathValue("pod"), "", options,
+		idle, remotecommand.DefaultStreamCreationTimeout, portforward.SupportedProtocols)
+}
+
+// container is one container as the streaming server wants it.
+type container struct {
+	streamer
+	target
+}
+
+// ExecInContainer runs the command as a local process and reports its exit code.
+func (c container) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader,
+	out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	if len(command) == 0 {
+		return errors.New("no command")
+	}
+	process, err := c.process(ctx, command)
+	if err != nil {
+		return err
+	}
+	if tty {
+		err = runOnTerminal(process, in, out, resize)
+	} else {
+		err = run(process, in, out, errOut)
+	}
+	return withExitCode(err)
+}
+
+// process is the command, not yet started, in the container's working directory.
+func (c container) process(ctx context.Context, command []string) (*exec.Cmd, error) {
+	directory := filepath.Join(c.work, c.namespace, c.pod, c.target.container)
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return nil, err
+	}
+	process := exec.CommandContext(ctx, command[0], command[1:]...)
+	process.Dir = directory
+	process.Env = append(os.Environ(), "HOME="+directory, "HOSTNAME="+c.pod, "POD_NAMESPACE="+c.namespace)
+	return process, nil
+}
+
+// run connects pipes. Input is copied beside it: a command may end before its input does.
+func run(process *exec.Cmd, in io.Reader, out, errOut io.Writer) error {
+	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if out != nil {
+		process.Stdout = out
+	}
+	if errOut != nil {
+		process.Stderr = errOut
+	}
+	if in != nil {
+		pipe, err := process.StdinPipe()
+		if err != nil {
+			return err
+		}
+		go func() {
+			_, _ = io.Copy(pipe, in)
+			_ = pipe.Close()
+		}()
+	}
+	return process.Run()
+}
+
+// runOnTerminal gives the command a terminal of its own, resized as the caller's is.
+func runOnTerminal(process *exec.Cmd, in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {
+	terminal, err := pty.Start(process)
+	if err != nil {
+		return err
+	}
+	defer terminal.Close()
+	go func() {
+		for size := range resize {
+			_ = pty.Setsize(terminal, &pty.Winsize{Rows: size.Height, Cols: size.Width})
+		}
+	}()
+	if in != nil {
+		go func() { _, _ = io.Copy(terminal, in) }()
+	}
+	if out != nil {
+		_, _ = io.Copy(out, terminal) // ends with an error when the command closes its side
+	}
+	return process.Wait()
+}
+
+// withExitCode turns an ended command's error into the one the streaming server reports as a code.
+func withExitCode(err error) error {
+	var ended *exec.ExitError
+	if !errors.As(err, &ended) {
+		return err
+	}
+	code := ended.ExitCode()
+	if status, ok := ended.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		code = 128 + int(status.Signal())
+	}
+	return utilexec.CodeExitError{Err: fmt.Errorf("command ended with exit code %d", code), Code: code}
+}
+
+// AttachContainer follows the container's log from its end.
+func (c container) AttachContainer(ctx context.Context, _, _, _ string, _ io.Reader, out, errOut io.WriteCloser,
+	tty bool, _ <-chan remotecommand.TerminalSize) error {
+	none := int64(0)
+	var stdout, stderr io.Writer = io.Discard, io.Discard
+	if out != nil {
+		stdout = out
+	}
+	if errOut != nil && !tty {
+		stderr = errOut
+	}
+	return c.logs.read(ctx, c.target, &crilogs.LogOptions{Follow: true, TailLines: &none}, stdout, stderr)
+}
+
+// loopback stands for every pod's network.
+type loopback struct{}
+
+// PortForward copies between the stream and a connection to the port.
+func (loopback) PortForward(ctx context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
+	var dialer net.Dialer
+	connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	go func() {
+		_, _ = io.Copy(connection, stream)
+		_ = connection.(*net.TCPConn).CloseWrite()
+	}()
+	_, err = io.Copy(stream, connection)
+	return err
+}

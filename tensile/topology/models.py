@@ -1,0 +1,307 @@
+"""The topology file as models: every field, its meaning, its unit, and the reason of its default.
+
+The text under a field is also its description in the JSON schema and in the reference. These are the models of the file
+as written; what follows from it for one lower cluster is in resolved.py.
+"""
+
+from datetime import timedelta
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from tensile.topology import fields
+
+
+class Section(BaseModel):
+    """A part of the file: frozen, strict, without keys that it does not know.
+
+    Programs make one by the names of its attributes, `Guard(max_deletes=1)`; a file has the keys only.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        defer_build=True,
+    )
+
+
+class Upper(Section):
+    """The upper cluster: the one whose users create the pods."""
+
+    kubeconfig: Annotated[fields.FilePath | None, fields.GIVEN] = fields.ABSENT
+    """Path of its kubeconfig, relative to this file. Left out: the engine runs in the cluster and uses its account."""
+    context: fields.Word | None = None
+    """Context of the kubeconfig; null is the file's current-context, as kubectl does."""
+    advertise_url: fields.ServerUrl | None = Field(default=None, alias="advertiseURL")
+    """https://HOST:PORT at which pods in the lower clusters reach the upper apiserver; null is the kubeconfig's."""
+    qps: fields.Count = 500
+    """Requests a second to it, on average; 0 is no limit of ours. High: the apiserver's own fairness decides."""
+    burst: fields.Count = 1000
+    """Requests that may go at once before `qps` holds; twice the average, for starts of large Deployments."""
+
+
+class SecretEntry(Section):
+    """Where in the upper cluster the kubeconfig of a lower one is kept."""
+
+    namespace: Annotated[fields.LabelName | None, fields.GIVEN] = fields.ABSENT
+    """Namespace of the Secret; must be given here or in lowerDefaults."""
+    name: Annotated[fields.ObjectName | None, fields.GIVEN] = fields.ABSENT
+    """Name of the Secret; must be given here or in lowerDefaults."""
+    key: fields.DataKey = "kubeconfig"
+    """Key in its data; the one that most tools write."""
+
+
+class Taint(Section):
+    """A taint of the virtual node; pods without a toleration for it are not scheduled there."""
+
+    key: fields.OwnLabelKey
+    """Key, as Kubernetes writes label keys."""
+    value: fields.LabelValue = ""
+    """Value; empty where the key says enough."""
+    effect: fields.Effect
+    """NoSchedule, PreferNoSchedule or NoExecute."""
+
+
+PROVIDER_TAINT = Taint.model_construct(key="virtual-kubelet.io/provider", value="k8s", effect="NoSchedule")
+"""What virtual nodes are known by, so that only pods that ask for them go there."""
+
+
+class NodeEntry(Section):
+    """The virtual node that stands for a lower cluster in the upper one."""
+
+    name: Annotated[fields.NodeName | None, fields.GIVEN] = fields.ABSENT
+    """Name of the node, at most 63 characters since a label repeats it. Left out: the lower's name."""
+    labels: fields.NodeLabels = {}
+    """Labels of the node; clusterID, with the lower's name, is added unless it is given."""
+    annotations: fields.NodeAnnotations = {}
+    """Annotations of the node."""
+    taints: tuple[Taint, ...] = (PROVIDER_TAINT,)
+    """Taints of the node, [] for none. The default is tensile-kube's, so that its pods' tolerations go on working."""
+    kubelet_port: fields.Port | None = None
+    """Port of the node's kubelet API; null is kubelet.port plus the lower's place in the file, counted from 0."""
+
+
+class Capacity(Section):
+    """How much of the lower cluster is offered to the upper scheduler."""
+
+    basis: Literal["free", "allocatable"] = "free"
+    """free: allocatable less the requests of pods that are not ours; allocatable: all, where nobody else runs pods."""
+    reserve: fields.Resources = {}
+    """Quantities, by resource, that are held back from what is offered."""
+    limit: fields.Resources = {}
+    """Quantities, by resource, above which nothing is offered."""
+
+
+class Namespaces(Section):
+    """Which namespace below a namespace above becomes."""
+
+    mapping: Literal["same", "prefix"] = "same"
+    """same: the same name, so that DNS names in applications hold; prefix: TOPOLOGY-NAMESPACE, for shared clusters."""
+
+
+class Unreachable(Section):
+    """What happens to pods while their lower cluster cannot be reached."""
+
+    evict_after: fields.Duration | None = None
+    """Evict them after so long; null is never, since a cluster out of sight is mostly still running them."""
+
+
+class ServiceAccounts(Section):
+    """Whose API a pod's token is for."""
+
+    identity: Literal["lower", "upper", "none"] = "lower"
+    """lower: an account of the pod's lower cluster; upper: a token of the upper one, for pods that talk to it; none."""
+
+
+class LowerDefaults(Section):
+    """Fields that every lower cluster has unless it says otherwise; mappings merge, lists replace."""
+
+    kubeconfig_secret: Annotated[SecretEntry | None, fields.GIVEN] = fields.ABSENT
+    """The Secret, in the upper cluster, that holds the kubeconfig; in place of a path."""
+    context: fields.Word | None = None
+    """Context of the kubeconfig; null is the file's current-context, as kubectl does."""
+    qps: fields.Count = 500
+    """Requests a second to it, on average; 0 is no limit of ours. High: the apiserver's own fairness decides."""
+    burst: fields.Count = 1000
+    """Requests that may go at once before `qps` holds; twice the average, for starts of large Deployments."""
+    node: NodeEntry = NodeEntry.model_construct()
+    """The virtual node that stands for it."""
+    capacity: Capacity = Capacity.model_construct()
+    """How much of it is offered to the upper scheduler."""
+    namespaces: Namespaces = Namespaces.model_construct()
+    """Which namespace below a namespace above becomes."""
+    storage_classes: fields.StorageClasses = {}
+    """Storage class above: storage class below. One that is not listed keeps its name."""
+    maintenance: Literal["none", "cordon", "drain"] = "none"
+    """cordon: no new pods; drain: its pods leave too."""
+    unreachable: Unreachable = Unreachable.model_construct()
+    """What happens to its pods while it cannot be reached."""
+    controllers: fields.Controllers | None = None
+    """What is mirrored beside pods; null is the topology's."""
+    ignore_labels: fields.LabelKeys | None = None
+    """Keys of labels that the copy of a pod does not get; null is the topology's."""
+    on_conflict: fields.OnConflict | None = None
+    """What to do with an object of that name that is not ours; null is the topology's."""
+    service_accounts: ServiceAccounts | None = None
+    """Whose API a pod's token is for; null is the topology's."""
+
+
+class LowerEntry(LowerDefaults):
+    """A lower cluster: one that runs pods of the upper one, behind a virtual node."""
+
+    name: fields.LabelName
+    """Name of the cluster in this topology, and of its node unless that has one of its own."""
+    kubeconfig: Annotated[fields.FilePath | None, fields.GIVEN] = fields.ABSENT
+    """Path of its kubeconfig, relative to this file; this or kubeconfigSecret must be given."""
+
+
+class Services(Section):
+    """Which of the upper cluster's own Services are known below."""
+
+    kube_system: bool = False
+    """Mirror the Services of kube-system too; off, since every lower cluster has its own of those names."""
+    upper_alias: fields.AliasName = "kubernetes-upper"
+    """Name of the Service, in each mirrored namespace, that leads to the upper apiserver."""
+
+
+class Kubelet(Section):
+    """The kubelet API of the virtual nodes, which the upper apiserver calls for logs and exec."""
+
+    bind: fields.Address = "0.0.0.0"  # noqa: S104 - the upper apiserver calls from elsewhere
+    """IP address to listen on; all, since the upper apiserver calls from elsewhere."""
+    port: fields.Port = 10350
+    """Port of the first lower's node, the others follow; not 10250, which a real kubelet on the same machine has."""
+    node_address: fields.ReachableAddress | None = None
+    """IP address that the nodes publish. Null: POD_IP or VKUBELET_POD_IP of the environment, else the address
+    from which the upper cluster is called."""
+    tls_cert_file: fields.FilePath | None = None
+    """Path of the serving certificate; null is one of our own making, with a warning. Together with tlsKeyFile."""
+    tls_key_file: fields.FilePath | None = None
+    """Path of the certificate's key."""
+    client_ca_file: fields.FilePath | None = Field(default=None, alias="clientCAFile")
+    """Path of the CA of callers. Null: client-ca-file of ConfigMap kube-system/extension-apiserver-authentication of
+    the upper; where that cannot be read every request is refused."""
+
+
+class ServiceRef(Section):
+    """A Service of the upper cluster."""
+
+    namespace: fields.LabelName
+    """Its namespace."""
+    name: fields.AliasName
+    """Its name."""
+
+
+class Webhook(Section):
+    """The admission webhook that prepares pods labelled virtual-pod for virtual nodes."""
+
+    enabled: bool = False
+    """Serve it; off, since pods are prepared later too, and the upper apiserver needs a way to call it."""
+    bind: fields.Address = "0.0.0.0"  # noqa: S104 - the upper apiserver calls from elsewhere
+    """IP address to listen on; all, since the upper apiserver calls from elsewhere."""
+    port: fields.Port = 8443
+    """Port to listen on; above 1024, so that no rights are needed."""
+    service: ServiceRef | None = None
+    """The Service by which the upper apiserver reaches it; null where `url` says it."""
+    url: fields.Url | None = None
+    """The URL by which the upper apiserver reaches it, for an engine outside; null where `service` says it."""
+    tls_cert_file: fields.FilePath | None = None
+    """Path of the serving certificate; null is one of our own making. Together with tlsKeyFile."""
+    tls_key_file: fields.FilePath | None = None
+    """Path of the certificate's key."""
+    ignore_selector_keys: fields.LabelKeys = ("clusterID",)
+    """Keys that stay in a pod's nodeSelector and affinity, because they choose the virtual node itself."""
+
+
+class Extender(Section):
+    """The scheduler extender that tells the upper scheduler whether a pod fits a lower cluster's real nodes."""
+
+    enabled: bool = False
+    """Serve it; off, since the upper scheduler must be configured to call it."""
+    bind: fields.Address = "0.0.0.0"  # noqa: S104 - the upper scheduler calls from elsewhere
+    """IP address to listen on; all, since the upper scheduler calls from elsewhere."""
+    port: fields.Port = 8888
+    """Port to listen on; above 1024, so that no rights are needed."""
+    strategy: Literal["spread", "binpack"] = "spread"
+    """spread: prefer the emptier cluster, as Kubernetes does with nodes; binpack: the fuller one."""
+
+
+class Descheduler(Section):
+    """Moves pods that cannot be scheduled in the lower cluster they were bound to."""
+
+    enabled: bool = False
+    """Run it; off, since it evicts pods."""
+    interval: fields.Duration = timedelta(seconds=60)
+    """Time between two passes."""
+    pending_longer_than: fields.Duration = timedelta(seconds=120)
+    """A pod unschedulable below for longer is moved; long enough for an autoscaler to add a node."""
+    max_evictions_per_node: fields.Count = 10
+    """Pods that leave one virtual node in one pass, so that a mistake stays small."""
+    cooldown: fields.Duration = timedelta(minutes=5)
+    """For so long a pod's owner is not sent back to the node it left."""
+    dry_run: bool = False
+    """Say what would be moved, and move nothing."""
+
+
+class Telemetry(Section):
+    """Metrics, health and the status page."""
+
+    bind: fields.Address = "127.0.0.1"
+    """IP address to listen on; only this machine, since there is no authentication."""
+    port: fields.Port = 9095
+    """Port to listen on."""
+
+
+class Guard(Section):
+    """Holds back deletions that nobody asked for, when they are many and thus more likely a mistake."""
+
+    max_deletes: fields.Count = 20
+    """So many at once are carried out whatever share they are."""
+    max_delete_percent: fields.Percent = 30
+    """So many percent of the objects owned in a cluster are carried out however many they are."""
+
+
+class TopologyFile(Section):
+    """Which lower clusters are nodes of the upper cluster, and how."""
+
+    api_version: Literal["tensile-kube.io/v1alpha1"]
+    """Version of this format."""
+    kind: Literal["Topology"]
+    """Kind of this file."""
+    name: fields.LabelName
+    """Name of the topology; objects below are marked with it, so a change of it is a new owner."""
+    upper: Upper = Upper.model_construct()
+    """The upper cluster; left out, the one that the engine runs in."""
+    lower_defaults: LowerDefaults = LowerDefaults.model_construct()
+    """Fields that every lower has unless it says otherwise; mappings merge, lists replace."""
+    lowers: tuple[LowerEntry, ...]
+    """The lower clusters; may be []. Their order gives the kubelet ports."""
+    controllers: fields.Controllers = ("PV", "Service", "ServiceAccount")
+    """What is mirrored beside pods, ConfigMaps and Secrets; [] for nothing. RBAC on request only: it grants rights."""
+    ignore_labels: fields.LabelKeys = ("pod-group.scheduling.sigs.k8s.io",)
+    """Keys of labels that the copy of a pod does not get; the default is what gang schedulers above act on."""
+    on_conflict: fields.OnConflict = "fail"
+    """fail: leave an object of that name that is not ours alone, and say so on the pod; adopt: make it ours."""
+    service_accounts: ServiceAccounts = ServiceAccounts.model_construct()
+    """Whose API a pod's token is for; none without the ServiceAccount controller."""
+    exclude_namespaces: fields.NamespaceNames = ("kube-system",)
+    """Namespaces whose pods are not mirrored; every lower cluster runs its own system."""
+    services: Services = Services.model_construct()
+    """Which of the upper cluster's own Services are known below."""
+    kubelet: Kubelet = Kubelet.model_construct()
+    """The kubelet API of the virtual nodes."""
+    webhook: Webhook = Webhook.model_construct()
+    """The admission webhook."""
+    extender: Extender = Extender.model_construct()
+    """The scheduler extender."""
+    descheduler: Descheduler = Descheduler.model_construct()
+    """Moves pods that cannot be scheduled below."""
+    telemetry: Telemetry = Telemetry.model_construct()
+    """Metrics, health and the status page."""
+    guard: Guard = Guard.model_construct()
+    """Holds back many deletions that nobody asked for."""

@@ -1,0 +1,113 @@
+"""Fields that are accepted and not in effect yet, said where they are set.
+
+The format is whole from the start, so that files stay valid; what does not work yet must not look as if it did. A
+feature that comes takes its row out of the table.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from tensile.topology.models import TopologyFile
+from tensile.topology.problems import Notice
+from tensile.topology.resolved import Topology
+from tensile.topology.syntax import duration
+from tensile.topology.written import get, scopes
+from tensile.yamltree import Path, find, locate, plain
+
+
+class Row(NamedTuple):
+    """A field without effect: its path, the values that ask for nothing, and what will bring the rest.
+
+    A path that starts with "lower" stands for the same in lowerDefaults and in each lower.
+    """
+
+    path: Path
+    harmless: tuple[Any, ...]
+    coming: str
+
+
+_MIRRORING = "mirroring of these kinds comes in a later release; none of them is mirrored"
+_ADOPTING = "adopting comes in a later release; fail is in force"
+_TOKENS = "tokens for pods come in a later release; none is in force"
+_SERVICES = "mirroring of Services comes in a later release"
+_WEBHOOK = "the webhook comes in a later release"
+_EXTENDER = "the scheduler extender comes in a later release"
+_DESCHEDULER = "the descheduler comes in a later release"
+
+NOT_YET: tuple[Row, ...] = (
+    Row(
+        ("upper", "advertiseURL"),
+        (None,),
+        "pods that talk to the upper cluster come in a later release",
+    ),
+    Row(
+        ("lower", "kubeconfigSecret"),
+        (None,),
+        "kubeconfigs from Secrets come in a later release; this lower cannot be reached until then",
+    ),
+    Row(
+        ("lower", "namespaces", "mapping"),
+        ("same",),
+        "prefix comes in a later release; same is in force",
+    ),
+    Row(("lower", "storageClasses"), ({},), "storage comes in a later release"),
+    Row(
+        ("lower", "maintenance"),
+        ("none", "cordon"),
+        "drain comes in a later release; the node is cordoned",
+    ),
+    Row(
+        ("lower", "unreachable", "evictAfter"),
+        (None,),
+        "eviction comes in a later release; never is in force",
+    ),
+    Row(("controllers",), ((),), _MIRRORING),
+    Row(("lower", "controllers"), (None, ()), _MIRRORING),
+    Row(("onConflict",), ("fail",), _ADOPTING),
+    Row(("lower", "onConflict"), (None, "fail"), _ADOPTING),
+    Row(("serviceAccounts", "identity"), ("none",), _TOKENS),
+    Row(("lower", "serviceAccounts", "identity"), ("none",), _TOKENS),
+    Row(("services", "kubeSystem"), (False,), _SERVICES),
+    Row(("services", "upperAlias"), ("kubernetes-upper",), _SERVICES),
+    *(
+        Row((section, str(field.alias)), (field.default,), coming)
+        for section, coming in (
+            ("webhook", _WEBHOOK),
+            ("extender", _EXTENDER),
+            ("descheduler", _DESCHEDULER),
+        )
+        for field in type(TopologyFile.model_fields[section].default).model_fields.values()
+    ),
+)
+
+
+def _paths(row: Row, data: Any) -> Iterator[Path]:
+    """Give the places of the file that a row speaks of."""
+    if row.path[0] != "lower":
+        yield row.path
+        return
+    for scope in scopes(data):
+        yield (*scope, *row.path[1:])
+
+
+def _is_harmless(value: Any, row: Row) -> bool:
+    """Tell whether a value that is written asks for nothing; durations are compared by length, not by spelling."""
+    if isinstance(row.harmless[0], timedelta):
+        return duration(value) in row.harmless
+    return value in row.harmless
+
+
+def not_yet(topology: Topology) -> list[Notice]:
+    """Give a notice for each field that is set and has no effect yet, in the order of the file."""
+    name, root = topology.source.name, topology.source.root
+    if root is None:
+        return []
+    data = plain(root)
+    notices = []
+    for row in NOT_YET:
+        for path in _paths(row, data):
+            if find(root, path) and not _is_harmless(get(data, path), row):
+                words = f"accepted, not in effect yet: {row.coming}"
+                notices.append(Notice(name, locate(root, path, key=True), path, words))
+    return sorted(notices, key=lambda notice: notice.position)

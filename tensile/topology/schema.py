@@ -1,0 +1,73 @@
+"""The JSON schema of the topology file, for editors and for whoever checks files elsewhere.
+
+The descriptions are the texts under the fields of the models. They are read from the source here, when a schema is
+asked for, and not by pydantic when the models are made: that would cost every start of the program 20 ms.
+"""
+
+import ast
+import inspect
+from datetime import timedelta
+from typing import Any
+
+from tensile.topology import models
+from tensile.topology.syntax import write_duration
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def _texts(definition: ast.ClassDef) -> dict[str, str]:
+    """Give the text under each field of a class."""
+    found: dict[str, str] = {}
+    for field, text in zip(definition.body, definition.body[1:], strict=False):
+        if not (isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)):
+            continue
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def field_texts() -> dict[str, dict[str, str]]:
+    """Give the text under each field, by the model's name and the field's key in the file; inherited ones included."""
+    tree = ast.parse(inspect.getsource(models))
+    own = {node.name: _texts(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {
+        model.__name__: {
+            str(field.alias): next(own[base.__name__][name] for base in model.__mro__ if name in own[base.__name__])
+            for name, field in model.model_fields.items()
+        }
+        for model in vars(models).values()
+        if isinstance(model, type) and issubclass(model, models.Section)
+    }
+
+
+def _complete(entry: dict[str, Any], default: Any, text: str) -> None:
+    """Complete the schema of a field: its description, its default as it would be written, no keys of another form."""
+    entry["description"] = text
+    entry.pop("title", None)
+    if isinstance(default, timedelta):
+        entry["default"] = write_duration(default)
+    if not _is_writable(entry):
+        entry.pop("default", None)
+    if "patternProperties" in entry:
+        entry["additionalProperties"] = False
+
+
+def _is_writable(entry: dict[str, Any]) -> bool:
+    """Tell whether a field's default says something: not that of a section, whose fields have their own."""
+    may_be_null = any(one.get("type") == "null" for one in entry.get("anyOf", ()))
+    return "$ref" not in entry and (entry.get("default") is not None or may_be_null)
+
+
+def schema() -> dict[str, Any]:
+    """Give the JSON schema (draft 2020-12) of the topology file: every field, its default and its description.
+
+    What must fit together across fields (names, ports, pairs) is not in it: `parse` checks that.
+    """
+    made = models.TopologyFile.model_json_schema(by_alias=True)
+    texts = field_texts()
+    for name, section in {"TopologyFile": made, **made["$defs"]}.items():
+        for field in getattr(models, name).model_fields.values():
+            key = str(field.alias)
+            _complete(section["properties"][key], field.default, texts[name][key])
+        section["description"] = " ".join(section["description"].split())
+    return {"$schema": _DIALECT, **made, "title": "Topology"}

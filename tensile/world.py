@@ -1,0 +1,139 @@
+"""What is known of all clusters at one moment: the topology in force and the caches that informers keep.
+
+Rules read it and nothing else. It changes only between two decisions, on the event loop's thread, so that one decision
+sees one consistent state without a copy.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from tensile.cache import Cache
+from tensile.names import Owner
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tensile.topology import Lower, Topology
+
+
+class Key(NamedTuple):
+    """What one rule decides about at a time; `lower` names the queue that it goes through."""
+
+    rule: str
+    lower: str
+    namespace: str
+    name: str
+
+
+class Problem(NamedTuple):
+    """Why the last try for a key did not come through: a reason in CamelCase and a sentence."""
+
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class UpperWorld:
+    """The upper cluster: our nodes, and what pods may refer to."""
+
+    nodes: Cache
+    namespaces: Cache
+    config_maps: Cache
+    secrets: Cache
+
+    def cache(self, kind: Kind) -> Cache | None:
+        """Give the cache of a kind, None when that kind is not followed."""
+        found = {NODE: self.nodes, NAMESPACE: self.namespaces, CONFIG_MAP: self.config_maps, SECRET: self.secrets}
+        return found.get(kind)
+
+
+@dataclass(slots=True)
+class LowerWorld:
+    """One lower cluster and the pods that the upper binds to its virtual node.
+
+    `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods.
+    `silent` is for how many seconds the cluster has not answered. `in_topology` turns false when it left the file.
+    `version` is its Kubernetes version, `refusal` why it is not acted on at all ("" when it is).
+    """
+
+    spec: "Lower"
+    upper_pods: Cache
+    pods: Cache
+    foreign_pods: Cache
+    namespaces: Cache
+    accounts: Cache
+    config_maps: Cache
+    secrets: Cache
+    nodes: Cache
+    in_topology: bool = True
+    silent: float = 0.0
+    version: str = ""
+    refusal: str = ""
+
+    @property
+    def name(self) -> str:
+        """The lower's name in the topology."""
+        return self.spec.name
+
+    @property
+    def node(self) -> str:
+        """The name of its virtual node."""
+        return self.spec.node.name
+
+    def below(self, kind: Kind) -> Cache | None:
+        """Give the cache of a kind of the lower cluster, None when that kind is not followed."""
+        found = {
+            POD: self.pods,
+            NAMESPACE: self.namespaces,
+            SERVICE_ACCOUNT: self.accounts,
+            CONFIG_MAP: self.config_maps,
+            SECRET: self.secrets,
+        }
+        return found.get(kind)
+
+    def caches(self) -> Iterator[Cache]:
+        """Give every cache of this lower."""
+        yield from (self.upper_pods, self.pods, self.foreign_pods, self.namespaces)
+        yield from (self.accounts, self.config_maps, self.secrets, self.nodes)
+
+    def namespace(self, upper_namespace: str) -> str:
+        """Give the namespace below for one above."""
+        return upper_namespace
+
+    def upper_namespace(self, namespace: str) -> str:
+        """Give the namespace above for one below."""
+        return namespace
+
+    @property
+    def settled(self) -> bool:
+        """Whether every cache holds a complete list, so that absence means something."""
+        return all(cache.synced for cache in self.caches())
+
+    def owned(self) -> int:
+        """Count the objects below that carry our mark."""
+        return len(self.pods) + len(self.config_maps) + len(self.secrets)
+
+
+@dataclass(slots=True)
+class World:
+    """Everything that a decision may look at. `now` is the time of the decision, in UTC."""
+
+    topology: "Topology"
+    owner: Owner
+    upper: UpperWorld
+    now: "datetime"
+    lowers: dict[str, LowerWorld] = field(default_factory=dict)
+    problems: dict[Key, Problem] = field(default_factory=dict)
+
+    @property
+    def virtual_nodes(self) -> frozenset[str]:
+        """The names of all virtual nodes."""
+        return frozenset(lower.node for lower in self.lowers.values())
+
+    def cache(self, cluster: str, kind: Kind, lower: str) -> Cache | None:
+        """Give the cache that an object of `cluster` belongs in, for a key of `lower`; None when not followed."""
+        if cluster == UPPER:
+            return self.lowers[lower].upper_pods if kind == POD else self.upper.cache(kind)
+        return self.lowers[cluster].below(kind)

@@ -1,0 +1,292 @@
+"""YAML text to a tree of nodes that know their place, within limits and with every flaw named.
+
+A configuration comes from people and from other programs, so nothing in it is trusted: events are counted before
+anything is built, because a few hundred bytes of aliases stand for megabytes and a few thousand brackets end the
+process in the usual loaders. What YAML lets pass and people did not mean (a key twice, a second document, merge keys,
+tags) is a flaw too.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import yaml
+
+from tensile.yamladvice import advise
+from tensile.yamltree import Node, Path, Position, scalar
+
+MAX_BYTES = 1 << 20
+"""Size of a text: far above any real topology, and what a ConfigMap can hold at most."""
+
+MAX_DEPTH = 32
+"""Levels of nesting, aliases followed; the topology needs 7."""
+
+MAX_NODES = 50_000
+"""Keys and values in a document, the values under aliases counted each time."""
+
+MAX_ENTRIES = 5_000
+"""Entries of one mapping or list: as many as Kubernetes supports nodes, hence lowers."""
+
+MAX_ALIASES = 100
+"""Uses of anchors in a document."""
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|[\ud800-\udfff]|\u2028|\u2029|\ufeff|\ufffe|\uffff")
+
+
+class Flaw(NamedTuple):
+    """Something wrong at a place of a text: where, under which keys, and in words what and what would be right."""
+
+    position: Position
+    path: Path
+    text: str
+
+
+class Document(NamedTuple):
+    """What a text says and what is wrong with it; `root` is None when it cannot be read to its end."""
+
+    root: Node | None
+    flaws: tuple[Flaw, ...]
+
+
+class _Stop(Exception):
+    """Reading cannot go on past this flaw."""
+
+    def __init__(self, position: Position, text: str) -> None:
+        super().__init__(text)
+        self.position = position
+        self.text = text
+
+
+_TOP = Position(1, 1)
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A mapping or list that is being read; `key` is the one whose value comes next, `drop` says to forget it."""
+
+    node: Node
+    anchor: str | None
+    is_mapping: bool
+    key: str | None = None
+    key_start: Position = _TOP
+    has_key: bool = False
+    entries: int = 0
+    drop: bool = False
+
+    def step(self) -> Path:
+        """Give the part of the path that this frame adds."""
+        if not self.is_mapping:
+            return (len(self.node.value),)
+        return (self.key,) if self.key is not None else ()
+
+
+def _at(mark: Any) -> Position:
+    """Turn the reader's mark, which counts from 0, into a position."""
+    return Position(mark.line + 1, mark.column + 1) if mark else _TOP
+
+
+@dataclass(slots=True)
+class _Composer:
+    """Builds the tree from the events of one text, and collects its flaws."""
+
+    frames: list[_Frame] = field(default_factory=list)
+    anchors: dict[str, Node | None] = field(default_factory=dict)
+    flaws: list[Flaw] = field(default_factory=list)
+    root: Node | None = None
+    nodes: int = 0
+    aliases: int = 0
+    documents: int = 0
+
+    def path(self, end: Position | None = None) -> Path:
+        """Give the keys and places that are open, down to the value that starts at `end` if one does."""
+        steps: list[str | int] = []
+        for frame in self.frames:
+            if frame.node.start == end:
+                break
+            steps.extend(frame.step())
+        return tuple(steps)
+
+    def flaw(self, position: Position, text: str) -> None:
+        """Note something wrong that does not keep the rest from being read."""
+        self.flaws.append(Flaw(position, self.path(), text))
+
+    def feed(self, event: yaml.Event) -> None:
+        """Take the next event."""
+        start = _at(event.start_mark)
+        if isinstance(event, yaml.DocumentStartEvent):
+            self.open_document(event, start)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            self.close()
+        elif isinstance(event, yaml.AliasEvent):
+            self.alias(str(event.anchor), start)
+        elif isinstance(event, yaml.ScalarEvent):
+            self.scalar(event, start)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self.open(event, start)
+
+    def open_document(self, event: yaml.DocumentStartEvent, start: Position) -> None:
+        """Begin the document, of which there may be one."""
+        self.documents += 1
+        if self.documents > 1:
+            raise _Stop(start, "a second document; put one topology in one file")
+        if event.version and tuple(event.version) != (1, 2):
+            self.flaw(start, "an old version of YAML; remove the %YAML line, or write %YAML 1.2")
+
+    def count(self, position: Position, size: int, height: int) -> None:
+        """Count values and levels before they are built."""
+        self.nodes += size
+        if self.nodes > MAX_NODES:
+            raise _Stop(position, f"more than {MAX_NODES} values (aliases followed); make it smaller")
+        if len(self.frames) + height > MAX_DEPTH:
+            raise _Stop(position, f"nested deeper than {MAX_DEPTH} levels; make it flatter")
+
+    def refuse_tag(self, tag: str | None, start: Position) -> None:
+        """Refuse an explicit tag: types follow from how a value is written."""
+        if tag not in (None, "!"):
+            self.flaw(start, "a tag; remove it, and quote a value that is meant as text")
+
+    def scalar(self, event: yaml.ScalarEvent, start: Position) -> None:
+        """Take a scalar, as a key or as a value."""
+        self.count(start, 1, 1)
+        self.refuse_tag(event.tag, start)
+        is_plain = event.style is None or event.style == ""
+        value = scalar(event.value) if is_plain and event.tag is None else event.value
+        frame = self.frames[-1] if self.frames else None
+        if frame and frame.is_mapping and not frame.has_key:
+            self.set_anchor(event.anchor, Node(start, value))
+            self.key(frame, event.value, start, is_text=isinstance(value, str), is_plain=is_plain)
+        else:
+            self.add(Node(start, value), event.anchor, start)
+
+    def key(self, frame: _Frame, text: str, start: Position, *, is_text: bool, is_plain: bool) -> None:
+        """Take the key of a mapping."""
+        first = frame.node.keys.get(text)
+        frame.key, frame.key_start, frame.has_key = text, start, True
+        frame.drop = bool(first) or (text == "<<" and is_plain)
+        if first:
+            self.flaw(start, f"the same key twice (first in line {first.line}); remove one of them")
+        elif frame.drop:
+            self.flaw(start, "a merge key; write the fields out, or use lowerDefaults")
+        elif not is_text:
+            self.flaw(start, "a key that is not text; put it in quotes")
+
+    def set_anchor(self, anchor: str | None, node: Node | None) -> None:
+        """Remember a node by its anchor; None while it is still being read."""
+        if anchor:
+            self.anchors[anchor] = node
+
+    def open(self, event: yaml.CollectionStartEvent, start: Position) -> None:
+        """Begin a mapping or a list."""
+        self.count(start, 1, 1)
+        self.refuse_tag(event.tag, start)
+        self.set_anchor(event.anchor, None)
+        is_mapping = isinstance(event, yaml.MappingStartEvent)
+        self.frames.append(_Frame(Node(start, {} if is_mapping else []), event.anchor, is_mapping))
+
+    def close(self) -> None:
+        """End a mapping or list and hand it to what it stands in."""
+        frame = self.frames.pop()
+        self.add(frame.node, frame.anchor, frame.node.start)
+
+    def alias(self, name: str, start: Position) -> None:
+        """Take an alias: the anchored node itself, counted as if written out."""
+        node = self.anchors.get(name)
+        if node is None:
+            why = "stands inside its own anchor" if name in self.anchors else "has no anchor before it"
+            raise _Stop(start, f"the alias *{name[:40]} {why}; write the value out")
+        self.aliases += 1
+        if self.aliases > MAX_ALIASES:
+            raise _Stop(start, f"more than {MAX_ALIASES} aliases; write the values out")
+        self.count(start, node.size, node.height)
+        self.add(node, None, start)
+
+    def add(self, node: Node, anchor: str | None, start: Position) -> None:
+        """Put a value where it belongs: at the top, in a list, or under the key before it."""
+        self.set_anchor(anchor, node)
+        if not self.frames:
+            self.root = node
+            return
+        frame = self.frames[-1]
+        if not frame.is_mapping:
+            frame.node.value.append(node)
+        elif not frame.has_key:
+            self.flaw(start, "a key that is not text (a template must be rendered before)")
+            frame.has_key, frame.drop = True, True
+            return
+        elif not frame.drop and frame.key is not None:
+            frame.node.value[frame.key] = node
+            frame.node.keys[frame.key] = frame.key_start
+        frame.node.grow(node)
+        frame.entries += 1
+        if frame.entries > MAX_ENTRIES:
+            raise _Stop(start, f"more than {MAX_ENTRIES} entries; look whether it is the right file")
+        frame.key, frame.has_key, frame.drop = None, False, False
+
+
+def _syntax(text: str, error: Exception) -> _Stop:
+    """Turn the reader's error into ours, at the place where a person would mend it."""
+    problem = str(getattr(error, "problem", None) or error)
+    advice = advise(problem)
+    noticed = _within(text, _at(getattr(error, "problem_mark", None)))
+    if _text_at(text, noticed) == "\t":
+        return _Stop(noticed, "not valid YAML: a tab where indentation is meant; indent with spaces")
+    opened = getattr(error, "context_mark", None)
+    if not advice.opened or opened is None:
+        return _Stop(noticed, f"not valid YAML: {advice.words}")
+    return _Stop(_at(opened), f"not valid YAML: {advice.words} (noticed in line {noticed.line})")
+
+
+def _within(text: str, position: Position) -> Position:
+    """Bring a position behind the end of the text back to its last character."""
+    lines = text.splitlines() or [""]
+    return position if position.line <= len(lines) else Position(len(lines), max(len(lines[-1]), 1))
+
+
+def _text_at(text: str, position: Position) -> str:
+    """Give the character at a position, "" where there is none."""
+    lines = text.splitlines()
+    return lines[position.line - 1][position.column - 1 : position.column] if lines else ""
+
+
+def _forbidden(text: str) -> tuple[Flaw, ...]:
+    """Find the first character that may not stand in YAML as it is."""
+    match = _FORBIDDEN.search(text)
+    if match is None:
+        return ()
+    line = text.count("\n", 0, match.start())
+    column = match.start() - text.rfind("\n", 0, match.start())
+    words = (
+        f"the character U+{ord(match[0]):04X} cannot stand here; remove it, or write it as an escape in double quotes"
+    )
+    return (Flaw(Position(line + 1, column), (), words),)
+
+
+def _read(text: str, composer: _Composer, loader: Any) -> None:
+    """Feed all events of a text; raises _Stop at the first flaw that ends the reading."""
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            composer.feed(event)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: escapes, without libyaml
+        raise _syntax(text, error) from None
+
+
+def compose(text: str, *, loader: Any = _LOADER) -> Document:
+    """Read one document: never raises for what the text says, gives its flaws in the order of their finding.
+
+    A byte order mark at the start is no part of the text. An empty text has a root of null. `loader` is PyYAML's
+    reader, the one in C where there is one.
+    """
+    text = text.removeprefix("\ufeff")
+    if len(text.encode(errors="replace")) > MAX_BYTES:
+        return Document(None, (Flaw(_TOP, (), f"larger than {MAX_BYTES} bytes; make it smaller"),))
+    flaws = _forbidden(text)
+    if flaws:
+        return Document(None, flaws)
+    composer = _Composer()
+    try:
+        _read(text, composer, loader)
+    except _Stop as stop:
+        last = Flaw(stop.position, composer.path(stop.position), stop.text)
+        return Document(None, (*composer.flaws, last))
+    return Document(composer.root or Node(_TOP, None), tuple(composer.flaws))

@@ -1,0 +1,385 @@
+"""The client against a scripted apiserver: what it sends, what it makes of answers, what it never does."""
+
+import asyncio
+from collections.abc import Mapping
+
+import orjson
+import pytest
+from scripted import Answer, Apiserver, Asked, Drop, Hang, access_to, answer, listing, pod, refusal
+
+from tensile import __version__
+from tensile.cluster import Patch, Selection
+from tensile.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Denied,
+    Expired,
+    NotFound,
+    Throttled,
+    Unauthorized,
+    Unreachable,
+)
+from tensile.kube.access import Access, AccessError
+from tensile.kube.client import HttpCluster
+from tensile.objects import CONFIG_MAP, NODE, POD, TOKEN_REVIEW, Ref
+
+REF = Ref("a", POD, "default", "web")
+WRITTEN = {"fieldManager": "tensile-kube", "fieldValidation": "Ignore"}
+
+
+async def test_a_read_is_at_quorum(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A GET without a resourceVersion, which Kubernetes answers from a quorum, gives the very bytes of the answer."""
+    raw = orjson.dumps(pod("web", 12, extra=[1, {}]))
+    apiserver.play("list", Answer(body=raw))
+    assert await cluster.read(REF) == raw
+    asked = apiserver.asked[-1]
+    assert (asked.method, asked.path, asked.query) == ("GET", "/api/v1/namespaces/default/pods/web", {})
+    assert asked.headers["user-agent"] == f"tensile/{__version__}"
+    assert asked.headers["accept"] == "application/json"
+
+
+async def test_a_create_posts_the_object_to_its_collection(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The body is the manifest, as JSON, under our field manager's name; the stored object comes back."""
+    stored = orjson.dumps(pod("web", 12))
+    apiserver.play("write", Answer(201, stored))
+    assert await cluster.create(REF, {"metadata": {"name": "web"}}) == stored
+    asked = apiserver.asked[-1]
+    assert (asked.method, asked.path, asked.query) == ("POST", "/api/v1/namespaces/default/pods", WRITTEN)
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.json() == {"metadata": {"name": "web"}}
+
+
+async def test_a_review_is_asked_without_a_name(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """Reviews are creates of objects that nobody stores and that have no name."""
+    apiserver.play("write", answer({"status": {"authenticated": True}}, 201))
+    raw = await cluster.create(Ref("a", TOKEN_REVIEW, "", ""), {"spec": {"token": "t"}})
+    assert orjson.loads(raw) == {"status": {"authenticated": True}}
+    assert apiserver.asked[-1].path == "/apis/authentication.k8s.io/v1/tokenreviews"
+
+
+@pytest.mark.parametrize(
+    ("patch", "sent", "more"),
+    [
+        (Patch("merge-patch", {"a": None}), "application/merge-patch+json", {}),
+        (Patch("strategic-merge-patch", {"a": 1}), "application/strategic-merge-patch+json", {}),
+        (Patch("json-patch", [{"op": "remove", "path": "/a"}]), "application/json-patch+json", {}),
+        (Patch("apply-patch", {"kind": "Lease"}), "application/apply-patch+yaml", {"force": "true"}),
+    ],
+)
+async def test_a_patch_names_its_kind_by_media_type(
+    apiserver: Apiserver, cluster: HttpCluster, patch: Patch, sent: str, more: Mapping[str, str]
+) -> None:
+    """Each kind of patch has its media type; applying takes fields over from others."""
+    await cluster.patch(REF, patch, "status")
+    asked = apiserver.asked[-1]
+    assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/default/pods/web/status")
+    assert (asked.headers["content-type"], asked.query, asked.json()) == (sent, {**WRITTEN, **more}, patch.body)
+
+
+async def test_every_delete_carries_the_uid(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The precondition is in the body, and a grace period only when one is given, zero included."""
+    await cluster.delete(REF, uid="u-1", grace=0)
+    await cluster.delete(Ref("a", NODE, "", "n"), uid="u-2")
+    first, second = apiserver.asked
+    base = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    assert (first.method, first.json()) == (
+        "DELETE",
+        {**base, "preconditions": {"uid": "u-1"}, "gracePeriodSeconds": 0},
+    )
+    assert (second.path, second.json()) == ("/api/v1/nodes/n", {**base, "preconditions": {"uid": "u-2"}})
+
+
+async def test_a_large_body_goes_through(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """Objects over a megabyte are sent whole and without a warning."""
+    body = {"data": {"k": "x" * 1_500_000}}
+    await cluster.create(Ref("a", CONFIG_MAP, "default", "big"), body)
+    assert apiserver.asked[-1].json() == body
+
+
+async def test_the_release_is_read(cluster: HttpCluster) -> None:
+    """The server's version is that of its /version."""
+    assert await cluster.version() == "v1.36.3"
+
+
+async def test_a_list_goes_through_all_pages(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """Pages of 500 at quorum, with the token of the page before; selectors go along with each."""
+    apiserver.play("list", listing(20, pod("a", 5), more="to/ken="), listing(20, pod("b", 6)))
+    found = await cluster.list(POD, Selection("default", "x in (a,b)", "spec.nodeName=n"))
+    assert [orjson.loads(raw)["metadata"]["name"] for raw in found.items] == ["a", "b"]
+    assert found.version == "20"
+    first, second = (asked.query for asked in apiserver.asked)
+    selection = {"labelSelector": "x in (a,b)", "fieldSelector": "spec.nodeName=n"}
+    assert first == {**selection, "limit": "500"}
+    assert second == {**first, "continue": "to/ken="}
+
+
+async def test_a_list_whose_pages_expire_is_asked_for_whole(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """When etcd compacts between two pages, one request for everything follows."""
+    apiserver.play("list", listing(20, pod("a", 5), more="c"), refusal(410, "Expired"), listing(30, pod("b", 25)))
+    found = await cluster.list(POD, Selection())
+    assert (len(found.items), found.version) == (1, "30")
+    assert apiserver.asked[-1].query == {}
+    assert apiserver.asked[-1].path == "/api/v1/pods"
+
+
+ERRORS = [
+    (refusal(404, "NotFound"), NotFound),
+    (refusal(409, "AlreadyExists"), AlreadyExists),
+    (refusal(409, "Conflict"), Conflict),
+    (refusal(422, "Invalid", ("FieldValueInvalid", "metadata.uid")), Conflict),
+    (refusal(403, "Forbidden"), Denied),
+    (refusal(410, "Expired"), Expired),
+    (refusal(429, "TooManyRequests", Retry_After="9"), Throttled),
+    (refusal(500, "InternalError"), Unreachable),
+]
+
+
+@pytest.mark.parametrize(("play", "sort"), ERRORS)
+async def test_a_refused_write_is_the_tables_error_and_is_counted(
+    apiserver: Apiserver, play: Answer, sort: type[ClusterError]
+) -> None:
+    """The error says where and what, the hook hears of it, and the write is not sent again."""
+    heard: list[tuple[str, str, str]] = []
+    cluster = HttpCluster("a", access_to(apiserver.port), observe=lambda *what: heard.append(what))
+    apiserver.play("write", play)
+    with pytest.raises(ClusterError) as refused:
+        await cluster.patch(REF, Patch("merge-patch", {}))
+    await cluster.create(REF, {})
+    await cluster.close()
+    assert type(refused.value) is sort
+    assert (refused.value.cluster, refused.value.doing) == ("a", "patch Pod default/web")
+    assert heard == [("patch", "Pod", sort.__name__), ("create", "Pod", "ok")]
+    assert [asked.method for asked in apiserver.asked] == ["PATCH", "POST"]
+
+
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 201 Created\r\nContent-Length: 90\r\n\r\n{"])
+async def test_a_write_whose_answer_was_lost_is_not_sent_again(
+    apiserver: Apiserver, cluster: HttpCluster, first: bytes
+) -> None:
+    """Whether it happened is for the next decision to see."""
+    apiserver.play("write", Drop(first), answer({}))
+    with pytest.raises(Unreachable, match="broke the connection off"):
+        await cluster.create(REF, {})
+    assert len(apiserver.of("write")) == 1
+
+
+async def test_a_read_whose_connection_broke_is_asked_again(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """Reads change nothing, so a passing failure is not worth an error."""
+    half = Drop(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{")
+    apiserver.play("list", half, half, answer(pod("web", 12)))
+    assert orjson.loads(await cluster.read(REF)) == pod("web", 12)
+    assert len(apiserver.asked) == 3
+
+
+async def test_reads_are_not_asked_again_for_ever(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """After three tries in one call the error goes up."""
+    half = Drop(b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{")
+    apiserver.play("list", half, half, half)
+    with pytest.raises(Unreachable):
+        await cluster.read(REF)
+    assert len(apiserver.asked) == 3
+
+
+async def test_a_read_waits_as_long_as_it_is_asked_to(apiserver: Apiserver) -> None:
+    """A short Retry-After is waited out within the call, a long one is the caller's to decide."""
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        """Note the wait instead of waiting."""
+        waited.append(seconds)
+
+    cluster = HttpCluster("a", access_to(apiserver.port), sleep=wait)
+    apiserver.play("list", refusal(429, "TooManyRequests", Retry_After="4"), answer(pod("web", 12)))
+    await cluster.read(REF)
+    apiserver.play("list", refusal(429, "TooManyRequests", Retry_After="60"))
+    with pytest.raises(Throttled) as refused:
+        await cluster.read(REF)
+    await cluster.close()
+    assert waited == [4.0]
+    assert refused.value.retry_after == 60.0
+
+
+async def test_a_denied_read_is_not_asked_again(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """What was understood and refused will be refused again."""
+    apiserver.play("list", refusal(403, "Forbidden"))
+    with pytest.raises(Denied):
+        await cluster.read(REF)
+    assert len(apiserver.asked) == 1
+
+
+async def test_redirects_are_not_followed(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A lower that sends us elsewhere gets neither our credential nor our request there."""
+    target = f"http://127.0.0.1:{apiserver.port}/elsewhere"
+    apiserver.play("list", Answer(302, b"", {"Location": target}))
+    with pytest.raises(Unreachable, match="a redirect, HTTP 302"):
+        await cluster.read(REF)
+    assert [asked.path for asked in apiserver.asked] == ["/api/v1/namespaces/default/pods/web"]
+
+
+async def test_a_page_instead_of_an_object_is_no_answer(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A proxy's login page with status 200 is recognised by its media type."""
+    apiserver.play("list", Answer(200, b"<html>", {"Content-Type": "text/html"}))
+    with pytest.raises(Unreachable, match="text/html"):
+        await cluster.read(REF)
+
+
+async def test_an_apiserver_that_hangs_is_given_up_in_time(apiserver: Apiserver) -> None:
+    """A request without an answer ends with an error that names the address."""
+    cluster = HttpCluster("a", access_to(apiserver.port), timeout=0.2)
+    apiserver.play("write", Hang())
+    with pytest.raises(Unreachable, match=f"127.0.0.1:{apiserver.port} did not answer in time"):
+        await cluster.delete(REF, uid="u")
+    await cluster.close()
+
+
+async def test_an_apiserver_that_does_not_run_is_told_by_its_address() -> None:
+    """Nobody listening is said as such."""
+    cluster = HttpCluster("a", access_to(1))
+    with pytest.raises(
+        Unreachable, match=r"127\.0\.0\.1:1 cannot be connected to \(Connection refused\): check the address"
+    ):
+        await cluster.read(REF)
+    await cluster.close()
+
+
+@pytest.mark.parametrize("name", ["../secrets/x", "a/b", "..", ".", "a%2fb", "%"])
+async def test_a_name_cannot_lead_to_another_path(apiserver: Apiserver, cluster: HttpCluster, name: str) -> None:
+    """Kubernetes does not check references inside pods; such a name is refused before anything is sent."""
+    for ref in (Ref("a", CONFIG_MAP, "default", name), Ref("a", CONFIG_MAP, name, "x")):
+        with pytest.raises(Denied, match="no name in Kubernetes"):
+            await cluster.read(ref)
+        with pytest.raises(Denied):
+            await cluster.create(ref, {})
+        with pytest.raises(Denied):
+            await cluster.delete(ref, uid="u")
+    assert apiserver.asked == []
+
+
+async def test_other_signs_in_names_are_quoted(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A question mark is part of the name and begins no query."""
+    await cluster.read(Ref("a", CONFIG_MAP, "default", "a?watch=1#b c"))
+    assert apiserver.asked[-1].path == "/api/v1/namespaces/default/configmaps/a%3Fwatch%3D1%23b%20c"
+
+
+async def test_requests_keep_to_the_rate(apiserver: Apiserver) -> None:
+    """Beyond the burst each request waits for its turn, whatever it is."""
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        """Note the wait instead of waiting."""
+        waited.append(round(seconds, 3))
+
+    cluster = HttpCluster("a", access_to(apiserver.port), qps=10, burst=2, clock=lambda: 5.0, sleep=wait)
+    await cluster.read(REF)
+    await cluster.create(REF, {})
+    await cluster.read(REF)
+    await cluster.delete(REF, uid="u")
+    await cluster.close()
+    assert waited == [0.1, 0.2]
+
+
+async def test_no_more_calls_run_at_once_than_allowed(apiserver: Apiserver) -> None:
+    """The bound on connections holds, and who waits for one is served later."""
+    cluster = HttpCluster("a", access_to(apiserver.port), connections=3)
+    await asyncio.gather(*(cluster.read(REF) for _ in range(20)))
+    await cluster.close()
+    assert len(apiserver.asked) == 20
+    assert apiserver.connections <= 3
+
+
+def renewing(port: int, tokens: list[str]) -> Access:
+    """Make a way whose every renewal shows the next token."""
+    token = tokens.pop(0)
+
+    async def renew() -> Access:
+        """Give the access with the next token."""
+        if not tokens:
+            raise AccessError("f: cannot be read: check the path")
+        return renewing(port, tokens)
+
+    headers = {"Authorization": f"Bearer {token}"}
+    return access_to(port, lambda: headers, renew)
+
+
+def shown(asked: Asked) -> str:
+    """Give the credential of a request."""
+    return asked.headers["authorization"].removeprefix("Bearer ")
+
+
+async def test_after_401_the_credential_is_read_anew_once(apiserver: Apiserver) -> None:
+    """An expired token costs one more request, for writes too, since nothing was done."""
+    cluster = HttpCluster("a", renewing(apiserver.port, ["old", "new"]))
+    apiserver.play("write", refusal(401, "Unauthorized"))
+    await cluster.create(REF, {})
+    await cluster.close()
+    assert [shown(asked) for asked in apiserver.asked] == ["old", "new"]
+    assert cluster.endpoint().headers == {"Authorization": "Bearer new"}
+
+
+async def test_a_credential_that_stays_refused_is_an_error(apiserver: Apiserver) -> None:
+    """There is one second try and no third, and a bad renewal is part of the message."""
+    cluster = HttpCluster("a", renewing(apiserver.port, ["old", "new"]))
+    apiserver.play("list", *[refusal(401, "Unauthorized")] * 3)
+    with pytest.raises(Unauthorized):
+        await cluster.read(REF)
+    with pytest.raises(Unauthorized, match="read anew just before"):
+        await cluster.read(REF)
+    await cluster.close()
+    assert [shown(asked) for asked in apiserver.asked] == ["old", "new", "new"]
+
+
+async def test_a_renewal_that_fails_is_said_beside_the_refusal(apiserver: Apiserver) -> None:
+    """Whoever reads the error learns both: not accepted, and why there is nothing newer."""
+    cluster = HttpCluster("a", renewing(apiserver.port, ["old"]))
+    apiserver.play("write", refusal(401, "Unauthorized"))
+    with pytest.raises(Unauthorized, match=r"words about Unauthorized \(f: cannot be read"):
+        await cluster.create(REF, {})
+    await cluster.close()
+
+
+async def test_many_refused_calls_renew_once(apiserver: Apiserver) -> None:
+    """When a token expires under load all waiting calls share one renewal."""
+    cluster = HttpCluster("a", renewing(apiserver.port, ["old", "new"]))
+    apiserver.play("list", *[refusal(401, "Unauthorized")] * 5)
+    await asyncio.gather(*(cluster.read(REF) for _ in range(5)))
+    await cluster.close()
+    assert [shown(asked) for asked in apiserver.asked].count("new") == 5
+
+
+async def test_a_renewal_that_names_another_server_is_not_followed(apiserver: Apiserver) -> None:
+    """A kubeconfig that points elsewhere by now is another cluster until somebody says otherwise."""
+
+    async def renew() -> Access:
+        """Give an access to somewhere else."""
+        return access_to(1)
+
+    cluster = HttpCluster("a", access_to(apiserver.port, renew=renew))
+    apiserver.play("list", refusal(401, "Unauthorized"))
+    with pytest.raises(Unauthorized, match=r"names another server by now \(http://127\.0\.0\.1:1\)"):
+        await cluster.read(REF)
+    await cluster.close()
+
+
+async def test_a_credential_is_renewed_before_it_ends(apiserver: Apiserver) -> None:
+    """A plugin's credential with a known end is not shown after it."""
+    now = [100.0]
+    first = renewing(apiserver.port, ["old", "new"])
+    ending = Access(**{name: getattr(first, name) for name in first.__slots__} | {"good_until": 200.0})
+    cluster = HttpCluster("a", ending, clock=lambda: now[0])
+    await cluster.read(REF)
+    now[0] = 200.0
+    await cluster.read(REF)
+    await cluster.close()
+    assert [shown(asked) for asked in apiserver.asked] == ["old", "new"]
+
+
+async def test_streams_of_our_own_get_the_present_credential(apiserver: Apiserver) -> None:
+    """Where to connect, what to show, and whom to expect there."""
+    cluster = HttpCluster("a", renewing(apiserver.port, ["t"]))
+    endpoint = cluster.endpoint()
+    await cluster.close()
+    assert (endpoint.address, endpoint.port, endpoint.server_name) == ("127.0.0.1", apiserver.port, "127.0.0.1")
+    assert endpoint.headers == {"Authorization": "Bearer t"}
+    assert endpoint.prefix == ""
+    assert cluster.name == "a"

@@ -1,0 +1,146 @@
+"""Which cluster it is: pinned by its kube-system, checked after every lost connection, refused when it is another."""
+
+import asyncio
+
+import pytest
+from scripted import UID, Apiserver, Drop, Hang, Stream, access_to, pod, refusal, running
+
+from tensile.cluster import Patch, Selection
+from tensile.errors import Denied, Unreachable
+from tensile.kube.client import HttpCluster
+from tensile.kube.health import WrongCluster
+from tensile.objects import POD, Ref
+
+REF = Ref("a", POD, "default", "web")
+
+
+async def test_the_first_identity_is_kept(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The UID of kube-system is what tells clusters apart."""
+    assert cluster.pin == ""
+    assert await cluster.identity() == UID
+    assert cluster.pin == UID
+    assert apiserver.asked[-1].path == "/api/v1/namespaces/kube-system"
+
+
+async def test_without_the_right_to_read_it_that_is_said(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A missing permission is a denial and pins nothing."""
+    apiserver.play("identity", refusal(403, "Forbidden"))
+    with pytest.raises(Denied, match="read Namespace kube-system"):
+        await cluster.identity()
+    assert cluster.pin == ""
+
+
+async def test_another_cluster_gets_nothing_at_all(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """Once another cluster answered, no call of any sort reaches it."""
+    await cluster.identity()
+    apiserver.uid = "another"
+    with pytest.raises(WrongCluster, match="another cluster answers"):
+        await cluster.identity()
+    before = len(apiserver.asked)
+    calls = (
+        cluster.read(REF),
+        cluster.list(POD, Selection()),
+        cluster.create(REF, pod("web", 1)),
+        cluster.patch(REF, Patch("merge-patch", {})),
+        cluster.delete(REF, uid="u"),
+        anext(cluster.watch(POD, Selection(), "1", 60)),
+    )
+    for call in calls:
+        with pytest.raises(WrongCluster):
+            await call
+    assert {asked.sort for asked in apiserver.asked[before:]} == {"identity"}
+    assert cluster.health.wrong
+    assert cluster.health.unreachable_for(1e9) > 0
+
+
+async def test_the_right_cluster_is_served_again(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """When the first cluster is back, the next call goes through by itself."""
+    await cluster.identity()
+    apiserver.uid = "another"
+    with pytest.raises(WrongCluster):
+        await cluster.identity()
+    apiserver.uid = UID
+    await cluster.create(REF, pod("web", 1))
+    assert not cluster.health.wrong
+    assert cluster.health.unreachable_for(1e9) == 0.0
+    assert len(apiserver.of("write")) == 1
+
+
+async def test_after_a_lost_connection_the_identity_is_checked_first(
+    apiserver: Apiserver, cluster: HttpCluster
+) -> None:
+    """Nothing is written to what came up at an address before it has shown which cluster it is."""
+    await cluster.identity()
+    apiserver.play("write", Drop())
+    with pytest.raises(Unreachable):
+        await cluster.create(REF, {})
+    apiserver.uid = "another"
+    with pytest.raises(WrongCluster):
+        await cluster.create(REF, {})
+    assert [asked.sort for asked in apiserver.asked] == ["identity", "write", "identity"]
+
+
+async def test_one_check_serves_all_that_wait(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A hundred calls after an outage ask for the identity once."""
+    await cluster.identity()
+    apiserver.play("write", Drop())
+    with pytest.raises(Unreachable):
+        await cluster.create(REF, {})
+    await asyncio.gather(*(cluster.read(REF) for _ in range(100)))
+    assert len(apiserver.of("identity")) == 2
+    assert len(apiserver.of("list")) == 100
+
+
+async def test_an_error_of_the_server_is_no_lost_connection(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A 500 comes from the same cluster: it is silence, but needs no check."""
+    await cluster.identity()
+    apiserver.play("write", refusal(500, "InternalError"))
+    with pytest.raises(Unreachable):
+        await cluster.create(REF, {})
+    assert cluster.health.error == "words about InternalError"
+    await cluster.create(REF, {})
+    assert cluster.health.error == ""
+    assert len(apiserver.of("identity")) == 1
+
+
+async def test_a_broken_watch_is_a_lost_connection(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The next watch, too, asks first who is there."""
+    await cluster.identity()
+    apiserver.play("watch", Stream().drop(), Stream().end())
+    with pytest.raises(Unreachable):
+        await anext(cluster.watch(POD, Selection(), "1", 60))
+    assert [seen async for seen in cluster.watch(POD, Selection(), "1", 60)] == []
+    assert [asked.sort for asked in apiserver.asked] == ["identity", "watch", "identity", "watch"]
+
+
+async def test_refusals_are_contact_and_failures_are_silence(apiserver: Apiserver) -> None:
+    """Any answer of the apiserver shows that it is there; no answer begins the silence."""
+    now = [0.0]
+    cluster = HttpCluster("a", access_to(apiserver.port), clock=lambda: now[0])
+    apiserver.play("write", refusal(403, "Forbidden"), Drop())
+    now[0] = 10.0
+    assert cluster.health.unreachable_for(now[0]) == 10.0
+    with pytest.raises(Denied):
+        await cluster.create(REF, {})
+    assert cluster.health.unreachable_for(now[0]) == 0.0
+    with pytest.raises(Unreachable):
+        await cluster.create(REF, {})
+    now[0] = 25.0
+    assert cluster.health.unreachable_for(now[0]) == 15.0
+    await cluster.read(REF)
+    assert (cluster.health.unreachable_for(now[0]), cluster.health.last_contact) == (0.0, 25.0)
+    await cluster.close()
+
+
+async def test_closing_gives_up_a_check_that_waits() -> None:
+    """A client can be closed while an apiserver that hangs is asked who it is."""
+    async with running(Apiserver()) as server:
+        cluster = HttpCluster("a", access_to(server.port))
+        await cluster.identity()
+        cluster.suspect("it hangs")
+        server.play("identity", Hang())
+        waiting = asyncio.create_task(cluster.read(REF))
+        await server.until("identity", 2)
+        await cluster.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting

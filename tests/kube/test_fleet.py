@@ -1,0 +1,324 @@
+"""Many clusters at once: opened, fed, watched over, closed, each apart from the others."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from scripted import (
+    UID,
+    WAIT,
+    Answer,
+    Apiserver,
+    Hang,
+    News,
+    Stream,
+    access_to,
+    answer,
+    event,
+    listing,
+    pod,
+    refusal,
+    running,
+    told,
+)
+
+from tensile.cache import Cache, Kept
+from tensile.cluster import Selection
+from tensile.errors import Unreachable
+from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.health import WrongCluster
+from tensile.kube.limits import Pace
+from tensile.objects import CONFIG_MAP, POD, UPPER, Ref
+
+QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
+
+
+@asynccontextmanager
+async def fleet_of(**options: object) -> AsyncIterator[Fleet]:
+    """Make a fleet in a hurry, and close it."""
+    settings = {"chance": lambda: 0.5, "pace": QUICK, "probe": 0.02, "patience": 0.2}
+    fleet = Fleet(**{**settings, **options})  # type: ignore[arg-type]
+    try:
+        async with asyncio.timeout(2 * WAIT):
+            yield fleet
+    finally:
+        await fleet.close_all()
+
+
+def pods(name: str, cache: Cache) -> Feed:
+    """Feed a cache with all pods of a cluster."""
+    return Feed(name, POD, Selection(), cache)
+
+
+def names(cache: Cache) -> list[str]:
+    """Give the cached names, sorted."""
+    return sorted(entry.name for entry in cache)
+
+
+async def test_an_opened_cluster_is_identified_and_fed(apiserver: Apiserver) -> None:
+    """The identity comes first, then every feed's list; each feed has its own selection."""
+    mine, all_of_them = Cache(), Cache()
+    apiserver.play("list", listing(20, pod("a", 5)), listing(21, pod("a", 5), pod("b", 6)))
+    async with fleet_of() as fleet:
+        feeds = [Feed("a", POD, Selection("", "owner=me"), mine), pods("a", all_of_them)]
+        client = fleet.open("a", access_to(apiserver.port), feeds)
+        assert fleet.identity("a") == ""
+        assert await fleet.identified("a") == UID
+        await fleet.synced("a")
+        assert (names(mine), names(all_of_them)) == (["a"], ["a", "b"])
+        assert apiserver.asked[0].sort == "identity"
+        assert {asked.query.get("labelSelector") for asked in apiserver.of("list")} == {"owner=me", None}
+        assert fleet.cluster("a") is client
+        assert fleet.identity("a") == UID
+        assert fleet.silent("a") == 0.0
+        assert fleet.names() == ("a",)
+
+
+async def test_a_feed_can_join_an_open_cluster(apiserver: Apiserver) -> None:
+    """What depends on an identity can be fed once that is known."""
+    cache = Cache()
+    async with fleet_of() as fleet:
+        fleet.open(UPPER, access_to(apiserver.port))
+        await fleet.identified(UPPER)
+        apiserver.play("list", listing(20, pod("a", 5)))
+        fleet.follow(pods(UPPER, cache))
+        await fleet.synced()
+        assert names(cache) == ["a"]
+
+
+async def test_no_cluster_is_opened_twice(apiserver: Apiserver) -> None:
+    """Two clients under one name would be a defect of the caller's."""
+    async with fleet_of() as fleet:
+        fleet.open("a", access_to(apiserver.port))
+        with pytest.raises(ValueError, match="open already"):
+            fleet.open("a", access_to(apiserver.port))
+
+
+async def test_a_closed_cluster_is_left_alone(apiserver: Apiserver) -> None:
+    """After closing nothing is asked any more, what is cached is not trusted, and the name is free again."""
+    cache = Cache()
+    stream = Stream()
+    apiserver.play("watch", stream)
+    before = asyncio.all_tasks()
+    async with fleet_of() as fleet:
+        fleet.open("a", access_to(apiserver.port), [pods("a", cache)])
+        await apiserver.until("watch")
+        await fleet.close("a")
+        count = len(apiserver.asked)
+        assert not cache.synced
+        assert fleet.names() == ()
+        with pytest.raises(KeyError):
+            fleet.cluster("a")
+        fleet.open("a", access_to(apiserver.port))
+        await fleet.identified("a")
+        assert {asked.sort for asked in apiserver.asked[count:]} == {"identity"}
+    ours = {task for task in asyncio.all_tasks() - before if "scripted" not in repr(task)}
+    assert ours == set()
+
+
+async def test_closing_lets_go_who_waits_for_a_cluster() -> None:
+    """A cluster that left the topology before it ever answered keeps nobody waiting."""
+    async with fleet_of() as fleet:
+        cache = Cache()
+        fleet.open("a", access_to(1), [pods("a", cache)])
+        waiting = asyncio.gather(fleet.identified("a"), fleet.synced("a"))
+        await asyncio.sleep(0)
+        await fleet.close("a")
+        assert await waiting == ["", None]
+        assert not cache.synced
+
+
+async def test_the_connections_of_a_cluster_are_bounded(apiserver: Apiserver) -> None:
+    """However many calls run, no more connections are opened than allowed."""
+    async with fleet_of() as fleet:
+        client = fleet.open("a", access_to(apiserver.port), connections=2)
+        await asyncio.gather(*(client.version() for _ in range(10)))
+        assert len(apiserver.of("version")) == 10
+        assert apiserver.connections <= 2
+
+
+async def test_one_cluster_that_hangs_does_not_hold_up_another() -> None:
+    """A lower that never answers costs the others nothing, and can be closed."""
+    async with AsyncExitStack() as stack:
+        good, bad = Apiserver(), Apiserver()
+        for server in (good, bad):
+            await stack.enter_async_context(running(server))
+        bad.play("identity", *[Hang()] * 100)
+        good.play("list", listing(20, pod("a", 5)))
+        caches = Cache(), Cache()
+        fleet = await stack.enter_async_context(fleet_of())
+        fleet.open("bad", access_to(bad.port), [pods("bad", caches[0])])
+        fleet.open("good", access_to(good.port), [pods("good", caches[1])])
+        await fleet.synced("good")
+        assert names(caches[1]) == ["a"]
+        assert not caches[0].synced
+        assert fleet.silent("bad") > 0
+        assert fleet.health("bad").error in {"not contacted yet", "no answer in 0.2 s"}
+        await bad.until("identity", 2)
+        assert fleet.health("bad").error == "no answer in 0.2 s"
+
+
+async def test_nothing_is_listed_before_the_identity_is_known(apiserver: Apiserver) -> None:
+    """A cluster that does not say who it is feeds no cache, and is asked until it does."""
+    apiserver.play("identity", refusal(403, "Forbidden"), refusal(500, "InternalError"))
+    cache = Cache()
+    async with fleet_of() as fleet:
+        fleet.open("a", access_to(apiserver.port), [pods("a", cache)])
+        await fleet.synced("a")
+        assert [asked.sort for asked in apiserver.asked][:3] == ["identity"] * 3
+
+
+async def test_an_apiserver_that_freezes_is_found_by_the_probe() -> None:
+    """An open watch shows nothing: the silence begins when the probe gets no answer, and ends with the next."""
+    now = [0.0]
+    news = News()
+    turns: list[str] = []
+
+    def notify(name: str) -> None:
+        """Note whose presence changed."""
+        turns.append(name)
+        news.tell()
+
+    async with running(Apiserver()) as server, fleet_of(clock=lambda: now[0], notify=notify) as fleet:
+        cache = Cache()
+        fleet.open("a", access_to(server.port), [pods("a", cache)])
+        await server.until("watch")
+        assert turns == ["a"]
+        server.play("identity", Hang(), Hang())
+        await news.until(lambda: len(turns) == 2)
+        assert fleet.silent("a") == 0.0
+        now[0] = 45.0
+        assert fleet.silent("a") == 45.0
+        await news.until(lambda: turns == ["a", "a", "a"])
+        assert fleet.silent("a") == 0.0
+        assert cache.synced
+
+
+async def test_another_cluster_at_the_address_is_refused_until_the_first_is_back(apiserver: Apiserver) -> None:
+    """Caches are not trusted while it is there, and everything is listed anew afterwards."""
+    cache = Cache()
+    now = [0.0]
+    apiserver.play("list", listing(500, pod("a", 400)), listing(20, pod("b", 5)))
+    news = News()
+    async with fleet_of(clock=lambda: now[0], notify=news.tell) as fleet:
+        client = fleet.open("a", access_to(apiserver.port), [pods("a", cache)])
+        await apiserver.until("watch")
+        apiserver.uid = "another"
+        await news.until(lambda: fleet.health("a").wrong and not cache.synced)
+        now[0] = 3.0
+        assert fleet.silent("a") == 3.0
+        assert "another cluster answers" in fleet.health("a").error
+        with pytest.raises(WrongCluster):
+            await client.create(Ref("a", POD, "default", "x"), {})
+        assert names(cache) == ["a"]
+        assert fleet.identity("a") == UID
+        apiserver.uid = UID
+        await told(cache, lambda: names(cache) == ["b"])
+        assert cache.synced
+        assert not fleet.health("a").wrong
+        assert len(apiserver.of("list")) == 2
+        assert apiserver.of("write") == []
+
+
+async def test_when_a_cluster_is_back_its_informers_do_not_wait_for_their_back_off() -> None:
+    """The probe finds it within seconds, and wakes whoever waits for longer."""
+    server = Apiserver()
+    cache = Cache()
+    slow = QUICK._replace(first=3600.0, cap=3600.0, near=0.02)
+    server.play("list", Answer(500, b"{}"), listing(20, pod("a", 5)))
+    known = answer({"metadata": {"uid": UID}})
+    server.play("identity", known, refusal(500, "InternalError"))
+    async with running(server), fleet_of(pace=slow) as fleet:
+        fleet.open("a", access_to(server.port), [pods("a", cache)])
+        await told(cache, lambda: names(cache) == ["a"])
+
+
+async def test_creates_through_an_open_cluster_are_compared_with_its_feeds(apiserver: Apiserver) -> None:
+    """The client tells the informers of a kind about creates of that kind, and of no other."""
+    cache = Cache()
+    apiserver.play("list", listing(278, pod("a", 270)), Hang())
+    old = Answer(201, b'{"metadata":{"name":"b","resourceVersion":"246"}}')
+    apiserver.play("write", old, old)
+    async with fleet_of() as fleet:
+        client = fleet.open("a", access_to(apiserver.port), [pods("a", cache)])
+        await apiserver.until("watch")
+        await client.create(Ref("a", CONFIG_MAP, "default", "b"), {})
+        assert cache.synced
+        await client.create(Ref("a", POD, "default", "b"), {})
+        assert not cache.synced
+
+
+async def test_a_defect_in_one_feed_is_survived(apiserver: Apiserver) -> None:
+    """An exception that nobody foresaw restarts that feed, and the other feeds do not notice."""
+    faults = [RuntimeError("one"), RuntimeError("two")]
+
+    def digest(raw: bytes) -> Kept:
+        """Fail as often as there are faults."""
+        if faults:
+            raise faults.pop()
+        return Kept(raw, None)
+
+    fragile, sound = Cache(digest), Cache()
+    apiserver.play("list", *[listing(20, pod("a", 5))] * 4)
+    async with fleet_of() as fleet:
+        fleet.open("a", access_to(apiserver.port), [pods("a", fragile), pods("a", sound)])
+        await fleet.synced()
+        assert (names(fragile), names(sound)) == (["a"], ["a"])
+        assert len(apiserver.of("list")) == 4
+
+
+async def test_writes_are_told_by_cluster(apiserver: Apiserver) -> None:
+    """Whoever counts writes learns in which cluster they were made."""
+    heard: list[tuple[str, ...]] = []
+    async with fleet_of(observe=lambda name: lambda *what: heard.append((name, *what))) as fleet:
+        client = fleet.open("a", access_to(apiserver.port))
+        await client.delete(Ref("a", POD, "default", "x"), uid="u")
+    assert heard == [("a", "delete", "Pod", "ok")]
+
+
+async def test_the_rate_of_a_cluster_is_its_own(apiserver: Apiserver) -> None:
+    """Requests a second are bounded by cluster, as the topology says."""
+    waited: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        """Note the wait, and wait a moment of it."""
+        waited.append(seconds)
+        await asyncio.sleep(min(seconds, 0.001))
+
+    async with fleet_of(clock=lambda: 0.0, sleep=wait, probe=0.0) as fleet:
+        client = fleet.open("a", access_to(apiserver.port), qps=4, burst=1)
+        await fleet.identified("a")
+        await client.version()
+        assert any(seconds > 0 and seconds % 0.25 == 0 for seconds in waited)
+
+
+async def test_closing_the_fleet_closes_every_cluster() -> None:
+    """Also one that is down, and one whose probe hangs."""
+    async with running(Apiserver()) as server:
+        server.play("identity", Hang())
+        async with fleet_of() as fleet:
+            fleet.open("down", access_to(1), [pods("down", Cache())])
+            client = fleet.open("hangs", access_to(server.port), [pods("hangs", Cache())])
+            await server.until("identity")
+        assert fleet.names() == ()
+        with pytest.raises((Unreachable, RuntimeError)):
+            await client.version()
+
+
+async def test_a_watch_goes_on_after_its_server_was_restarted() -> None:
+    """The feed comes back with what changed meanwhile, and the version is checked before it is resumed from."""
+    server = Apiserver()
+    cache = Cache()
+    server.play("list", listing(20, pod("a", 5)))
+    server.play("check", listing(30))
+    news = News()
+    async with fleet_of(notify=news.tell) as fleet:
+        async with running(server):
+            fleet.open("a", access_to(server.port), [pods("a", cache)])
+            await server.until("watch")
+        await news.until(lambda: fleet.health("a").error != "")
+        server.play("watch", Stream().send(event("ADDED", pod("b", 25))))
+        async with running(server):
+            await told(cache, lambda: names(cache) == ["a", "b"])
+    assert len(server.of("list")) == 1

@@ -1,0 +1,58 @@
+"""What counts as silence of a cluster."""
+
+from tensile.errors import Unreachable
+from tensile.kube.health import Health, WrongCluster
+
+
+def test_a_cluster_is_silent_until_its_first_answer() -> None:
+    """Before anything was heard the time since the beginning counts."""
+    health = Health(100.0)
+    assert health.unreachable_for(130.0) == 30.0
+    assert health.last_contact is None
+    assert health.error == "not contacted yet"
+
+
+def test_an_answer_ends_the_silence() -> None:
+    """Contact clears trouble and is remembered."""
+    health = Health(100.0)
+    health.silence(110.0, "refused")
+    health.contact(120.0)
+    assert (health.unreachable_for(500.0), health.error, health.last_contact) == (0.0, "", 120.0)
+
+
+def test_silence_counts_from_the_first_failure() -> None:
+    """More failures do not begin it anew, the last one's words are shown, and quiet before was no silence."""
+    health = Health(0.0)
+    health.contact(10.0)
+    health.silence(400.0, "first")
+    health.silence(420.0, "second")
+    assert health.unreachable_for(440.0) == 40.0
+    assert health.error == "second"
+    assert health.last_contact == 10.0
+
+
+def test_another_cluster_in_its_place_is_silence_until_it_is_back() -> None:
+    """Answers of the wrong cluster end nothing."""
+    health = Health(0.0)
+    health.contact(1.0)
+    health.refuse(10.0, "another")
+    health.contact(20.0)
+    assert health.wrong
+    assert health.unreachable_for(30.0) == 20.0
+    assert health.error == "another"
+    health.accept(40.0)
+    assert not health.wrong
+    assert health.unreachable_for(50.0) == 0.0
+
+
+def test_a_clock_that_steps_back_makes_no_negative_silence() -> None:
+    """The time is never below zero."""
+    health = Health(100.0)
+    assert health.unreachable_for(90.0) == 0.0
+
+
+def test_a_wrong_cluster_is_treated_like_one_that_is_away() -> None:
+    """What waits for a cluster to come back waits for the right one, too."""
+    error = WrongCluster("words", cluster="a", doing="read x")
+    assert isinstance(error, Unreachable)
+    assert str(error) == "a: read x: refused: words"

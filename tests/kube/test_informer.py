@@ -1,0 +1,401 @@
+"""List and watch against a scripted apiserver: the cache stays true through every way in which a watch can go wrong."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
+
+import pytest
+from scripted import (
+    Answer,
+    Apiserver,
+    Drop,
+    Hang,
+    News,
+    Stream,
+    access_to,
+    bookmark,
+    event,
+    listing,
+    pod,
+    refusal,
+    running,
+    status_body,
+    told,
+)
+
+from tensile.cache import Cache, Kept
+from tensile.cluster import Selection
+from tensile.kube.client import HttpCluster
+from tensile.kube.informer import Informer
+from tensile.kube.limits import Pace
+from tensile.objects import POD, Ref
+
+QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
+
+
+class Followed:
+    """An informer that runs, its cache, and what it talks to."""
+
+    def __init__(self, server: Apiserver, pace: Pace, clock: Callable[[], float], cache: Cache) -> None:
+        self.server = server
+        self.news = News()
+        self.cache = cache
+        self.cluster = HttpCluster("a", access_to(server.port), margin=0.2, timeout=5.0)
+        self.informer = Informer(
+            self.cluster, POD, Selection("", "x=y"), self.cache, chance=self.news.roll, pace=pace, clock=clock
+        )
+        self.cluster.followers[POD] = [self.informer]
+
+    def names(self) -> list[str]:
+        """Give the cached names, sorted."""
+        return sorted(entry.name for entry in self.cache)
+
+    async def has(self, *names: str) -> None:
+        """Wait until exactly these names are cached."""
+        await told(self.cache, lambda: self.names() == sorted(names))
+
+
+@asynccontextmanager
+async def following(
+    server: Apiserver, pace: Pace = QUICK, clock: Callable[[], float] = lambda: 0.0, cache: Cache | None = None
+) -> AsyncIterator[Followed]:
+    """Run an informer against a scripted apiserver."""
+    followed = Followed(server, pace, clock, cache or Cache())
+    task = asyncio.create_task(followed.informer.run())
+    try:
+        yield followed
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await followed.cluster.close()
+
+
+async def test_a_list_and_then_a_watch_from_there(apiserver: Apiserver) -> None:
+    """The watch begins at the list's version, and its events arrive in the cache."""
+    stream = Stream()
+    apiserver.play("list", listing(20, pod("a", 5), pod("b", 6)))
+    apiserver.play("watch", stream)
+    async with following(apiserver) as followed:
+        assert not followed.cache.synced
+        await followed.has("a", "b")
+        assert followed.cache.synced
+        assert (await apiserver.until("watch")).query["resourceVersion"] == "20"
+        stream.send(event("ADDED", pod("c", 21)), event("MODIFIED", pod("a", 22)), event("DELETED", pod("b", 23)))
+        await followed.has("a", "c")
+        assert followed.cache.version == 23
+        assert followed.cache.departed("default", "b") is not None
+        assert followed.informer.relists == 1
+
+
+async def test_after_its_end_a_watch_goes_on_from_the_last_version(apiserver: Apiserver) -> None:
+    """A normal end costs one request, and a bookmark counts as a version."""
+    apiserver.play("list", listing(20))
+    apiserver.play("watch", Stream().send(event("ADDED", pod("a", 21))).end(), Stream().send(bookmark(30)).end())
+    async with following(apiserver) as followed:
+        versions = [(await apiserver.until("watch", n)).query["resourceVersion"] for n in (1, 2, 3)]
+        assert versions == ["20", "21", "30"]
+        assert [asked.sort for asked in apiserver.asked] == ["list", "watch", "watch", "watch"]
+        assert followed.informer.newest == 30
+
+
+async def test_the_time_of_a_watch_is_spread(apiserver: Apiserver) -> None:
+    """The time asked for lies between the bounds as the die falls, so that watches do not all end at once."""
+    pace = QUICK._replace(shortest=240, longest=480)
+    async with following(apiserver, pace):
+        assert (await apiserver.until("watch")).query["timeoutSeconds"] == "360"
+
+
+@pytest.mark.parametrize(
+    "play", [refusal(410, "Gone"), Stream().send(event("ERROR", status_body(410, "Expired"))).end()]
+)
+async def test_an_expired_version_means_a_new_list(apiserver: Apiserver, play: Answer | Stream) -> None:
+    """410, as a status or as an event, leads to a list; what is missing from it is gone, but was not seen to go."""
+    apiserver.play("list", listing(20, pod("a", 5), pod("b", 6)), listing(40, pod("b", 35, uid="new"), pod("c", 31)))
+    apiserver.play("watch", play)
+    async with following(apiserver) as followed:
+        await followed.has("b", "c")
+        assert (await apiserver.until("watch", 2)).query["resourceVersion"] == "40"
+        assert followed.cache.departed("default", "a") is None
+        recreated = followed.cache.get("default", "b")
+        assert recreated is not None
+        assert recreated.uid == "new"
+        assert followed.informer.rewinds == 0
+
+
+async def test_a_name_that_comes_back_with_another_uid_is_another_object(apiserver: Apiserver) -> None:
+    """Deleted and made anew in a gap: listeners hear of both objects, by their UIDs."""
+    apiserver.play("list", listing(20, pod("a", 5, uid="one")))
+    stream = Stream()
+    apiserver.play("watch", stream)
+    async with following(apiserver) as followed:
+        await followed.has("a")
+        heard: list[tuple[str, str]] = []
+        followed.cache.subscribe(
+            lambda delta: heard.append(
+                (delta.before.uid if delta.before else "", delta.after.uid if delta.after else "")
+            )
+        )
+        stream.send(event("ADDED", pod("a", 21, uid="two")))
+        await told(followed.cache, lambda: heard)
+        assert heard == [("one", "two")]
+
+
+async def test_after_a_broken_watch_the_version_is_checked_and_resumed(apiserver: Apiserver) -> None:
+    """A list of nothing shows that the cluster has got as far as we have; then no full list is needed."""
+    apiserver.play("list", listing(20, pod("a", 5)))
+    apiserver.play("watch", Stream().send(event("ADDED", pod("b", 25))).drop())
+    apiserver.play("check", listing(25))
+    async with following(apiserver) as followed:
+        assert (await apiserver.until("watch", 2)).query["resourceVersion"] == "25"
+        assert [asked.sort for asked in apiserver.asked] == ["list", "watch", "check", "watch"]
+        assert "labelSelector" not in apiserver.of("check")[0].query
+        assert followed.informer.relists == 1
+
+
+async def test_a_watch_from_the_future_is_never_opened(apiserver: Apiserver) -> None:
+    """After a restore the cluster is behind us: a watch would be silent for ever, so everything is listed anew."""
+    apiserver.play("list", listing(278, pod("lost", 270), pod("kept", 100)), listing(251, pod("kept", 100)))
+    apiserver.play("watch", Stream().drop())
+    apiserver.play("check", listing(250))
+    async with following(apiserver) as followed:
+        await followed.has("kept", "lost")
+        await followed.has("kept")
+        assert (await apiserver.until("watch", 2)).query["resourceVersion"] == "251"
+        assert followed.informer.rewinds == 1
+        assert followed.cache.synced
+        assert followed.cache.departed("default", "lost") is None
+
+
+async def test_while_history_is_in_doubt_the_cache_says_so(apiserver: Apiserver) -> None:
+    """Between the rewind and the new list nothing may rest on the cache, though it can be read."""
+    apiserver.play("list", listing(278, pod("a", 270)), Hang())
+    apiserver.play("watch", Stream().drop())
+    apiserver.play("check", listing(250))
+    async with following(apiserver) as followed:
+        await apiserver.until("list", 2)
+        assert not followed.cache.synced
+        assert followed.names() == ["a"]
+
+
+async def test_a_list_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None:
+    """After 410, too, an older list means a restored store; it is reported and taken over."""
+    apiserver.play("list", listing(278, pod("a", 270)), listing(100, pod("b", 90)))
+    apiserver.play("watch", refusal(410, "Expired"))
+    async with following(apiserver) as followed:
+        await followed.has("b")
+        assert followed.informer.rewinds == 1
+        assert followed.informer.newest == 100
+
+
+async def test_an_event_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None:
+    """A version lower than one seen on the watch is not applied: everything is listed anew."""
+    apiserver.play("list", listing(20, pod("a", 15)), listing(40, pod("a", 35)))
+    apiserver.play("watch", Stream().send(event("MODIFIED", pod("a", 30)), event("DELETED", pod("a", 12))))
+    async with following(apiserver) as followed:
+        await told(followed.cache, lambda: any(entry.version == 35 for entry in followed.cache))
+        assert followed.informer.rewinds == 1
+        assert followed.cache.departed("default", "a") is None
+
+
+async def test_an_event_that_comes_twice_changes_nothing(apiserver: Apiserver) -> None:
+    """A repeated event is neither a rewind nor a change."""
+    stream = Stream()
+    apiserver.play("list", listing(20))
+    apiserver.play("watch", stream)
+    async with following(apiserver) as followed:
+        await apiserver.until("watch")
+        changes: list[object] = []
+        followed.cache.subscribe(changes.append)
+        same = event("ADDED", pod("a", 21))
+        stream.send(same, same, event("ADDED", pod("b", 22)))
+        await followed.has("a", "b")
+        assert len(changes) == 2
+        assert followed.informer.rewinds == 0
+
+
+async def test_unknown_events_are_passed_over(apiserver: Apiserver) -> None:
+    """A type that a later Kubernetes may bring moves the version and nothing else."""
+    apiserver.play("list", listing(20))
+    apiserver.play("watch", Stream().send(event("TELEPORTED", pod("a", 25))).end())
+    async with following(apiserver) as followed:
+        assert (await apiserver.until("watch", 2)).query["resourceVersion"] == "25"
+        assert followed.names() == []
+
+
+async def test_a_create_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None:
+    """A store restored under a running apiserver: its lists and watches go on as before, only a write gives it away."""
+    apiserver.play("list", listing(278, pod("a", 270)), Hang())
+    apiserver.play("write", Answer(201, b'{"metadata":{"name":"b","resourceVersion":"246"}}'))
+    async with following(apiserver) as followed:
+        await apiserver.until("watch")
+        await followed.cluster.create(Ref("a", POD, "default", "b"), {})
+        assert not followed.cache.synced
+        assert followed.informer.rewinds == 1
+        await apiserver.until("list", 2)
+
+
+async def test_a_create_that_goes_on_is_no_rewind(apiserver: Apiserver) -> None:
+    """The answer is compared with what was seen before the create was sent, not with what came since."""
+    stream = Stream()
+    apiserver.play("list", listing(20))
+    apiserver.play("watch", stream)
+    async with following(apiserver) as followed:
+        await apiserver.until("watch")
+        since = followed.informer.newest
+        stream.send(event("ADDED", pod("other", 30)))
+        await followed.has("other")
+        followed.informer.note_created(25, since)
+        followed.informer.note_created(0, since)
+        assert followed.informer.rewinds == 0
+        assert followed.cache.synced
+        followed.informer.note_created(20, since)
+        assert followed.informer.rewinds == 1
+
+
+async def test_a_long_outage_means_a_new_list(apiserver: Apiserver) -> None:
+    """In the time that a restore takes the versions may have caught up with ours: they prove nothing any more."""
+    now = [0.0]
+    apiserver.play("list", listing(20), listing(50, pod("a", 45)))
+    apiserver.play("watch", Stream().drop())
+    apiserver.play("check", *[refusal(500, "InternalError")] * 2, listing(20))
+    async with following(apiserver, QUICK._replace(outage=30.0), lambda: now[0]) as followed:
+        await apiserver.until("check", 2)
+        now[0] = 30.0
+        await followed.has("a")
+        assert (await apiserver.until("watch", 2)).query["resourceVersion"] == "50"
+        assert len(apiserver.of("check")) == 2
+
+
+async def test_a_restarted_apiserver_is_found_again() -> None:
+    """Refused connections are waited out for as long as it takes."""
+    server = Apiserver()
+    server.play("list", listing(20, pod("a", 5)))
+    async with running(server):
+        pass
+    async with following(server) as followed:
+        await followed.news.until(lambda: "cannot be connected" in followed.cluster.health.error)
+        assert not followed.cache.synced
+        async with running(server):
+            await followed.has("a")
+
+
+async def test_a_hanging_watch_is_given_up_and_resumed(apiserver: Apiserver) -> None:
+    """A watch that should have ended and did not is replaced, after a check."""
+    apiserver.play("list", listing(20))
+    apiserver.play("check", listing(20))
+    async with following(apiserver, QUICK._replace(shortest=0, longest=0)):
+        await apiserver.until("watch", 2)
+        assert [asked.sort for asked in apiserver.asked][:4] == ["list", "watch", "check", "watch"]
+
+
+@pytest.mark.parametrize("play", [refusal(403, "Forbidden"), refusal(401, "Unauthorized"), refusal(500, "x"), Drop()])
+async def test_every_error_of_a_list_is_waited_out(apiserver: Apiserver, play: Answer | Drop) -> None:
+    """Whatever the cluster says, the informer comes back, and the cache is in sync only after a whole list."""
+    apiserver.play("list", *[play] * 4, listing(20, pod("a", 5)))
+    async with following(apiserver) as followed:
+        await followed.has("a")
+        assert len(apiserver.of("list")) == 5
+
+
+async def test_errors_in_a_row_make_the_waits_longer(apiserver: Apiserver) -> None:
+    """No hot loop: the tries spread out by the back-off, which only what works begins anew."""
+    loop = asyncio.get_running_loop()
+    pace = QUICK._replace(first=0.02, near=0.16, cap=0.16)
+    apiserver.play("list", *[refusal(403, "Forbidden")] * 6)
+    times: list[float] = []
+    async with following(apiserver, pace):
+        for count in range(1, 7):
+            await apiserver.until("list", count)
+            times.append(loop.time())
+    gaps = [b - a for a, b in pairwise(times)]
+    ceilings = [0.01, 0.02, 0.04, 0.08, 0.08]
+    assert all(gap >= ceiling * 0.9 for gap, ceiling in zip(gaps, ceilings, strict=True))
+
+
+async def test_what_works_begins_the_waits_anew(apiserver: Apiserver) -> None:
+    """A watch that told something before it broke is no failure in a row: the next wait is the shortest again."""
+    pace = QUICK._replace(first=0.02, near=3600.0, cap=3600.0)
+    apiserver.play("list", listing(20))
+    apiserver.play("watch", *(Stream().send(event("ADDED", pod(f"p{n}", n))).drop() for n in range(21, 36)))
+    apiserver.play("check", *[listing(40)] * 15)
+    async with following(apiserver, pace):
+        await apiserver.until("watch", 16)
+
+
+async def test_watches_that_end_at_once_do_not_become_a_hot_loop(apiserver: Apiserver) -> None:
+    """A server that ends each watch immediately is an error to back off from, with a check before the next."""
+    apiserver.play("list", listing(20))
+    apiserver.play("check", listing(20), listing(20))
+    apiserver.play("watch", Stream().end(), Stream().end())
+    async with following(apiserver, QUICK._replace(settled=1.0)):
+        await apiserver.until("watch", 3)
+        assert [asked.sort for asked in apiserver.asked] == ["list", "watch", "check", "watch", "check", "watch"]
+
+
+async def test_what_the_server_asks_to_wait_is_waited(apiserver: Apiserver) -> None:
+    """Retry-After of a refused watch is a lower bound of the wait."""
+    loop = asyncio.get_running_loop()
+    apiserver.play("list", listing(20))
+    apiserver.play("watch", refusal(429, "TooManyRequests", Retry_After="1"))
+    async with following(apiserver):
+        await apiserver.until("watch")
+        began = loop.time()
+        await apiserver.until("watch", 2)
+        assert loop.time() - began >= 0.99
+
+
+async def test_waking_ends_a_wait(apiserver: Apiserver) -> None:
+    """When the cluster is known to answer again, nobody waits for a back-off of half a minute to end."""
+    apiserver.play("list", refusal(500, "InternalError"), listing(20, pod("a", 5)))
+    async with following(apiserver, QUICK._replace(first=3600.0, cap=3600.0)) as followed:
+        await followed.news.until(lambda: followed.cluster.health.error.startswith("words"))
+        followed.informer.wake()
+        await followed.has("a")
+
+
+async def test_distrust_begins_anew_with_a_list(apiserver: Apiserver) -> None:
+    """When another cluster may have answered, the watch is cut and everything listed, without a version to compare."""
+    apiserver.play("list", listing(500, pod("a", 400)), listing(20, pod("b", 5)))
+    async with following(apiserver) as followed:
+        await apiserver.until("watch")
+        followed.informer.distrust()
+        assert not followed.cache.synced
+        await followed.has("b")
+        assert followed.cache.synced
+        assert followed.informer.rewinds == 0
+
+
+async def test_an_audit_compares_everything_now_and_then(apiserver: Apiserver) -> None:
+    """With a period set, a list finds what a watch failed to tell."""
+    apiserver.play("list", listing(20, pod("a", 5)), listing(21))
+    async with following(apiserver, QUICK._replace(audit=0.05)) as followed:
+        await followed.has("a")
+        await followed.has()
+        assert followed.informer.relists == 2
+
+
+async def test_a_defect_of_a_reader_begins_anew_with_a_list(apiserver: Apiserver) -> None:
+    """What raises while an object is taken over is not swallowed, and the next run does not go on behind it."""
+    faults = [RuntimeError("digest")]
+
+    def digest(raw: bytes) -> Kept:
+        """Fail for the bad object as often as there are faults."""
+        if b'"bad"' in raw and faults:
+            raise faults.pop()
+        return Kept(raw, None)
+
+    apiserver.play("list", listing(20), listing(22, pod("bad", 21)))
+    apiserver.play("watch", Stream().send(event("ADDED", pod("bad", 21))))
+    cluster = HttpCluster("a", access_to(apiserver.port))
+    cache = Cache(digest)
+    informer = Informer(cluster, POD, Selection(), cache, chance=lambda: 0.0, pace=QUICK)
+    with pytest.raises(RuntimeError, match="digest"):
+        await informer.run()
+    again = asyncio.create_task(informer.run())
+    await told(cache, lambda: len(cache) == 1)
+    again.cancel()
+    await asyncio.gather(again, return_exceptions=True)
+    await cluster.close()
+    assert informer.relists == 2

@@ -1,0 +1,323 @@
+"""The client against a real apiserver: each error of the table provoked for real, and what calls give."""
+
+import asyncio
+import base64
+import ssl
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from tensile.cluster import Patch, Selection
+from tensile.errors import AlreadyExists, Conflict, Denied, Expired, NotFound, Unauthorized
+from tensile.kube.access import Access, from_kubeconfig
+from tensile.kube.answers import Doing
+from tensile.kube.client import HttpCluster
+from tensile.objects import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE_ACCOUNT, Kind, Manifest, Ref
+
+if TYPE_CHECKING:
+    from tensile.sandbox.environment import Sandbox
+
+pytestmark = pytest.mark.real
+
+QUOTA = Kind("v1", "ResourceQuota", "resourcequotas", namespaced=True)
+WAIT = 20.0
+
+
+@pytest.fixture
+async def lower(sandbox: "Sandbox") -> AsyncIterator[HttpCluster]:
+    """A client of the first lower cluster, as its administrator."""
+    cluster = HttpCluster("lower-a", await from_kubeconfig(sandbox.directory / "lower-a.kubeconfig"))
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture
+async def namespace(lower: HttpCluster) -> AsyncIterator[str]:
+    """A namespace of the test's own."""
+    ref = Ref("lower-a", NAMESPACE, "", f"client-{uuid.uuid4().hex[:8]}")
+    made = orjson.loads(await lower.create(ref, {"metadata": {"name": ref.name}}))
+    yield ref.name
+    await lower.delete(ref, uid=made["metadata"]["uid"])
+
+
+def at(namespace: str, name: str, kind: Kind = CONFIG_MAP) -> Ref:
+    """Name an object of the lower."""
+    return Ref("lower-a", kind, namespace, name)
+
+
+async def made(lower: HttpCluster, ref: Ref, **more: object) -> Manifest:
+    """Create an object and give it as stored."""
+    stored: Manifest = orjson.loads(await lower.create(ref, {"metadata": {"name": ref.name}, **more}))
+    return stored
+
+
+def uid_of(manifest: Manifest) -> str:
+    """Give the UID of a stored object."""
+    return str(manifest["metadata"]["uid"])
+
+
+async def test_an_object_lives_from_create_to_delete(lower: HttpCluster, namespace: str) -> None:
+    """What is created can be read, changed and deleted, and is not found afterwards."""
+    ref = at(namespace, "life")
+    stored = await made(lower, ref, data={"a": "1"})
+    assert orjson.loads(await lower.read(ref)) == stored
+    body = {"metadata": {"uid": uid_of(stored)}, "data": {"a": "2"}}
+    changed = orjson.loads(await lower.patch(ref, Patch("merge-patch", body)))
+    assert changed["data"] == {"a": "2"}
+    managers = {entry["manager"] for entry in changed["metadata"]["managedFields"]}
+    assert managers == {"tensile-kube"}
+    await lower.delete(ref, uid=uid_of(stored))
+    with pytest.raises(NotFound):
+        await lower.read(ref)
+
+
+async def test_a_name_that_is_taken_is_told_apart_from_a_lost_race(lower: HttpCluster, namespace: str) -> None:
+    """Both are 409; the reason tells them apart."""
+    ref = at(namespace, "taken")
+    stored = await made(lower, ref)
+    with pytest.raises(AlreadyExists) as taken:
+        await made(lower, ref)
+    assert (taken.value.status, taken.value.reason) == (409, "AlreadyExists")
+    stale = {"metadata": {"resourceVersion": stored["metadata"]["resourceVersion"]}, "data": {"a": "1"}}
+    await lower.patch(ref, Patch("merge-patch", stale))
+    with pytest.raises(Conflict) as lost:
+        await lower.patch(ref, Patch("merge-patch", {**stale, "data": {"a": "2"}}))
+    assert (lost.value.status, lost.value.reason) == (409, "Conflict")
+
+
+@pytest.mark.parametrize("media", ["merge-patch", "strategic-merge-patch", "apply-patch"])
+async def test_a_patch_of_another_object_under_the_name_is_a_conflict(
+    lower: HttpCluster, namespace: str, media: str
+) -> None:
+    """The UID in the body fences the write, whichever way Kubernetes says so."""
+    ref = at(namespace, "fenced")
+    await made(lower, ref, data={"a": "1"})
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "fenced", "uid": str(uuid.uuid4())}}
+    with pytest.raises(Conflict):
+        await lower.patch(ref, Patch(media, {**body, "data": {"a": "2"}}))
+    assert orjson.loads(await lower.read(ref))["data"] == {"a": "1"}
+
+
+async def test_a_status_of_another_pod_under_the_name_is_a_conflict(lower: HttpCluster, namespace: str) -> None:
+    """The same holds for a pod's status, which strategic merge patches."""
+    ref = at(namespace, "status", POD)
+    await made(lower, ref, spec={"containers": [{"name": "c", "image": "i"}], "schedulerName": "nobody"})
+    body = {"metadata": {"uid": str(uuid.uuid4())}, "status": {"phase": "Running"}}
+    with pytest.raises(Conflict):
+        await lower.patch(ref, Patch("strategic-merge-patch", body), "status")
+
+
+async def test_applying_with_a_uid_resurrects_nothing(lower: HttpCluster, namespace: str) -> None:
+    """Server-side apply would create what is absent; with a UID it cannot."""
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gone", "uid": str(uuid.uuid4())}}
+    with pytest.raises(Conflict):
+        await lower.patch(at(namespace, "gone"), Patch("apply-patch", body))
+
+
+async def test_a_delete_of_another_object_under_the_name_is_a_conflict(lower: HttpCluster, namespace: str) -> None:
+    """The precondition holds, and the object stays."""
+    ref = at(namespace, "kept")
+    await made(lower, ref)
+    with pytest.raises(Conflict):
+        await lower.delete(ref, uid=str(uuid.uuid4()))
+    await lower.read(ref)
+
+
+async def test_a_grace_period_is_the_pods(lower: HttpCluster, namespace: str) -> None:
+    """A deleted pod that runs nowhere yet goes at once with 0 seconds."""
+    ref = at(namespace, "graceful", POD)
+    stored = await made(lower, ref, spec={"containers": [{"name": "c", "image": "i"}], "schedulerName": "nobody"})
+    await lower.delete(ref, uid=uid_of(stored), grace=0)
+    with pytest.raises(NotFound):
+        await lower.read(ref)
+
+
+async def test_what_does_not_exist_is_not_found(lower: HttpCluster, namespace: str) -> None:
+    """Reads, patches, deletes and creates in a namespace that is not there, alike."""
+    ref = at(namespace, "nothing")
+    with pytest.raises(NotFound):
+        await lower.read(ref)
+    with pytest.raises(NotFound):
+        await lower.patch(ref, Patch("merge-patch", {"data": {}}))
+    with pytest.raises(NotFound):
+        await lower.delete(ref, uid="u")
+    with pytest.raises(NotFound):
+        await made(lower, at("no-such-namespace", "x"))
+
+
+async def test_a_quota_is_a_denial_with_its_words(lower: HttpCluster, namespace: str) -> None:
+    """403 by an admission plug-in carries what a person needs to know."""
+    stored = await made(lower, at(namespace, "full", QUOTA), spec={"hard": {"count/secrets": "0"}})
+    status = {
+        "metadata": {"uid": uid_of(stored)},
+        "status": {"hard": {"count/secrets": "0"}, "used": {"count/secrets": "0"}},
+    }
+    await lower.patch(at(namespace, "full", QUOTA), Patch("merge-patch", status), "status")
+    with pytest.raises(Denied, match="exceeded quota: full") as denied:
+        await made(lower, at(namespace, "s", SECRET))
+    assert (denied.value.status, denied.value.reason) == (403, "Forbidden")
+
+
+async def test_what_is_invalid_is_a_denial(lower: HttpCluster, namespace: str) -> None:
+    """Immutable, too large, misspelt and empty: 422, 422, 422 and 413, none of which a second try mends."""
+    ref = at(namespace, "fixed")
+    stored = await made(lower, ref, data={"a": "1"}, immutable=True)
+    body = {"metadata": {"uid": uid_of(stored)}, "data": {"a": "2"}}
+    with pytest.raises(Denied) as immutable:
+        await lower.patch(ref, Patch("merge-patch", body))
+    assert immutable.value.status == 422
+    large = base64.b64encode(b"x" * (1 << 20) + b"x").decode()
+    with pytest.raises(Denied) as over:
+        await made(lower, at(namespace, "large", SECRET), data={"k": large})
+    assert over.value.status == 422
+    with pytest.raises(Denied) as huge:
+        await made(lower, at(namespace, "huge"), data={"k": "x" * (4 << 20)})
+    assert huge.value.status == 413
+    with pytest.raises(Denied) as misspelt:
+        await made(lower, at(namespace, "UPPER_CASE"))
+    assert misspelt.value.status == 422
+    with pytest.raises(Denied) as malformed:
+        await lower.patch(ref, Patch("json-patch", {"not": "a list"}))
+    assert malformed.value.status == 400
+
+
+async def test_a_terminating_namespace_is_a_denial_with_its_cause(lower: HttpCluster) -> None:
+    """The cause is machine-readable, so that the namespace can be waited for."""
+    ref = Ref("lower-a", NAMESPACE, "", f"ending-{uuid.uuid4().hex[:8]}")
+    stored = await made(lower, ref)
+    held = at(ref.name, "held")
+    kept = orjson.loads(await lower.create(held, {"metadata": {"name": "held", "finalizers": ["example.com/hold"]}}))
+    await lower.delete(ref, uid=uid_of(stored))
+    with pytest.raises(Denied) as denied:
+        await made(lower, at(ref.name, "late"))
+    assert denied.value.causes == ("NamespaceTerminating",)
+    release = {"metadata": {"uid": uid_of(kept), "finalizers": None}}
+    await lower.patch(held, Patch("merge-patch", release))
+
+
+async def test_unknown_fields_of_a_newer_cluster_are_no_error(lower: HttpCluster, namespace: str) -> None:
+    """An object out of a newer upper goes into an older lower without what that does not know."""
+    stored = await made(lower, at(namespace, "newer"), data={"a": "1"}, fieldOfTomorrow={"x": 1})
+    assert "fieldOfTomorrow" not in stored
+
+
+async def test_a_bad_token_is_not_accepted(lower: HttpCluster, sandbox: "Sandbox") -> None:
+    """401, after which the kubeconfig is read anew, which here mends it."""
+    good = await from_kubeconfig(sandbox.directory / "lower-a.kubeconfig")
+    bare = replace(good, tls=_without_certificate(good.tls), headers=lambda: {"Authorization": "Bearer wrong"})
+
+    async def nothing_better() -> Access:
+        """Give the same bad token again."""
+        return bare
+
+    stuck = HttpCluster("lower-a", replace(bare, renew=nothing_better))
+    with pytest.raises(Unauthorized) as refused:
+        await stuck.read(at("", "default", NAMESPACE))
+    await stuck.close()
+    assert refused.value.status == 401
+    mended = HttpCluster("lower-a", replace(bare, renew=good.renew))
+    await mended.read(at("", "default", NAMESPACE))
+    await mended.close()
+
+
+def _without_certificate(known: ssl.SSLContext) -> ssl.SSLContext:
+    """Trust the same authorities, and show nothing."""
+    context = ssl.create_default_context()
+    context.load_verify_locations(cadata="".join(map(ssl.DER_cert_to_PEM_cert, known.get_ca_certs(binary_form=True))))
+    return context
+
+
+async def test_an_account_without_rights_is_denied(lower: HttpCluster, namespace: str, sandbox: "Sandbox") -> None:
+    """403 by authorization is a denial and not a bad credential."""
+    await made(lower, at(namespace, "nobody", SERVICE_ACCOUNT))
+    tokens = Kind("v1", "TokenRequest", "serviceaccounts/nobody/token", namespaced=True)
+    answer = orjson.loads(
+        await lower.create(Ref("lower-a", tokens, namespace, ""), {"spec": {"expirationSeconds": 600}})
+    )
+    good = await from_kubeconfig(sandbox.directory / "lower-a.kubeconfig")
+    headers = {"Authorization": f"Bearer {answer['status']['token']}"}
+    nobody = HttpCluster("lower-a", replace(good, tls=_without_certificate(good.tls), headers=lambda: headers))
+    with pytest.raises(Denied) as denied:
+        await nobody.list(CONFIG_MAP, Selection())
+    await nobody.close()
+    assert (denied.value.status, denied.value.reason) == (403, "Forbidden")
+
+
+async def test_a_list_of_more_than_a_page_is_complete(lower: HttpCluster, namespace: str) -> None:
+    """Pages are put together, and selectors select."""
+    await asyncio.gather(
+        *(
+            lower.create(at(namespace, f"many-{n}"), {"metadata": {"name": f"many-{n}", "labels": {"odd": str(n % 2)}}})
+            for n in range(520)
+        )
+    )
+    everything = await lower.list(CONFIG_MAP, Selection(namespace))
+    names = {orjson.loads(raw)["metadata"]["name"] for raw in everything.items}
+    assert names >= {f"many-{n}" for n in range(520)}
+    assert len(names) == len(everything.items)
+    odd = await lower.list(CONFIG_MAP, Selection(namespace, "odd=1"))
+    assert len(odd.items) == 260
+    one = await lower.list(CONFIG_MAP, Selection(namespace, fields="metadata.name=many-7"))
+    assert len(one.items) == 1
+    nothing = await lower.list(CONFIG_MAP, Selection(namespace, fields="metadata.name=-"))
+    assert nothing.items == []
+    assert int(nothing.version) >= int(everything.version)
+
+
+async def test_a_watch_tells_what_happens_after_the_list(lower: HttpCluster, namespace: str) -> None:
+    """Creations, changes and deletions of the selection, in order, and an end at the time asked for."""
+    listing = await lower.list(CONFIG_MAP, Selection(namespace, "mine=yes"))
+    ref = at(namespace, "watched")
+    stored = orjson.loads(await lower.create(ref, {"metadata": {"name": "watched", "labels": {"mine": "yes"}}}))
+    await made(lower, at(namespace, "unwatched"))
+    await lower.patch(ref, Patch("merge-patch", {"metadata": {"uid": uid_of(stored)}, "data": {"a": "1"}}))
+    await lower.delete(ref, uid=uid_of(stored))
+    events = lower.watch(CONFIG_MAP, Selection(namespace, "mine=yes"), listing.version, 2)
+    async with asyncio.timeout(WAIT):
+        seen = [(event.type, orjson.loads(event.raw)["metadata"].get("name")) async for event in events]
+    assert [one for one in seen if one[0] != "BOOKMARK"] == [
+        ("ADDED", "watched"),
+        ("MODIFIED", "watched"),
+        ("DELETED", "watched"),
+    ]
+
+
+async def test_an_object_of_a_megabyte_comes_through_a_watch(lower: HttpCluster, namespace: str) -> None:
+    """The largest Secret that Kubernetes takes arrives whole on the watch."""
+    listing = await lower.list(SECRET, Selection(namespace))
+    data = base64.b64encode(b"x" * (1 << 20)).decode()
+    await made(lower, at(namespace, "large", SECRET), data={"k": data})
+    events = lower.watch(SECRET, Selection(namespace), listing.version, 30)
+    async with asyncio.timeout(WAIT), aclosing(events):
+        seen = await anext(events)
+    assert orjson.loads(seen.raw)["data"]["k"] == data
+
+
+async def test_a_version_before_the_clusters_memory_is_expired(lower: HttpCluster) -> None:
+    """Kubernetes says 410 inside a watch that it has answered with 200."""
+    events = lower.watch(CONFIG_MAP, Selection(), "1", 30)
+    with pytest.raises(Expired) as ended:
+        await asyncio.wait_for(anext(events), WAIT)
+    assert ended.value.status == 410
+
+
+async def test_a_version_of_the_future_is_expired_for_a_list(lower: HttpCluster) -> None:
+    """504 with the cause ResourceVersionTooLarge is told apart from a slow server."""
+    doing = Doing("lower-a", "list", "ConfigMap")
+    target = "/api/v1/configmaps?resourceVersion=999999999&resourceVersionMatch=NotOlderThan"
+    with pytest.raises(Expired) as ended:
+        await lower._read(doing, target)
+    assert ended.value.causes == ("ResourceVersionTooLarge",)
+
+
+async def test_identity_and_release_are_those_of_the_cluster(lower: HttpCluster) -> None:
+    """The UID of kube-system, and the version the binaries were built as."""
+    uid = await lower.identity()
+    kube_system = orjson.loads(await lower.read(at("", "kube-system", NAMESPACE)))
+    assert uid == uid_of(kube_system)
+    assert (await lower.version()).startswith("v1.")

@@ -1,0 +1,184 @@
+"""What a lower cluster offers: from state, never negative, canonical."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensile.cache import Kept
+from tensile.kubelet.capacity import NodeOffer, capacity, declared_features, node_offer
+from tensile.kubelet.requests import PodDemand
+
+GI = 1024**3 * 1000
+READY = {"type": "Ready", "status": "True"}
+
+
+def node(name: str = "n1", *, ready: bool = True, schedulable: bool = True, **offer: int) -> NodeOffer:
+    """Make a node of 4 cpu, 8Gi and 110 pods, or of what is given in milli-units."""
+    basis = {"cpu": 4000, "memory": 8 * GI, "pods": 110_000}
+    return NodeOffer(name, basis | offer, ready=ready, schedulable=schedulable)
+
+
+def taker(where: str = "n1", *, ended: bool = False, **requests: int) -> PodDemand:
+    """Make a pod of others that takes this much of a node."""
+    return PodDemand(where, ended, {"pods": 1000} | requests)
+
+
+def free(nodes: list[NodeOffer], *pods: PodDemand, **limits: str) -> dict[str, str]:
+    """Give the free capacity, under limits."""
+    return capacity(nodes, pods, "free", {}, limits)
+
+
+def test_an_empty_cluster_offers_nothing() -> None:
+    """And says so in numbers: a node without cpu, memory and pods is not taken for one by some."""
+    assert free([]) == {"cpu": "0", "memory": "0", "pods": "0"}
+
+
+def test_nodes_add_up() -> None:
+    """In canonical quantities, as the apiserver writes them, so that equal means unchanged."""
+    assert free([node(), node("n2", cpu=500)]) == {"cpu": "4500m", "memory": "16Gi", "pods": "220"}
+
+
+@pytest.mark.parametrize("state", [{"ready": False}, {"schedulable": False}])
+def test_a_node_that_takes_no_pods_does_not_count(state: dict) -> None:
+    """Not Ready, or cordoned."""
+    assert free([node(), node("n2", **state)]) == free([node()])
+
+
+def test_pods_of_others_take_from_what_is_free() -> None:
+    """Their requests, and their place among the pods."""
+    assert free([node()], taker(cpu=1500, memory=GI)) == {"cpu": "2500m", "memory": "7Gi", "pods": "109"}
+
+
+def test_all_pods_of_a_node_count() -> None:
+    """Two of them take twice."""
+    assert free([node()], taker(cpu=500), taker(cpu=1000)) == {"cpu": "2500m", "memory": "8Gi", "pods": "108"}
+
+
+def test_allocatable_does_not_ask_who_runs_there() -> None:
+    """For a cluster that is ours alone, or whose pods come and go too fast to count."""
+    assert capacity([node()], [taker(cpu=1500)], "allocatable", {}, {})["cpu"] == "4"
+
+
+@pytest.mark.parametrize("pod", [taker("n1", ended=True, cpu=1000), taker("", cpu=1000), taker("gone", cpu=1000)])
+def test_pods_that_take_no_room_do_not_count(pod: PodDemand) -> None:
+    """Ended, not scheduled, or on a node that does not count itself."""
+    assert free([node()], pod)["cpu"] == "4"
+
+
+def test_an_overfull_node_takes_nothing_from_the_others() -> None:
+    """Static pods can be more than a node has; what the next one offers is still there."""
+    assert free([node(), node("n2")], taker(cpu=9000))["cpu"] == "4"
+
+
+def test_a_resource_that_no_node_has_is_not_offered() -> None:
+    """A pod that requests what its node never declared makes no negative number."""
+    assert "example.com/x" not in free([node()], taker(**{"example.com/x": 20_000}))
+
+
+def test_what_is_held_back_is_not_offered() -> None:
+    """The reserve comes off the sum, down to zero; a resource that is not there stays so."""
+    found = capacity([node()], [], "free", {"cpu": "1500m", "memory": "1Ti", "example.com/x": "1"}, {})
+    assert found == {"cpu": "2500m", "memory": "0", "pods": "110"}
+
+
+def test_a_limit_is_the_most_that_is_offered() -> None:
+    """Less stays less; a limit of what is not there offers nothing."""
+    assert free([node()], cpu="1", memory="1Ti", **{"nvidia.com/gpu": "4"}) == {
+        "cpu": "1",
+        "memory": "8Gi",
+        "pods": "110",
+    }
+
+
+def test_all_but_cpu_is_whole() -> None:
+    """The apiserver refuses half a device, and nobody wants half a byte."""
+    found = free([node(**{"example.com/x": 2500, "memory": 1999})], taker(**{"example.com/x": 1, "cpu": 1}))
+    assert (found["example.com/x"], found["memory"], found["cpu"]) == ("2", "1", "3999m")
+
+
+def test_a_node_is_read_from_its_bytes() -> None:
+    """Everything that the virtual node is made of, and no bytes kept."""
+    raw = orjson.dumps(
+        {
+            "metadata": {"name": "n1", "labels": {"zone": "a"}},
+            "spec": {},
+            "status": {
+                "allocatable": {"cpu": "3920m", "memory": "8Gi"},
+                "conditions": [{"type": "MemoryPressure", "status": "False"}, READY],
+                "nodeInfo": {"kubeletVersion": "v1.36.3", "operatingSystem": "linux", "architecture": "arm64"},
+                "declaredFeatures": ["A", "B"],
+            },
+        }
+    )
+    assert node_offer(raw) == Kept(
+        b"",
+        NodeOffer(
+            "n1",
+            {"cpu": 3920, "memory": 8 * GI},
+            ready=True,
+            schedulable=True,
+            kubelet_version="v1.36.3",
+            operating_system="linux",
+            architecture="arm64",
+            declared_features=frozenset({"A", "B"}),
+            label_keys=frozenset({"zone"}),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("manifest", "counts"),
+    [
+        ({"status": {"conditions": [READY]}}, True),
+        ({"spec": {"unschedulable": False}, "status": {"conditions": [READY]}}, True),
+        ({"spec": {"unschedulable": True}, "status": {"conditions": [READY]}}, False),
+        ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, False),
+        ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, False),
+        ({"status": {"conditions": [{"type": "MemoryPressure", "status": "True"}]}}, False),
+        ({"status": {"conditions": None}}, False),
+        ({}, False),
+    ],
+)
+def test_a_node_counts_when_it_is_ready_and_schedulable(manifest: dict, counts: bool) -> None:  # noqa: FBT001
+    """Unknown is not Ready: its kubelet is silent."""
+    assert node_offer(orjson.dumps({"metadata": {"name": "n"}, **manifest})).facts.counts is counts
+
+
+def test_a_node_that_is_being_deleted_does_not_count() -> None:
+    """Its pods are leaving."""
+    raw = orjson.dumps(
+        {"metadata": {"name": "n", "deletionTimestamp": "2026-03-01T12:00:00Z"}, "status": {"conditions": [READY]}}
+    )
+    assert not node_offer(raw).facts.counts
+
+
+def test_features_are_those_of_every_node_that_counts() -> None:
+    """A feature that one node lacks cannot be promised for the cluster."""
+    some = NodeOffer("a", {}, ready=True, schedulable=True, declared_features=frozenset({"A", "B"}))
+    others = NodeOffer("b", {}, ready=True, schedulable=True, declared_features=frozenset({"B", "C"}))
+    down = NodeOffer("c", {}, ready=False, schedulable=True)
+    assert declared_features([some, others, down]) == {"B"}
+    assert declared_features([down]) == frozenset()
+
+
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "pods", "example.com/x"]), st.integers(0, 9999), max_size=4)
+NODES = st.lists(
+    st.builds(NodeOffer, st.sampled_from(["n1", "n2"]), AMOUNTS, ready=st.booleans(), schedulable=st.booleans()),
+    max_size=3,
+    unique_by=lambda offer: offer.name,
+)
+PODS = st.lists(st.builds(PodDemand, st.sampled_from(["n1", "n2", ""]), st.booleans(), AMOUNTS), max_size=4)
+
+
+@given(NODES, PODS, st.randoms(use_true_random=False))
+def test_the_offer_is_a_function_of_the_state(nodes: list[NodeOffer], pods: list[PodDemand], order: object) -> None:
+    """In whatever order things came, the numbers are the same, none negative, none more than allocatable."""
+    found = capacity(nodes, pods, "free", {}, {})
+    shuffled_nodes, shuffled_pods = list(nodes), list(pods)
+    order.shuffle(shuffled_nodes)
+    order.shuffle(shuffled_pods)
+    assert capacity(shuffled_nodes, shuffled_pods, "free", {}, {}) == found
+    most = capacity(nodes, [], "allocatable", {}, {})
+    assert found.keys() == most.keys()
+    assert not any(amount.startswith("-") for amount in found.values())

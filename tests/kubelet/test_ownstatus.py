@@ -1,0 +1,139 @@
+"""Statuses that the engine gives by itself: pending and why, lost, out of reach."""
+
+import pytest
+from podkit import EARLIER, NOW, conditions, exited, patched, pod, running, said
+
+from tensile.kubelet.ownstatus import lost, pending_because, unreachable
+
+LATER = "2026-03-01T13:00:00Z"
+MIRRORED = "tensile-kube.io/Mirrored"
+RUNNING = {
+    "phase": "Running",
+    "podIP": "10.0.0.1",
+    "podIPs": [{"ip": "10.0.0.1"}],
+    "containerStatuses": [running()],
+    "conditions": [said("Ready"), said("ContainersReady"), said("PodScheduled")],
+}
+
+
+def test_a_pod_that_is_not_mirrored_says_why() -> None:
+    """In the condition, and in the fields that kubectl prints."""
+    body = pending_because(pod(status={"phase": "Pending"}), "NameConflict", "a pod is there", NOW)
+    status = body["status"]
+    assert (status["reason"], status["message"]) == ("NameConflict", "a pod is there")
+    assert "phase" not in status
+    told = conditions(body)
+    assert told[MIRRORED] == {
+        "type": MIRRORED,
+        "status": "False",
+        "reason": "NameConflict",
+        "message": "a pod is there",
+        "lastTransitionTime": NOW,
+    }
+    assert told["PodReadyToStartContainers"]["status"] == "False"
+
+
+def test_a_pod_that_says_why_already_is_left_alone() -> None:
+    """The same reason later is no write; another one is, and leaves the time of the transition."""
+    upper = pod(status={"phase": "Pending"})
+    after = patched(upper, pending_because(upper, "NameConflict", "m", NOW))
+    assert pending_because(after, "NameConflict", "m", LATER) is None
+    told = conditions(pending_because(after, "QuotaExceeded", "m", LATER))
+    assert told[MIRRORED]["reason"] == "QuotaExceeded"
+    assert told[MIRRORED]["lastTransitionTime"] == NOW
+
+
+def test_a_pod_without_a_phase_becomes_pending() -> None:
+    """The API defaults it, but a pod in hand may have none."""
+    assert pending_because(pod(), "R", "m", NOW)["status"]["phase"] == "Pending"
+
+
+def test_a_running_pod_is_not_made_pending() -> None:
+    """A phase never goes back for our reasons."""
+    assert "phase" not in pending_because(pod(status=RUNNING), "R", "m", NOW)["status"]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_ended_is_told_nothing(phase: str) -> None:
+    """Its last word stays, whatever happens to its lower pod or cluster."""
+    upper = pod(status={**RUNNING, "phase": phase})
+    assert pending_because(upper, "R", "m", NOW) is None
+    assert lost(upper, NOW) is None
+    assert unreachable(upper, NOW) is None
+
+
+def test_a_lost_pod_fails() -> None:
+    """Phase, reason, no readiness, no address, ended containers, and a disruption rather than a failure of its own."""
+    body = lost(pod(status=RUNNING), NOW)
+    status = body["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "LowerPodLost")
+    assert (status["podIP"], status["podIPs"]) == (None, None)
+    assert status["containerStatuses"][0]["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
+    told = conditions(body)
+    assert {kind: one["status"] for kind, one in told.items()} == {
+        "Ready": "False",
+        "ContainersReady": "False",
+        "DisruptionTarget": "True",
+    }
+    assert told["DisruptionTarget"]["reason"] == "LowerPodLost"
+    assert told["Ready"]["reason"] == "PodFailed"
+    assert status["message"] == told["DisruptionTarget"]["message"]
+    assert "was deleted there" in status["message"]
+
+
+def test_a_lost_pod_is_told_once() -> None:
+    """After the write there is nothing more to say."""
+    upper = pod(status=RUNNING)
+    assert lost(patched(upper, lost(upper, NOW)), LATER) is None
+
+
+def test_a_disruption_that_is_known_keeps_its_reason() -> None:
+    """LowerPodDeleted, or an eviction's own, came first and says more."""
+    upper = pod(status={**RUNNING, "conditions": [said("DisruptionTarget", reason="EvictionByEvictionAPI")]})
+    assert "DisruptionTarget" not in conditions(lost(upper, NOW))
+    denied = pod(status={**RUNNING, "conditions": [said("DisruptionTarget", "False")]})
+    assert conditions(lost(denied, NOW))["DisruptionTarget"]["status"] == "True"
+
+
+def test_a_lost_pods_finished_containers_keep_their_end() -> None:
+    """Only what ran is unknown."""
+    upper = pod({"containers": [{"name": "a"}, {"name": "b"}]}, {"containerStatuses": [exited("a", 3), running("b")]})
+    first, second = lost(upper, NOW)["status"]["containerStatuses"]
+    assert first == exited("a", 3)
+    assert second["state"]["terminated"]["exitCode"] == 137
+
+
+def test_a_pod_that_is_being_deleted_is_never_called_lost() -> None:
+    """Its lower pod is gone because it was asked to."""
+    assert lost(pod(status=RUNNING, deletionTimestamp=NOW), NOW) is None
+
+
+def test_an_unreachable_pod_is_not_ready_and_nothing_else() -> None:
+    """Phase, containers and addresses stay as they were last seen."""
+    body = unreachable(pod(status=RUNNING), NOW)
+    assert body["status"].keys() == {"conditions"}
+    told = conditions(body)
+    assert told.keys() == {"Ready", "ContainersReady"}
+    for one in told.values():
+        assert (one["status"], one["reason"], one["lastTransitionTime"]) == ("False", "LowerUnreachable", NOW)
+        assert "does not answer" in one["message"]
+
+
+def test_an_unreachable_pod_is_told_once() -> None:
+    """As long as the cluster stays silent there is nothing to add."""
+    upper = pod(status=RUNNING)
+    assert unreachable(patched(upper, unreachable(upper, NOW)), LATER) is None
+
+
+def test_a_pod_that_was_not_ready_keeps_since_when() -> None:
+    """Only the reason changes: it was not ready before either."""
+    upper = pod(status={"phase": "Running", "conditions": [said("Ready", "False", reason="ContainersNotReady")]})
+    told = conditions(unreachable(upper, NOW))
+    assert told.keys() == {"Ready"}
+    assert (told["Ready"]["reason"], told["Ready"]["lastTransitionTime"]) == ("LowerUnreachable", EARLIER)
+
+
+def test_a_pod_that_was_never_reported_has_no_readiness_to_lose() -> None:
+    """No conditions are made up for it."""
+    assert unreachable(pod(status={"phase": "Pending"}), NOW) is None
+    assert unreachable(pod(), NOW) is None

@@ -1,0 +1,147 @@
+"""The body that makes a status so: minimal, replacing where Kubernetes would merge, and leaving others' types alone."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from podkit import EARLIER, merged, pod, said
+
+from tensile.kubelet.statuspatch import conditions_of, status_of, status_patch
+
+
+def test_an_absent_status_is_an_empty_one() -> None:
+    """A pod that was only just created may have none."""
+    assert status_of(pod()) == {}
+    assert conditions_of(pod()) == {}
+    assert conditions_of(pod(status={"conditions": None})) == {}
+
+
+def test_conditions_come_by_type_without_nulls() -> None:
+    """The API writes null for a probe time that is not set; a condition without it is the same."""
+    assert conditions_of(pod(status={"conditions": [said("Ready")]})) == {
+        "Ready": {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
+    }
+
+
+@pytest.mark.parametrize("value", [None, "", [], {}])
+def test_an_empty_value_takes_a_field_away(value: Any) -> None:
+    """Absent and empty are the same: null is sent where there is something, nothing where there is not."""
+    assert status_patch(pod(status={"reason": "Evicted"}), {"reason": value}, {}) == {"reason": None}
+    for nothing in ({}, {"reason": ""}, {"reason": None}):
+        assert status_patch(pod(status=nothing), {"reason": value}, {}) == {}
+
+
+def test_equal_values_are_not_sent() -> None:
+    """What is so already needs no write."""
+    status = {"phase": "Running", "podIPs": [{"ip": "1.1.1.1"}], "resources": {"requests": {"cpu": "1"}}}
+    assert status_patch(pod(status=status), status, {}) == {}
+
+
+def test_values_equal_but_for_nulls_are_not_sent() -> None:
+    """One version writes startedAt: null and another does not; that is no difference."""
+    above = [{"name": "main", "state": {"terminated": {"exitCode": 1, "startedAt": None}}}]
+    under = [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]
+    assert status_patch(pod(status={"containerStatuses": above}), {"containerStatuses": under}, {}) == {}
+
+
+@pytest.mark.parametrize("field", ["podIPs", "hostIPs"])
+def test_addresses_are_replaced(field: str) -> None:
+    """Merged by IP, an old address would stay beside the new one and the apiserver refuse the pair."""
+    fields = {field: [{"ip": "2.2.2.2"}]}
+    patch = status_patch(pod(status={field: [{"ip": "1.1.1.1"}]}), fields, {})
+    assert patch == {field: [{"$patch": "replace"}, {"ip": "2.2.2.2"}]}
+    assert status_patch(pod(status={}), fields, {}) == fields
+
+
+def test_container_statuses_are_sent_whole() -> None:
+    """That list is atomic in the API: a directive in it would be taken for a container."""
+    old, new = [{"name": "main", "ready": False}], [{"name": "main", "ready": True}]
+    patch = status_patch(pod(status={"containerStatuses": old}), {"containerStatuses": new}, {})
+    assert patch == {"containerStatuses": new}
+
+
+def test_maps_are_replaced() -> None:
+    """A resource that is not allocated any more must not stay."""
+    patch = status_patch(
+        pod(status={"allocatedResources": {"cpu": "1", "memory": "1Gi"}}), {"allocatedResources": {"cpu": "2"}}, {}
+    )
+    assert patch == {"allocatedResources": {"cpu": "2", "$patch": "replace"}}
+
+
+def test_a_new_condition_is_sent_as_it_is() -> None:
+    """There is nothing to take away from."""
+    ready = {"type": "Ready", "status": "True"}
+    assert status_patch(pod(status={}), {}, {"Ready": ready}) == {"conditions": [ready]}
+
+
+def test_a_changed_condition_loses_its_stale_fields() -> None:
+    """Merging keeps what is not named, so a stale reason is named as null."""
+    old = said("Ready", "False", reason="ContainersNotReady", message="m")
+    new = {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
+    patch = status_patch(pod(status={"conditions": [old]}), {}, {"Ready": new})
+    assert patch == {"conditions": [{**new, "reason": None, "message": None}]}
+
+
+def test_an_unwanted_condition_is_deleted_by_type() -> None:
+    """Where it is there; where it is not, nothing is sent."""
+    upper = pod(status={"conditions": [said("Ready")]})
+    assert status_patch(upper, {}, {"Ready": None}) == {"conditions": [{"type": "Ready", "$patch": "delete"}]}
+    assert status_patch(upper, {}, {"Other": None}) == {}
+
+
+def test_a_generation_that_was_observed_stays() -> None:
+    """The apiserver keeps observedGeneration when it is cleared, so clearing it would never end."""
+    upper = pod(status={"conditions": [said("Ready", observedGeneration=3)]})
+    same = {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
+    assert status_patch(upper, {}, {"Ready": same}) == {}
+    assert status_patch(upper, {}, {"Ready": {**same, "observedGeneration": 4}}) == {
+        "conditions": [{**same, "observedGeneration": 4}]
+    }
+
+
+VALUES = st.sampled_from(["", "a", "b"])
+CONDITION = st.fixed_dictionaries(
+    {"status": st.sampled_from(["True", "False"])},
+    optional={
+        "reason": st.sampled_from(["R1", "R2"]),
+        "message": st.just("m"),
+        "observedGeneration": st.integers(1, 3),
+    },
+)
+TYPES = st.sampled_from(["Ready", "Initialized", "ours/One"])
+ADDRESSES = st.lists(st.sampled_from(["1.1.1.1", "2.2.2.2"]).map(lambda ip: {"ip": ip}), max_size=2, unique_by=str)
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "phase": VALUES,
+        "podIPs": ADDRESSES,
+        "allocatedResources": st.dictionaries(st.sampled_from(["cpu", "memory"]), VALUES, max_size=2),
+        "containerStatuses": st.lists(st.just({"name": "main"}), max_size=1),
+    },
+)
+
+
+def typed(found: dict[str, dict | None]) -> dict[str, dict | None]:
+    """Give each condition its type."""
+    return {kind: one and {"type": kind, **one} for kind, one in found.items()}
+
+
+@given(
+    seen=FIELDS,
+    present=st.dictionaries(TYPES, CONDITION).map(typed),
+    fields=FIELDS,
+    wanted=st.dictionaries(TYPES, st.none() | CONDITION).map(typed),
+)
+def test_applying_the_patch_makes_it_so(seen: dict, present: dict, fields: dict, wanted: dict) -> None:
+    """After the merge every named field and type is as wanted, the others as before, and nothing is left to write."""
+    upper = pod(status={**seen, "conditions": list(present.values())})
+    patch = status_patch(upper, fields, wanted)
+    after = pod(status=merged(upper["status"], patch))
+    assert status_patch(after, fields, wanted) == {}
+    assert {key: after["status"].get(key) or None for key in fields} == {key: fields[key] or None for key in fields}
+    found = conditions_of(after)
+    for kind in set(present) | set(wanted):
+        stays = {key: present[kind][key] for key in ("observedGeneration",) if key in present.get(kind, {})}
+        expected = wanted.get(kind, present.get(kind)) if kind in wanted else present[kind]
+        assert found.get(kind) == (expected and stays | expected)

@@ -1,0 +1,32 @@
+"""What the tests of the kubelet API share: certificates, both event loops, and a laboratory that notices leaks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import pytest
+import uvloop
+from kubelet_lab import Lab, leak_watch
+from kubelet_pki import Pki
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config,
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run every asynchronous test here on asyncio's own loop and on uvloop: their TLS is not the same code."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """Make the authorities and identities once for the whole run."""
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture
+async def lab(pki: Pki) -> AsyncIterator[Lab]:
+    """Serve one virtual node before a scripted lower; afterwards no task and no descriptor may be left."""
+    async with leak_watch():
+        laboratory = Lab(pki)
+        async with laboratory:
+            yield laboratory

@@ -1,0 +1,373 @@
+"""A laboratory for the kubelet API: a real server on loopback between scripted upper and lower clusters."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import orjson
+from kubelet_pki import Identity, Pki
+
+from tensile.cluster import Endpoint
+from tensile.kubelet.authentication import Authenticator
+from tensile.kubelet.authority import ClientAuthority
+from tensile.kubelet.authorization import Authorizer
+from tensile.kubelet.certs import Serving
+from tensile.kubelet.server import KubeletServer
+from tensile.kubelet.service import Gate
+from tensile.kubelet.target import Target
+from tensile.kubelet.wire import Limits
+from tensile.objects import TOKEN_REVIEW, UPPER, Manifest, Ref
+
+NODE = "virtual-a"
+PATIENCE = 20.0
+LOWER_TOKEN = "the-lower-credential"
+if TYPE_CHECKING:
+    from tensile.errors import ClusterError
+
+UNPAUSED = 1 << 30
+"""Limit of a stream's buffer that is never reached: TLS on uvloop loses what comes before an end while it pauses."""
+
+QUICK = Limits(head=16 * 1024, asking=1.0, handshake=1.0, answering=2.0, leaving=0.3, waiting=4)
+
+
+class Notes:
+    """A logger that remembers."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, event: str, **fields: object) -> None:
+        """Remember."""
+        self.entries.append((event, fields))
+
+    warning = info
+
+
+class Upper:
+    """The upper cluster as far as reviews go: it knows some tokens and rights, notes each question, or fails."""
+
+    name = UPPER
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, Manifest] = {}
+        self.rights: set[tuple[str, str, str, str]] = set()
+        self.asked: list[Manifest] = []
+        self.failing: ClusterError | None = None
+        self.answer: bytes | None = None
+
+    def permit(self, user: str, verb: str, subresource: str, node: str = NODE) -> None:
+        """Give a right."""
+        self.rights.add((user, verb, subresource, node))
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Answer a review."""
+        self.asked.append(body)
+        if self.failing is not None:
+            raise self.failing
+        answer = self._token(body["spec"]) if ref.kind == TOKEN_REVIEW else self._access(body["spec"])
+        return self.answer or orjson.dumps({**body, "status": answer})
+
+    def _token(self, spec: Manifest) -> Manifest:
+        user = self.tokens.get(spec["token"])
+        return {"authenticated": True, "user": user} if user else {"error": "unknown"}
+
+    def _access(self, spec: Manifest) -> Manifest:
+        wanted = spec["resourceAttributes"]
+        key = (spec["user"], wanted["verb"], wanted["subresource"], wanted["name"])
+        return {"allowed": key in self.rights}
+
+    def reviews(self, kind: str) -> list[Manifest]:
+        """Give the specs of the questions of a kind."""
+        return [body["spec"] for body in self.asked if body["kind"] == kind]
+
+    def _never(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("the kubelet API asks for reviews only")
+
+    read = list = watch = patch = delete = version = endpoint = _never
+
+
+class LowerCluster:
+    """A lower cluster as far as streams go: it says where to connect."""
+
+    def __init__(self, name: str, endpoint: Endpoint) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self.failing: ClusterError | None = None
+
+    def endpoint(self) -> Endpoint:
+        """Say where."""
+        if self.failing is not None:
+            raise self.failing
+        return self._endpoint
+
+
+class Head(NamedTuple):
+    """A request's or an answer's first line and header fields (names in lower case)."""
+
+    first: str
+    fields: list[tuple[str, str]]
+
+    def value(self, name: str) -> str:
+        """Give the values of a header, joined."""
+        return ", ".join(value for key, value in self.fields if key == name)
+
+    @property
+    def status(self) -> int:
+        """The status code of an answer."""
+        return int(self.first.split()[1])
+
+
+class Stream(NamedTuple):
+    """Both directions of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def head(self) -> Head:
+        """Read the head of a message."""
+        raw = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        first, *lines = raw.removesuffix("\r\n\r\n").split("\r\n")
+        return Head(first, [(k.lower(), v.strip()) for k, _, v in (line.partition(":") for line in lines)])
+
+    async def send(self, data: bytes) -> None:
+        """Write and wait until it is on its way."""
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def to_end(self) -> bytes:
+        """Read until the peer closes or cuts the connection."""
+        whole = bytearray()
+        with suppress(OSError):
+            while piece := await self.reader.read(65536):
+                whole += piece
+        return bytes(whole)
+
+    async def close(self) -> None:
+        """Close this end."""
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+
+Script = Callable[[Head, Stream], Awaitable[None]]
+
+
+def switching(protocol: str, *fields: str) -> bytes:
+    """Give a 101."""
+    lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", f"Upgrade: {protocol}", *fields]
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+def answering(status: str, body: bytes = b"", *fields: str) -> Script:
+    """Give a script that answers once, with a body of known length."""
+
+    async def script(_head: Head, stream: Stream) -> None:
+        lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields, "", ""]
+        await stream.send("\r\n".join(lines).encode() + body)
+
+    return script
+
+
+class LowerServer:
+    """A lower apiserver that does as its script says, once for every connection."""
+
+    def __init__(self) -> None:
+        self.heads: list[Head] = []
+        self.script: Script = answering("500 Not Scripted")
+        self.ended = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, tls: ssl.SSLContext) -> int:
+        """Listen on a free port of loopback and give it."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls, limit=UNPAUSED)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening, and wait for the scripts that run."""
+        assert self._server
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.add(task := asyncio.current_task())
+        task.add_done_callback(self._tasks.discard)
+        stream = Stream(reader, writer)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                self.heads.append(await stream.head())
+                await self.script(self.heads[-1], stream)
+        finally:
+            await stream.close()
+            self.ended.set()
+
+
+class NamedPods:
+    """The pods of a node: which lower pod is behind an upper one."""
+
+    def __init__(self, targets: dict[tuple[str, str], Target] | None = None) -> None:
+        self.targets = targets or {}
+
+    def locate(self, namespace: str, pod: str) -> Target | None:
+        """Look it up."""
+        return self.targets.get((namespace, pod))
+
+    def listed(self) -> bytes:
+        """Give a list of their names."""
+        return orjson.dumps({"kind": "PodList", "apiVersion": "v1", "items": sorted(p for _, p in self.targets)})
+
+
+class Answer(NamedTuple):
+    """A whole answer of the kubelet API."""
+
+    head: Head
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        """Its status code."""
+        return self.head.status
+
+
+class Lab:
+    """One virtual node with the pod shop/web (below: mapped/web-0), served to whoever connects."""
+
+    def __init__(self, pki: Pki, limits: Limits = QUICK) -> None:
+        self.pki = pki
+        self.log = Notes()
+        self.upper = Upper()
+        self.upper.permit("kube-apiserver", "create", "proxy")
+        self.upper.permit("kube-apiserver", "get", "proxy")
+        self.lower = LowerServer()
+        self.pods = NamedPods()
+        self.time = 1000.0
+        self.client_authority = pki.clients.pem
+        self._limits = limits
+
+    async def _authority(self) -> str:
+        return self.client_authority
+
+    async def __aenter__(self) -> Self:
+        port = await self.lower.start(self.pki.server_context())
+        tls = self.pki.client_context(None)
+        credential = {"Authorization": f"Bearer {LOWER_TOKEN}"}
+        self.cluster = LowerCluster("lower-a", Endpoint("127.0.0.1", port, tls, "localhost", "/front", credential))
+        self.pods.targets["shop", "web"] = Target(self.cluster, "mapped", "web-0")
+        gate = Gate(
+            Serving(self.log, "127.0.0.1", self.pki.serving_files),
+            ClientAuthority(self.log, source=self._authority, clock=lambda: self.time),
+            Authenticator(self.upper, self.log, clock=lambda: self.time),
+            Authorizer(self.upper, self.log, clock=lambda: self.time),
+        )
+        self.server = KubeletServer(gate, self.log, self._limits)
+        await self.server.start(NODE, "127.0.0.1", 0, self.pods)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.server.close()
+        await self.lower.close()
+
+    async def connect(self, identity: Identity | None, node: str = NODE) -> Stream:
+        """Connect to a node as somebody."""
+        tls = self.pki.client_context(identity)
+        port = self.server.port(node)
+        return Stream(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=UNPAUSED))
+
+    async def ask(self, identity: Identity | None, first: str, *fields: str, node: str = NODE) -> Answer:
+        """Make one request, such as "GET /healthz", and read the answer to its end."""
+        stream = await self.connect(identity, node)
+        try:
+            await stream.send(request(first, *fields))
+            async with asyncio.timeout(PATIENCE):
+                return Answer(await stream.head(), await stream.to_end())
+        finally:
+            await stream.close()
+
+    async def upgrade(self, identity: Identity | None, first: str, *fields: str) -> tuple[Head, Stream]:
+        """Ask for an upgraded stream; give the answer's head, and the connection."""
+        stream = await self.connect(identity)
+        await stream.send(request(first, "Connection: Upgrade", *fields))
+        async with asyncio.timeout(PATIENCE):
+            return await stream.head(), stream
+
+
+class SlowCaller:
+    """A caller that takes bytes out of its kernel only when it reads, which asyncio's streams do not do."""
+
+    def __init__(self, lab: Lab, identity: Identity) -> None:
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.connect(("127.0.0.1", lab.server.port(NODE)))
+        plain.settimeout(PATIENCE)
+        tls = lab.pki.client_context(identity)
+        self._socket = tls.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
+
+    def ask(self, first: str, *fields: str) -> bytes:
+        """Shake hands, make a request and read the first of what comes."""
+        self._socket.do_handshake()
+        self._socket.sendall(request(first, *fields))
+        return self._socket.recv(1024)
+
+    def read(self) -> bytes:
+        """Read to the end and close."""
+        whole = bytearray()
+        with self._socket:
+            while piece := self._socket.recv(65536):
+                whole += piece
+        return bytes(whole)
+
+    def leave(self) -> None:
+        """Close without having read what came."""
+        self._socket.close()
+
+
+def request(first: str, *fields: str) -> bytes:
+    """Give a request's bytes."""
+    return "\r\n".join((f"{first} HTTP/1.1", "Host: node", *fields, "", "")).encode()
+
+
+def unchunked(body: bytes) -> bytes:
+    """Give the content of a chunked body; ValueError when its end is missing."""
+    content, rest = bytearray(), BytesIO(body)
+    while size := int(rest.readline(), 16):
+        content += rest.read(size)
+        rest.readline()
+    return bytes(content)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that the loop brings about; fail when it does not come."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0.005)
+
+
+def descriptors() -> int:
+    """Count the open file descriptors of this process, without the spare one that uvloop keeps for itself."""
+    targets = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            targets.append(each.readlink())
+    return len([target for target in targets if target != Path(os.devnull)])
+
+
+def others() -> set[asyncio.Task[Any]]:
+    """Give the tasks that run beside this one."""
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+@asynccontextmanager
+async def leak_watch() -> AsyncIterator[None]:
+    """Fail when tasks or file descriptors are there afterwards that were not before."""
+    tasks, count = others(), descriptors()
+    yield
+    await until(lambda: others() <= tasks and descriptors() <= count)

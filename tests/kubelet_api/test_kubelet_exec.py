@@ -1,0 +1,425 @@
+"""The splice: bytes both ways, exactly, after a 101 and never without one; and every way in which a stream ends."""
+
+import asyncio
+import random
+import socket
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import pytest
+from kubelet_lab import (
+    LOWER_TOKEN,
+    NODE,
+    PATIENCE,
+    QUICK,
+    Head,
+    Lab,
+    Script,
+    SlowCaller,
+    Stream,
+    answering,
+    request,
+    switching,
+    until,
+)
+
+from tensile.errors import Unreachable
+
+QUERY = "output=1&error=1&input=1&command=sh&command=-c&command=the+secret+word"
+EXEC = f"/exec/shop/web/main?{QUERY}"
+SPDY = ("POST", "SPDY/3.1", ("X-Stream-Protocol-Version: v4.channel.k8s.io",))
+SOCKET = ("GET", "websocket", ("Sec-WebSocket-Key: a2V5", "Sec-WebSocket-Version: 13"))
+KINDS = pytest.mark.parametrize("kind", [SPDY, SOCKET], ids=["spdy", "websocket"])
+Result = TypeVar("Result")
+Kind = tuple[str, str, tuple[str, ...]]
+
+BIG = 5 * 1024 * 1024
+UP = random.Random(1).randbytes(BIG)
+DOWN = random.Random(2).randbytes(BIG)
+
+
+async def within(work: Awaitable[Result]) -> Result:
+    """Wait for it, but not for ever."""
+    async with asyncio.timeout(PATIENCE):
+        return await work
+
+
+async def opened(lab: Lab, kind: Kind = SPDY, path: str = EXEC) -> Stream:
+    """Open a stream to the pod, which must succeed."""
+    method, protocol, fields = kind
+    head, stream = await lab.upgrade(lab.pki.apiserver, f"{method} {path}", f"Upgrade: {protocol}", *fields)
+    assert head.status == 101, head
+    return stream
+
+
+def agreeing(then: Script, protocol: str = "SPDY/3.1", first: bytes = b"") -> Script:
+    """Give a script that agrees to the upgrade, says `first` in the same breath, and goes on with `then`."""
+
+    async def script(head: Head, stream: Stream) -> None:
+        await stream.send(switching(protocol) + first)
+        await then(head, stream)
+
+    return script
+
+
+async def echo(_head: Head, stream: Stream) -> None:
+    """Send back what comes, until nothing does."""
+    while data := await stream.reader.read(65536):
+        await stream.send(data)
+
+
+class Talk:
+    """A script that sends one thing, reads what comes to its end, and keeps it."""
+
+    def __init__(self, sending: bytes = b"", expecting: int = -1) -> None:
+        self._sending = sending
+        self._expecting = expecting
+        self.heard = b""
+        self.done = asyncio.Event()
+
+    async def __call__(self, _head: Head, stream: Stream) -> None:
+        """Talk."""
+        saying = asyncio.create_task(stream.send(self._sending))
+        if self._expecting < 0:
+            self.heard = await stream.to_end()
+        else:
+            self.heard = await stream.reader.readexactly(self._expecting)
+        await saying
+        self.done.set()
+
+
+@KINDS
+async def test_five_megabytes_pass_both_ways_at_once(lab: Lab, kind: Kind) -> None:
+    """5 MB each way at the same time arrive byte by byte as they were sent, by SPDY and by WebSocket."""
+    talk = Talk(DOWN, expecting=BIG)
+    lab.lower.script = agreeing(talk, kind[1])
+    stream = await opened(lab, kind)
+    sending = asyncio.create_task(stream.send(UP))
+    heard = await within(stream.to_end())
+    await sending
+    await stream.close()
+    assert heard == DOWN
+    assert talk.heard == UP
+
+
+@KINDS
+async def test_the_first_bytes_of_either_side_are_kept(lab: Lab, kind: Kind) -> None:
+    """Bytes that come with the request's head or with the 101 are the beginning of the stream."""
+    lab.lower.script = agreeing(echo, kind[1], first=b"welcome ")
+    method, protocol, fields = kind
+    stream = await lab.connect(lab.pki.apiserver)
+    await stream.send(request(f"{method} {EXEC}", "Connection: Upgrade", f"Upgrade: {protocol}", *fields) + b"early ")
+    assert (await stream.head()).status == 101
+    await stream.send(b"late")
+    assert await within(stream.reader.readexactly(18)) == b"welcome early late"
+    await stream.close()
+
+
+@KINDS
+async def test_the_lower_is_asked_as_an_apiserver_wants_it(lab: Lab, kind: Kind) -> None:
+    """The lower sees its own pod, the apiserver's parameters, our credential, and the upgrade as the caller made it."""
+    lab.lower.script = agreeing(echo, kind[1])
+    method, protocol, fields = kind
+    stream = await opened(lab, kind)
+    await stream.close()
+    head = lab.lower.heads[0]
+    streams = "stdin=true&stdout=true&stderr=true&container=main"
+    path = f"/front/api/v1/namespaces/mapped/pods/web-0/exec?{streams}&command=sh&command=-c&command=the+secret+word"
+    assert head.first == f"{method} {path} HTTP/1.1"
+    sent = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+    assert dict(head.fields).items() >= {**sent, "upgrade": protocol, "connection": "Upgrade"}.items()
+    assert head.value("authorization") == f"Bearer {LOWER_TOKEN}"
+
+
+async def test_nothing_else_of_the_caller_reaches_the_lower(lab: Lab) -> None:
+    """Of the caller's headers and parameters, only those of the upgrade and of the exec go down."""
+    lab.lower.script = agreeing(echo)
+    extra = ("Authorization: Bearer mine", "Cookie: a=marker", "Impersonate-User: marker", "X-Other: marker")
+    first = f"POST {EXEC}&marker=1&container=marker&stdin=marker"
+    head, stream = await lab.upgrade(lab.pki.apiserver, first, "Upgrade: SPDY/3.1", *extra)
+    await stream.close()
+    assert head.status == 101
+    below = lab.lower.heads[0]
+    names = [name for name, _ in below.fields]
+    assert sorted(names) == ["authorization", "connection", "host", "upgrade", "user-agent"]
+    assert "marker" not in str(below)
+    assert "mine" not in str(below)
+
+
+async def test_the_answer_to_an_upgrade_is_the_lowers(lab: Lab) -> None:
+    """The caller is told the lower's protocol and accept key, and nothing else of its headers."""
+
+    async def script(_head: Head, stream: Stream) -> None:
+        fields = (
+            "Sec-WebSocket-Accept: xyz",
+            "Sec-WebSocket-Protocol: v5.channel.k8s.io",
+            "Audit-Id: 7",
+            "Date: today",
+        )
+        await stream.send(switching("websocket", *fields))
+
+    lab.lower.script = script
+    head, stream = await lab.upgrade(lab.pki.apiserver, f"GET {EXEC}", "Upgrade: websocket")
+    await stream.close()
+    assert sorted(head.fields) == [
+        ("connection", "Upgrade"),
+        ("sec-websocket-accept", "xyz"),
+        ("sec-websocket-protocol", "v5.channel.k8s.io"),
+        ("upgrade", "websocket"),
+    ]
+
+
+STATUS = b'{"kind":"Status","message":"container x is not valid"}'
+
+
+@pytest.mark.parametrize(
+    ("lowers", "ours", "message"),
+    [
+        (answering("400 Bad Request", STATUS), 400, b"lower-a: container x is not valid\n"),
+        (answering("401 Unauthorized", b"who"), 401, b"lower-a: who\n"),
+        (answering("403 Forbidden", b"no"), 403, b"lower-a: no\n"),
+        (answering("500 Internal Server Error"), 500, b"lower-a: Internal Server Error\n"),
+        (answering("200 OK", b"tunnel?"), 502, b"lower-a: exec of pod mapped/web-0: unexpected answer 200\n"),
+        (
+            answering("302 Found", b"", "Location: https://127.0.0.1:1/elsewhere"),
+            502,
+            b"lower-a: exec of pod mapped/web-0: answered with a redirect, which is not followed\n",
+        ),
+    ],
+)
+@KINDS
+async def test_what_is_no_101_is_never_tunnelled(
+    lab: Lab, kind: Kind, lowers: Script, ours: int, message: bytes
+) -> None:
+    """Any other answer is told as an error, once; what the caller sent behind its request does not go down."""
+    heard = b""
+
+    async def script(head: Head, stream: Stream) -> None:
+        nonlocal heard
+        await lowers(head, stream)
+        heard = await stream.to_end()
+
+    lab.lower.script = script
+    method, protocol, _ = kind
+    stream = await lab.connect(lab.pki.apiserver)
+    await stream.send(request(f"{method} {EXEC}", "Connection: Upgrade", f"Upgrade: {protocol}") + b"GET / smuggled")
+    head = await within(stream.head())
+    assert (head.status, await within(stream.to_end())) == (ours, message)
+    await stream.close()
+    await within(lab.lower.ended.wait())
+    assert heard == b""
+    assert len(lab.lower.heads) == 1
+
+
+async def nothing(_head: Head, _stream: Stream) -> None:
+    """Say nothing and hang up."""
+
+
+async def rubbish(_head: Head, stream: Stream) -> None:
+    """Answer with what is no HTTP."""
+    await stream.send(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
+
+
+async def silence(_head: Head, stream: Stream) -> None:
+    """Take the request and never answer."""
+    await stream.to_end()
+
+
+@pytest.mark.parametrize(("script", "status"), [(nothing, 502), (rubbish, 502), (silence, 504)])
+async def test_a_lower_that_does_not_answer_is_told(lab: Lab, script: Script, status: int) -> None:
+    """No answer, one that is none, or none in time is an error that names the lower and what was wanted."""
+    lab.lower.script = script
+    head, stream = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
+    body = await within(stream.to_end())
+    await stream.close()
+    assert head.status == status
+    assert body.startswith(b"lower-a: exec of pod mapped/web-0: ")
+
+
+async def test_a_lower_that_is_not_there_is_told(lab: Lab) -> None:
+    """A lower whose port nobody listens on, or that cannot say where it is, is 502."""
+    await lab.lower.close()
+    first = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
+    lab.cluster.failing = Unreachable("closed", cluster="lower-a")
+    second = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
+    for head, stream in (first, second):
+        assert head.status == 502
+        assert b"lower-a: exec of pod mapped/web-0" in await within(stream.to_end())
+        await stream.close()
+
+
+async def test_a_lower_of_another_authority_is_not_spoken_to(lab: Lab) -> None:
+    """When the lower's certificate does not verify, the error says so and our credential was not sent."""
+    tls = lab.pki.client_context(None)
+    endpoint = lab.cluster.endpoint()._replace(tls=tls, server_name="another.example")
+    lab.cluster._endpoint = endpoint
+    head, stream = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
+    body = await within(stream.to_end())
+    await stream.close()
+    assert head.status == 502
+    assert b"certificate verify failed" in body
+    assert lab.lower.heads == []
+
+
+@KINDS
+async def test_the_end_of_the_lower_ends_the_caller(lab: Lab, kind: Kind) -> None:
+    """When the lower closes, the caller has all that was sent, and then the end."""
+    lab.lower.script = agreeing(nothing, kind[1], first=b"goodbye")
+    stream = await opened(lab, kind)
+    assert await within(stream.to_end()) == b"goodbye"
+    await stream.close()
+
+
+async def test_the_end_of_the_caller_ends_the_lower(lab: Lab) -> None:
+    """When the caller closes, the lower gets all that was sent, and then the end."""
+    talk = Talk()
+    lab.lower.script = agreeing(talk)
+    stream = await opened(lab)
+    await stream.send(UP)
+    await stream.close()
+    await within(talk.done.wait())
+    assert talk.heard == UP
+
+
+@pytest.mark.parametrize("side", ["caller", "lower"])
+async def test_a_connection_that_breaks_ends_the_other(lab: Lab, side: str) -> None:
+    """A reset of either side ends the other, and the stream is not counted any more."""
+    breaking = asyncio.Event()
+
+    async def script(_head: Head, stream: Stream) -> None:
+        if side == "caller":
+            await stream.to_end()
+        else:
+            await breaking.wait()
+            reset(stream)
+
+    lab.lower.script = agreeing(script)
+    stream = await opened(lab)
+    assert lab.server.streams() == {NODE: 1}
+    breaking.set()
+    if side == "caller":
+        reset(stream)
+        await within(lab.lower.ended.wait())
+    else:
+        assert await within(stream.to_end()) == b""
+    await until(lambda: lab.server.streams() == {NODE: 0})
+    await stream.close()
+
+
+def reset(stream: Stream) -> None:
+    """Cut a connection as a crashed machine's kernel does."""
+    option = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+    stream.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
+    stream.writer.transport.abort()
+
+
+async def test_a_lower_that_stays_silent_does_not_hold_a_caller_that_left(lab: Lab) -> None:
+    """When the caller leaves before the lower has answered, the lower's connection ends too."""
+    asked = asyncio.Event()
+
+    async def script(_head: Head, stream: Stream) -> None:
+        asked.set()
+        await stream.to_end()
+
+    lab.lower.script = script
+    stream = await lab.connect(lab.pki.apiserver)
+    await stream.send(request(f"POST {EXEC}", "Connection: Upgrade", "Upgrade: SPDY/3.1"))
+    await within(asked.wait())
+    reset(stream)
+    await stream.close()
+    await within(lab.lower.ended.wait())
+
+
+async def test_a_slow_caller_gets_the_tail(lab: Lab) -> None:
+    """A caller that reads nothing for long after the lower has ended still gets every byte, for it is still there."""
+    content = DOWN[: 192 * 1024]
+
+    async def script(_head: Head, stream: Stream) -> None:
+        await stream.send(content)
+
+    lab.lower.script = agreeing(script)
+    caller = SlowCaller(lab, lab.pki.apiserver)
+    began = await asyncio.to_thread(caller.ask, f"POST {EXEC}", "Connection: Upgrade", "Upgrade: SPDY/3.1")
+    await within(lab.lower.ended.wait())
+    await asyncio.sleep(4 * QUICK.leaving)
+    heard = began + await asyncio.to_thread(caller.read)
+    assert heard.partition(b"\r\n\r\n")[2] == content
+
+
+async def test_back_pressure_holds_a_fast_lower(lab: Lab) -> None:
+    """While the caller does not read, the lower is held, not read into memory; it is let go when the caller goes."""
+    sent = 0
+
+    async def script(_head: Head, stream: Stream) -> None:
+        nonlocal sent
+        for _ in range(1000):
+            await stream.send(DOWN[: 256 * 1024])
+            sent += 256 * 1024
+
+    lab.lower.script = agreeing(script)
+    caller = SlowCaller(lab, lab.pki.apiserver)
+    await asyncio.to_thread(caller.ask, f"POST {EXEC}", "Connection: Upgrade", "Upgrade: SPDY/3.1")
+    held = -1
+    while held != sent:
+        held = sent
+        await asyncio.sleep(0.3)
+    assert sent < 50 * 1024 * 1024
+    caller.leave()
+    await within(lab.lower.ended.wait())
+
+
+async def test_back_pressure_holds_a_fast_caller(lab: Lab) -> None:
+    """While the lower does not read, the caller is held; what it sent goes down byte by byte when the lower goes on."""
+    reading = asyncio.Event()
+    content = UP * 8
+
+    async def script(_head: Head, stream: Stream) -> None:
+        stream.writer.transport.pause_reading()
+        await reading.wait()
+        stream.writer.transport.resume_reading()
+        assert await stream.reader.readexactly(len(content)) == content
+        await stream.send(b"all of it")
+
+    lab.lower.script = agreeing(script)
+    stream = await opened(lab)
+
+    async def pour() -> None:
+        for start in range(0, len(content), 65536):
+            await stream.send(content[start : start + 65536])
+
+    sending = asyncio.create_task(pour())
+    await asyncio.wait({sending}, timeout=3 * QUICK.leaving)
+    assert not sending.done()
+    reading.set()
+    assert await within(stream.to_end()) == b"all of it"
+    await sending
+    await stream.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "subresource"),
+    [
+        ("/attach/shop/web/main?output=1", "attach?stdout=true&container=main"),
+        ("/portForward/shop/web", "portforward"),
+        ("/portForward/shop/web?port=80", "portforward?ports=80"),
+    ],
+)
+@KINDS
+async def test_attach_and_port_forward_are_spliced_alike(lab: Lab, kind: Kind, path: str, subresource: str) -> None:
+    """The routes attach and portForward are the same splice to their own subresources."""
+    lab.lower.script = agreeing(echo, kind[1])
+    stream = await opened(lab, kind, path)
+    await stream.send(UP[:100_000])
+    assert await within(stream.reader.readexactly(100_000)) == UP[:100_000]
+    await stream.close()
+    assert lab.lower.heads[0].first.split()[1] == f"/front/api/v1/namespaces/mapped/pods/web-0/{subresource}"
+
+
+async def test_an_exec_is_noted_without_its_words(lab: Lab) -> None:
+    """One line says who ran how many words where; the words themselves are nowhere in the log."""
+    lab.lower.script = agreeing(nothing)
+    await (await opened(lab)).close()
+    place = {"namespace": "shop", "pod": "web", "container": "main"}
+    who = {"user": "kube-apiserver", "node": NODE, "lower": "lower-a"}
+    assert lab.log.entries == [("exec", {**who, **place, "command_words": 3})]
+    assert "secret" not in str(lab.log.entries)

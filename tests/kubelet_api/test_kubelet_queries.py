@@ -1,0 +1,207 @@
+"""The kubelet's query parameters become the apiserver's, and nothing else passes."""
+
+from urllib.parse import parse_qsl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensile.kubelet.queries import attach_query, exec_query, log_query, port_query
+from tensile.kubelet.refusal import Refused
+from tensile.kubelet.routes import Query
+
+STREAMS = (("input", "1"), ("output", "1"), ("error", "1"))
+
+
+def pairs(query: str) -> list[tuple[str, str]]:
+    """Decode a query."""
+    return parse_qsl(query, keep_blank_values=True, errors="surrogateescape")
+
+
+def test_exec_translates_streams_and_keeps_the_command() -> None:
+    """input, output and error become stdin, stdout and stderr; the command's words keep their order and their bytes."""
+    query = (*STREAMS, ("command", "sh"), ("command", "-c"), ("command", "echo a&b=c +\udcff"), ("command", ""))
+    assert pairs(exec_query(query, "main")) == [
+        ("stdin", "true"),
+        ("stdout", "true"),
+        ("stderr", "true"),
+        ("container", "main"),
+        ("command", "sh"),
+        ("command", "-c"),
+        ("command", "echo a&b=c +\udcff"),
+        ("command", ""),
+    ]
+
+
+def test_a_terminal_has_no_stderr() -> None:
+    """With tty, stderr is not asked for, as the kubelet does."""
+    asked = dict(pairs(attach_query((*STREAMS, ("tty", "1")), "main")))
+    assert asked == {"stdin": "true", "stdout": "true", "tty": "true", "container": "main"}
+
+
+@pytest.mark.parametrize(
+    "given_streams", [(), (("tty", "1"),), (("input", "0"),), (("output", "true"),), (("stdin", "1"),)]
+)
+def test_no_stream_is_refused(given_streams: Query) -> None:
+    """An exec or attach without a stream of the kubelet's names set to 1 is 400."""
+    for translate in (exec_query, attach_query):
+        with pytest.raises(Refused) as refused:
+            translate((*given_streams, ("command", "id")), "main")
+        assert refused.value.status == 400
+
+
+def test_tty_with_stderr_alone_is_refused() -> None:
+    """A terminal whose only other stream is stderr has none left, and is 400."""
+    with pytest.raises(Refused):
+        attach_query((("error", "1"), ("tty", "1")), "main")
+
+
+def test_exec_without_a_command_is_refused() -> None:
+    """An exec without a command is 400 and says so."""
+    with pytest.raises(Refused, match="command") as refused:
+        exec_query(STREAMS, "main")
+    assert refused.value.status == 400
+
+
+def test_attach_takes_no_command() -> None:
+    """A command given to attach does not pass."""
+    assert "command" not in attach_query((*STREAMS, ("command", "id")), "main")
+
+
+@pytest.mark.parametrize(
+    ("given_ports", "expected"),
+    [
+        ((), []),
+        ((("port", "80"),), [("ports", "80")]),
+        ((("port", "80,443"),), [("ports", "80"), ("ports", "443")]),
+        ((("port", "80"), ("port", "65535"), ("x", "y")), [("ports", "80"), ("ports", "65535")]),
+    ],
+)
+def test_ports_are_passed_on(given_ports: Query, expected: list[tuple[str, str]]) -> None:
+    """Ports come repeated or with commas, and go down one by one."""
+    assert pairs(port_query(given_ports)) == expected
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "", "http", "80,", "1e3", "\u0665"])
+def test_bad_ports_are_refused(port: str) -> None:
+    """A port that is none is 400."""
+    with pytest.raises(Refused, match="port") as refused:
+        port_query((("port", port),))
+    assert refused.value.status == 400
+
+
+def test_all_log_options_are_passed_on() -> None:
+    """Each option of kubectl logs reaches the lower under its name."""
+    query = (
+        ("follow", "true"),
+        ("previous", "true"),
+        ("timestamps", "true"),
+        ("sinceSeconds", "30"),
+        ("tailLines", "0"),
+        ("limitBytes", "1"),
+        ("stream", "Stderr"),
+    )
+    assert pairs(log_query(query, "main")) == [("container", "main"), *query]
+
+
+@pytest.mark.parametrize(
+    "since", ["2024-01-31T12:00:00Z", "2024-01-31T12:00:00.123456789+02:00", "2024-01-31t12:00:00z"]
+)
+def test_since_time_is_passed_on(since: str) -> None:
+    """A time in RFC 3339 passes as it is, its plus sign included."""
+    assert pairs(log_query((("sinceTime", since),), "c")) == [("container", "c"), ("sinceTime", since)]
+
+
+@pytest.mark.parametrize(
+    ("value", "read"), [("1", "true"), ("", "true"), ("yes", "true"), ("False", "false"), ("0", "false")]
+)
+def test_truth_is_read_as_kubernetes_reads_it(value: str, read: str) -> None:
+    """Only "false" and "0" are false."""
+    assert ("follow", read) in pairs(log_query((("follow", value),), "c"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sinceSeconds", "0"),
+        ("sinceSeconds", "-5"),
+        ("sinceSeconds", "soon"),
+        ("sinceSeconds", "9223372036854775808"),
+        ("sinceSeconds", "1" * 5000),
+        ("tailLines", "-1"),
+        ("tailLines", ""),
+        ("tailLines", "1.5"),
+        ("tailLines", "\u0661"),
+        ("limitBytes", "0"),
+        ("limitBytes", "1k"),
+        ("sinceTime", "yesterday"),
+        ("sinceTime", "2024-01-31"),
+        ("sinceTime", "2024-01-31T12:00:00Z\nx"),
+        ("stream", "stdout"),
+    ],
+)
+def test_bad_log_options_are_refused(key: str, value: str) -> None:
+    """What Kubernetes would not take is 400, with the name of the option."""
+    with pytest.raises(Refused, match=key) as refused:
+        log_query(((key, value),), "main")
+    assert refused.value.status == 400
+
+
+def test_two_beginnings_are_refused() -> None:
+    """The options sinceSeconds and sinceTime together are 400, as in Kubernetes."""
+    with pytest.raises(Refused):
+        log_query((("sinceSeconds", "1"), ("sinceTime", "2024-01-31T12:00:00Z")), "main")
+
+
+def test_the_default_stream_is_left_out() -> None:
+    """stream=All is not passed on: an apiserver without that feature would refuse it."""
+    assert pairs(log_query((("stream", "All"),), "main")) == [("container", "main")]
+
+
+def test_the_first_of_repeated_options_counts() -> None:
+    """A repeated option counts by its first value, and the container is never the query's."""
+    query = (("tailLines", "1"), ("tailLines", "2"), ("container", "other"))
+    assert pairs(log_query(query, "main")) == [("container", "main"), ("tailLines", "1")]
+
+
+KNOWN = {
+    "container",
+    "follow",
+    "previous",
+    "timestamps",
+    "sinceSeconds",
+    "sinceTime",
+    "tailLines",
+    "limitBytes",
+    "stream",
+}
+NAMES = st.sampled_from(sorted(KNOWN)) | st.text(max_size=8)
+
+
+@given(st.lists(st.tuples(NAMES, st.text(max_size=8)), max_size=6))
+def test_only_known_log_options_pass(query: list[tuple[str, str]]) -> None:
+    """Whatever is asked, only known keys go down, once each, for the container of the path, in plain ASCII."""
+    try:
+        made = log_query(tuple(query), "main")
+    except Refused:
+        return
+    keys = [key for key, _ in pairs(made)]
+    assert set(keys) <= KNOWN
+    assert len(set(keys)) == len(keys)
+    assert ("container", "main") in pairs(made)
+    assert made.isascii()
+    assert made.isprintable()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["input", "command", "tty", "container", "stdin", "x"]), st.text(max_size=8)),
+        max_size=6,
+    )
+)
+def test_only_known_exec_options_pass(query: list[tuple[str, str]]) -> None:
+    """Whatever is asked, an exec goes down with known keys, the path's container and all words of the command."""
+    made = pairs(exec_query((("output", "1"), *query, ("command", "last")), "main"))
+    assert {key for key, _ in made} <= {"stdin", "stdout", "tty", "container", "command"}
+    assert [value for key, value in made if key == "container"] == ["main"]
+    assert [v for k, v in made if k == "command"] == [*(v for k, v in query if k == "command"), "last"]

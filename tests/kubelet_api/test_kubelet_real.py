@@ -1,0 +1,268 @@
+"""kubectl logs and exec through a real upper apiserver, our server, and a real lower apiserver."""
+
+import asyncio
+import hashlib
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from kubelet_lab import NamedPods, Notes, Stream, leak_watch, request, until
+from kubelet_pki import Authority, Identity, load
+from kubelet_twins import CONTAINER, LOWER, POD, SPDY, WEBSOCKET, Twins, digest
+
+from tensile.kube.access import from_kubeconfig
+from tensile.kube.client import HttpCluster
+from tensile.kubelet.authentication import Authenticator
+from tensile.kubelet.authority import ClientAuthority
+from tensile.kubelet.authorization import Authorizer
+from tensile.kubelet.certs import Serving, ServingFiles
+from tensile.kubelet.server import KubeletServer
+from tensile.kubelet.service import Gate
+from tensile.kubelet.target import Target
+from tensile.objects import CONFIG_MAP, UPPER, Ref
+
+if TYPE_CHECKING:
+    from tensile.sandbox.environment import Sandbox
+
+pytestmark = pytest.mark.real
+
+PATIENCE = 60.0
+BIG = 100 * 1024 * 1024
+WAYS = pytest.mark.parametrize(
+    ("pod", "speaks"),
+    [(WEBSOCKET, WEBSOCKET), (SPDY, WEBSOCKET), (WEBSOCKET, SPDY), (SPDY, SPDY)],
+    ids=["websocket-to-us", "websocket-turned-spdy", "spdy-past-websocket-node", "spdy-to-us"],
+)
+AUTHORITIES = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
+
+
+@pytest.fixture(scope="module")
+def twins(sandbox: "Sandbox") -> Iterator[Twins]:
+    """Two upper pods and their twin below."""
+    made = Twins(sandbox)
+    made.create()
+    yield made
+    made.delete()
+
+
+@pytest.fixture
+async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
+    """The kubelet API of both nodes, wired as the engine wires it; no task and no descriptor may be left of it."""
+    async with leak_watch():
+        upper = HttpCluster(UPPER, await from_kubeconfig(twins.directory / "upper.kubeconfig"))
+        lower = HttpCluster(LOWER, await from_kubeconfig(twins.directory / f"{LOWER}.kubeconfig"))
+
+        async def authority() -> str:
+            return str(orjson.loads(await upper.read(AUTHORITIES))["data"]["client-ca-file"])
+
+        log = Notes()
+        files = ServingFiles(twins.directory / "kubelet.crt", twins.directory / "kubelet.key")
+        serving = Serving(log, "127.0.0.1", files)
+        reviews = Authenticator(upper, log), Authorizer(upper, log)
+        running = KubeletServer(Gate(serving, ClientAuthority(log, source=authority), *reviews), log)
+        for kind, node in twins.nodes.items():
+            target = Target(lower, twins.namespace, POD)
+            await running.start(node, "127.0.0.1", twins.ports[kind], NamedPods({(twins.namespace, kind): target}))
+        yield running
+        await running.close()
+        await upper.close()
+        await lower.close()
+
+
+@WAYS
+async def test_exec_gives_output_errors_and_exit_code(
+    twins: Twins, server: KubeletServer, pod: str, speaks: str
+) -> None:
+    """Standard output, standard error and an exit code other than 0 come back to kubectl, by every protocol."""
+    done = await twins.run("exec", pod, "--", "sh", "-c", "echo out; echo err >&2; exit 3", speaks=speaks)
+    assert (done.code, done.out) == (3, b"out\n")
+    assert done.err.splitlines()[0] == "err"
+    assert "exit code 3" in done.err
+
+
+@WAYS
+async def test_exec_carries_standard_input(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
+    """What is piped in comes out of the command, to its end."""
+    content = b"".join(b"line %d\n" % number for number in range(50_000))
+    done = await twins.run("exec", "-i", pod, "--", "cat", speaks=speaks, stdin=content)
+    assert done.code == 0, done.err
+    assert done.out == content
+
+
+@WAYS
+async def test_a_hundred_megabytes_are_exact(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
+    """100 MB of output arrive byte by byte as the command made them."""
+    command = f"seq 1 20000000 | head -c {BIG}"
+    expected = hashlib.sha256("".join(f"{n}\n" for n in range(1, 13_000_000)).encode()[:BIG]).hexdigest()
+    process = await twins.start("exec", pod, "--", "sh", "-c", command, speaks=speaks)
+    assert process.stdin
+    assert process.stdout
+    process.stdin.close()
+    async with asyncio.timeout(PATIENCE):
+        assert await digest(process.stdout) == (BIG, expected)
+    assert await process.wait() == 0
+    await process.communicate()
+
+
+async def test_a_command_that_is_not_there_is_said(twins: Twins, server: KubeletServer) -> None:
+    """A command that cannot be run is an error for kubectl, as against the lower directly."""
+    through = await twins.run("exec", WEBSOCKET, "--", "/no/such/command")
+    direct = await twins.run("exec", POD, "--", "/no/such/command", cluster=LOWER)
+    assert through.code == direct.code != 0
+    assert "/no/such/command" in through.err
+
+
+def write_log(twins: Twins, lines: int) -> None:
+    """Write a log whose lines are a minute apart, the last one a minute old."""
+    now = datetime.now(UTC)
+    stamps = ((now - timedelta(minutes=lines - number)).isoformat().replace("+00:00", "Z") for number in range(lines))
+    twins.logs.parent.mkdir(parents=True, exist_ok=True)
+    twins.logs.write_text("".join(f"{stamp} stdout F line {number}\n" for number, stamp in enumerate(stamps)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "lines"),
+    [
+        ([], 200),
+        (["--tail=5"], 5),
+        (["--tail=0"], 0),
+        (["--since=30m30s"], 30),
+        (["--timestamps"], 200),
+        (["--timestamps", "--tail=3", f"--container={CONTAINER}"], 3),
+        (["--limit-bytes=14"], 2),
+    ],
+)
+async def test_logs_take_every_flag(twins: Twins, server: KubeletServer, flags: list[str], lines: int) -> None:
+    """Each flag of kubectl logs gives what it gives against the lower directly."""
+    write_log(twins, 200)
+    through = await twins.run("logs", WEBSOCKET, *flags)
+    direct = await twins.run("logs", POD, *flags, cluster=LOWER)
+    assert through == direct
+    assert (through.code, through.out.count(b"\n")) == (0, lines)
+
+
+async def test_logs_since_a_time(twins: Twins, server: KubeletServer) -> None:
+    """--since-time gives the lines from that time on."""
+    write_log(twins, 200)
+    since = (datetime.now(UTC) - timedelta(minutes=10, seconds=30)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    through = await twins.run("logs", SPDY, f"--since-time={since}")
+    assert through.out == b"".join(b"line %d\n" % number for number in range(190, 200))
+
+
+async def test_logs_follow(twins: Twins, server: KubeletServer) -> None:
+    """With -f each line arrives before the next is written, and when kubectl goes the stream ends everywhere."""
+    write_log(twins, 1)
+    process = await twins.start("logs", "-f", WEBSOCKET)
+    assert process.stdout
+    async with asyncio.timeout(PATIENCE):
+        assert await process.stdout.readline() == b"line 0\n"
+        for number in range(1, 6):
+            with twins.logs.open("a") as log:
+                log.write(f"{datetime.now(UTC).isoformat().replace('+00:00', 'Z')} stdout F line {number}\n")
+            assert await process.stdout.readline() == b"line %d\n" % number
+        assert server.streams()[twins.nodes[WEBSOCKET]] == 1
+        process.kill()
+        await process.communicate()
+        await until(lambda: set(server.streams().values()) == {0})
+
+
+async def test_an_unknown_pod_is_not_found(twins: Twins, server: KubeletServer) -> None:
+    """A pod that is on the node above but has no twin of ours is an error that says so, and nothing goes down."""
+    before = twins.requests_below()
+    await server.start(twins.nodes[SPDY], "127.0.0.1", twins.ports[SPDY], NamedPods())
+    logs = await twins.run("logs", SPDY)
+    done = await twins.run("exec", SPDY, "--", "id")
+    assert (logs.code, done.code) == (1, 1)
+    assert "NotFound" in logs.err
+    assert "does not run through node" in done.err
+    assert twins.requests_below() == before
+
+
+@pytest.mark.parametrize("speaks", [WEBSOCKET, SPDY])
+async def test_port_forward_reaches_the_twin(twins: Twins, server: KubeletServer, speaks: str) -> None:
+    """A kubectl port-forward through the upper carries bytes both ways."""
+
+    async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.readline()).upper())
+        writer.close()
+        await writer.wait_closed()
+
+    listening = await asyncio.start_server(shout, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    process = await twins.start("port-forward", f"pod/{speaks}", f":{port}", speaks=speaks)
+    assert process.stdout
+    async with asyncio.timeout(PATIENCE):
+        first = (await process.stdout.readline()).decode()
+        near = int(first.split("127.0.0.1:")[1].split()[0])
+        stream = Stream(*await asyncio.open_connection("127.0.0.1", near))
+        await stream.send(b"hello\n")
+        assert await stream.to_end() == b"HELLO\n"
+    await stream.close()
+    process.kill()
+    await process.communicate()
+    listening.close()
+    await listening.wait_closed()
+
+
+def client(twins: Twins, identity: Identity | None) -> ssl.SSLContext:
+    """Make the TLS of somebody who calls a node directly."""
+    context = ssl.create_default_context(cafile=str(twins.directory / "upper" / "pki" / "ca.crt"))
+    if identity is not None:
+        load(context, identity)
+    return context
+
+
+async def status(twins: Twins, tls: ssl.SSLContext, first: str, *fields: str) -> int:
+    """Ask a node directly; give the status, 0 when TLS already failed."""
+    try:
+        connection = await asyncio.open_connection("127.0.0.1", twins.ports[SPDY], ssl=tls)
+    except OSError:
+        return 0
+    stream = Stream(*connection)
+    try:
+        await stream.send(request(first, *fields))
+        return (await stream.head()).status
+    except (OSError, asyncio.IncompleteReadError):
+        return 0
+    finally:
+        await stream.close()
+
+
+async def test_strangers_reach_nothing(twins: Twins, server: KubeletServer) -> None:
+    """Without certificate or token 401, without rights 403, of another authority not even TLS; nothing goes below."""
+    before = twins.requests_below()
+    token = twins.must("upper", "-n", twins.namespace, "create", "token", "default").strip()
+    logs = f"GET /containerLogs/{twins.namespace}/{SPDY}/{CONTAINER}"
+    run = f"POST /exec/{twins.namespace}/{SPDY}/{CONTAINER}?output=1&command=id"
+    upgrade = ("Connection: Upgrade", "Upgrade: SPDY/3.1")
+    foreign = Authority("strangers").issue("kube-apiserver-kubelet-client", ("system:masters",))
+    for first in (logs, run, "GET /pods", "GET /nothing"):
+        assert await status(twins, client(twins, None), first, *upgrade) == 401
+        assert await status(twins, client(twins, None), first, "Authorization: Bearer x.y.z", *upgrade) == 401
+        assert await status(twins, client(twins, None), first, f"Authorization: Bearer {token}", *upgrade) == 403
+        assert await status(twins, client(twins, foreign), first, *upgrade) == 0
+    assert twins.requests_below() == before
+
+
+async def test_rights_come_from_the_uppers_rbac(twins: Twins, server: KubeletServer) -> None:
+    """A service account that may get pods and logs of nodes reads, and still runs nothing."""
+    name = twins.namespace
+    verbs, resources = "--verb=get", "--resource=nodes/proxy,nodes/pods"
+    twins.must("upper", "create", "clusterrole", name, verbs, resources)
+    account = f"--serviceaccount={name}:default"
+    twins.must("upper", "create", "clusterrolebinding", name, f"--clusterrole={name}", account)
+    token = twins.must("upper", "-n", name, "create", "token", "default").strip()
+    bearer = f"Authorization: Bearer {token}"
+    run = f"/exec/{name}/{SPDY}/{CONTAINER}?output=1&command=id"
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket")
+    try:
+        assert await status(twins, client(twins, None), "GET /pods", bearer) == 200
+        assert await status(twins, client(twins, None), f"GET /containerLogs/{name}/{SPDY}/{CONTAINER}", bearer) == 200
+        assert await status(twins, client(twins, None), f"GET {run}", bearer, *upgrade) == 403
+        assert await status(twins, client(twins, None), f"POST {run}", bearer, *upgrade) == 403
+    finally:
+        twins.must("upper", "delete", "clusterrolebinding", name)
+        twins.must("upper", "delete", "clusterrole", name)

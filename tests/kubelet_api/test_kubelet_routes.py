@@ -1,0 +1,170 @@
+"""What a path means and which rights it takes, as tables."""
+
+from string import printable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensile.kubelet import routes
+from tensile.kubelet.refusal import Refused
+from tensile.kubelet.routes import Access, Place, accesses, place, understand
+
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "HEAD": ""}
+SUBRESOURCES = {
+    "/stats/summary": ["stats"],
+    "/metrics": ["metrics"],
+    "/metrics/resource": ["metrics"],
+    "/metrics/cadvisor": ["metrics"],
+    "/logs/": ["log"],
+    "/logs/syslog": ["log"],
+    "/checkpoint/a/b/c": ["checkpoint"],
+    "/statusz": ["statusz"],
+    "/flagz": ["configz"],
+    "/pods": ["pods", "proxy"],
+    "/runningpods/": ["pods", "proxy"],
+    "/healthz": ["healthz", "proxy"],
+    "/healthz/log": ["healthz", "proxy"],
+    "/configz": ["configz", "proxy"],
+    "/containerLogs/a/b/c": ["proxy"],
+    "/debug/pprof/": ["proxy"],
+    "/": ["proxy"],
+    "/podsecurity": ["proxy"],
+    "/unknown": ["proxy"],
+}
+
+
+@pytest.mark.parametrize("method", VERBS)
+@pytest.mark.parametrize("path", SUBRESOURCES)
+def test_rights_are_the_kubelets(method: str, path: str) -> None:
+    """Each route takes the verb of its method on the subresources that the kubelet asks for, in that order."""
+    expected = tuple(Access(VERBS[method], each) for each in SUBRESOURCES[path])
+    assert accesses(understand(method, path)) == expected
+
+
+@pytest.mark.parametrize("method", VERBS)
+@pytest.mark.parametrize("area", ["exec", "attach", "portForward", "run"])
+def test_running_commands_is_always_create(method: str, area: str) -> None:
+    """exec, attach, run and portForward take `create` on proxy, whatever the HTTP method."""
+    assert accesses(understand(method, f"/{area}/ns/pod/c")) == (Access("create", "proxy"),)
+
+
+@pytest.mark.parametrize("path", routes.ROUTES)
+def test_every_route_has_stated_rights(path: str) -> None:
+    """No route is served whose rights this file does not state."""
+    stated = {each.split("/")[1] for each in SUBRESOURCES} | {"exec", "attach", "portForward"}
+    assert path in stated
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/containerLogs/shop/web/main", Place("shop", "web", "main")),
+        ("GET", "/exec/shop/web.v1/main", Place("shop", "web.v1", "main")),
+        ("POST", "/exec/shop/web/main/", Place("shop", "web", "main")),
+        ("POST", "/attach/s/w/m", Place("s", "w", "m")),
+        ("POST", "/portForward/shop/web", Place("shop", "web")),
+        ("GET", "/portForward/shop/web", Place("shop", "web")),
+        ("GET", "/healthz", Place()),
+        ("GET", "/pods", Place()),
+        ("GET", "/pods/", Place()),
+        ("GET", "/runningpods/", Place()),
+        ("GET", "/containerLogs/shop/w%65b/main", Place("shop", "web", "main")),
+    ],
+)
+def test_routes_name_their_pod(method: str, path: str, expected: Place) -> None:
+    """A route that is served names namespace, pod and container by its segments, decoded once."""
+    assert place(understand(method, path)) == expected
+
+
+BAD_PATHS = [
+    "",
+    "/",
+    "//",
+    "*",
+    "exec/shop/web/main",
+    "https://node/exec/shop/web/main",
+    "/exec",
+    "/exec/shop/web",
+    "/exec/shop/web/main/more",
+    "/exec//web/main",
+    "//exec/shop/web/main",
+    "/exec/shop/web//",
+    "/exec/shop/../main",
+    "/exec/./web/main",
+    "/exec/shop/%2e%2e/main",
+    "/exec/shop/web%2fmain/main",
+    "/exec/shop/web%252fmain/main",
+    "/exec%2fshop/web/main",
+    "/exec/shop/web%00/main",
+    "/exec/shop/web%0a/main",
+    "/exec/shop/web%0d%0aHost:x/main",
+    "/exec/shop/Web/main",
+    "/exec/shop/web_1/main",
+    "/exec/-shop/web/main",
+    "/exec/shop-/web/main",
+    "/exec/shop.x/web/main",
+    "/exec/shop/web/main.x",
+    "/exec/" + "s" * 64 + "/web/main",
+    "/exec/shop/" + "w" * 254 + "/main",
+    "/exec/shop/web/" + "m" * 64,
+    "/exec/shop/w%C3%A9b/main",
+    "/exec/shop/w%FFb/main",
+    "/EXEC/shop/web/main",
+    "/run/shop/web/main",
+    "/logs/syslog",
+    "/portForward/shop/web/main",
+    "/pods/web",
+    "/healthz/ping",
+    "/%70ods%2f",
+    "/stats/summary",
+]
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
+def test_odd_paths_are_not_found(path: str) -> None:
+    """A path that is no route, or names what no Kubernetes object can be called, is 404."""
+    with pytest.raises(Refused) as refused:
+        place(understand("GET", path))
+    assert refused.value.status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/containerLogs/shop/web/main"),
+        ("HEAD", "/containerLogs/shop/web/main"),
+        ("PUT", "/exec/shop/web/main"),
+        ("DELETE", "/exec/shop/web/main"),
+        ("PATCH", "/attach/shop/web/main"),
+        ("DELETE", "/portForward/shop/web"),
+        ("POST", "/healthz"),
+        ("POST", "/pods"),
+        ("DELETE", "/runningpods/"),
+        ("get", "/pods"),
+    ],
+)
+def test_other_methods_are_not_allowed(method: str, path: str) -> None:
+    """A route with a method that it does not have is 405, and the message names those it has."""
+    with pytest.raises(Refused) as refused:
+        place(understand(method, path))
+    assert refused.value.status == 405
+    assert "GET" in str(refused.value)
+
+
+@given(st.text(printable + "\x00\x7fäß", max_size=60), st.sampled_from(sorted(VERBS)))
+def test_no_path_breaks_the_reading(path: str, method: str) -> None:
+    """Whatever the target, it is understood without an error, has rights, and is a clean place or refused."""
+    call = understand(method, path)
+    assert accesses(call)
+    try:
+        found = place(call)
+    except Refused:
+        return
+    assert all(set(part) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-") for part in found)
+
+
+def test_the_query_is_kept_in_order() -> None:
+    """Query values keep their order, repeat, may be empty, and survive bytes that are no UTF-8."""
+    call = understand("GET", "/exec/a/b/c?command=sh&command=&command=%FFx&input=1")
+    assert call.query == (("command", "sh"), ("command", ""), ("command", "\udcffx"), ("input", "1"))

@@ -1,0 +1,364 @@
+"""Listeners come, move and go; what is open elsewhere is not touched, and nothing is left behind."""
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kubelet_lab import (
+    NODE,
+    PATIENCE,
+    QUICK,
+    Head,
+    Lab,
+    NamedPods,
+    Notes,
+    Stream,
+    Upper,
+    answering,
+    leak_watch,
+    request,
+    switching,
+    until,
+)
+from kubelet_pki import Pki
+
+from tensile.errors import TensileError
+from tensile.kubelet.authentication import Authenticator
+from tensile.kubelet.authority import ClientAuthority
+from tensile.kubelet.authorization import Authorizer
+from tensile.kubelet.certs import Pair, Serving, ServingFiles, tls_context
+from tensile.kubelet.listener import open_port
+from tensile.kubelet.presence import Departed, while_present
+from tensile.kubelet.server import KubeletServer
+from tensile.kubelet.service import Gate
+from tensile.kubelet.target import Target
+from tensile.kubelet.wire import Wire, accept
+
+OTHER = "virtual-b"
+LOGS = "GET /containerLogs/shop/web/main"
+EXEC = "POST /exec/shop/web/main?output=1&input=1&command=cat"
+
+
+async def echo(_head: Head, stream: Stream) -> None:
+    """Agree to an upgrade and send back what comes."""
+    await stream.send(switching("SPDY/3.1"))
+    while data := await stream.reader.read(65536):
+        await stream.send(data)
+
+
+async def streaming(lab: Lab) -> Stream:
+    """Open an exec that echoes."""
+    lab.lower.script = echo
+    head, stream = await lab.upgrade(lab.pki.apiserver, EXEC, "Upgrade: SPDY/3.1")
+    assert head.status == 101
+    return stream
+
+
+async def alive(stream: Stream) -> bool:
+    """Say whether a stream still carries bytes both ways."""
+    await stream.send(b"ping")
+    async with asyncio.timeout(PATIENCE):
+        return await stream.reader.readexactly(4) == b"ping"
+
+
+async def ended(stream: Stream) -> bool:
+    """Say whether a stream has ended, and close this side of it."""
+    async with asyncio.timeout(PATIENCE):
+        rest = await stream.to_end()
+    await stream.close()
+    return rest == b""
+
+
+async def test_other_listeners_do_not_disturb_a_stream(lab: Lab) -> None:
+    """A stream goes on while other nodes are started, served, moved and stopped."""
+    stream = await streaming(lab)
+    await lab.server.start(OTHER, "127.0.0.1", 0, lab.pods)
+    assert await alive(stream)
+    assert (await lab.ask(None, LOGS, node=OTHER)).status == 401
+    await lab.server.start(OTHER, "127.0.0.1", spare_port(), lab.pods)
+    assert await alive(stream)
+    await lab.server.stop(OTHER)
+    assert await alive(stream)
+    assert lab.server.streams() == {NODE: 1}
+    await stream.close()
+
+
+async def test_a_listener_that_moves_keeps_its_streams(lab: Lab) -> None:
+    """A node that gets another port is served there and no more on the old one; its open streams go on."""
+    stream = await streaming(lab)
+    old, new = lab.server.port(NODE), spare_port()
+    await lab.server.start(NODE, "127.0.0.1", new, lab.pods)
+    assert await alive(stream)
+    assert lab.server.port(NODE) == new
+    assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", old)
+    await stream.close()
+
+
+async def test_starting_again_alters_only_the_pods(lab: Lab) -> None:
+    """A node started again on its port answers for the new pods, and its streams go on."""
+    stream = await streaming(lab)
+    port = lab.server.port(NODE)
+    await lab.server.start(NODE, "127.0.0.1", 0, NamedPods())
+    assert lab.server.port(NODE) == port
+    assert (await lab.ask(lab.pki.apiserver, LOGS)).status == 404
+    assert await alive(stream)
+    await stream.close()
+
+
+async def test_a_stopped_node_ends_its_streams(lab: Lab) -> None:
+    """A node that is stopped refuses connections, and its streams end on both sides."""
+    stream, port = await streaming(lab), lab.server.port(NODE)
+    await lab.server.stop(NODE)
+    assert await ended(stream)
+    async with asyncio.timeout(PATIENCE):
+        await lab.lower.ended.wait()
+    assert lab.server.streams() == {}
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_stopping_what_was_never_started_is_nothing(lab: Lab) -> None:
+    """Stopping an unknown node, or twice, changes nothing."""
+    await lab.server.stop(OTHER)
+    await lab.server.stop(NODE)
+    await lab.server.stop(NODE)
+    assert lab.server.streams() == {}
+
+
+async def test_close_ends_connections_in_every_state(lab: Lab) -> None:
+    """Closing the server ends those that shake hands, that have said nothing, that wait and that stream."""
+    asked = asyncio.Event()
+
+    async def silent(_head: Head, stream: Stream) -> None:
+        asked.set()
+        await stream.to_end()
+
+    stream = await streaming(lab)
+    lab.lower.script = silent
+    waiting = await lab.connect(lab.pki.apiserver)
+    await waiting.send(request(LOGS))
+    await asked.wait()
+    mute = await lab.connect(lab.pki.apiserver)
+    raw = Stream(*await asyncio.open_connection("127.0.0.1", lab.server.port(NODE)))
+    await lab.server.close()
+    assert [await ended(each) for each in (stream, waiting, mute, raw)] == [True] * 4
+
+
+async def test_a_port_that_is_taken_is_said(lab: Lab) -> None:
+    """A port that somebody has is an error with port, node and fields; what was served stays served."""
+    port = lab.server.port(NODE)
+    with pytest.raises(TensileError, match=f"port {port} ") as error:
+        await lab.server.start(OTHER, "127.0.0.1", port, lab.pods)
+    assert all(word in str(error.value) for word in (OTHER, "taken", "kubelet.port", "node.kubeletPort"))
+    assert lab.server.streams() == {NODE: 0}
+    assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
+
+
+async def test_a_move_to_a_taken_port_changes_nothing(lab: Lab) -> None:
+    """When the new port cannot be had, the node stays on its old one with its old pods."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(TensileError, match="taken"):
+        await lab.server.start(NODE, "127.0.0.1", taken.getsockname()[1], NamedPods())
+    lab.lower.script = answering("200 OK", b"x")
+    assert (await lab.ask(lab.pki.apiserver, LOGS)).status == 200
+
+
+def test_an_address_that_is_not_ours_is_said() -> None:
+    """An address that this machine does not have is an error that names kubelet.bind."""
+    with pytest.raises(TensileError, match=r"kubelet\.bind"):
+        open_port(NODE, "192.0.2.1", 0)
+
+
+def has_ipv6() -> bool:
+    """Say whether this machine has an IPv6 loopback."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+@pytest.mark.parametrize(
+    ("bind", "to"),
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        pytest.param("::1", "::1", marks=IPV6),
+        pytest.param("::", "::1", marks=IPV6),
+        pytest.param("::", "127.0.0.1", marks=IPV6),
+    ],
+)
+def test_addresses_of_both_families(bind: str, to: str) -> None:
+    """IPv4 and IPv6 addresses can be listened on, and :: means both."""
+    listening = open_port(NODE, bind, 0)
+    with listening, socket.create_connection((to, listening.getsockname()[1])) as connection:
+        assert connection.getpeername()[1] == listening.getsockname()[1]
+
+
+async def test_bad_certificate_files_refuse_the_start(tmp_path: Path) -> None:
+    """A server whose certificate cannot be read does not start a node, and says which file."""
+    log, upper = Notes(), Upper()
+    serving = Serving(log, "127.0.0.1", ServingFiles(tmp_path / "a.crt", tmp_path / "a.key"))
+    gate = Gate(serving, ClientAuthority(log), Authenticator(upper, log), Authorizer(upper, log))
+    server = KubeletServer(gate, log)
+    with pytest.raises(TensileError, match=r"a\.crt"):
+        await server.start(NODE, "127.0.0.1", 0, NamedPods())
+    assert server.streams() == {}
+
+
+async def test_an_unforeseen_error_costs_one_connection(lab: Lab) -> None:
+    """A backend that fails ends that connection without an answer and is noted; the next one is served."""
+    lab.pods.targets["shop", "web"] = None
+    lab.pods.targets["shop", "bad"] = Target(None, "a", "b")  # type: ignore[arg-type]  # the fault
+    with pytest.raises((OSError, asyncio.IncompleteReadError)):
+        await lab.ask(lab.pki.apiserver, "GET /containerLogs/shop/bad/main")
+    await until(lambda: bool(lab.log.entries))
+    assert lab.log.entries[0][0] == "a connection to the kubelet API failed"
+    assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
+    assert lab.server.streams() == {NODE: 0}
+
+
+async def wire_to(pki: Pki, peer: Callable[[socket.socket], None]) -> tuple[Wire, asyncio.Future[None]]:
+    """Give our end of a connection, and what becomes of the peer, which has its own thread and a real socket."""
+
+    def connect(address: tuple[str, int]) -> None:
+        plain = socket.create_connection(address, timeout=PATIENCE)
+        with plain, pki.client_context(None).wrap_socket(plain, server_hostname="localhost") as secure:
+            peer(secure)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        gone = asyncio.ensure_future(asyncio.to_thread(connect, listening.getsockname()))
+        connection, _ = await asyncio.get_running_loop().sock_accept(listening)
+    return await accept(connection, tls_context(Pair(*pki.serving), ""), QUICK), gone
+
+
+async def test_a_peer_that_left_is_noticed_behind_what_it_sent(pki: Pki) -> None:
+    """A peer that sent more than we read and then left without a goodbye is noticed; all it sent can still be read."""
+    content = bytes(range(256)) * 4096
+
+    def send_and_leave(secure: socket.socket) -> None:
+        secure.sendall(content[: 320 * 1024])
+
+    async with leak_watch():
+        wire, gone = await wire_to(pki, send_and_leave)
+        async with asyncio.timeout(PATIENCE):
+            await wire.hung_up()
+            await gone
+            heard = b""
+            while len(heard) < 320 * 1024:
+                heard += await wire.read()
+            with pytest.raises(ssl.SSLEOFError):
+                await wire.read()
+        assert heard == content[: 320 * 1024]
+        wire.abort()
+        await wire.lost.wait()
+
+
+async def test_a_peer_that_does_not_close_is_cut(pki: Pki) -> None:
+    """A peer that has everything and does not close its end is cut off in the time for leaving, and not at once."""
+    release = threading.Event()
+    async with leak_watch():
+        loop = asyncio.get_running_loop()
+        wire, gone = await wire_to(pki, lambda _secure: release.wait(PATIENCE) or None)
+        await wire.write(b"goodbye")
+        began = loop.time()
+        await wire.close()
+        assert QUICK.leaving * 0.45 <= loop.time() - began < PATIENCE / 2
+        release.set()
+        await gone
+        await wire.lost.wait()
+
+
+async def test_an_end_is_prompt_when_the_peer_ends_too(pki: Pki) -> None:
+    """A peer that closes when it is told goodbye has all that was written, and is not waited for any longer."""
+    heard: list[bytes] = []
+
+    def read_all(secure: socket.socket) -> None:
+        while piece := secure.recv(65536):
+            heard.append(piece)
+
+    async with leak_watch():
+        wire, gone = await wire_to(pki, read_all)
+        for _ in range(100):
+            await wire.write(b"x" * 30_000)
+        await wire.close()
+        await gone
+        assert sum(map(len, heard)) == 3_000_000
+        assert wire.lost.is_set() or await wire.lost.wait()
+
+
+async def test_writing_to_a_peer_that_is_gone_is_an_error(pki: Pki) -> None:
+    """Writing to a connection that was lost raises, and reading gives what had come before."""
+
+    def speak_and_leave(secure: socket.socket) -> None:
+        secure.sendall(b"last words")
+
+    async with leak_watch():
+        wire, gone = await wire_to(pki, speak_and_leave)
+        await gone
+        with pytest.raises(ConnectionError):
+            await asyncio.gather(*(wire.write(b"x" * 65536) for _ in range(200)))
+        assert await wire.read() == b"last words"
+        await wire.close()
+        await wire.lost.wait()
+
+
+async def test_work_ends_with_its_caller(pki: Pki) -> None:
+    """Work for a caller that leaves is stopped; work that is done first gives its result or its error."""
+    stopped = asyncio.Event()
+    release = threading.Event()
+
+    async def endless() -> None:
+        try:
+            release.set()
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async def failing() -> None:
+        raise ssl.SSLError("broken")
+
+    async with leak_watch():
+        wire, gone = await wire_to(pki, lambda _secure: release.wait(PATIENCE) or None)
+        assert await while_present(wire, asyncio.sleep(0, "done")) == "done"
+        with pytest.raises(ssl.SSLError):
+            await while_present(wire, failing())
+        with pytest.raises(Departed):
+            await while_present(wire, endless())
+        assert stopped.is_set()
+        wire.abort()
+        await gone
+        await wire.lost.wait()
+
+
+async def test_what_a_caller_says_meanwhile_is_kept(pki: Pki) -> None:
+    """What a caller sends while work is done for it is there to be read afterwards."""
+    release = threading.Event()
+
+    def speak_and_stay(secure: socket.socket) -> None:
+        secure.sendall(b"early")
+        release.wait(PATIENCE)
+
+    async with leak_watch():
+        wire, gone = await wire_to(pki, speak_and_stay)
+        with pytest.raises(TimeoutError):
+            await while_present(wire, asyncio.wait_for(asyncio.Event().wait(), 0.2))
+        assert await wire.read() == b"early"
+        release.set()
+        await gone
+        wire.abort()
+        await wire.lost.wait()
+
+
+def spare_port() -> int:
+    """Give a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])

@@ -1,0 +1,159 @@
+"""Which headers of an upgrade pass, and how refusals, verdicts and questions are put."""
+
+import pytest
+
+from tensile.kubelet.asks import ask_for
+from tensile.kubelet.refusal import Refused, from_lower
+from tensile.kubelet.routes import place, understand
+from tensile.kubelet.target import Target
+from tensile.kubelet.upgrades import Headers, answered, asked
+from tensile.kubelet.verdicts import Verdicts
+
+SPDY: Headers = (("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", "v4.channel.k8s.io"))
+TARGET = Target(cluster=None, namespace="mapped", name="web-0")  # type: ignore[arg-type]  # never called here
+
+
+def test_a_spdy_upgrade_passes() -> None:
+    """A SPDY upgrade goes down with its versions of the stream protocol, in their order."""
+    headers = (*SPDY, ("x-stream-protocol-version", "v3.channel.k8s.io"))
+    assert asked(headers) == headers
+
+
+def test_a_websocket_upgrade_passes() -> None:
+    """A WebSocket upgrade goes down with key, version, extensions and subprotocols."""
+    headers: Headers = (
+        ("connection", "keep-alive, Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-key", "abc"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-extensions", "x"),
+        ("sec-websocket-protocol", "v5.channel.k8s.io, v4.channel.k8s.io"),
+    )
+    assert asked(headers) == (("connection", "Upgrade"), *headers[1:])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authorization",
+        "cookie",
+        "x-remote-user",
+        "impersonate-user",
+        "origin",
+        "host",
+        "forwarded",
+        "x-forwarded-for",
+        "te",
+    ],
+)
+def test_no_other_header_passes(name: str) -> None:
+    """Credentials, cookies, impersonation and whatever else a caller sends stay behind."""
+    assert asked((*SPDY, (name, "secret"))) == SPDY
+
+
+def test_no_token_hides_in_a_subprotocol() -> None:
+    """A bearer token given as a WebSocket subprotocol is taken out; alone, the whole header goes."""
+    token = "base64url.bearer.authorization.k8s.io.c2VjcmV0"
+    upgrade: Headers = (("connection", "Upgrade"), ("upgrade", "websocket"))
+    mixed = asked((*upgrade, ("sec-websocket-protocol", f"{token}, v4.channel.k8s.io")))
+    assert mixed == (*upgrade, ("sec-websocket-protocol", "v4.channel.k8s.io"))
+    assert asked((*upgrade, ("sec-websocket-protocol", token.upper()))) == upgrade
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (("upgrade", "websocket"),),
+        (("connection", "Upgrade"),),
+        (("connection", "keep-alive"), ("upgrade", "websocket")),
+        (("connection", "Upgrade"), ("upgrade", "h2c")),
+        (("connection", "Upgrade"), ("upgrade", "websocket, h2c")),
+        (("connection", "Upgrade"), ("upgrade", "websocket"), ("upgrade", "SPDY/3.1")),
+        (("connection", "Upgrade"), ("upgrade", "SPDY/4")),
+    ],
+)
+def test_other_upgrades_are_refused(headers: Headers) -> None:
+    """Without one upgrade to WebSocket or SPDY/3.1, an exec is 400."""
+    with pytest.raises(Refused, match="Upgrade request required") as refused:
+        asked(headers)
+    assert refused.value.status == 400
+
+
+def test_of_an_answer_only_the_upgrade_passes() -> None:
+    """Of a lower's 101 the caller is told what the upgrade needs, and nothing about the lower."""
+    headers: Headers = (
+        ("connection", "Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-accept", "xyz"),
+        ("sec-websocket-protocol", "v5.channel.k8s.io"),
+        ("x-stream-protocol-version", "v4.channel.k8s.io"),
+        ("set-cookie", "a=b"),
+        ("audit-id", "1"),
+        ("server", "x"),
+    )
+    assert answered(headers) == headers[:5]
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "path", "query"),
+    [
+        ("GET", "/containerLogs/shop/web/main?tailLines=3", "log", "container=main&tailLines=3"),
+        ("POST", "/exec/shop/web/main?output=1&command=id", "exec", "stdout=true&container=main&command=id"),
+        ("GET", "/exec/shop/web/main?output=1&command=id", "exec", "stdout=true&container=main&command=id"),
+        ("POST", "/attach/shop/web/main?input=1", "attach", "stdin=true&container=main"),
+        ("POST", "/portForward/shop/web?port=80", "portforward", "ports=80"),
+    ],
+)
+def test_a_call_is_asked_of_the_lower_pod(method: str, target: str, path: str, query: str) -> None:
+    """Every route goes to its subresource of the lower pod's own namespace and name, by the caller's method."""
+    call = understand(method, target)
+    ask = ask_for(call, place(call), TARGET, SPDY)
+    assert (ask.method, ask.path, ask.query) == (method, f"/api/v1/namespaces/mapped/pods/web-0/{path}", query)
+    assert ask.headers == (() if path == "log" else SPDY)
+    assert "mapped/web-0" in ask.doing
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected_status", "message"),
+    [
+        (404, b'{"kind":"Status","message":"pods \\"web-0\\" not found"}', 404, 'lower-a: pods "web-0" not found'),
+        (403, b"no", 403, "lower-a: no"),
+        (500, b"", 500, "lower-a: Internal Server Error"),
+        (400, b'{"code":1}', 400, 'lower-a: {"code":1}'),
+        (400, b"[1]", 400, "lower-a: [1]"),
+        (400, b"a\x1b[31m\r\nb", 400, "lower-a: a [31m  b"),
+        (302, b"elsewhere", 502, "lower-a: exec: answered with a redirect, which is not followed"),
+        (200, b"hello", 502, "lower-a: exec: unexpected answer 200"),
+        (101, b"", 502, "lower-a: exec: unexpected answer 101"),
+        (799, b"", 502, "lower-a: exec: unexpected answer 799"),
+    ],
+)
+def test_answers_of_a_lower_are_told(status: int, body: bytes, expected_status: int, message: str) -> None:
+    """An error keeps its status and message, named after the lower and without control characters; others are 502."""
+    refused = from_lower("lower-a", "exec", status, body)
+    assert (refused.status, refused.message) == (expected_status, message)
+
+
+def test_a_long_message_is_cut() -> None:
+    """An error's message is told up to a bound."""
+    assert len(from_lower("l", "exec", 500, b"x" * 100_000).message) < 5000
+
+
+def test_verdicts_end() -> None:
+    """An answer holds until its time, and not at it."""
+    verdicts: Verdicts[str, bool] = Verdicts(10)
+    verdicts.put("a", value=False, end=5.0)
+    assert verdicts.get("a", 4.9) is False
+    assert verdicts.get("a", 5.0) is None
+    assert len(verdicts) == 0
+
+
+def test_verdicts_are_bounded() -> None:
+    """When it is full, the answer longest unused goes."""
+    verdicts: Verdicts[str, int] = Verdicts(2)
+    verdicts.put("a", 1, 9.0)
+    verdicts.put("b", 2, 9.0)
+    assert verdicts.get("a", 1.0) == 1
+    verdicts.put("c", 3, 9.0)
+    assert [verdicts.get(key, 1.0) for key in "abc"] == [1, None, 3]

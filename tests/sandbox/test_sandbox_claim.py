@@ -1,0 +1,182 @@
+"""The sandbox's directory: made, locked, and given back as it was found."""
+
+import fcntl
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensile.sandbox import teardown
+from tensile.sandbox.claim import claimed
+from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.guard import PACKAGE_ROOT
+
+HOLDER = """
+import sys
+from pathlib import Path
+from tensile.sandbox.claim import claimed
+with claimed(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+    {last}
+"""
+
+
+def lockable(directory: Path) -> bool:
+    """Tell whether nobody holds the directory's lock."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def holder(directory: Path, last: str = "pass") -> subprocess.Popen[str]:
+    """Start a process that holds the directory until its input ends, and then does `last`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER.format(last=last), str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
+    )
+
+
+def wait_until_held(process: subprocess.Popen[str]) -> None:
+    """Return when the other process holds the lock."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+
+
+def test_a_missing_directory_is_made(tmp_path: Path) -> None:
+    """All folders on the way to it are made and named, the deepest first."""
+    directory = tmp_path / "a" / "b"
+    with claimed(directory) as claim:
+        assert directory.is_dir()
+        assert claim.made == [str(tmp_path / "a" / "b"), str(tmp_path / "a")]
+
+
+def test_a_directory_that_is_there_was_not_made(tmp_path: Path) -> None:
+    """What existed before does not count as made for the sandbox."""
+    with claimed(tmp_path) as claim:
+        assert claim.made == []
+
+
+def test_the_lock_is_held_inside_the_block_only(tmp_path: Path) -> None:
+    """Nobody else gets it meanwhile, everybody afterwards."""
+    with claimed(tmp_path):
+        assert not lockable(tmp_path)
+    assert lockable(tmp_path)
+
+
+def test_the_lock_leaves_no_file(tmp_path: Path) -> None:
+    """The directory itself is locked."""
+    with claimed(tmp_path):
+        assert list(tmp_path.iterdir()) == []
+
+
+def winner_of(one: subprocess.Popen[str], two: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    """Return the process that says first that it holds the lock; the other one must not have said so."""
+    ready, _, _ = select.select([one.stdout, two.stdout], [], [], 30)
+    assert len(ready) == 1
+    winner = one if ready[0] is one.stdout else two
+    wait_until_held(winner)
+    return winner
+
+
+def test_a_second_one_waits_for_the_first(tmp_path: Path) -> None:
+    """A claim returns only when the one before it has ended."""
+    with holder(tmp_path) as one, holder(tmp_path) as two:
+        first = winner_of(one, two)
+        second = two if first is one else one
+        assert not lockable(tmp_path)
+        first.communicate()
+        wait_until_held(second)
+        second.communicate()
+    assert lockable(tmp_path)
+
+
+def test_the_lock_ends_with_a_killed_holder(tmp_path: Path) -> None:
+    """A killed command keeps nobody out."""
+    with holder(tmp_path) as process:
+        wait_until_held(process)
+        assert not lockable(tmp_path)
+        process.kill()
+    assert lockable(tmp_path)
+
+
+def test_a_directory_that_went_meanwhile_is_made_again(tmp_path: Path) -> None:
+    """Whoever waited for a directory that was then removed gets a new one."""
+    directory = tmp_path / "s"
+    with holder(directory, "Path(sys.argv[1]).rmdir()") as process:
+        wait_until_held(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        with claimed(directory):
+            assert directory.is_dir()
+            assert not lockable(directory)
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    """The error says which path is in the way, and what to do."""
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(SandboxError, match=r"file.*Not a directory; give another directory"),
+        claimed(tmp_path / "file"),
+    ):
+        pass
+
+
+def test_only_what_is_ours_is_removed(tmp_path: Path) -> None:
+    """Named files and folders go, others stay."""
+    (tmp_path / "upper" / "etcd").mkdir(parents=True)
+    (tmp_path / "upper" / "etcd" / "db").write_text("x")
+    (tmp_path / "upper.kubeconfig").write_text("x")
+    (tmp_path / "notes.txt").write_text("x")
+    teardown.remove_entries(tmp_path, ["upper", "upper.kubeconfig", "never-made"])
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_link_is_removed_and_not_followed(tmp_path: Path) -> None:
+    """Somebody who put a link in place of a folder keeps what it leads to."""
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("x")
+    (tmp_path / "upper").symlink_to(tmp_path / "precious")
+    teardown.remove_entries(tmp_path, ["upper"])
+    assert not (tmp_path / "upper").is_symlink()
+    assert (tmp_path / "precious" / "file").exists()
+
+
+def test_empty_directories_that_were_made_go(tmp_path: Path) -> None:
+    """The deepest goes first, and what was there before stays."""
+    with claimed(tmp_path / "a" / "b") as claim:
+        made = claim.made
+    assert teardown.remove_made(tmp_path / "a" / "b", made) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_with_other_files_stays(tmp_path: Path) -> None:
+    """What is left is named, and neither its directory nor those above are removed."""
+    with claimed(tmp_path / "a" / "b") as claim:
+        made = claim.made
+    (tmp_path / "a" / "b" / "notes.txt").write_text("x")
+    assert teardown.remove_made(tmp_path / "a" / "b", made) == ["notes.txt"]
+    assert (tmp_path / "a" / "b" / "notes.txt").exists()
+
+
+def test_a_directory_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
+    """Removing twice removes once."""
+    missing = tmp_path / "gone"
+    assert teardown.remove_made(missing, [str(missing)]) == []
+
+
+def test_ending_where_nothing_is_makes_nothing(tmp_path: Path) -> None:
+    """No directory is made only to find out that there is no sandbox in it."""
+    assert teardown.end(tmp_path / "missing") is None
+    assert not (tmp_path / "missing").exists()

@@ -1,0 +1,130 @@
+"""What a test can do to a sandbox: kill, suspend and restart components, and let nodes die quickly.
+
+It has a sandbox of its own, since these tests break it.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from sandbox_waiting import until
+
+from tensile.sandbox import processes
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.state import Options
+
+pytestmark = pytest.mark.real
+
+LOWER = "lower-a"
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox of one lower that gives up silent nodes quickly, for these tests alone."""
+    options = Options(lowers=1, nodes=1, compressed_eviction=True)
+    with Sandbox.start(tmp_path_factory.mktemp("faults") / "s", options) as sandbox:
+        yield sandbox
+
+
+def answers(sandbox: Sandbox, cluster: str) -> bool:
+    """Tell whether the apiserver answers within a second."""
+    return sandbox.kubectl("get", "--raw", "/readyz", "--request-timeout=1s", cluster=cluster).returncode == 0
+
+
+def pid(sandbox: Sandbox, cluster: str, component: str) -> int:
+    """Return the number of a component's process."""
+    return sandbox.clusters[cluster].pids[component]
+
+
+def taints(sandbox: Sandbox, name: str) -> list[str]:
+    """Return the effects of the taints of a node of the upper cluster."""
+    shown = sandbox.kubectl("get", "node", name, "-o", "json")
+    return [one["effect"] for one in json.loads(shown.stdout)["spec"].get("taints", [])]
+
+
+@pytest.mark.parametrize("cluster", ["upper", LOWER])
+def test_an_apiserver_comes_back_where_it_was(broken: Sandbox, cluster: str) -> None:
+    """After a kill nothing answers; after the restart the same data do, at the same address."""
+    server, before = broken.clusters[cluster].server, pid(broken, cluster, "kube-apiserver")
+    broken.kubectl("create", "configmap", "kept", cluster=cluster)
+    broken.kill(cluster, "kube-apiserver")
+    assert not answers(broken, cluster)
+    broken.restart(cluster, "kube-apiserver")
+    assert answers(broken, cluster)
+    assert broken.clusters[cluster].server == server
+    assert pid(broken, cluster, "kube-apiserver") != before
+    assert broken.kubectl("delete", "configmap", "kept", cluster=cluster).returncode == 0
+
+
+def test_the_other_cluster_does_not_notice(broken: Sandbox) -> None:
+    """While one apiserver is down the other one answers."""
+    broken.kill(LOWER, "kube-apiserver")
+    assert answers(broken, "upper")
+    broken.restart(LOWER, "kube-apiserver")
+    assert answers(broken, LOWER)
+
+
+def test_a_suspended_apiserver_is_silent(broken: Sandbox) -> None:
+    """It is still there and says nothing, until it is resumed."""
+    broken.suspend(LOWER, "kube-apiserver")
+    assert not answers(broken, LOWER)
+    broken.resume(LOWER, "kube-apiserver")
+    until(lambda: answers(broken, LOWER), "the resumed apiserver")
+
+
+@pytest.mark.parametrize("component", ["etcd", "kube-controller-manager", "kube-scheduler", "kwok", "endpoint"])
+def test_every_component_can_be_restarted(broken: Sandbox, component: str) -> None:
+    """A running component is ended first; the cluster is whole when the restart returns."""
+    before = broken.clusters[LOWER].pids
+    broken.restart(LOWER, component)
+    after = broken.clusters[LOWER].pids
+    assert {name for name in after if after[name] != before[name]} == {component}
+    assert broken.kubectl("get", "nodes", cluster=LOWER).returncode == 0
+
+
+def test_a_restart_can_add_arguments(broken: Sandbox) -> None:
+    """What was added stays for later restarts, as a component's configuration does."""
+    broken.restart("upper", "kube-scheduler", extra=["--v=3"])
+    broken.restart("upper", "kube-scheduler")
+    arguments = broken.state().clusters["upper"].processes["kube-scheduler"].arguments
+    assert arguments.count("--v=3") == 1
+
+
+def test_a_restart_that_fails_says_why(broken: Sandbox) -> None:
+    """A component that does not start is told with its last words; the next restart is without what was wrong."""
+    with pytest.raises(SandboxError, match=r"(?s)upper: kube-scheduler ended; .*unknown flag: --no-such-flag"):
+        broken.restart("upper", "kube-scheduler", extra=["--no-such-flag=1"])
+    broken.restart("upper", "kube-scheduler")
+    arguments = broken.state().clusters["upper"].processes["kube-scheduler"].arguments
+    assert "--no-such-flag=1" not in arguments
+
+
+def test_a_restart_need_not_be_waited_for(broken: Sandbox) -> None:
+    """A test can act while a component is still coming up."""
+    broken.restart(LOWER, "kube-apiserver", wait=False)
+    assert processes.running(broken.state().clusters[LOWER].processes["kube-apiserver"])
+    until(lambda: answers(broken, LOWER), "the restarted apiserver")
+
+
+def test_a_silent_node_is_given_up_quickly(broken: Sandbox) -> None:
+    """Its pods are evicted within half a minute, where it takes Kubernetes almost six."""
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    silent = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "silent"}, "status": {"conditions": [ready]}}
+    created = broken.kubectl("create", "-f", "-", stdin=json.dumps(silent))
+    assert created.returncode == 0, created.stderr
+    lonely = {"spec": {"nodeName": "silent"}}
+    begun = time.monotonic()
+    broken.kubectl("run", "lonely", "--image=none", f"--overrides={json.dumps(lonely)}")
+    until(lambda: "NoExecute" in taints(broken, "silent"), "the verdict on the node", 30)
+    gone = ["get", "pod", "lonely", "-o", "jsonpath={.metadata.deletionTimestamp}"]
+    until(lambda: broken.kubectl(*gone).stdout, "the eviction", 30)
+    assert 5 < time.monotonic() - begun < 40
+
+
+def test_the_node_that_never_dies_takes_no_pods(broken: Sandbox) -> None:
+    """It is Ready and cordoned, so that the upper cluster runs nothing itself."""
+    assert taints(broken, "upper-node-1") == ["NoSchedule"]
+    ready = broken.kubectl("wait", "--for=condition=Ready", "node/upper-node-1", "--timeout=1s")
+    assert ready.returncode == 0, ready.stderr

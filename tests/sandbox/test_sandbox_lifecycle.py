@@ -1,0 +1,305 @@
+"""`up`, `status` and `down` with real control planes: what runs, and what is left when it is ended or killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from sandbox_waiting import open_directory, until, until_unlocked
+
+from tensile.sandbox import commands, processes, state
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.guard import PACKAGE_ROOT
+from tensile.sandbox.state import Options, State
+from tensile.topology import parse
+
+pytestmark = pytest.mark.real
+
+UP = """
+import sys
+from pathlib import Path
+from tensile.sandbox.commands import up
+sys.exit(up({options}, Path(sys.argv[1])))
+"""
+ONE_LOWER = "1, 1"
+ALL_OF_ONE_LOWER = 10
+
+
+def begin_up(
+    directory: Path, options: str = ONE_LOWER, environ: Mapping[str, str] = os.environ
+) -> subprocess.Popen[str]:
+    """Start `up` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", UP.format(options=options), str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**environ, "PYTHONPATH": str(PACKAGE_ROOT)},
+    )
+
+
+def up(directory: Path, options: str = ONE_LOWER) -> tuple[int, str, str]:
+    """Run `up` to its end; return its exit code and what it said."""
+    with begin_up(directory, options) as process:
+        out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def started(directory: Path) -> int:
+    """Return how many processes of a sandbox have been written down; -1 before it has a state."""
+    found = state.load(directory)
+    return -1 if found is None else sum(len(one.processes) for one in found.clusters.values())
+
+
+def loaded(directory: Path) -> State:
+    """Return the state of the sandbox that is there."""
+    found = state.load(directory)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with a file of the user's and a sandbox of one lower that `up` started; `down` ended it."""
+    path = tmp_path_factory.mktemp("lifecycle")
+    (path / "notes.txt").write_text("mine")
+    code, out, err = up(path)
+    assert code == 0, err
+    assert out.startswith("ready in ")
+    yield path
+    commands.down(path)
+
+
+def test_up_tells_what_to_do_next(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The commands that lead on are there, with paths that exist."""
+    code, out, _ = up(directory)
+    assert code == 0
+    assert f"  export KUBECONFIG={directory / 'upper.kubeconfig'}\n" in out
+    assert f"  tensile run -f {directory / 'topology.yaml'}\n" in out
+    assert f"  tensile sandbox down --dir {directory}" in out
+    assert all((directory / name).exists() for name in ("upper.kubeconfig", "lower-a.kubeconfig", "topology.yaml"))
+
+
+def test_up_names_a_kubectl_that_is_there(directory: Path) -> None:
+    """Where the machine has no kubectl, the path of the sandbox's own is in the command."""
+    with begin_up(directory, environ={**os.environ, "PATH": "/no/such/folder"}) as process:
+        out, _ = process.communicate()
+    (command,) = [line for line in out.splitlines() if line.endswith("get nodes")]
+    assert Path(command.split()[0]).is_absolute()
+    assert os.access(command.split()[0], os.X_OK)
+
+
+def test_the_topology_file_is_one_that_the_engine_takes(directory: Path) -> None:
+    """It names every cluster there is, by kubeconfigs that stand beside it."""
+    parsed = parse((directory / "topology.yaml").read_text())
+    assert [lower.name for lower in parsed.lowers] == ["lower-a"]
+    assert parsed.upper.kubeconfig == "upper.kubeconfig"
+
+
+def test_a_second_up_says_that_it_already_runs(directory: Path) -> None:
+    """Nothing is started again, and nothing is ended."""
+    before = loaded(directory)
+    code, out, _ = up(directory)
+    assert (code, out.splitlines()[0]) == (0, "already running: 1 lowers of 1 nodes")
+    assert loaded(directory) == before
+
+
+def test_a_second_up_that_asks_for_nothing_takes_what_is_there(directory: Path) -> None:
+    """Without numbers any sandbox is as asked."""
+    code, out, err = up(directory, "None, None")
+    assert (code, out.splitlines()[0], err) == (0, "already running: 1 lowers of 1 nodes", "")
+
+
+def test_a_second_up_that_asks_for_more_fails(directory: Path) -> None:
+    """A sandbox that is not as asked is not passed off as such; it runs on."""
+    before = loaded(directory)
+    code, _, err = up(directory, "2, 3")
+    assert code == 1
+    assert "is not as asked (--lowers, --nodes): run `tensile sandbox down` first" in err
+    assert loaded(directory) == before
+    assert commands.status(directory) == 0
+
+
+def test_status_lists_every_process(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line has the cluster, the component and its number; the last one says that all is well."""
+    assert commands.status(directory) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    numbers = {process.pid for one in loaded(directory).clusters.values() for process in one.processes.values()}
+    assert len(lines) == ALL_OF_ONE_LOWER
+    assert all(any(f"pid {number}" in line for line in lines) for number in numbers)
+    assert last == f"{directory}: all runs"
+
+
+def test_the_nodes_are_ready_when_up_returns(directory: Path) -> None:
+    """The upper cluster has none, the lower one has its nodes, with room."""
+    sandbox = Sandbox.attach(directory)
+    fields = "jsonpath={range .items[*]}{.metadata.name} {.status.allocatable.pods} {.spec.taints}{end}"
+    assert sandbox.kubectl("get", "nodes", "-o", fields).stdout == ""
+    assert sandbox.kubectl("get", "nodes", "-o", fields, cluster="lower-a").stdout == "lower-a-node-1 500 "
+
+
+@pytest.mark.parametrize("cluster", ["upper", "lower-a"])
+def test_pods_can_be_made_when_up_returns(directory: Path, cluster: str) -> None:
+    """The service account that every pod gets is there."""
+    sandbox = Sandbox.attach(directory)
+    made = sandbox.kubectl("run", "at-once", "--image=none", cluster=cluster)
+    assert made.returncode == 0, made.stderr
+    sandbox.kubectl("delete", "pod", "at-once", "--now", cluster=cluster)
+
+
+def test_what_ended_is_told_and_started_again(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status fails for a dead component, `up` revives it alone, on its port and with its data."""
+    sandbox = Sandbox.attach(directory)
+    before = sandbox.clusters["upper"].pids
+    for component in ("kube-apiserver", "kube-scheduler"):
+        sandbox.kill("upper", component)
+    assert commands.status(directory) == 1
+    assert capsys.readouterr().out.count("does not run; see ") == 2
+    assert up(directory)[0] == 0
+    after = sandbox.clusters["upper"].pids
+    assert {name for name in after if after[name] != before[name]} == {"kube-apiserver", "kube-scheduler"}
+    assert sandbox.kubectl("get", "clusterrolebinding", "kube-apiserver-kubelet-client").returncode == 0
+
+
+def test_the_clusters_do_not_trust_each_others_users(directory: Path) -> None:
+    """A lower's kubeconfig opens nothing above."""
+    sandbox = Sandbox.attach(directory)
+    server = sandbox.clusters["upper"].server
+    tried = sandbox.kubectl("get", "namespaces", f"--server={server}", cluster="lower-a")
+    assert tried.returncode != 0
+    assert "certificate" in tried.stderr
+
+
+def test_down_leaves_only_what_is_not_the_sandboxs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No process and no file is left but the user's, and a later `up` begins afresh."""
+    identity = loaded(directory).identity
+    assert len(processes.marked(identity)) == ALL_OF_ONE_LOWER
+    assert commands.down(directory) == 0
+    assert processes.marked(identity) == []
+    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
+    assert "kept, not made by the sandbox: notes.txt" in capsys.readouterr().out
+    assert commands.status(directory) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "after"),
+    [
+        (signal.SIGKILL, 0),
+        (signal.SIGKILL, 3),
+        (signal.SIGKILL, ALL_OF_ONE_LOWER),
+        (signal.SIGTERM, 3),
+        (signal.SIGINT, ALL_OF_ONE_LOWER),
+    ],
+    ids=["KILL at once", "KILL half way", "KILL at the end", "TERM", "INT"],
+)
+def test_an_up_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Signals, after: int) -> None:
+    """Neither a process nor a file outlives it, however many had been started."""
+    place = tmp_path / "made" / "for it"
+    with begin_up(place) as process:
+        until(lambda: started(place) >= after, f"{after} processes")
+        identity = loaded(place).identity
+        held = open_directory(place)
+        process.send_signal(number)
+        process.communicate()
+    until_unlocked(held)
+    assert process.returncode != 0
+    assert processes.marked(identity) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_up_that_is_killed_while_it_builds_leaves_nothing(tmp_path: Path) -> None:
+    """The compiler ends with it, and no half-built program counts as built."""
+    place, cache = tmp_path / "s", tmp_path / "cache"
+    environ = {key: value for key, value in os.environ.items() if key != "KUBEBUILDER_ASSETS"}
+    with begin_up(place, environ={**environ, "XDG_CACHE_HOME": str(cache)}) as process:
+        until(lambda: started(place) == 0, "the state")
+        identity = loaded(place).identity
+        until(lambda: processes.marked(identity), "a process that builds")
+        held = open_directory(place)
+        process.kill()
+        process.communicate()
+    until_unlocked(held)
+    assert processes.marked(identity) == []
+    assert not place.exists()
+    assert not list((cache / "tensile-kube").glob("kubernetes-*"))
+
+
+def guard_of(number: int) -> int:
+    """Return the number of the guard that an `up` started."""
+    children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    lines = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
+    (found,) = [child for child, line in lines.items() if b"tensile.sandbox.guard" in line]
+    return found
+
+
+def test_an_unfinished_sandbox_is_removed_by_the_next_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even when the guard was killed too, what was left is found, said and ended before another one starts."""
+    place = tmp_path / "s"
+    with begin_up(place, "0, 0") as process:
+        until(lambda: started(place) >= 2, "two processes")
+        identity = loaded(place).identity
+        for number in (guard_of(process.pid), process.pid):
+            os.kill(number, signal.SIGKILL)
+        process.communicate()
+    assert processes.marked(identity)
+    assert commands.status(place) == 1
+    code, _, err = up(place, "0, 0")
+    assert code == 0, err
+    assert "an unfinished sandbox is here: it is removed first" in err
+    assert processes.marked(identity) == []
+    assert commands.status(place) == 0
+    assert commands.down(place) == 0
+    assert "not all runs" in capsys.readouterr().out
+
+
+def test_programs_are_prepared_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """What was built before is found without a word, and every program is named."""
+    assert commands.prepare() == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    programs = [Path(line) for line in said.out.splitlines()]
+    assert len(programs) == len(state.Binaries.__struct_fields__)
+    assert all(os.access(path, os.X_OK) for path in programs)
+
+
+def test_two_ups_at_once_start_one_sandbox(tmp_path: Path) -> None:
+    """The second one waits for the first and finds its sandbox."""
+    place = tmp_path / "s"
+    with begin_up(place, "0, 0") as one, begin_up(place, "0, 0") as two:
+        said = [process.communicate(timeout=300)[0].split()[0] for process in (one, two)]
+    assert sorted(said) == ["already", "ready"]
+    assert (one.returncode, two.returncode) == (0, 0)
+    assert commands.down(place) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bound_sandbox_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    """A test run or a demo that is killed leaves no control planes behind."""
+    place = tmp_path / "s"
+    script = (
+        "import sys; from pathlib import Path; from tensile.sandbox.environment import Sandbox, Options\n"
+        "Sandbox.start(Path(sys.argv[1]), Options(lowers=0)); print('started', flush=True); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        identity = loaded(place).identity
+        process.kill()
+    until(lambda: not place.exists(), "the removal of the sandbox")
+    assert processes.marked(identity) == []
+
+
+def test_a_sandbox_is_its_with_block(tmp_path: Path) -> None:
+    """It runs inside the block and is gone after it, files and processes."""
+    with Sandbox.start(tmp_path / "s", Options(lowers=0)) as sandbox:
+        identity = sandbox.state().identity
+        assert list(sandbox.clusters) == ["upper"]
+        assert len(processes.marked(identity)) == 4
+    assert processes.marked(identity) == []
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,169 @@
+"""What the sandbox creates and writes: nodes, the binding, the topology file, kwok's stages."""
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from tensile.sandbox import manifests, startup
+from tensile.sandbox.layout import Layout
+
+READY = {"type": "Ready", "status": "True"}
+USABLE: dict[str, Any] = {"spec": {}, "status": {"conditions": [READY]}}
+STAGES = sorted(startup.STAGES.glob("*.yaml"))
+OUTCOME = '.metadata.annotations["sandbox.tensile-kube.io/outcome"]'
+
+
+def stages() -> dict[str, dict[str, Any]]:
+    """Return kwok's stages by name."""
+    loaded = [yaml.safe_load(path.read_text()) for path in STAGES]
+    return {stage["metadata"]["name"]: stage for stage in loaded}
+
+
+def requirement(stage: dict[str, Any], key: str) -> dict[str, Any] | None:
+    """Return what a stage asks of one key."""
+    expressions = stage["spec"]["selector"]["matchExpressions"]
+    return next((one for one in expressions if one["key"] == key), None)
+
+
+def test_a_node_leads_to_the_endpoint(lower: Layout) -> None:
+    """Logs and exec for the node's pods go to the endpoint of its cluster."""
+    status = manifests.node("n", lower)["status"]
+    assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 21006}}
+    assert {"type": "InternalIP", "address": "127.0.0.1"} in status["addresses"]
+
+
+def test_a_node_is_large() -> None:
+    """A node has room for 500 pods, and all that it has can be used."""
+    assert manifests.RESOURCES == {"cpu": "32", "memory": "256Gi", "pods": "500"}
+
+
+def test_a_nodes_whole_capacity_is_allocatable(lower: Layout) -> None:
+    """Nothing is held back on a node that runs nothing itself."""
+    status = manifests.node("n", lower)["status"]
+    assert status["capacity"] == status["allocatable"] == manifests.RESOURCES
+
+
+def test_only_a_node_of_the_upper_cluster_is_cordoned(lower: Layout, upper: Layout) -> None:
+    """Pods run below."""
+    assert not manifests.node("n", lower)["spec"]["unschedulable"]
+    assert manifests.node("n", upper)["spec"]["unschedulable"]
+
+
+def test_a_cordoned_node_is_as_ready_as_it_gets() -> None:
+    """The cordon is not waited away."""
+    cordoned = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    assert manifests.ready([USABLE | {"spec": {"taints": [cordoned]}}], 1)
+
+
+def test_a_node_is_kwoks(lower: Layout) -> None:
+    """The annotation is the one that kwok selects its nodes by."""
+    metadata = manifests.node("n", lower)["metadata"]
+    assert metadata["annotations"] == {"kwok.x-k8s.io/node": "fake"}
+    assert metadata["labels"]["kubernetes.io/hostname"] == metadata["name"] == "n"
+
+
+def test_the_apiserver_may_call_kubelets() -> None:
+    """The binding gives the kubelet client exactly the role that Kubernetes has for it."""
+    binding = manifests.kubelet_binding()
+    assert binding["roleRef"]["name"] == "system:kubelet-api-admin"
+    assert [subject["name"] for subject in binding["subjects"]] == ["kube-apiserver-kubelet-client"]
+
+
+def test_the_topology_lists_the_lowers_in_their_order() -> None:
+    """Every lower is there, with a kubeconfig beside the file."""
+    content = yaml.safe_load(manifests.topology(["lower-a", "lower-b"], 1, 2))
+    assert content["upper"] == {"kubeconfig": "upper.kubeconfig"}
+    assert content["lowers"] == [
+        {"name": "lower-a", "kubeconfig": "lower-a.kubeconfig"},
+        {"name": "lower-b", "kubeconfig": "lower-b.kubeconfig"},
+    ]
+
+
+def test_the_topology_may_have_no_lower() -> None:
+    """Without lowers the list is there and empty, as the format requires it."""
+    assert yaml.safe_load(manifests.topology([], 1, 2))["lowers"] == []
+
+
+def test_the_topology_keeps_to_loopback_and_to_free_ports() -> None:
+    """The engine listens where the sandbox found room, and shows the certificate that the upper cluster trusts."""
+    content = yaml.safe_load(manifests.topology(["lower-a"], 18000, 18100))
+    assert content["telemetry"] == {"bind": "127.0.0.1", "port": 18100}
+    assert content["kubelet"] == {
+        "bind": "127.0.0.1",
+        "port": 18000,
+        "nodeAddress": "127.0.0.1",
+        "tlsCertFile": "kubelet.crt",
+        "tlsKeyFile": "kubelet.key",
+    }
+
+
+def test_usable_nodes_are_ready() -> None:
+    """As many usable nodes as wanted will do, more as well."""
+    assert manifests.ready([USABLE, USABLE], 2)
+    assert manifests.ready([USABLE, USABLE], 1)
+    assert manifests.ready([], 0)
+
+
+def test_too_few_nodes_are_not_ready() -> None:
+    """A node that is missing is waited for."""
+    assert not manifests.ready([USABLE], 2)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
+        {"status": {"conditions": []}},
+        {"status": {}},
+        {"spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}},
+    ],
+    ids=["unknown", "no condition", "no status", "tainted"],
+)
+def test_a_node_on_which_nothing_runs_is_not_ready(spoil: dict[str, Any]) -> None:
+    """Ready counts only with the condition, and without a taint that keeps pods away."""
+    assert not manifests.ready([USABLE, copy.deepcopy(USABLE) | spoil], 2)
+
+
+def test_there_is_a_stage_for_every_turn_of_a_life() -> None:
+    """Nodes come up and stay, pods run, end as they are told, and go."""
+    assert set(stages()) == {
+        "node-ready",
+        "node-heartbeat",
+        "pod-ready",
+        "pod-succeed",
+        "pod-fail",
+        "pod-gone",
+    }
+
+
+@pytest.mark.parametrize("path", STAGES, ids=[path.stem for path in STAGES])
+def test_a_stage_is_called_as_its_file(path: object) -> None:
+    """A person finds the file of a stage by the stage's name."""
+    assert path in STAGES
+    assert path.stem in stages()
+
+
+@pytest.mark.parametrize("name", ["pod-succeed", "pod-fail"])
+def test_a_pod_ends_only_when_it_asks_to(name: str) -> None:
+    """A pod without the annotation runs for ever, a Job's pod as well."""
+    wanted = requirement(stages()[name], OUTCOME)
+    assert wanted is not None
+    assert wanted["operator"] == "In"
+    assert wanted["values"] == [name.removeprefix("pod-")]
+
+
+def test_a_pod_can_ask_never_to_run() -> None:
+    """The annotation `wait` keeps a pod Pending."""
+    wanted = requirement(stages()["pod-ready"], OUTCOME)
+    assert wanted is not None
+    assert (wanted["operator"], wanted["values"]) == ("NotIn", ["wait"])
+
+
+@pytest.mark.parametrize("name", ["pod-ready", "pod-succeed", "pod-fail"])
+def test_a_pod_that_is_being_deleted_does_not_change(name: str) -> None:
+    """Only its going is left to it."""
+    wanted = requirement(stages()[name], ".metadata.deletionTimestamp")
+    assert wanted is not None
+    assert wanted["operator"] == "DoesNotExist"

@@ -1,0 +1,74 @@
+"""The choice of free ports."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tensile.sandbox import ports
+from tensile.sandbox.layout import LOOPBACK
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that something listens on."""
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, ports.choose([1])[0][0]))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def bindable(port: int) -> bool:
+    """Tell whether a server could listen there now."""
+    with socket.socket() as listener:
+        return listener.connect_ex((LOOPBACK, port)) != 0
+
+
+def test_every_size_gets_a_run_of_neighbours() -> None:
+    """Each run is as long as asked, without gaps."""
+    runs = ports.choose([6, 1, 10])
+    assert [len(run) for run in runs] == [6, 1, 10]
+    assert all(list(run) == list(range(run[0], run[0] + len(run))) for run in runs)
+
+
+def test_no_port_is_handed_out_twice() -> None:
+    """Thirty clusters' ports, chosen together, are all different."""
+    chosen = [port for run in ports.choose([6] * 30) for port in run]
+    assert len(set(chosen)) == 180
+
+
+def test_chosen_ports_are_free_when_they_are_handed_out() -> None:
+    """Nothing holds a port any more once it was chosen."""
+    (run,) = ports.choose([8])
+    assert all(map(bindable, run))
+    for port in run:
+        with socket.socket() as listener:
+            listener.bind((LOOPBACK, port))
+
+
+def test_a_taken_port_is_passed_over(taken: int) -> None:
+    """A range with one taken port does not count as free."""
+    assert not any(taken in run for run in ports.choose([6] * 100))
+
+
+def test_ports_lie_below_those_of_outgoing_connections() -> None:
+    """A server that is down for a second does not lose its port to somebody's connection."""
+    first = int(ports.KERNEL_RANGE.read_text().split()[0])
+    last = ports.highest(ports.KERNEL_RANGE.read_text())
+    assert all(ports.LOWEST <= port <= last for run in ports.choose([6] * 20) for port in run)
+    assert last < first or first <= ports.LOWEST + 1000
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("32768\t60999\n", 32767),
+        ("20000 60999", 19999),
+        ("49152 65535", 32767),
+        ("1024 65535", 32767),
+        ("15500 65535", 32767),
+    ],
+)
+def test_the_range_ends_where_the_kernels_begins(kernel: str, expected: int) -> None:
+    """Where the kernel leaves fewer than a thousand ports, ours is taken all the same."""
+    assert ports.highest(kernel) == expected

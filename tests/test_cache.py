@@ -1,0 +1,299 @@
+"""The cache of one kind: what is filed, what is passed over, what departed, and what listeners hear."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensile.cache import Cache, Delta, Departure, Entry, Kept
+
+
+def raw(name: str, version: int, uid: str = "", **more: object) -> bytes:
+    """Make an object in namespace `ns`; its UID is derived from its name unless given."""
+    meta = {"namespace": "ns", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    return orjson.dumps({"metadata": meta, **more})
+
+
+def facts(bytes_: bytes) -> Kept:
+    """Keep what an object says about its node, and no bytes."""
+    return Kept(b"", orjson.loads(bytes_).get("node"))
+
+
+def node(entry: Entry) -> tuple[str, ...]:
+    """Index by node, objects without one under nothing."""
+    return (entry.facts,) if entry.facts else ()
+
+
+def names(cache: Cache) -> list[str]:
+    """Give the cached names, sorted."""
+    return sorted(entry.name for entry in cache)
+
+
+def filled(*raws: bytes, version: int = 10) -> Cache:
+    """Make a cache that has been listed once."""
+    cache = Cache()
+    cache.replace(raws, version)
+    return cache
+
+
+def heard(cache: Cache) -> list[tuple[str, str]]:
+    """Collect from now on what a listener hears, as pairs of UIDs before and after."""
+    told: list[tuple[str, str]] = []
+
+    def hear(delta: Delta) -> None:
+        told.append((delta.before.uid if delta.before else "", delta.after.uid if delta.after else ""))
+
+    cache.subscribe(hear)
+    return told
+
+
+def test_a_new_cache_knows_nothing() -> None:
+    """Before the first list it is not in sync, and no absence means anything."""
+    cache = Cache()
+    assert (cache.synced, cache.version, len(cache)) == (False, 0, 0)
+    assert cache.get("ns", "a") is None
+    assert cache.departed("ns", "a") is None
+
+
+def test_a_list_fills_it() -> None:
+    """Objects are found by namespace and name, as bytes and decoded anew at each call."""
+    cache = filled(raw("a", 5, spec={"x": 1}), raw("b", 6), version=20)
+    assert (cache.synced, cache.version, len(cache), names(cache)) == (True, 20, 2, ["a", "b"])
+    entry = cache.get("ns", "a")
+    assert entry is not None
+    assert (entry.uid, entry.version, entry.manifest()["spec"]) == ("uid-a", 5, {"x": 1})
+    assert entry.manifest() is not entry.manifest()
+    assert cache.get("other", "a") is None
+
+
+def test_an_object_without_a_namespace_is_filed_under_none() -> None:
+    """Nodes and namespaces are found with an empty namespace."""
+    cache = filled(b'{"metadata":{"name":"n","uid":"u","resourceVersion":"3"}}')
+    assert cache.get("", "n") is not None
+
+
+def test_what_a_list_lacks_is_gone_but_did_not_depart() -> None:
+    """Something may have been missed, so the absence allows nothing that cannot be undone."""
+    cache = filled(raw("a", 5), raw("b", 6))
+    told = heard(cache)
+    cache.replace([raw("b", 6)], 30)
+    assert names(cache) == ["b"]
+    assert cache.departed("ns", "a") is None
+    assert told == [("uid-a", "")]
+
+
+def test_a_list_tells_only_what_changed() -> None:
+    """Unchanged objects are not heard of again; changed, new and exchanged ones are."""
+    cache = filled(raw("same", 5), raw("moved", 6), raw("exchanged", 7, uid="one"))
+    told = heard(cache)
+    cache.replace([raw("same", 5), raw("moved", 16), raw("exchanged", 17, uid="two"), raw("new", 18)], 30)
+    assert sorted(told) == [("", "uid-new"), ("one", "two"), ("uid-moved", "uid-moved")]
+
+
+def test_a_list_takes_over_a_rewound_history() -> None:
+    """After a restore versions are lower than before, and still what is true."""
+    cache = filled(raw("a", 500), version=600)
+    cache.distrust()
+    assert not cache.synced
+    assert names(cache) == ["a"]
+    cache.replace([raw("a", 90)], 100)
+    assert (cache.synced, cache.version) == (True, 100)
+    entry = cache.get("ns", "a")
+    assert entry is not None
+    assert entry.version == 90
+
+
+def test_a_newer_object_replaces_an_older_one() -> None:
+    """Versions decide, not the order of arrival; the cache's own version only grows."""
+    cache = filled(raw("a", 5))
+    told = heard(cache)
+    cache.put(raw("a", 25, x=1))
+    cache.put(raw("a", 24, x=2))
+    cache.put(raw("a", 25, x=3))
+    entry = cache.get("ns", "a")
+    assert entry is not None
+    assert entry.manifest()["x"] == 1
+    assert cache.version == 25
+    assert told == [("uid-a", "uid-a")]
+
+
+def test_a_successor_is_heard_of_with_its_predecessor() -> None:
+    """Same name, other UID: listeners see both and can tell that it is another object."""
+    cache = filled(raw("a", 5, uid="one"))
+    told = heard(cache)
+    cache.put(raw("a", 25, uid="two"))
+    assert told == [("one", "two")]
+
+
+def test_a_predecessors_late_news_do_not_displace_the_successor() -> None:
+    """The answer to our create is here before the watch has told the end of the object that stood there before."""
+    cache = filled(raw("a", 5, uid="one"))
+    cache.absorb(raw("a", 25, uid="two"))
+    told = heard(cache)
+    cache.put(raw("a", 23, uid="one", deleting=True))
+    cache.remove(raw("a", 24, uid="one"))
+    entry = cache.get("ns", "a")
+    assert entry is not None
+    assert entry.uid == "two"
+    assert cache.departed("ns", "a") is None
+    assert told == []
+
+
+def test_a_deletion_that_was_seen_is_a_departure() -> None:
+    """What the watch saw go is gone for certain, and its last facts stay readable."""
+    cache = Cache(facts)
+    cache.replace([raw("a", 5, node="n1")], 10)
+    told = heard(cache)
+    cache.remove(raw("a", 25, node="n2"))
+    assert names(cache) == []
+    assert cache.departed("ns", "a") == Departure("uid-a", "n2")
+    assert cache.version == 25
+    assert told == [("uid-a", "")]
+
+
+def test_a_deletion_of_something_unknown_is_a_departure_too() -> None:
+    """The name is empty for certain, whether or not the object had been seen; listeners hear nothing."""
+    cache = filled()
+    told = heard(cache)
+    cache.remove(raw("a", 25))
+    assert cache.departed("ns", "a") == Departure("uid-a", None)
+    assert told == []
+
+
+def test_a_name_that_is_taken_again_is_not_departed() -> None:
+    """A new object under the name ends the certainty of its absence."""
+    cache = filled(raw("a", 5))
+    cache.remove(raw("a", 25))
+    cache.put(raw("a", 26, uid="two"))
+    assert cache.departed("ns", "a") is None
+
+
+def test_an_answer_to_a_write_is_known_at_once() -> None:
+    """The next decision sees what was written, for new objects and changed ones, without the watch."""
+    cache = filled(raw("a", 5), version=10)
+    cache.absorb(raw("a", 11, x=1))
+    cache.absorb(raw("b", 12))
+    assert names(cache) == ["a", "b"]
+    assert cache.version == 10
+
+
+def test_an_answer_that_the_watch_has_overtaken_is_passed_over() -> None:
+    """A created object that the watch already saw come and go does not rise again."""
+    cache = filled(version=10)
+    cache.put(raw("a", 11))
+    cache.remove(raw("a", 12))
+    cache.absorb(raw("a", 11))
+    assert names(cache) == []
+    cache.put(raw("b", 14))
+    cache.absorb(raw("b", 13))
+    entry = cache.get("ns", "b")
+    assert entry is not None
+    assert entry.version == 14
+
+
+@pytest.mark.parametrize("version", ["", "abc"])
+def test_an_answer_that_is_no_stored_object_is_not_filed(version: str) -> None:
+    """Reviews and other answers without a resourceVersion are nobody's state."""
+    cache = filled()
+    cache.absorb(orjson.dumps({"metadata": {"name": "a", "resourceVersion": version}}))
+    assert names(cache) == []
+
+
+def test_a_read_at_quorum_can_confirm_an_absence() -> None:
+    """404 for a name is as good as a deletion that was seen."""
+    cache = Cache(facts)
+    cache.replace([raw("a", 5, node="n1")], 10)
+    told = heard(cache)
+    cache.confirm_absent("ns", "a")
+    cache.confirm_absent("ns", "never")
+    assert cache.departed("ns", "a") == Departure("uid-a", "n1")
+    assert cache.departed("ns", "never") == Departure("", None)
+    assert told == [("uid-a", "")]
+
+
+def test_an_absence_is_not_confirmed_against_newer_news() -> None:
+    """An object that the watch brought while the read was under way stays."""
+    cache = filled(raw("a", 5))
+    since = cache.version
+    cache.put(raw("a", 25, uid="two"))
+    cache.confirm_absent("ns", "a", since)
+    assert names(cache) == ["a"]
+    assert cache.departed("ns", "a") is None
+    cache.confirm_absent("ns", "a", 25)
+    assert names(cache) == []
+
+
+def test_departures_are_kept_up_to_a_bound() -> None:
+    """The oldest are forgotten first, so that a long life does not fill the memory; forgetting only costs a read."""
+    cache = filled()
+    for number in range(20_001):
+        cache.confirm_absent("ns", f"p{number}")
+    assert cache.departed("ns", "p0") is None
+    assert cache.departed("ns", "p1") is not None
+    assert cache.departed("ns", "p20000") is not None
+
+
+def test_a_departure_that_is_told_again_is_young_again() -> None:
+    """What was confirmed last is forgotten last."""
+    cache = filled()
+    for number in range(20_000):
+        cache.confirm_absent("ns", f"p{number}")
+    cache.confirm_absent("ns", "p0")
+    cache.confirm_absent("ns", "more")
+    assert cache.departed("ns", "p0") is not None
+    assert cache.departed("ns", "p1") is None
+
+
+def test_an_index_follows_its_objects() -> None:
+    """Objects are found by what the digest took out of them, move with it, and leave nothing behind."""
+    cache = Cache(facts, {"node": node})
+    cache.replace([raw("a", 5, node="n1"), raw("b", 6, node="n1"), raw("c", 7)], 10)
+    assert {entry.name for entry in cache.select("node", "n1")} == {"a", "b"}
+    cache.put(raw("a", 11, node="n2"))
+    cache.remove(raw("b", 12, node="n1"))
+    assert cache.select("node", "n1") == ()
+    assert [entry.name for entry in cache.select("node", "n2")] == ["a"]
+    cache.replace([], 20)
+    assert cache.select("node", "n2") == ()
+
+
+def test_a_digest_decides_what_is_kept() -> None:
+    """Where only facts are kept, the bytes are not."""
+    cache = Cache(facts)
+    cache.put(raw("a", 5, node="n1"))
+    entry = cache.get("ns", "a")
+    assert entry is not None
+    assert (entry.raw, entry.facts) == (b"", "n1")
+
+
+def test_listeners_see_the_cache_as_it_is_after_the_change() -> None:
+    """A listener that looks finds the new state, and may change nothing for those that iterate."""
+    cache = filled(raw("a", 5), raw("b", 6))
+    seen: list[list[str]] = []
+    cache.subscribe(lambda _: seen.append(names(cache)))
+    for entry in cache:
+        cache.confirm_absent("ns", entry.name)
+    assert seen == [["b"], []]
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+STEPS = st.lists(st.tuples(st.sampled_from(["put", "remove", "successor"]), NAMES), max_size=30)
+
+
+@given(STEPS, st.data())
+def test_answers_absorbed_at_any_time_change_no_end(steps: list[tuple[str, str]], data: st.DataObject) -> None:
+    """Whatever the watch tells, absorbing some of it early or late leads to the same objects in the end."""
+    told: list[tuple[str, bytes]] = []
+    uids = dict.fromkeys("abc", 0)
+    for version, (verb, name) in enumerate(steps, 11):
+        uids[name] += verb == "successor"
+        told.append(("remove" if verb == "remove" else "put", raw(name, version, uid=f"{name}{uids[name]}")))
+        uids[name] += verb == "remove"
+    plain, eager = filled(), filled()
+    for at, (verb, body) in enumerate(told):
+        for early in data.draw(st.lists(st.sampled_from(told[: at + 2]), max_size=2)):
+            if early[0] == "put":
+                eager.absorb(early[1])
+        getattr(plain, verb)(body)
+        getattr(eager, verb)(body)
+    assert sorted((e.name, e.uid, e.version) for e in eager) == sorted((e.name, e.uid, e.version) for e in plain)

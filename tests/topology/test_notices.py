@@ -1,0 +1,112 @@
+"""What is accepted and not in effect yet is said where it is set, and nothing else is."""
+
+import pytest
+from corpus_form import EMPTY, HEAD, ONE
+
+from tensile.topology import Topology, not_yet, parse
+from tensile.topology.messages import _fields, _section_at
+from tensile.topology.notices import NOT_YET, Row
+from tensile.yamltree import show_path
+
+
+def told(text: str) -> list[str]:
+    """Give the paths that notices speak of."""
+    return [show_path(notice.path) for notice in not_yet(parse(text))]
+
+
+@pytest.mark.parametrize("text", [EMPTY, ONE], ids=["no lowers", "one lower"])
+def test_defaults_that_nobody_wrote_are_not_told(text: str) -> None:
+    """A plain file is quiet."""
+    assert told(text) == []
+
+
+def test_a_notice_says_where_and_what_is_in_force() -> None:
+    """In the form of an error, with the file's name."""
+    topology = parse(ONE + "  namespaces: {mapping: prefix}\n", name="t.yaml")
+    (notice,) = not_yet(topology)
+    assert str(notice) == (
+        "t.yaml:7:16: lowers[0].namespaces.mapping: accepted, not in effect yet: "
+        "prefix comes in a later release; same is in force"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        (EMPTY + "upper: {advertiseURL: 'https://a:1'}\n", "upper.advertiseURL"),
+        (ONE + "  storageClasses: {a: b}\n", "lowers[0].storageClasses"),
+        (ONE + "  maintenance: drain\n", "lowers[0].maintenance"),
+        (ONE + "  unreachable: {evictAfter: 5m}\n", "lowers[0].unreachable.evictAfter"),
+        (ONE + "  controllers: [PV]\n", "lowers[0].controllers"),
+        (ONE + "  onConflict: adopt\n", "lowers[0].onConflict"),
+        (
+            ONE + "  serviceAccounts: {identity: lower}\n",
+            "lowers[0].serviceAccounts.identity",
+        ),
+        (
+            HEAD + "lowers: [{name: a, kubeconfigSecret: {namespace: a, name: b}}]\n",
+            "lowers[0].kubeconfigSecret",
+        ),
+        (EMPTY + "lowerDefaults: {maintenance: drain}\n", "lowerDefaults.maintenance"),
+        (EMPTY + "lowerDefaults: {onConflict: adopt}\n", "lowerDefaults.onConflict"),
+        (EMPTY + "controllers: [PV, Service, ServiceAccount]\n", "controllers"),
+        (EMPTY + "controllers: [RBAC]\n", "controllers"),
+        (EMPTY + "onConflict: adopt\n", "onConflict"),
+        (EMPTY + "serviceAccounts: {identity: upper}\n", "serviceAccounts.identity"),
+        (EMPTY + "services: {kubeSystem: true}\n", "services.kubeSystem"),
+        (EMPTY + "services: {upperAlias: top}\n", "services.upperAlias"),
+        (EMPTY + "webhook: {enabled: true}\n", "webhook.enabled"),
+        (EMPTY + "webhook: {url: 'https://a'}\n", "webhook.url"),
+        (EMPTY + "webhook: {ignoreSelectorKeys: []}\n", "webhook.ignoreSelectorKeys"),
+        (EMPTY + "extender: {strategy: binpack}\n", "extender.strategy"),
+        (EMPTY + "descheduler: {enabled: true}\n", "descheduler.enabled"),
+        (EMPTY + "descheduler: {interval: 61s}\n", "descheduler.interval"),
+    ],
+)
+def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str, path: str) -> None:
+    """Once, by its own key."""
+    assert told(text) == [path]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EMPTY + "upper: {advertiseURL: null, qps: 5}\n",
+        EMPTY + "controllers: []\nonConflict: fail\nserviceAccounts: {identity: none}\n",
+        EMPTY + "services: {kubeSystem: false, upperAlias: kubernetes-upper}\n",
+        EMPTY + "webhook: {enabled: false, port: 8443, ignoreSelectorKeys: [clusterID]}\n",
+        EMPTY + "extender: {enabled: false, strategy: spread}\n",
+        EMPTY + "descheduler: {enabled: false, interval: 60s, cooldown: 300s}\n",
+        EMPTY + "descheduler: {interval: 1m, pendingLongerThan: 2m}\n",
+        EMPTY + "kubelet: {port: 5}\ntelemetry: {port: 6}\nguard: {maxDeletes: 1}\n",
+        EMPTY + "ignoreLabels: [a]\nexcludeNamespaces: [b]\n",
+        ONE + "  maintenance: cordon\n  qps: 3\n  context: c\n",
+        ONE + "  controllers: null\n  onConflict: null\n  storageClasses: {}\n",
+        ONE + "  node: {name: n, taints: []}\n  capacity: {basis: allocatable}\n",
+        ONE + "  namespaces: {mapping: same}\n  unreachable: {evictAfter: null}\n",
+    ],
+)
+def test_what_is_in_effect_or_asks_for_nothing_is_not_told(text: str) -> None:
+    """Defaults that are written, and every field that works."""
+    assert told(text) == []
+
+
+def test_notices_come_in_the_order_of_the_file() -> None:
+    """However the table is ordered."""
+    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nupper: {advertiseURL: 'https://a:1'}\n"
+    assert told(text) == ["descheduler.dryRun", "upper.advertiseURL"]
+
+
+def test_a_topology_that_was_not_read_from_a_text_has_no_notices() -> None:
+    """There is no place to speak of."""
+    read = parse(EMPTY + "onConflict: adopt\n")
+    made = Topology.model_construct(**{name: getattr(read, name) for name in Topology.model_fields})
+    assert not_yet(made) == []
+
+
+@pytest.mark.parametrize("row", NOT_YET, ids=lambda row: show_path(row.path))
+def test_every_row_of_the_table_is_a_field(row: Row) -> None:
+    """A row for a key that is not in the format would never be told."""
+    first = "lowerDefaults" if row.path[0] == "lower" else row.path[0]
+    path = (first, *row.path[1:])
+    assert path[-1] in _fields(_section_at(path[:-1]))
