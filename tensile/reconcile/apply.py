@@ -39,16 +39,17 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """
     if cache is None:
         return
+    since = cache.version
     try:
         raw = await cluster.read(step.ref)
     except NotFound:
-        cache.confirm_absent(step.ref.namespace, step.ref.name)
+        cache.confirm_absent(step.ref.namespace, step.ref.name, since)
         return
     found = orjson.loads(raw)
     if step.uid in {uid(found), annotations(found).get(UPPER_UID)}:
         cache.put(raw)
     else:
-        cache.confirm_absent(step.ref.namespace, step.ref.name)
+        cache.confirm_absent(step.ref.namespace, step.ref.name, since)
 
 
 async def is_taken(step: Step, cluster: Cluster, cache: Cache | None) -> bool:

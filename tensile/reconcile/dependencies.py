@@ -7,11 +7,10 @@ half matters: what the guard keeps running must keep its configuration.
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Cache, Delta, Entry
-from tensile.objects import CONFIG_MAP, SECRET, Kind, Manifest, Ref, metadata
+from tensile.objects import CONFIG_MAP, SECRET, Kind, Ref
 from tensile.reconcile import namespaces
-from tensile.reconcile.desired import Absent, Decision, Present, Route
-from tensile.reconcile.observed import is_ours, is_of
-from tensile.reconcile.plan import conflict
+from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route
+from tensile.reconcile.observed import is_of, is_ours
 from tensile.reconcile.references import Reference, copy_of, never_copied
 from tensile.world import Key, LowerWorld, Problem, World
 
@@ -27,11 +26,11 @@ def key_of(lower: str, namespace: str, kind: str, name: str) -> Key:
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
     """Give the keys of the referred objects that a pod has to wait for: not optional, and not below yet."""
-    found = []
-    for reference in wanted:
-        if reference.kind in KINDS and not _is_there(world, lower, namespace, reference):
-            found.append(key_of(lower.name, namespace, reference.kind, reference.name))
-    return sorted(found)
+    return sorted(
+        key_of(lower.name, namespace, reference.kind, reference.name)
+        for reference in wanted
+        if reference.kind in KINDS and not _is_there(world, lower, namespace, reference)
+    )
 
 
 class DependencyRule:
@@ -131,7 +130,7 @@ def _referred(lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:
     return bool(below) or any(not entry.facts.terminal for entry in above)
 
 
-def _original(kind: Kind):  # type: ignore[no-untyped-def]
+def _original(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         entry = delta.after or delta.before
         assert entry is not None
@@ -145,7 +144,7 @@ def _original(kind: Kind):  # type: ignore[no-untyped-def]
     return keys
 
 
-def _copy(kind: Kind):  # type: ignore[no-untyped-def]
+def _copy(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         entry = delta.after or delta.before
         assert entry is not None
@@ -154,7 +153,7 @@ def _copy(kind: Kind):  # type: ignore[no-untyped-def]
     return keys
 
 
-def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _referrer(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give what a pod begins or ceases to refer to; one that stays the same concerns nothing."""
     before, after = _references(delta.before), _references(delta.after)
     entry = delta.after or delta.before

@@ -1,6 +1,7 @@
 """What a rule says about one key: what should be, what it waits for, and what is wrong.
 
-A rule names states, not calls. Whether a write is needed at all, and which, is found out later by comparing with what is
+A rule names states, not calls. Whether a write is needed at all, and which, is found out later by comparing with
+what is
 observed, so that every rule gets idempotence, ownership and preconditions from the same few lines.
 """
 

@@ -1,7 +1,8 @@
 """What differs between an object as it should be and as it is, as RFC 6902 operations.
 
 `==` comes first: it takes microseconds, and most objects are as they should be. jsonpatch then works out the operations
-of what did change. They are both what `plan -o json` prints and the body that is sent, so a plan cannot say one thing and
+of what did change. They are both what `plan -o json` prints and the body that is sent, so a plan cannot say one
+thing and
 do another.
 """
 

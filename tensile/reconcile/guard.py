@@ -1,7 +1,8 @@
 """Holds back a plan that would end much of what nobody deleted.
 
 A wrong kubeconfig, a lost role or a restored etcd all look like "everything is gone above". Deletions that follow from
-deleting the upper object pass; the others are in one plan per lower, and wait when they are many, or rest on caches that
+deleting the upper object pass; the others are in one plan per lower, and wait when they are many, or rest on
+caches that
 are not complete.
 """
 

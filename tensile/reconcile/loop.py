@@ -1,6 +1,7 @@
 """Carries keys through the pipeline: decide, plan, guard, apply; and says, in one place, what an error means.
 
-Between two awaits nothing else runs, so a decision sees the caches as one snapshot. Level-based: a key is looked at again
+Between two awaits nothing else runs, so a decision sees the caches as one snapshot. Level-based: a key is looked
+at again
 whenever something that it rests on changed, and nothing is remembered about why.
 """
 

@@ -1,6 +1,7 @@
 """Whose an observed object is, and which of its fields are ours.
 
-Ownership is the label and the UID annotation together: a label alone can be forged or copied with a manifest. Which keys
+Ownership is the label and the UID annotation together: a label alone can be forged or copied with a manifest.
+Which keys
 of a map we set earlier is read from the API's own book-keeping (managedFields), so that a label that vanished above
 vanishes below and one that somebody else set there stays.
 """

@@ -1,6 +1,7 @@
 """Two books the loop keeps about keys that cannot go on: what they wait for, and which step was refused.
 
-Both are plain data with the time passed in. A refused step rests for a while that doubles; the key's other steps do not,
+Both are plain data with the time passed in. A refused step rests for a while that doubles; the key's other steps
+do not,
 so a pod whose creation is denied can still be reported on, and deleted.
 """
 
@@ -70,7 +71,7 @@ class Refusals:
         """Note a refusal; gives for how many seconds the step rests. `jitter` is in [0, 1)."""
         known = self._refused.get(key)
         tries = known.tries + 1 if known and known.step == step.identity else 0
-        rest = min(FIRST_REST * 2 ** min(tries, 10), LONGEST_REST) * (0.5 + jitter / 2)
+        rest = min(FIRST_REST * 2.0 ** min(tries, 10), LONGEST_REST) * (0.5 + jitter / 2)
         self._refused[key] = _Refusal(step.identity, now + rest, tries)
         return rest
 

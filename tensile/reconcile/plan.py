@@ -1,6 +1,7 @@
 """From what a rule wants and what is observed to the steps that make it so.
 
-Every choice is made here or earlier: a step says which request to send, to the letter, with its precondition. That is why
+Every choice is made here or earlier: a step says which request to send, to the letter, with its precondition. That
+is why
 the steps that `plan` prints are the ones that `run` carries out.
 """
 
@@ -10,12 +11,11 @@ from typing import Any, Literal, NamedTuple
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
-from tensile.names import COMPONENT
+from tensile.names import COMPONENT, UPPER_UID
 from tensile.objects import EVENT, Manifest, Ref, annotations
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.observed import is_ours
-from tensile.names import UPPER_UID
 from tensile.world import Key, Problem, World
 
 Verb = Literal["create", "patch", "delete", "confirm"]
@@ -27,7 +27,8 @@ _MESSAGE_LIMIT = 1024
 class Step:
     """One request to one cluster, and why.
 
-    `operations` say what it changes as RFC 6902; `shown` is whether a person decides about it; `asked` is false for what
+    `operations` say what it changes as RFC 6902; `shown` is whether a person decides about it; `asked` is false
+    for what
     ends something that nobody deleted above (the guard counts those).
     """
 

@@ -21,7 +21,8 @@ _NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
     """One pod of either side.
 
-    `owner` and `upper_uid` are our marks ("" above). `unasked` is whether Kubernetes itself ended it because of its node.
+    `owner` and `upper_uid` are our marks ("" above). `unasked` is whether Kubernetes itself ended it because of
+    its node.
     `ran` is whether containers of it have been seen.
     """
 
