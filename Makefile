@@ -22,7 +22,6 @@ check: $(BIN)/.installed ## Lint, types, layers, house limits
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/interrogate --quiet tensile tests
 	$(BIN)/python tests/house.py
 
 test: setup ## Every test, on real control planes

@@ -48,6 +48,8 @@ class Twins:
         for kind in self.nodes:
             self._create_node(kind)
             self.apply("upper", self._pod(kind, {"nodeName": self.nodes[kind]}))
+            running = ("--subresource=status", "-p", '{"status": {"phase": "Running"}}')
+            self.must("upper", "-n", self.namespace, "patch", "pod", kind, *running)
         self.apply(LOWER, self._pod(POD, {}))
         self.must(LOWER, "-n", self.namespace, "wait", "--for=jsonpath={.status.phase}=Running", f"pod/{POD}")
 

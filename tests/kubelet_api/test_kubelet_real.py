@@ -193,18 +193,27 @@ async def test_port_forward_reaches_the_twin(twins: Twins, server: KubeletServer
     listening = await asyncio.start_server(shout, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     process = await twins.start("port-forward", f"pod/{speaks}", f":{port}", speaks=speaks)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert await forwarded(process, b"hello\n") == b"HELLO\n"
+    finally:
+        process.kill()
+        await process.communicate()
+        listening.close()
+        await listening.wait_closed()
+
+
+async def forwarded(process: asyncio.subprocess.Process, line: bytes) -> bytes:
+    """Send a line to the port that kubectl forwards, and give what comes back."""
     assert process.stdout
-    async with asyncio.timeout(PATIENCE):
-        first = (await process.stdout.readline()).decode()
-        near = int(first.split("127.0.0.1:")[1].split()[0])
-        stream = Stream(*await asyncio.open_connection("127.0.0.1", near))
-        await stream.send(b"hello\n")
-        assert await stream.to_end() == b"HELLO\n"
-    await stream.close()
-    process.kill()
-    await process.communicate()
-    listening.close()
-    await listening.wait_closed()
+    first = (await process.stdout.readline()).decode()
+    near = first.split("127.0.0.1:")[1].split()[0]
+    stream = Stream(*await asyncio.open_connection("127.0.0.1", int(near)))
+    try:
+        await stream.send(line)
+        return await stream.to_end()
+    finally:
+        await stream.close()
 
 
 def client(twins: Twins, identity: Identity | None) -> ssl.SSLContext:
