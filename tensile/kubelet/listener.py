@@ -8,6 +8,8 @@ file descriptor that the rest of the engine may need.
 import asyncio
 import errno
 import socket
+from pathlib import Path
+from traceback import extract_tb
 
 from tensile.errors import TensileError
 from tensile.kubelet.service import Service, Site
@@ -72,10 +74,15 @@ class Listener:
             task.add_done_callback(place.left)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Forget a connection; an error that nobody foresaw is noted, and cost that connection only."""
+        """Forget a connection; an error that nobody foresaw is noted, and cost that connection only.
+
+        What the error says is left out: it may quote a credential.
+        """
         self._connections.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            self._log.warning("a connection to the kubelet API failed", node=self.site.node, why=repr(error))
+            at = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in extract_tb(error.__traceback__)]
+            fields = {"node": self.site.node, "why": type(error).__name__, "at": at}
+            self._log.warning("a connection to the kubelet API failed", **fields)
 
 
 class _Place:

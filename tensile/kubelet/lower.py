@@ -66,6 +66,10 @@ class LowerCall:
             raise Refused(HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}") from error
         except TimeoutError as error:
             raise self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time") from error
+        except h11.LocalProtocolError as error:
+            raise self._failed(
+                HTTPStatus.BAD_GATEWAY, "its address or credential has characters none may have"
+            ) from error
         except (OSError, h11.RemoteProtocolError) as error:
             raise self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__) from error
 

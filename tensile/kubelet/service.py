@@ -7,14 +7,13 @@ even from a 404; and nothing of a request reaches a lower cluster before all of 
 import asyncio
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple
 
 import h11
 
-from tensile.errors import TensileError
 from tensile.kubelet import routes
 from tensile.kubelet.asks import ask_for
 from tensile.kubelet.authentication import Authenticator, User
@@ -72,12 +71,11 @@ class Service:
 
     async def serve(self, connection: socket.socket, site: Site, admitted: Callable[[], None]) -> None:
         """Serve one connection to its end; `admitted` is called when the caller has shown who it is, and may."""
-        try:
+        with ExitStack() as until_taken_over:
+            until_taken_over.callback(connection.close)
             authority = await self._gate.authority.pem()
             context = self._gate.serving.context(site.node, authority)
-        except TensileError:
-            connection.close()
-            return
+            until_taken_over.pop_all()
         try:
             wire = await accept(connection, context, self._limits)
         except OSError:

@@ -95,16 +95,19 @@ class Upper:
 class LowerCluster:
     """A lower cluster as far as streams go: it says where to connect."""
 
-    def __init__(self, name: str, endpoint: Endpoint) -> None:
+    def __init__(self, name: str, port: int, tls: ssl.SSLContext) -> None:
         self.name = name
-        self._endpoint = endpoint
+        self.server_name = "localhost"
+        self.credential = {"Authorization": f"Bearer {LOWER_TOKEN}"}
+        self._port = port
+        self._tls = tls
         self.failing: ClusterError | None = None
 
     def endpoint(self) -> Endpoint:
         """Say where."""
         if self.failing is not None:
             raise self.failing
-        return self._endpoint
+        return Endpoint("127.0.0.1", self._port, self._tls, self.server_name, "/front", self.credential)
 
 
 class Head(NamedTuple):
@@ -251,16 +254,17 @@ class Lab:
         self.pods = NamedPods()
         self.time = 1000.0
         self.client_authority = pki.clients.pem
+        self.authority_answers = asyncio.Event()
+        self.authority_answers.set()
         self._limits = limits
 
     async def _authority(self) -> str:
+        await self.authority_answers.wait()
         return self.client_authority
 
     async def __aenter__(self) -> Self:
         port = await self.lower.start(self.pki.server_context())
-        tls = self.pki.client_context(None)
-        credential = {"Authorization": f"Bearer {LOWER_TOKEN}"}
-        self.cluster = LowerCluster("lower-a", Endpoint("127.0.0.1", port, tls, "localhost", "/front", credential))
+        self.cluster = LowerCluster("lower-a", port, self.pki.client_context(None))
         self.pods.targets["shop", "web"] = Target(self.cluster, "mapped", "web-0")
         gate = Gate(
             Serving(self.log, "127.0.0.1", self.pki.serving_files),

@@ -250,15 +250,25 @@ async def test_a_lower_that_is_not_there_is_told(lab: Lab) -> None:
 
 async def test_a_lower_of_another_authority_is_not_spoken_to(lab: Lab) -> None:
     """When the lower's certificate does not verify, the error says so and our credential was not sent."""
-    tls = lab.pki.client_context(None)
-    endpoint = lab.cluster.endpoint()._replace(tls=tls, server_name="another.example")
-    lab.cluster._endpoint = endpoint
+    lab.cluster.server_name = "another.example"
     head, stream = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
     body = await within(stream.to_end())
     await stream.close()
     assert head.status == 502
     assert b"certificate verify failed" in body
     assert lab.lower.heads == []
+
+
+async def test_a_credential_that_cannot_be_sent_is_not_told(lab: Lab) -> None:
+    """A lower's credential with a line break in it is 502, and is neither told nor logged."""
+    lab.cluster.credential = {"Authorization": "Bearer sensitive\n"}
+    head, stream = await lab.upgrade(lab.pki.apiserver, f"POST {EXEC}", "Upgrade: SPDY/3.1")
+    body = await within(stream.to_end())
+    await stream.close()
+    assert head.status == 502
+    assert body.startswith(b"lower-a: exec of pod mapped/web-0: ")
+    assert b"sensitive" not in body
+    assert "sensitive" not in str(lab.log.entries)
 
 
 @KINDS

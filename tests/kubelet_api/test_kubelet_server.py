@@ -150,6 +150,16 @@ async def test_close_ends_connections_in_every_state(lab: Lab) -> None:
     assert [await ended(each) for each in (stream, waiting, mute, raw)] == [True] * 4
 
 
+async def test_close_does_not_wait_for_the_authority(lab: Lab) -> None:
+    """A connection that waits for the authority of callers ends when the server does."""
+    lab.authority_answers.clear()
+    reader, writer = await asyncio.open_connection("127.0.0.1", lab.server.port(NODE))
+    writer.write(b"hello")
+    await writer.drain()
+    await lab.server.close()
+    assert await ended(Stream(reader, writer))
+
+
 async def test_a_port_that_is_taken_is_said(lab: Lab) -> None:
     """A port that somebody has is an error with port, node and fields; what was served stays served."""
     port = lab.server.port(NODE)
@@ -220,7 +230,10 @@ async def test_an_unforeseen_error_costs_one_connection(lab: Lab) -> None:
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await lab.ask(lab.pki.apiserver, "GET /containerLogs/shop/bad/main")
     await until(lambda: bool(lab.log.entries))
-    assert lab.log.entries[0][0] == "a connection to the kubelet API failed"
+    event, fields = lab.log.entries[0]
+    assert event == "a connection to the kubelet API failed"
+    assert (fields["node"], fields["why"]) == (NODE, "AttributeError")
+    assert all(":" in place for place in fields["at"])
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
     assert lab.server.streams() == {NODE: 0}
 
