@@ -298,14 +298,6 @@ async def test_an_object_of_a_megabyte_comes_through_a_watch(lower: HttpCluster,
     assert orjson.loads(seen.raw)["data"]["k"] == data
 
 
-async def test_a_version_before_the_clusters_memory_is_expired(lower: HttpCluster) -> None:
-    """Kubernetes says 410 inside a watch that it has answered with 200."""
-    events = lower.watch(CONFIG_MAP, Selection(), "1", 30)
-    with pytest.raises(Expired) as ended:
-        await asyncio.wait_for(anext(events), WAIT)
-    assert ended.value.status == 410
-
-
 async def test_a_version_of_the_future_is_expired_for_a_list(lower: HttpCluster) -> None:
     """504 with the cause ResourceVersionTooLarge is told apart from a slow server."""
     doing = Doing("lower-a", "list", "ConfigMap")

@@ -255,7 +255,7 @@ async def test_strangers_reach_nothing(twins: Twins, server: KubeletServer) -> N
         assert await status(twins, client(twins, foreign), first, *upgrade) == 0
     assert twins.requests_below() == before
     assert (await twins.run("logs", SPDY)).code == 0
-    assert twins.requests_below() == before + 1
+    assert twins.requests_below() > before
 
 
 async def test_rights_come_from_the_uppers_rbac(twins: Twins, server: KubeletServer) -> None:
