@@ -1,0 +1,75 @@
+"""What keys wait for, and how refused steps rest."""
+
+from tensile.objects import CONFIG_MAP, POD, Ref
+from tensile.reconcile.patience import LONGEST_REST, Refusals, Waits
+from tensile.reconcile.plan import Step
+from tensile.world import Key
+
+ONE, TWO, THREE = (Key("pod", "a", "default", name) for name in ("one", "two", "three"))
+CREATE = Step("create", Ref("a", POD, "default", "one"), "because")
+PATCH = Step("patch", Ref("", POD, "default", "one"), "because", subresource="status")
+
+
+def test_a_key_waits_until_it_says_otherwise() -> None:
+    """Only what is newly awaited is given back, so that two keys do not wake each other for ever."""
+    waits = Waits()
+    assert waits.note(ONE, [TWO]) == {TWO}
+    assert waits.note(ONE, [TWO, THREE]) == {THREE}
+    assert list(waits.waiting_for(TWO)) == [ONE]
+    waits.note(ONE, [THREE])
+    assert list(waits.waiting_for(TWO)) == []
+    assert list(waits.waiting_for(THREE)) == [ONE]
+
+
+def test_a_lower_that_leaves_is_forgotten() -> None:
+    """No key of it waits any more; another lower's still do."""
+    waits, other = Waits(), ONE._replace(lower="b")
+    waits.note(ONE, [TWO])
+    waits.note(other, [TWO])
+    waits.forget("a")
+    assert list(waits.waiting_for(TWO)) == [other]
+
+
+def test_a_refused_step_rests_and_what_comes_before_it_does_not() -> None:
+    """A pod whose creation is denied can still be reported on."""
+    refusals = Refusals()
+    rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
+    assert refusals.rested(ONE, (PATCH, CREATE), now=10.0) == (PATCH,)
+    assert refusals.rested(ONE, (PATCH, CREATE), now=10.0 + rest) == (PATCH, CREATE)
+    assert refusals.rested(TWO, (CREATE,), now=10.0) == (CREATE,)
+
+
+def test_rests_double_up_to_a_limit() -> None:
+    """The limit keeps a denial that is lifted from lasting."""
+    refusals = Refusals()
+    rests = [refusals.note(ONE, CREATE, now=0.0, jitter=0.999) for _ in range(20)]
+    assert rests == sorted(rests)
+    assert rests[1] > 1.9 * rests[0]
+    assert LONGEST_REST * 0.9 < rests[-1] <= LONGEST_REST
+
+
+def test_success_forgives() -> None:
+    """After it came through, the next refusal rests briefly again."""
+    refusals = Refusals()
+    refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
+    assert not refusals.forgive(ONE, PATCH)
+    assert refusals.forgive(ONE, CREATE)
+    assert ONE not in refusals
+
+
+def test_a_step_that_is_not_wanted_any_more_is_forgotten() -> None:
+    """A refusal does not outlive its reason."""
+    refusals = Refusals()
+    refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
+    refusals.settle(ONE, (PATCH, CREATE))
+    assert ONE in refusals
+    refusals.settle(ONE, (Step("create", Ref("a", CONFIG_MAP, "default", "one"), "because"),))
+    assert ONE not in refusals
+
+
+def test_a_lower_that_leaves_takes_its_refusals_along() -> None:
+    """Nothing is remembered of a cluster that is gone."""
+    refusals = Refusals()
+    refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
+    refusals.forget("a")
+    assert ONE not in refusals
