@@ -71,10 +71,14 @@ class Twins:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def requests_below(self) -> int:
-        """Count the requests for subresources of pods that the lower's apiserver has noted."""
+    def requests_below(self, since: str) -> int:
+        """Count the requests for subresources of pods that the lower's apiserver has received since a moment in UTC.
+
+        A stream of an earlier test is noted when it ends, so the moment of its beginning tells whose it was.
+        """
         lines = self.sandbox.clusters[LOWER].audit_log.read_text().splitlines()
-        found = (json.loads(line).get("objectRef", {}) for line in lines)
+        records = (json.loads(line) for line in lines)
+        found = (each.get("objectRef", {}) for each in records if each["requestReceivedTimestamp"] >= since)
         return sum(each.get("namespace") == self.namespace and "subresource" in each for each in found)
 
     def _create_node(self, kind: str) -> None:
