@@ -178,6 +178,15 @@ class Cache:
         """Note that what is here may not be true any more; it stays readable until the next list."""
         self.synced = False
 
+    def copy(self) -> "Cache":
+        """Give a cache of its own with what is here now, and without listeners."""
+        made = Cache(self._digest, self._index_of)
+        made.synced, made.version = self.synced, self.version
+        for name, entry in self._entries.items():
+            made._file(name, entry)
+        made._departed = self._departed.copy()
+        return made
+
     def _read(self, raw: bytes) -> Entry:
         """Decode what an object is filed by, and digest the rest."""
         meta = _ENVELOPES.decode(raw).metadata

@@ -92,10 +92,11 @@ class Cluster(Protocol):
         """
         ...
 
-    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> None:
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
         """Delete the object if it is still the one with that UID (else Conflict).
 
-        `grace` in seconds, None for the object's own.
+        `grace` in seconds, None for the object's own. Gives the object as it is now, which does not tell by itself
+        whether it is gone or only ending, or a v1 Status.
         """
         ...
 

@@ -118,12 +118,17 @@ class LowerWorld:
 
 @dataclass(slots=True)
 class World:
-    """Everything that a decision may look at. `now` is the time of the decision, in UTC."""
+    """Everything that a decision may look at.
+
+    `now` is the time of the decision, in UTC, `node_address` the IP address at which the kubelet API of the virtual
+    nodes is reached.
+    """
 
     topology: "Topology"
     owner: Owner
     upper: UpperWorld
     now: "datetime"
+    node_address: str = ""
     lowers: dict[str, LowerWorld] = field(default_factory=dict)
     problems: dict[Key, Problem] = field(default_factory=dict)
 

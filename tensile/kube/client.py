@@ -225,8 +225,8 @@ class HttpCluster:
         request = Request("PATCH", target, orjson.dumps(patch.body), _MEDIA[patch.media])
         return await self._write(doing, ref.kind, request)
 
-    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> None:
-        """Delete the object if it is still the one with that UID (else Conflict); `grace` in seconds."""
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
+        """Delete the object if it is still the one with that UID (else Conflict) and give the answer."""
         doing = Doing(self._name, "delete", _shown(ref))
         options: dict[str, Any] = {
             "apiVersion": "v1",
@@ -237,7 +237,7 @@ class HttpCluster:
         if grace is not None:
             options["gracePeriodSeconds"] = grace
         request = Request("DELETE", _path(doing, ref), orjson.dumps(options), _JSON)
-        await self._write(doing, ref.kind, request)
+        return await self._write(doing, ref.kind, request)
 
     def endpoint(self) -> Endpoint:
         """Say how to open a connection of one's own."""

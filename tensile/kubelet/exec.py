@@ -21,18 +21,18 @@ async def tunnel(caller: Caller, call: LowerCall, limits: Limits) -> None:
     async with call:
         headers = await while_present(caller.wire, call.answer(HTTPStatus.SWITCHING_PROTOCOLS))
         await caller.switch(answered(headers))
-        upper = _Side(caller.wire, caller.early())
-        await _splice(upper, _Side(call.wire, call.early()), limits.leaving)
+        upper = Side(caller.wire, caller.early())
+        await splice(upper, Side(call.wire, call.early()), limits.leaving)
 
 
-class _Side(NamedTuple):
+class Side(NamedTuple):
     """One end of a stream, with what has already come from it."""
 
     wire: Wire
     early: bytes
 
 
-async def _splice(upper: _Side, lower: _Side, leaving: float) -> None:
+async def splice(upper: Side, lower: Side, leaving: float) -> None:
     """Copy both ways until one side ends, then end the other, within `leaving` seconds once it has all that is its own.
 
     What the lower sent before it ended reaches the caller, however slowly that reads; what the caller sent before it
@@ -59,7 +59,7 @@ def _failed(task: asyncio.Task[None]) -> bool:
     return task.done() and task.exception() is not None
 
 
-async def _copy(source: _Side, sink: Wire) -> None:
+async def _copy(source: Side, sink: Wire) -> None:
     data = source.early or await source.wire.read()
     while data:
         await sink.write(data)

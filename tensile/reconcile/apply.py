@@ -10,7 +10,7 @@ from tensile.cache import Cache
 from tensile.cluster import Cluster
 from tensile.errors import NotFound
 from tensile.names import OWNER, UPPER_UID
-from tensile.objects import NAMESPACE, Manifest, annotations, labels, uid
+from tensile.objects import NAMESPACE, Manifest, annotations, labels, metadata, uid
 from tensile.reconcile.plan import Step
 
 
@@ -23,13 +23,35 @@ async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
             assert step.patch is not None
             raw = await cluster.patch(step.ref, step.patch, step.subresource)
         case "delete":
-            await cluster.delete(step.ref, uid=step.uid, grace=step.grace)
+            await _delete(step, cluster, cache)
             return
         case "confirm":
             await reread(step, cluster, cache)
             return
     if cache is not None:
         cache.absorb(raw)
+
+
+async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
+    """Delete, and note at once whether the object is gone or only ending."""
+    since = cache.version if cache else 0
+    raw = await cluster.delete(step.ref, uid=step.uid, grace=step.grace)
+    if cache is None:
+        return
+    if _is_gone(orjson.loads(raw), step.grace):
+        cache.confirm_absent(step.ref.namespace, step.ref.name, since)
+    else:
+        cache.absorb(raw)
+
+
+def _is_gone(answer: Manifest, grace: int | None) -> bool:
+    """Read the answer to a delete: finalizers and a grace period keep an object, and nothing else does."""
+    if answer.get("kind") == "Status":
+        return True
+    meta = metadata(answer)
+    if meta.get("finalizers"):
+        return False
+    return grace == 0 or not meta.get("deletionTimestamp") or meta.get("deletionGracePeriodSeconds") == 0
 
 
 async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:

@@ -60,9 +60,13 @@ class Patched:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The name has to be read at quorum before anything that rests on its absence is decided."""
+    """The name has to be read at quorum before anything that rests on its absence is decided.
+
+    `uid` is what would have to be there for it to count as present: the object's own, or that of its upper object.
+    """
 
     ref: Ref
+    uid: str
     reason: str
     asked: bool = True
 

@@ -81,8 +81,8 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
             body = _operations_of(patch)
             step = Step("patch", ref, reason, patch=patch, subresource=subresource, operations=body)
             return [_as(step, shown=shown, asked=asked)]
-        case Confirmed(ref, reason, asked):
-            return [Step("confirm", ref, reason, shown=False, asked=asked)]
+        case Confirmed(ref, uid, reason, asked):
+            return [Step("confirm", ref, reason, uid=uid, shown=False, asked=asked)]
         case Told():
             return [_event(wanted, world)]
 

@@ -2,16 +2,12 @@
 
 import asyncio
 import socket
-import ssl
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from kubelet_lab import (
     NODE,
     PATIENCE,
-    QUICK,
     Head,
     Lab,
     NamedPods,
@@ -19,24 +15,20 @@ from kubelet_lab import (
     Stream,
     Upper,
     answering,
-    leak_watch,
     request,
     switching,
     until,
 )
-from kubelet_pki import Pki
 
 from tensile.errors import TensileError
 from tensile.kubelet.authentication import Authenticator
 from tensile.kubelet.authority import ClientAuthority
 from tensile.kubelet.authorization import Authorizer
-from tensile.kubelet.certs import Pair, Serving, ServingFiles, tls_context
+from tensile.kubelet.certs import Serving, ServingFiles
 from tensile.kubelet.listener import open_port
-from tensile.kubelet.presence import Departed, while_present
 from tensile.kubelet.server import KubeletServer
 from tensile.kubelet.service import Gate
 from tensile.kubelet.target import Target
-from tensile.kubelet.wire import Wire, accept
 
 OTHER = "virtual-b"
 LOGS = "GET /containerLogs/shop/web/main"
@@ -236,139 +228,6 @@ async def test_an_unforeseen_error_costs_one_connection(lab: Lab) -> None:
     assert all(":" in place for place in fields["at"])
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
     assert lab.server.streams() == {NODE: 0}
-
-
-async def wire_to(pki: Pki, peer: Callable[[socket.socket], None]) -> tuple[Wire, asyncio.Future[None]]:
-    """Give our end of a connection, and what becomes of the peer, which has its own thread and a real socket."""
-
-    def connect(address: tuple[str, int]) -> None:
-        plain = socket.create_connection(address, timeout=PATIENCE)
-        with plain, pki.client_context(None).wrap_socket(plain, server_hostname="localhost") as secure:
-            peer(secure)
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setblocking(False)
-        gone = asyncio.ensure_future(asyncio.to_thread(connect, listening.getsockname()))
-        connection, _ = await asyncio.get_running_loop().sock_accept(listening)
-    return await accept(connection, tls_context(Pair(*pki.serving), ""), QUICK), gone
-
-
-async def test_a_peer_that_left_is_noticed_behind_what_it_sent(pki: Pki) -> None:
-    """A peer that sent more than we read and then left without a goodbye is noticed; all it sent can still be read."""
-    content = bytes(range(256)) * 4096
-
-    def send_and_leave(secure: socket.socket) -> None:
-        secure.sendall(content[: 320 * 1024])
-
-    async with leak_watch():
-        wire, gone = await wire_to(pki, send_and_leave)
-        async with asyncio.timeout(PATIENCE):
-            await wire.hung_up()
-            await gone
-            heard = b""
-            while len(heard) < 320 * 1024:
-                heard += await wire.read()
-            with pytest.raises(ssl.SSLEOFError):
-                await wire.read()
-        assert heard == content[: 320 * 1024]
-        wire.abort()
-        await wire.lost.wait()
-
-
-async def test_a_peer_that_does_not_close_is_cut(pki: Pki) -> None:
-    """A peer that has everything and does not close its end is cut off in the time for leaving, and not at once."""
-    release = threading.Event()
-    async with leak_watch():
-        loop = asyncio.get_running_loop()
-        wire, gone = await wire_to(pki, lambda _secure: release.wait(PATIENCE) or None)
-        await wire.write(b"goodbye")
-        began = loop.time()
-        await wire.close()
-        assert QUICK.leaving * 0.45 <= loop.time() - began < PATIENCE / 2
-        release.set()
-        await gone
-        await wire.lost.wait()
-
-
-async def test_an_end_is_prompt_when_the_peer_ends_too(pki: Pki) -> None:
-    """A peer that closes when it is told goodbye has all that was written, and is not waited for any longer."""
-    heard: list[bytes] = []
-
-    def read_all(secure: socket.socket) -> None:
-        while piece := secure.recv(65536):
-            heard.append(piece)
-
-    async with leak_watch():
-        wire, gone = await wire_to(pki, read_all)
-        for _ in range(100):
-            await wire.write(b"x" * 30_000)
-        await wire.close()
-        await gone
-        assert sum(map(len, heard)) == 3_000_000
-        assert wire.lost.is_set() or await wire.lost.wait()
-
-
-async def test_writing_to_a_peer_that_is_gone_is_an_error(pki: Pki) -> None:
-    """Writing to a connection that was lost raises, and reading gives what had come before."""
-
-    def speak_and_leave(secure: socket.socket) -> None:
-        secure.sendall(b"last words")
-
-    async with leak_watch():
-        wire, gone = await wire_to(pki, speak_and_leave)
-        await gone
-        with pytest.raises(ConnectionError):
-            await asyncio.gather(*(wire.write(b"x" * 65536) for _ in range(200)))
-        assert await wire.read() == b"last words"
-        await wire.close()
-        await wire.lost.wait()
-
-
-async def test_work_ends_with_its_caller(pki: Pki) -> None:
-    """Work for a caller that leaves is stopped; work that is done first gives its result or its error."""
-    stopped = asyncio.Event()
-    release = threading.Event()
-
-    async def endless() -> None:
-        try:
-            release.set()
-            await asyncio.Event().wait()
-        finally:
-            stopped.set()
-
-    async def failing() -> None:
-        raise ssl.SSLError("broken")
-
-    async with leak_watch():
-        wire, gone = await wire_to(pki, lambda _secure: release.wait(PATIENCE) or None)
-        assert await while_present(wire, asyncio.sleep(0, "done")) == "done"
-        with pytest.raises(ssl.SSLError):
-            await while_present(wire, failing())
-        with pytest.raises(Departed):
-            await while_present(wire, endless())
-        assert stopped.is_set()
-        wire.abort()
-        await gone
-        await wire.lost.wait()
-
-
-async def test_what_a_caller_says_meanwhile_is_kept(pki: Pki) -> None:
-    """What a caller sends while work is done for it is there to be read afterwards."""
-    release = threading.Event()
-
-    def speak_and_stay(secure: socket.socket) -> None:
-        secure.sendall(b"early")
-        release.wait(PATIENCE)
-
-    async with leak_watch():
-        wire, gone = await wire_to(pki, speak_and_stay)
-        with pytest.raises(TimeoutError):
-            await while_present(wire, asyncio.wait_for(asyncio.Event().wait(), 0.2))
-        assert await wire.read() == b"early"
-        release.set()
-        await gone
-        wire.abort()
-        await wire.lost.wait()
 
 
 def spare_port() -> int:

@@ -1,0 +1,235 @@
+"""One connection at a time: ends, breaks, slow readers and those who leave; and the splice of two of them."""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from kubelet_lab import PATIENCE, QUICK, leak_watch
+from kubelet_pki import Pki
+
+from tensile.kubelet.certs import Pair, tls_context
+from tensile.kubelet.exec import Side, splice
+from tensile.kubelet.presence import Departed, while_present
+from tensile.kubelet.wire import Limits, Wire, accept
+
+Peer = Callable[[ssl.SSLSocket], None]
+CONTENT = bytes(range(256)) * 4096
+UNHURRIED = QUICK._replace(leaving=10 * PATIENCE)
+
+
+async def wire_to(pki: Pki, peer: Peer, limits: Limits = QUICK) -> tuple[Wire, asyncio.Future[None]]:
+    """Give our end of a connection, and what becomes of the peer, which has a thread and a real socket of its own.
+
+    The kernel's buffers between the two are as small as it allows.
+    """
+
+    def connect(address: tuple[str, int]) -> None:
+        plain = socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.settimeout(PATIENCE)
+        plain.connect(address)
+        context = pki.client_context(None)
+        with context.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False) as secure:
+            peer(secure)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        gone = asyncio.ensure_future(asyncio.to_thread(connect, listening.getsockname()))
+        connection, _ = await asyncio.get_running_loop().sock_accept(listening)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return await accept(connection, tls_context(Pair(*pki.serving), ""), limits), gone
+
+
+class Reader:
+    """A peer that reads only when it may, and then to the end."""
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+        self.heard = b""
+        self.clean = False
+
+    def __call__(self, secure: ssl.SSLSocket) -> None:
+        """Read."""
+        assert self.may.wait(PATIENCE)
+        while piece := secure.recv(65536):
+            self.heard += piece
+        self.clean = True
+
+
+async def test_a_peer_that_left_is_noticed_behind_what_it_sent(pki: Pki) -> None:
+    """A peer that sent more than we read and then left without a goodbye is noticed; all it sent can still be read."""
+
+    def send_and_leave(secure: ssl.SSLSocket) -> None:
+        secure.sendall(CONTENT[: 320 * 1024])
+
+    async with leak_watch():
+        wire, gone = await wire_to(pki, send_and_leave)
+        async with asyncio.timeout(PATIENCE):
+            await wire.hung_up()
+            await gone
+            heard = b""
+            while len(heard) < 320 * 1024:
+                heard += await wire.read()
+            with pytest.raises(ssl.SSLEOFError):
+                await wire.read()
+        assert heard == CONTENT[: 320 * 1024]
+        wire.abort()
+        await wire.lost.wait()
+
+
+async def test_a_peer_that_does_not_close_is_cut(pki: Pki) -> None:
+    """A peer that has everything and does not close its end is cut off in the time for leaving, and not at once."""
+    release = threading.Event()
+    async with leak_watch():
+        loop = asyncio.get_running_loop()
+        wire, gone = await wire_to(pki, lambda _secure: release.wait(PATIENCE) or None)
+        await wire.write(b"goodbye")
+        began = loop.time()
+        await wire.close()
+        assert QUICK.leaving * 0.45 <= loop.time() - began < PATIENCE / 2
+        release.set()
+        await gone
+        await wire.lost.wait()
+
+
+async def test_an_end_is_prompt_when_the_peer_ends_too(pki: Pki) -> None:
+    """A peer that closes when it is told goodbye has all that was written, and is not waited for any longer."""
+    reader = Reader()
+    reader.may.set()
+    async with leak_watch():
+        wire, gone = await wire_to(pki, reader, UNHURRIED)
+        await wire.write(CONTENT)
+        async with asyncio.timeout(PATIENCE):
+            await wire.close()
+            await gone
+            await wire.lost.wait()
+        assert reader.heard == CONTENT
+        assert reader.clean
+
+
+async def test_a_slow_peer_gets_everything(pki: Pki) -> None:
+    """A peer that begins to read long after we began to close gets all that was written."""
+    reader = Reader()
+    async with leak_watch():
+        wire, gone = await wire_to(pki, reader)
+        await wire.write(CONTENT[:60_000])
+        closing = asyncio.create_task(wire.close())
+        await asyncio.wait({closing}, timeout=4 * QUICK.leaving)
+        assert not closing.done()
+        reader.may.set()
+        await gone
+        await closing
+        assert reader.heard == CONTENT[:60_000]
+
+
+@pytest.mark.parametrize("size", [60_000, 200_000, 300_000])
+async def test_what_a_caller_sent_before_it_left_still_arrives(pki: Pki, size: int) -> None:
+    """A lower that was not reading when the caller left gets all of it, if it reads again in time."""
+    reader = Reader()
+    async with leak_watch():
+        lower, lower_gone = await wire_to(pki, reader, UNHURRIED)
+        upper, upper_gone = await wire_to(pki, lambda secure: secure.sendall(CONTENT[:size]), UNHURRIED)
+        splicing = asyncio.create_task(splice(Side(upper, b""), Side(lower, b""), UNHURRIED.leaving))
+        await upper_gone
+        async with asyncio.timeout(PATIENCE):
+            await upper.hung_up()
+            await asyncio.wait({splicing}, timeout=0.1)
+            reader.may.set()
+            await lower_gone
+            await splicing
+        assert reader.heard == CONTENT[:size]
+        assert reader.clean
+        await asyncio.gather(upper.lost.wait(), lower.lost.wait())
+
+
+async def test_a_lower_that_left_is_heard_to_the_end(pki: Pki) -> None:
+    """What a lower said before it broke off reaches a slow caller, though the caller's own words go nowhere."""
+    reader, parted = Reader(), threading.Event()
+
+    def talk_and_read(secure: ssl.SSLSocket) -> None:
+        while not parted.is_set():
+            secure.sendall(b"more")
+            time.sleep(0.005)
+        reader(secure)
+
+    async with leak_watch():
+        lower, lower_gone = await wire_to(pki, lambda secure: secure.sendall(CONTENT[:300_000]), UNHURRIED)
+        upper, upper_gone = await wire_to(pki, talk_and_read, UNHURRIED)
+        splicing = asyncio.create_task(splice(Side(upper, b""), Side(lower, b""), UNHURRIED.leaving))
+        await lower_gone
+        async with asyncio.timeout(PATIENCE):
+            await lower.lost.wait()
+            await asyncio.wait({splicing}, timeout=0.1)
+            parted.set()
+            reader.may.set()
+            await upper_gone
+            await splicing
+        assert reader.heard == CONTENT[:300_000]
+        await upper.lost.wait()
+
+
+async def test_writing_to_a_peer_that_is_gone_is_an_error(pki: Pki) -> None:
+    """Writing to a connection that was lost raises, and reading gives what had come before."""
+
+    def speak_and_leave(secure: ssl.SSLSocket) -> None:
+        secure.sendall(b"last words")
+
+    async with leak_watch():
+        wire, gone = await wire_to(pki, speak_and_leave)
+        await gone
+        with pytest.raises(ConnectionError):
+            await asyncio.gather(*(wire.write(b"x" * 65536) for _ in range(200)))
+        assert await wire.read() == b"last words"
+        await wire.close()
+        await wire.lost.wait()
+
+
+async def test_work_ends_with_its_caller(pki: Pki) -> None:
+    """Work for a caller that leaves is stopped; work that is done first gives its result or its error."""
+    stopped = asyncio.Event()
+    release = threading.Event()
+
+    async def endless() -> None:
+        try:
+            release.set()
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async def failing() -> None:
+        raise ssl.SSLError("broken")
+
+    async with leak_watch():
+        wire, gone = await wire_to(pki, lambda _secure: release.wait(PATIENCE) or None)
+        assert await while_present(wire, asyncio.sleep(0, "done")) == "done"
+        with pytest.raises(ssl.SSLError):
+            await while_present(wire, failing())
+        with pytest.raises(Departed):
+            await while_present(wire, endless())
+        assert stopped.is_set()
+        wire.abort()
+        await gone
+        await wire.lost.wait()
+
+
+async def test_what_a_caller_says_meanwhile_is_kept(pki: Pki) -> None:
+    """What a caller sends while work is done for it is there to be read afterwards."""
+    release = threading.Event()
+
+    def speak_and_stay(secure: ssl.SSLSocket) -> None:
+        secure.sendall(b"early")
+        release.wait(PATIENCE)
+
+    async with leak_watch():
+        wire, gone = await wire_to(pki, speak_and_stay)
+        with pytest.raises(TimeoutError):
+            await while_present(wire, asyncio.wait_for(asyncio.Event().wait(), 0.2))
+        assert await wire.read() == b"early"
+        release.set()
+        await gone
+        wire.abort()
+        await wire.lost.wait()
