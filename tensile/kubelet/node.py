@@ -1,8 +1,8 @@
 """The rule for the virtual node: one Node above for each lower cluster, with what that cluster has to offer.
 
 The node is Ready as long as the engine runs. A lower cluster that cannot be reached, or has no Ready node, is not a
-dead node: its pods go on running, so the node only takes no new ones and says why. A Node of that name that is not ours may
-belong to a real machine; neither it nor any pod on it is touched.
+dead node: its pods go on running, so the node only takes no new ones and says why. A Node of that name that is not
+ours may belong to a real machine; neither it nor any pod on it is touched.
 """
 
 from collections.abc import Iterator
