@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup check test format clean
+.PHONY: help setup demo check test bench faults format clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -12,10 +12,14 @@ $(BIN)/.installed: requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@$(BIN)/python -m compileall -q tensile
 	@touch $@
 
 setup: $(BIN)/.installed ## Install dependencies, find or build the control planes' programs
 	@$(BIN)/tensile sandbox prepare
+
+demo: setup ## Clusters, the engine and a workload, shown with kubectl; leaves nothing behind
+	@$(BIN)/tensile demo
 
 check: $(BIN)/.installed ## Lint, types, layers, house limits
 	$(BIN)/ruff check .
@@ -26,6 +30,17 @@ check: $(BIN)/.installed ## Lint, types, layers, house limits
 
 test: setup ## Every test, on real control planes
 	$(BIN)/pytest
+
+# PODS, ROUNDS and SEED can be given to both, e.g. `make bench PODS=200 ROUNDS=1`; results are kept in bench/results.
+GIVEN = $(if $(PODS),--pods $(PODS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench: setup ## How fast pods come and go, against a bare loop and one cluster alone (40 min)
+	$(BIN)/python -m bench.makespan $(GIVEN)
+	$(BIN)/python -m bench.latency $(if $(ROUNDS),--rounds $(ROUNDS))
+
+faults: setup ## Crashes, outages and a long pause of the engine, on clusters of their own (15 min)
+	@failed=0; for trial in crash outage pause; do \
+	$(BIN)/python -m bench.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; exit $$failed
 
 format: $(BIN)/.installed ## Put the code in form
 	$(BIN)/ruff check --fix --quiet .

@@ -70,10 +70,15 @@ class Delta(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """The last that was known of an object that is gone for certain; uid "" when the name was only read as empty."""
+    """The last that was known of an object that is gone for certain; uid "" when the name was only read as empty.
+
+    `seen` is whether its going was seen: on the watch, or as the answer to our own deletion. What is merely found
+    missing may be gone with the history of its store.
+    """
 
     uid: str
     facts: Any
+    seen: bool = True
 
 
 def keep_all(raw: bytes) -> Kept:
@@ -90,10 +95,13 @@ class Cache:
     """The objects of one kind, by (namespace, name), with indexes, and word of every change to its listeners.
 
     `synced` turns true with the first complete list and false again while what is here may be lost history.
-    `version` is the newest resourceVersion seen.
+    `version` is the newest resourceVersion seen. Of so many objects that the watch saw go, `remembers` keeps the last
+    state.
     """
 
-    def __init__(self, digest: Digest = keep_all, indexes: Mapping[str, Index] | None = None) -> None:
+    def __init__(
+        self, digest: Digest = keep_all, indexes: Mapping[str, Index] | None = None, *, remembers: int = 0
+    ) -> None:
         self.synced = False
         self.version = 0
         self._digest = digest
@@ -101,7 +109,12 @@ class Cache:
         self._index_of = dict(indexes or {})
         self._indexes: dict[str, dict[Hashable, dict[Name, Entry]]] = {i: {} for i in self._index_of}
         self._departed: OrderedDict[Name, Departure] = OrderedDict()
+        self._left: dict[Name, int] = {}
+        self._doubted: set[Name] = set()
+        self._remembers = remembers
+        self._last: OrderedDict[Name, bytes] = OrderedDict()
         self._listeners: list[Listener] = []
+        self._waiting: list[Callable[[], None]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -119,39 +132,62 @@ class Cache:
 
     def departed(self, namespace: str, name: str) -> Departure | None:
         """Say whether the name is known to be empty, and what stood there last; None: not known."""
-        return self._departed.get((namespace, name))
+        return None if (namespace, name) in self._doubted else self._departed.get((namespace, name))
+
+    def last(self, namespace: str, name: str) -> bytes:
+        """Give the object that the watch saw go from an empty name, b"" when it is not remembered."""
+        return self._last.get((namespace, name), b"")
+
+    def doubt(self, namespace: str, name: str) -> None:
+        """Forget that a name is empty for certain: something may be about to stand there."""
+        self._doubted.add((namespace, name))
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` after every change, until the cache is dropped."""
         self._listeners.append(listener)
 
+    def on_sync(self, listener: Callable[[], None]) -> None:
+        """Call `listener` each time the cache becomes complete, after the changes that this brought."""
+        self._waiting.append(listener)
+
     def replace(self, raws: Iterable[bytes], version: int) -> None:
         """Take over a complete list: what is not in it is gone, but did not depart."""
         fresh = {(entry.namespace, entry.name): entry for entry in map(self._read, raws)}
         self.version = version
-        self.synced = True
+        was_synced, self.synced = self.synced, True
         for name in [name for name in self._entries if name not in fresh]:
             self._file(name, None)
         for name, entry in fresh.items():
             known = self._entries.get(name)
             if known is None or (known.uid, known.version) != (entry.uid, entry.version):
                 self._file(name, entry)
+        for listener in () if was_synced else tuple(self._waiting):
+            listener()
 
     def put(self, raw: bytes) -> None:
-        """Take over an object as the watch tells it; one that is not newer than what is known is passed over."""
-        entry = self._read(raw)
-        self.version = max(self.version, entry.version)
-        known = self._entries.get((entry.namespace, entry.name))
-        if known is None or known.version < entry.version:
-            self._file((entry.namespace, entry.name), entry)
+        """Take over an object as the watch tells it.
+
+        One that is not newer than what is known is passed over undigested: most are echoes of our own writes. So is a
+        late word of one that is known to be gone: no UID comes back, but for an object that left the selection and
+        is in it again, which is newer than its leaving.
+        """
+        meta = _ENVELOPES.decode(raw).metadata
+        name, version = (meta.namespace, meta.name), int(meta.resourceVersion)
+        self.version = max(self.version, version)
+        known, departure = self._entries.get(name), self._departed.get(name)
+        if known is not None and known.version >= version:
+            return
+        if departure is None or departure.uid != meta.uid or version > self._left.get(name, version):
+            self._file(name, self._entry(meta, raw))
 
     def absorb(self, raw: bytes) -> None:
         """Take over the answer to a write of ours, unless the watch has already told what came of it."""
-        if _ENVELOPES.decode(raw).metadata.resourceVersion.isdecimal():
-            entry = self._read(raw)
-            known = self._entries.get((entry.namespace, entry.name))
-            if entry.version > (known.version if known else self.version):
-                self._file((entry.namespace, entry.name), entry)
+        meta = _ENVELOPES.decode(raw).metadata
+        if meta.resourceVersion.isdecimal():
+            name = (meta.namespace, meta.name)
+            known = self._entries.get(name)
+            if int(meta.resourceVersion) > (known.version if known else self.version):
+                self._file(name, self._entry(meta, raw))
 
     def remove(self, raw: bytes) -> None:
         """Take over that the watch saw an object go; one of another UID stays."""
@@ -159,19 +195,27 @@ class Cache:
         self.version = max(self.version, entry.version)
         name = (entry.namespace, entry.name)
         known = self._entries.get(name)
-        if known is None or known.uid == entry.uid:
-            self._depart(name, Departure(entry.uid, entry.facts))
-            self._file(name, None)
+        if known is not None and known.uid != entry.uid:
+            return
+        before = self._departed.get(name)
+        self._depart(name, Departure(entry.uid, entry.facts))
+        self._left[name] = entry.version
+        self._remember(name, entry.raw)
+        self._file(name, None)
+        if known is None and before is not None and before.uid == entry.uid and not before.seen:
+            self._tell(Delta(entry, None))
 
-    def confirm_absent(self, namespace: str, name: str, since: int | None = None) -> None:
+    def confirm_absent(self, namespace: str, name: str, since: int | None = None, *, seen: bool = False) -> None:
         """Note that a read at quorum found the name empty, unless the watch has told of a newer object.
 
-        `since` is the cache's version when the read was sent; None: as of now.
+        `since` is the cache's version when the read was sent; None: as of now. What is remembered of the last object
+        there stays remembered. `seen` is whether it went by a deletion of ours.
         """
         known = self._entries.get((namespace, name))
         if known is not None and since is not None and known.version > since:
             return
-        self._depart((namespace, name), Departure(known.uid if known else "", known.facts if known else None))
+        before = self._departed.get((namespace, name), Departure("", None, seen))
+        self._depart((namespace, name), Departure(known.uid, known.facts, seen) if known else before)
         self._file((namespace, name), None)
 
     def distrust(self) -> None:
@@ -180,25 +224,43 @@ class Cache:
 
     def copy(self) -> "Cache":
         """Give a cache of its own with what is here now, and without listeners."""
-        made = Cache(self._digest, self._index_of)
+        made = Cache(self._digest, self._index_of, remembers=self._remembers)
         made.synced, made.version = self.synced, self.version
         for name, entry in self._entries.items():
             made._file(name, entry)
-        made._departed = self._departed.copy()
+        made._doubted = self._doubted.copy()
+        made._departed, made._left, made._last = self._departed.copy(), self._left.copy(), self._last.copy()
         return made
 
     def _read(self, raw: bytes) -> Entry:
         """Decode what an object is filed by, and digest the rest."""
-        meta = _ENVELOPES.decode(raw).metadata
+        return self._entry(_ENVELOPES.decode(raw).metadata, raw)
+
+    def _entry(self, meta: Meta, raw: bytes) -> Entry:
+        """Digest an object."""
         kept = self._digest(raw)
         return Entry(meta.namespace, meta.name, meta.uid, int(meta.resourceVersion), kept.raw, kept.facts)
 
     def _depart(self, name: Name, departure: Departure) -> None:
         """Remember that a name is empty for certain; the oldest memories go beyond a bound."""
+        self._doubted.discard(name)
         self._departed[name] = departure
         self._departed.move_to_end(name)
         if len(self._departed) > _DEPARTED_KEPT:
-            self._departed.popitem(last=False)
+            oldest, _ = self._departed.popitem(last=False)
+            self._left.pop(oldest, None)
+
+    def _remember(self, name: Name, raw: bytes) -> None:
+        """Keep an object's last state, and forget the oldest beyond the bound."""
+        self._last[name] = raw
+        self._last.move_to_end(name)
+        if len(self._last) > self._remembers:
+            self._last.popitem(last=False)
+
+    def _tell(self, delta: Delta) -> None:
+        """Tell the listeners."""
+        for listener in self._listeners:
+            listener(delta)
 
     def _file(self, name: Name, entry: Entry | None) -> None:
         """Put an entry in a name's place, or take it away (None), with its indexes, and tell the listeners."""
@@ -208,12 +270,14 @@ class Cache:
         if entry is not None:
             self._entries[name] = entry
             self._departed.pop(name, None)
+            self._doubted.discard(name)
+            self._left.pop(name, None)
+            self._last.pop(name, None)
             for index, values_of in self._index_of.items():
                 for value in values_of(entry):
                     self._indexes[index].setdefault(value, {})[name] = entry
         if before is not None or entry is not None:
-            for listener in self._listeners:
-                listener(Delta(before, entry))
+            self._tell(Delta(before, entry))
 
     def _unindex(self, name: Name, entry: Entry) -> None:
         """Take an entry out of the indexes."""

@@ -5,7 +5,7 @@ sees one consistent state without a copy.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensile.cache import Cache
@@ -34,6 +34,18 @@ class Problem(NamedTuple):
     message: str
 
 
+_LOWER_CACHES = (
+    "upper_pods",
+    "pods",
+    "foreign_pods",
+    "namespaces",
+    "accounts",
+    "config_maps",
+    "secrets",
+    "nodes",
+)
+
+
 @dataclass(slots=True)
 class UpperWorld:
     """The upper cluster: our nodes, and what pods may refer to."""
@@ -48,6 +60,14 @@ class UpperWorld:
         found = {NODE: self.nodes, NAMESPACE: self.namespaces, CONFIG_MAP: self.config_maps, SECRET: self.secrets}
         return found.get(kind)
 
+    def caches(self) -> Iterator[Cache]:
+        """Give every cache of the upper cluster that all lowers share."""
+        yield from (self.nodes, self.namespaces, self.config_maps, self.secrets)
+
+    def copy(self) -> "UpperWorld":
+        """Give one with caches of its own that hold the same."""
+        return UpperWorld(*(cache.copy() for cache in self.caches()))
+
 
 @dataclass(slots=True)
 class LowerWorld:
@@ -55,6 +75,7 @@ class LowerWorld:
 
     `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods.
     `silent` is for how many seconds the cluster has not answered. `in_topology` turns false when it left the file.
+    `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
     `version` is its Kubernetes version, `refusal` why it is not acted on at all ("" when it is).
     """
 
@@ -68,6 +89,7 @@ class LowerWorld:
     secrets: Cache
     nodes: Cache
     in_topology: bool = True
+    connected: bool = True
     silent: float = 0.0
     version: str = ""
     refusal: str = ""
@@ -95,8 +117,7 @@ class LowerWorld:
 
     def caches(self) -> Iterator[Cache]:
         """Give every cache of this lower."""
-        yield from (self.upper_pods, self.pods, self.foreign_pods, self.namespaces)
-        yield from (self.accounts, self.config_maps, self.secrets, self.nodes)
+        yield from (getattr(self, name) for name in _LOWER_CACHES)
 
     def namespace(self, upper_namespace: str) -> str:
         """Give the namespace below for one above."""
@@ -110,6 +131,17 @@ class LowerWorld:
     def settled(self) -> bool:
         """Whether every cache holds a complete list, so that absence means something."""
         return all(cache.synced for cache in self.caches())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it certainly has no pods of ours, as far as anybody can know."""
+        known = [self.upper_pods, self.pods] if self.connected else [self.upper_pods]
+        return all(cache.synced and not len(cache) for cache in known)
+
+    def copy(self) -> "LowerWorld":
+        """Give a lower with caches of its own that hold the same."""
+        copied = {name: getattr(self, name).copy() for name in _LOWER_CACHES}
+        return replace(self, **copied)
 
     def owned(self) -> int:
         """Count the objects below that carry our mark."""
@@ -136,6 +168,11 @@ class World:
     def virtual_nodes(self) -> frozenset[str]:
         """The names of all virtual nodes."""
         return frozenset(lower.node for lower in self.lowers.values())
+
+    def copy(self) -> "World":
+        """Give a world with caches of its own that hold the same, and no problems yet."""
+        lowers = {name: lower.copy() for name, lower in self.lowers.items()}
+        return replace(self, upper=self.upper.copy(), lowers=lowers, problems={})
 
     def cache(self, cluster: str, kind: Kind, lower: str) -> Cache | None:
         """Give the cache that an object of `cluster` belongs in, for a key of `lower`; None when not followed."""

@@ -31,7 +31,9 @@ EDGES = {
     "kubelet/authentication", "kubelet/authority", "kubelet/authorization", "kubelet/certs", "kubelet/dialogue",
     "kubelet/exec", "kubelet/listener", "kubelet/logs", "kubelet/lower", "kubelet/pipe", "kubelet/server",
     "kubelet/presence", "kubelet/service", "kubelet/wire",
-    "reconcile/apply", "reconcile/loop", "reconcile/workqueue", "cluster",
+    "kubelet/heartbeat", "reconcile/apply", "reconcile/loop", "reconcile/rehearsal", "reconcile/source",
+    "reconcile/workqueue", "telemetry/server", "cluster",
+    "app", "clusters", "joined", "nodeports", "oneshot", "planning", "running",
 }  # fmt: skip
 
 

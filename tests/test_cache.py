@@ -200,14 +200,14 @@ def test_an_answer_that_is_no_stored_object_is_not_filed(version: str) -> None:
 
 
 def test_a_read_at_quorum_can_confirm_an_absence() -> None:
-    """404 for a name is as good as a deletion that was seen."""
+    """404 for a name makes it empty for certain, though nobody saw how it came to be."""
     cache = Cache(facts)
     cache.replace([raw("a", 5, node="n1")], 10)
     told = heard(cache)
     cache.confirm_absent("ns", "a")
     cache.confirm_absent("ns", "never")
-    assert cache.departed("ns", "a") == Departure("uid-a", "n1")
-    assert cache.departed("ns", "never") == Departure("", None)
+    assert cache.departed("ns", "a") == Departure("uid-a", "n1", seen=False)
+    assert cache.departed("ns", "never") == Departure("", None, seen=False)
     assert told == [("uid-a", "")]
 
 
@@ -221,6 +221,87 @@ def test_an_absence_is_not_confirmed_against_newer_news() -> None:
     assert cache.departed("ns", "a") is None
     cache.confirm_absent("ns", "a", 25)
     assert names(cache) == []
+
+
+def test_a_late_word_of_what_is_gone_does_not_bring_it_back() -> None:
+    """After a deletion is confirmed, older events of that object are passed over; a successor is not."""
+    cache = filled(raw("a", 5))
+    cache.confirm_absent("ns", "a")
+    cache.put(raw("a", 12))
+    assert cache.get("ns", "a") is None
+    cache.put(raw("a", 13, uid="another"))
+    assert names(cache) == ["a"]
+
+
+def test_an_object_can_come_back_into_a_selection() -> None:
+    """A label that somebody takes off and puts back is told as a deletion and an addition of the same UID."""
+    cache = filled(raw("a", 5))
+    cache.remove(raw("a", 12))
+    cache.put(raw("a", 11))
+    assert names(cache) == []
+    cache.put(raw("a", 13))
+    assert names(cache) == ["a"]
+    assert cache.departed("ns", "a") is None
+    copy = cache.copy()
+    copy.remove(raw("a", 14))
+    copy.copy().put(raw("a", 14))
+    assert names(copy) == []
+    copy.put(raw("a", 15))
+    assert names(copy) == ["a"]
+
+
+def test_a_confirmation_does_not_forget_what_was_seen_to_go() -> None:
+    """When the watch tells of a deletion first, the answer to it adds nothing and takes nothing away."""
+    cache = filled(raw("a", 5))
+    cache.remove(raw("a", 12))
+    cache.confirm_absent("ns", "a")
+    assert cache.departed("ns", "a") == Departure("uid-a", None)
+
+
+def test_an_echo_is_not_digested_again() -> None:
+    """What the watch tells of a write that was absorbed costs no digest."""
+    digested: list[bytes] = []
+
+    def digest(bytes_: bytes) -> Kept:
+        """Count, and keep everything."""
+        digested.append(bytes_)
+        return Kept(bytes_, None)
+
+    cache = Cache(digest)
+    cache.replace([], 10)
+    cache.absorb(raw("a", 11))
+    cache.put(raw("a", 11))
+    assert (len(digested), cache.version) == (1, 11)
+
+
+def test_a_cache_tells_when_it_becomes_complete() -> None:
+    """Each first list and each list after a doubt is told once its changes are known; one that was true is not."""
+    cache, told = Cache(), list[int]()
+    cache.on_sync(lambda: told.append(len(cache)))
+    cache.replace([raw("a", 5)], 10)
+    cache.replace([raw("a", 5), raw("b", 6)], 11)
+    cache.distrust()
+    cache.replace([raw("a", 5), raw("b", 6)], 12)
+    assert told == [1, 2]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    """A copy has the same objects, departures, indexes and standing, and neither changes the other or tells of it."""
+    cache = Cache(facts, {"node": node})
+    cache.replace([raw("a", 5, node="n1"), raw("b", 6)], 10)
+    cache.confirm_absent("ns", "b")
+    told = heard(cache)
+    copy = cache.copy()
+    assert (names(copy), copy.synced, copy.version, copy.departed("ns", "b")) == (
+        ["a"],
+        True,
+        10,
+        cache.departed("ns", "b"),
+    )
+    assert [entry.name for entry in copy.select("node", "n1")] == ["a"]
+    copy.put(raw("c", 12))
+    copy.confirm_absent("ns", "a")
+    assert (names(cache), names(copy), told) == (["a"], ["c"], [])
 
 
 def test_departures_are_kept_up_to_a_bound() -> None:

@@ -45,6 +45,7 @@ class _Open:
         self.identified = asyncio.Event()
         self.trouble: ClusterError | None = Unreachable("not contacted yet")
         self.followed: list[tuple[Feed, Informer]] = []
+        self.following: dict[int, asyncio.Task[None]] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
 
@@ -130,8 +131,23 @@ class Fleet:
             await entry.identified.wait()
             await informer.run()
 
-        self._supervise(entry, f"informer {feed.kind.name}", follow)
+        entry.following[id(feed.cache)] = self._supervise(entry, f"informer {feed.kind.name}", follow)
         return informer
+
+    async def leave(self, cluster: str, cache: Cache) -> None:
+        """Feed a cache no more, which stays as it is, distrusted; one that is not fed: nothing."""
+        entry = self._open.get(cluster)
+        task = entry.following.pop(id(cache), None) if entry else None
+        if entry is None or task is None:
+            return
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        entry.tasks.remove(task)
+        for feed, informer in [one for one in entry.followed if one[0].cache is cache]:
+            entry.followed.remove((feed, informer))
+            entry.cluster.followers[feed.kind].remove(informer)
+            informer.listed.set()
+        cache.distrust()
 
     async def close(self, name: str) -> None:
         """Stop following a cluster and close its connections; its caches stay as they are, distrusted.
@@ -184,9 +200,11 @@ class Fleet:
             for _, informer in tuple(self._open[name].followed):
                 await informer.listed.wait()
 
-    def _supervise(self, entry: _Open, what: str, job: Callable[[], Awaitable[None]]) -> None:
+    def _supervise(self, entry: _Open, what: str, job: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """Keep a job of a cluster running in a task of its own."""
-        entry.tasks.append(asyncio.create_task(self._keep_running(entry.cluster.name, what, job)))
+        task = asyncio.create_task(self._keep_running(entry.cluster.name, what, job))
+        entry.tasks.append(task)
+        return task
 
     async def _keep_running(self, name: str, what: str, job: Callable[[], Awaitable[None]]) -> None:
         """Run a job that should never end; start it again after a wait when it does, which is a defect of ours."""

@@ -46,8 +46,6 @@ def _reflected(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Man
     """Give one list as it should be above."""
     below: list[Manifest] = status_of(lower_pod).get(field) or []
     above: list[Manifest] = status_of(upper_pod).get(field) or []
-    if below == above:
-        return above
     spec = upper_pod["spec"]
     specs = {one["name"]: one for one in spec.get(CONTAINERS_OF[field]) or ()}
     known = {one["name"]: one for one in above}

@@ -10,19 +10,28 @@ from typing import Any
 
 from tensile.cache import Delta
 from tensile.cluster import Patch
-from tensile.kubelet.nodestatus import differs, moved, node_status
+from tensile.kubelet.nodestatus import (
+    HOLDER,
+    SILENT_AFTER,
+    architecture,
+    differs,
+    has_ready_node,
+    is_reachable,
+    moved,
+    node_status,
+)
 from tensile.names import CLUSTER_ID, CORDONED_BY, KUBELET_PORT, OWNER, OWNER_NAME, PREFIX, UNREACHABLE_TAINT, UPPER_UID
 from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, labels
 from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Wanted
+from tensile.reconcile.observed import is_ours
 from tensile.world import Key, LowerWorld, World
 
 NAME = "node"
 TAINTS = PREFIX + "taints"
 HEARTBEAT = 300.0
 """Seconds between status writes of a node on which nothing changed, as a kubelet does."""
-SILENT_AFTER = 10.0
-"""Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
 _SETTLE = 0.5
+_NOT_IN_TOPOLOGY = "not-in-topology"
 _SECTIONS = ("metadata.labels", "metadata.annotations", "spec.taints", "spec.unschedulable")
 
 
@@ -57,19 +66,29 @@ class NodeRule:
         ref = Ref(UPPER, NODE, "", key.name)
         if not world.upper.nodes.synced:
             return Decision()
-        if not lower.in_topology and _is_empty(lower):
-            return Decision((Absent(ref, entry.uid, "its lower cluster left the topology"),) if entry else ())
         if entry is None:
             return _missing(ref, lower, world)
-        return _kept(ref, entry.manifest(), lower, world)
+        seen = entry.manifest()
+        if not lower.in_topology and lower.is_empty and is_ours(seen, world.owner):
+            return Decision((Absent(ref, entry.uid, "its lower cluster left the topology"),))
+        return _kept(ref, seen, lower, world)
 
 
 def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
-    if not lower.in_topology:
+    """Make the Node; also for a lower that left while pods are bound to it: without a Node, Kubernetes deletes them."""
+    if not lower.in_topology and not (lower.connected and len(lower.upper_pods)):
+        return Decision()
+    if not _is_known(lower):
         return Decision()
     manifest = _manifest({}, lower, world)
     manifest["status"] = node_status({}, lower, world)
-    return Decision((Present(ref, manifest, f"lower cluster {lower.name} is in the topology"),), again=HEARTBEAT)
+    reason = f"lower cluster {lower.name} is in the topology" if lower.in_topology else "pods are bound to it"
+    return Decision((Present(ref, manifest, reason),), heeds=_heeded(lower), again=HEARTBEAT)
+
+
+def _is_known(lower: LowerWorld) -> bool:
+    """Say whether it is known what the lower has to offer, or that it does not answer: a new Node says it at once."""
+    return (lower.nodes.synced and lower.foreign_pods.synced) or lower.silent > SILENT_AFTER
 
 
 def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision:
@@ -87,21 +106,23 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
         patch = Patch("strategic-merge-patch", {"metadata": {"uid": meta["uid"]}, "status": status})
         shown = moved(seen, status)
         wanted.append(Patched(ref, patch, "what the lower cluster offers changed", "status", shown=shown))
-    return Decision(tuple(wanted), again=HEARTBEAT)
+    return Decision(tuple(wanted), heeds=_heeded(lower), again=HEARTBEAT)
 
 
-def _is_empty(lower: LowerWorld) -> bool:
-    return lower.upper_pods.synced and lower.pods.synced and not len(lower.upper_pods) and not len(lower.pods)
+def _heeded(lower: LowerWorld) -> tuple[Key, ...]:
+    """Give the key whose problem the Node's conditions tell of."""
+    return (Key(HOLDER, lower.name, "", ""),)
 
 
 def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
     """Give metadata and spec as they should be, laid over what others have put on the node."""
-    taints = _taints(lower)
+    if not lower.connected:
+        return _left_behind(seen)
+    taints = _taints(seen, lower)
     cordon = _cordon(lower)
     marked = CORDONED_BY in annotations(seen)
     unschedulable = bool(cordon) or (bool(seen.get("spec", {}).get("unschedulable")) and not marked)
-    others = _others(seen, taints)
-    spec: dict[str, Any] = {"taints": taints + others, "providerID": f"tensile-kube://{lower.node}"}
+    spec: dict[str, Any] = {"taints": _laid_over(seen, taints), "providerID": f"tensile-kube://{lower.node}"}
     if unschedulable:
         spec["unschedulable"] = True
     mine = cordon and (marked or not seen.get("spec", {}).get("unschedulable"))
@@ -117,11 +138,17 @@ def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
     }
 
 
+def _left_behind(seen: Manifest) -> Manifest:
+    """Cordon a node of which the topology says nothing any more, and leave it as it was otherwise."""
+    cordoned = seen["spec"].get("unschedulable") and CORDONED_BY not in annotations(seen)
+    mark = {} if cordoned else {CORDONED_BY: _NOT_IN_TOPOLOGY}
+    meta = {"name": seen["metadata"]["name"], "labels": labels(seen), "annotations": annotations(seen) | mark}
+    return {"metadata": meta, "spec": {**seen["spec"], "unschedulable": True}}
+
+
 def _labels(seen: Manifest, lower: LowerWorld, world: World) -> dict[str, str]:
-    architecture = next((entry.facts.architecture for entry in lower.nodes if entry.facts.architecture), "")
-    architecture = architecture or labels(seen).get("kubernetes.io/arch", "amd64")
     return {
-        "kubernetes.io/arch": architecture,
+        "kubernetes.io/arch": architecture(lower, labels(seen).get("kubernetes.io/arch", "")),
         "kubernetes.io/os": "linux",
         "beta.kubernetes.io/os": "linux",
         CLUSTER_ID: lower.name,
@@ -147,27 +174,35 @@ def _annotations(lower: LowerWorld, world: World, taints: list[dict[str, str]], 
 def _cordon(lower: LowerWorld) -> str:
     """Say why the engine itself wants no new pods there, "" when it does want them."""
     if not lower.in_topology:
-        return "not-in-topology"
+        return _NOT_IN_TOPOLOGY
     return "" if lower.spec.maintenance == "none" else f"maintenance-{lower.spec.maintenance}"
 
 
-def _taints(lower: LowerWorld) -> list[dict[str, str]]:
+def _taints(seen: Manifest, lower: LowerWorld) -> list[dict[str, str]]:
+    """Give the taints that are ours: the topology's, and one while the lower cluster can take no pods."""
     found = [
         {"key": taint.key, "value": taint.value, "effect": taint.effect}
         if taint.value
         else {"key": taint.key, "effect": taint.effect}
         for taint in lower.spec.node.taints
     ]
-    if lower.silent > SILENT_AFTER:
+    if not (is_reachable(seen, lower) and has_ready_node(seen, lower)):
         found.append({"key": UNREACHABLE_TAINT, "effect": "NoSchedule"})
     return found
 
 
-def _others(seen: Manifest, ours: list[dict[str, str]]) -> list[dict[str, Any]]:
-    """Give the taints that somebody else put there: neither wanted by us now nor set by us before."""
+def _laid_over(seen: Manifest, ours: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Lay our taints over what is there: others' stay, ours of before go, and the order stays as somebody left it."""
     before = set(annotations(seen).get(TAINTS, "").split(","))
-    known = before | {_identity(taint) for taint in ours}
-    return [taint for taint in seen.get("spec", {}).get("taints") or () if _identity(taint) not in known]
+    wanted = {_identity(taint): taint for taint in ours}
+    found: list[dict[str, Any]] = []
+    for taint in seen.get("spec", {}).get("taints") or ():
+        our = wanted.pop(_identity(taint), None)
+        if our is not None:
+            found.append(taint if taint.get("value") == our.get("value") else our)
+        elif _identity(taint) not in before:
+            found.append(taint)
+    return [*found, *wanted.values()]
 
 
 def _identity(taint: dict[str, str]) -> str:

@@ -1,5 +1,6 @@
 """The status of a virtual node: what it offers, whether its cluster can be used, and where its kubelet API is."""
 
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,9 +11,12 @@ from tensile.quantities import parse
 from tensile.world import Key, LowerWorld, World
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
-_SILENT_AFTER = 10.0
+SILENT_AFTER = 10.0
+"""Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
 _SHOWN_FROM = 0.05
 """A change of what is advertised by more than this share is something that a person wants to see in a plan."""
+HOLDER = "orphans"
+"""The rule whose one key of each lower holds deletions back."""
 DELETIONS_HELD = PREFIX + "DeletionsHeld"
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 
@@ -20,17 +24,37 @@ _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInf
 def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
     """Give the node's status; `seen` is the Node as it is, {} when there is none."""
     now = world.now.strftime(_TIME)
-    old: dict[str, Any] = {one["type"]: one for one in seen.get("status", {}).get("conditions") or ()}
+    old = _said_by_type(seen)
     amounts = _amounts(seen, lower)
     return {
         "capacity": amounts,
         "allocatable": amounts,
-        "conditions": [_condition(old, one, now) for one in _conditions(lower, world)],
+        "conditions": [_condition(old, one, now) for one in _conditions(seen, lower, world)],
         "addresses": _addresses(lower, world),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": lower.spec.node.kubelet_port}},
         "nodeInfo": _node_info(seen, lower),
-        "declaredFeatures": sorted(declared_features(_offers(lower))),
+        "declaredFeatures": _features(seen, lower),
     }
+
+
+def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
+    """Say whether the lower cluster answers; one that was said not to has to answer first, also after a restart."""
+    if lower.silent > SILENT_AFTER:
+        return False
+    return _said(seen, LOWER_REACHABLE) != "False" or (lower.silent == 0 and lower.nodes.synced)
+
+
+def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
+    """Say whether pods can start there; while that is not known, what was said before."""
+    if not lower.nodes.synced:
+        return _said(seen, LOWER_SCHEDULABLE) == "True"
+    return any(offer.counts for offer in _offers(lower))
+
+
+def architecture(lower: LowerWorld, otherwise: str) -> str:
+    """Give the architecture of most of the lower's nodes, the first by name of several; `otherwise` without nodes."""
+    counts = Counter(offer.architecture for offer in _offers(lower) if offer.architecture)
+    return min(counts, key=lambda name: (-counts[name], name), default=otherwise or "amd64")
 
 
 def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -> bool:
@@ -41,12 +65,16 @@ def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -
     known = {one["type"]: one for one in status.get("conditions") or ()}
     for one in wanted["conditions"]:
         before = known.get(one["type"], {})
-        if any(before.get(field) != one[field] for field in ("status", "reason", "message")):
+        if any((before.get(field) or "") != one[field] for field in ("status", "reason", "message")):
             return True
-        beat = datetime.strptime(before["lastHeartbeatTime"], _TIME).replace(tzinfo=now.tzinfo)
-        if now - beat >= timedelta(seconds=heartbeat - 1):
+        beat = before.get("lastHeartbeatTime")
+        if not beat or now - _moment(beat, now) >= timedelta(seconds=heartbeat - 1):
             return True
     return False
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    return datetime.strptime(text, _TIME).replace(tzinfo=now.tzinfo)
 
 
 def moved(seen: Manifest, wanted: Manifest) -> bool:
@@ -74,11 +102,10 @@ def _amounts(seen: Manifest, lower: LowerWorld) -> dict[str, str]:
     return capacity(_offers(lower), foreign, spec.basis, spec.reserve, spec.limit)
 
 
-def _conditions(lower: LowerWorld, world: World) -> list[tuple[str, bool, str, str]]:
-    """Give (type, true, reason, message) of every condition that is ours."""
-    reachable = lower.silent <= _SILENT_AFTER
-    schedulable = any(offer.counts for offer in _offers(lower))
-    held = world.problems.get(Key("orphans", lower.name, "", ""))
+def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[str, bool, str, str]]:
+    """Give (type, true, reason, message) of every condition that is ours; `seen` is the Node as it is."""
+    reachable, schedulable = is_reachable(seen, lower), has_ready_node(seen, lower)
+    held = world.problems.get(Key(HOLDER, lower.name, "", ""))
     what = f"lower cluster {lower.name}"
     return [
         ("Ready", True, "KubeletReady", "the engine runs"),
@@ -92,6 +119,22 @@ def _conditions(lower: LowerWorld, world: World) -> list[tuple[str, bool, str, s
     ]
 
 
+def _said_by_type(seen: Manifest) -> dict[str, Any]:
+    return {one["type"]: one for one in seen.get("status", {}).get("conditions") or ()}
+
+
+def _said(seen: Manifest, kind: str) -> str:
+    return str(_said_by_type(seen).get(kind, {}).get("status", ""))
+
+
+def _features(seen: Manifest, lower: LowerWorld) -> list[str]:
+    """Give what every node below declares; while they are not known, what was declared before."""
+    if not lower.nodes.synced:
+        known: list[str] = seen.get("status", {}).get("declaredFeatures") or []
+        return known
+    return sorted(declared_features(_offers(lower)))
+
+
 def _why(lower: LowerWorld) -> str:
     if lower.in_topology:
         return "the topology declares it"
@@ -102,14 +145,14 @@ def _condition(old: dict[str, Any], wanted: tuple[str, bool, str, str], now: str
     kind, true, reason, message = wanted
     status = "True" if true else "False"
     before = old.get(kind, {})
-    since = before["lastTransitionTime"] if before.get("status") == status else now
+    since = before.get("lastTransitionTime") if before.get("status") == status else None
     return {
         "type": kind,
         "status": status,
         "reason": reason,
         "message": message,
         "lastHeartbeatTime": now,
-        "lastTransitionTime": since,
+        "lastTransitionTime": since or now,
     }
 
 
@@ -120,13 +163,11 @@ def _addresses(lower: LowerWorld, world: World) -> list[Manifest]:
 
 def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
     known = seen.get("status", {}).get("nodeInfo") or {}
-    offers = _offers(lower)
-    architecture = offers[0].architecture if offers else known.get("architecture", "amd64")
     empty = dict.fromkeys(("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "kubeProxyVersion"), "")
     return {
         **empty,
         "containerRuntimeVersion": "",
         "kubeletVersion": lower.version or known.get("kubeletVersion", ""),
         "operatingSystem": "linux",
-        "architecture": architecture,
+        "architecture": architecture(lower, known.get("architecture", "")),
     }

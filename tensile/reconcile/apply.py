@@ -11,6 +11,7 @@ from tensile.cluster import Cluster
 from tensile.errors import NotFound
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, annotations, labels, metadata, uid
+from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.plan import Step
 
 
@@ -18,6 +19,7 @@ async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """Send the step's request; raises the ClusterError with which the cluster refused it."""
     match step.verb:
         case "create":
+            _doubt(step, cache)
             raw = await cluster.create(step.ref, step.body or {})
         case "patch":
             assert step.patch is not None
@@ -32,6 +34,12 @@ async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
         cache.absorb(raw)
 
 
+def _doubt(step: Step, cache: Cache | None) -> None:
+    """Note, before it is sent, that a create may come through even where its answer does not."""
+    if cache is not None:
+        cache.doubt(step.ref.namespace, step.ref.name)
+
+
 async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """Delete, and note at once whether the object is gone or only ending."""
     since = cache.version if cache else 0
@@ -39,7 +47,7 @@ async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     if cache is None:
         return
     if _is_gone(orjson.loads(raw), step.grace):
-        cache.confirm_absent(step.ref.namespace, step.ref.name, since)
+        cache.confirm_absent(step.ref.namespace, step.ref.name, since, seen=True)
     else:
         cache.absorb(raw)
 
@@ -57,7 +65,8 @@ def _is_gone(answer: Manifest, grace: int | None) -> bool:
 async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """Read the step's object at quorum and let the cache know: of the object, or that it is gone for certain.
 
-    An object of that name which is neither the one of `step.uid` nor made for it counts as gone: the name is another's.
+    An object of that name which is neither the one of `step.uid` nor made for it, nor one that the cache knows by its
+    UID, counts as gone: the name is another's.
     """
     if cache is None:
         return
@@ -67,11 +76,17 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     except NotFound:
         cache.confirm_absent(step.ref.namespace, step.ref.name, since)
         return
-    found = orjson.loads(raw)
-    if step.uid in {uid(found), annotations(found).get(UPPER_UID)}:
+    if _stands(step, orjson.loads(raw), cache):
         cache.put(raw)
     else:
         cache.confirm_absent(step.ref.namespace, step.ref.name, since)
+
+
+def _stands(step: Step, found: Manifest, cache: Cache) -> bool:
+    """Say whether what was read is what the step is about, or what the watch has told of since."""
+    known = cache.get(step.ref.namespace, step.ref.name)
+    accepted = {uid(found), annotations(found).get(UPPER_UID)}
+    return not step.uid or step.uid in accepted or (known is not None and known.uid == uid(found))
 
 
 async def is_taken(step: Step, cluster: Cluster, cache: Cache | None) -> bool:
@@ -92,4 +107,4 @@ async def is_taken(step: Step, cluster: Cluster, cache: Cache | None) -> bool:
 
 
 def _same_owner(found: Manifest, wanted: Manifest) -> bool:
-    return labels(found).get(OWNER) == labels(wanted).get(OWNER) and UPPER_UID in annotations(found)
+    return labels(found).get(OWNER) == labels(wanted).get(OWNER) and bool(upper_uid_of(found))

@@ -7,10 +7,11 @@ half matters: what the guard keeps running must keep its configuration.
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Cache, Delta, Entry
-from tensile.objects import CONFIG_MAP, SECRET, Kind, Ref
+from tensile.objects import CONFIG_MAP, SECRET, Kind, Manifest, Ref
 from tensile.reconcile import namespaces
 from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route
-from tensile.reconcile.observed import is_of, is_ours
+from tensile.reconcile.observed import has_node, is_of, is_ours
+from tensile.reconcile.podfacts import lives_below
 from tensile.reconcile.references import Reference, copy_of, never_copied
 from tensile.world import Key, LowerWorld, Problem, World
 
@@ -74,18 +75,19 @@ class DependencyRule:
             return Decision()
         ref = Ref(lower.name, kind, lower.namespace(key.namespace), name)
         original, copy = originals.get(key.namespace, name), copies.get(ref.namespace, name)
-        if not _referred(lower, key.namespace, kind, name):
+        if not _referred(world, lower, key.namespace, kind, name):
             return _end(world, ref, copy, "no pod refers to it any more")
         if original is None:
             return _without_original(world, ref, copy, originals, key)
-        return _kept(world, lower, ref, original, key)
+        refused = never_copied(original.manifest())
+        if refused:
+            return Decision(problem=_needed(world, lower, key, Problem("SecretNotCopied", refused)))
+        return _kept(world, lower, ref, original.manifest(), key)
 
 
-def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, key: Key) -> Decision:
-    above = original.manifest()
-    refused = never_copied(above)
-    if refused:
-        return Decision(problem=Problem("SecretNotCopied", f"{ref.kind.name} {key.namespace}/{ref.name}: {refused}"))
+def _kept(world: World, lower: LowerWorld, ref: Ref, above: Manifest, key: Key) -> Decision:
+    if not has_node(lower, world):
+        return Decision()
     if not namespaces.ready(lower, key.namespace):
         return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
     wanted = Present(
@@ -101,7 +103,7 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, key: Key) 
 def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:
     """Follow a deletion that was seen; keep the copy of an original that is merely not there."""
     departed = originals.departed(key.namespace, ref.name)
-    problem = Problem(f"{ref.kind.name}NotFound", f"{ref.kind.name} {key.namespace}/{ref.name} does not exist")
+    problem = _needed(world, world.lowers[key.lower], key, Problem(f"{ref.kind.name}NotFound", "it does not exist"))
     if departed is None or copy is None:
         return Decision(problem=problem)
     return _end(world, ref, copy, f"the upper {ref.kind.name} was deleted")._replace(problem=problem)
@@ -121,13 +123,31 @@ def _is_there(world: World, lower: LowerWorld, namespace: str, reference: Refere
     original, copy = originals.get(namespace, reference.name), copies.get(lower.namespace(namespace), reference.name)
     if original is None:
         return reference.optional
-    return copy is not None and is_of(copy.manifest(), world.owner, original.uid)
+    if copy is not None and is_of(copy.manifest(), world.owner, original.uid):
+        return True
+    return reference.optional and bool(never_copied(original.manifest()))
 
 
-def _referred(lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:
-    above = lower.upper_pods.select("reference", (kind.name, namespace, name))
+def _referred(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:
+    above = _referrers(world, lower, namespace, kind.name, name)
     below = lower.pods.select("reference", (kind.name, lower.namespace(namespace), name))
-    return bool(below) or any(not entry.facts.terminal for entry in above)
+    return bool(below) or any(True for _ in above)
+
+
+def _referrers(world: World, lower: LowerWorld, namespace: str, kind: str, name: str) -> Iterator[Entry]:
+    """Give the pods above that need the object below."""
+    for entry in lower.upper_pods.select("reference", (kind, namespace, name)):
+        if lives_below(entry, world.topology.exclude_namespaces):
+            yield entry
+
+
+def _needed(world: World, lower: LowerWorld, key: Key, problem: Problem) -> Problem | None:
+    """Give the problem, with the object's name, if some pod cannot start for it."""
+    kind, _, name = key.name.partition("/")
+    needed = Reference(kind, name, optional=False)
+    if not any(needed in entry.facts.references for entry in _referrers(world, lower, key.namespace, kind, name)):
+        return None
+    return problem._replace(message=f"{kind} {key.namespace}/{name}: {problem.message}")
 
 
 def _original(kind: Kind) -> Keys:
@@ -153,24 +173,29 @@ def _copy(kind: Kind) -> Keys:
     return keys
 
 
-def _referrer(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give what a pod begins or ceases to refer to; one that stays the same concerns nothing."""
-    before, after = _references(delta.before), _references(delta.after)
+def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Give what a pod above begins or ceases to need; one that goes on needing the same concerns nothing."""
+    excluded = world.topology.exclude_namespaces
+    needs = [_references(entry) if entry and lives_below(entry, excluded) else frozenset() for entry in delta]
     entry = delta.after or delta.before
     assert entry is not None
-    for reference in before ^ after:
-        if reference.kind in KINDS:
-            yield key_of(lower, entry.namespace, reference.kind, reference.name)
+    yield from _keys_of(lower, entry.namespace, needs[0] ^ needs[1])
 
 
 def _referrer_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    here = world.lowers[lower]
-    for key in _referrer(world, lower, delta):
-        yield key._replace(namespace=here.upper_namespace(key.namespace))
+    """Give what a pod below begins or ceases to refer to; one that ended refers to it until it goes."""
+    entry = delta.after or delta.before
+    assert entry is not None
+    namespace = world.lowers[lower].upper_namespace(entry.namespace)
+    yield from _keys_of(lower, namespace, _references(delta.before) ^ _references(delta.after))
+
+
+def _keys_of(lower: str, namespace: str, references: Iterable[Reference]) -> Iterator[Key]:
+    for reference in references:
+        if reference.kind in KINDS:
+            yield key_of(lower, namespace, reference.kind, reference.name)
 
 
 def _references(entry: Entry | None) -> frozenset[Reference]:
-    if entry is None or entry.facts.terminal:
-        return frozenset()
-    found: frozenset[Reference] = entry.facts.references
+    found: frozenset[Reference] = entry.facts.references if entry else frozenset()
     return found

@@ -1,8 +1,7 @@
 """What a rule says about one key: what should be, what it waits for, and what is wrong.
 
-A rule names states, not calls. Whether a write is needed at all, and which, is found out later by comparing with
-what is
-observed, so that every rule gets idempotence, ownership and preconditions from the same few lines.
+A rule names states, not calls. Whether a write is needed at all, and which, is found out later by comparing it with
+what is observed, so that every rule gets idempotence, ownership and preconditions from the same few lines.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -89,13 +88,15 @@ class Decision(NamedTuple):
     """A rule's answer for one key.
 
     `wanted` in the order in which it has to come true; `waits` are keys whose next result can change the answer;
-    `problem` is what stands in the way, for people; `again` asks for another look after so many seconds.
+    `problem` is what stands in the way, for people; `again` asks for another look after so many seconds; `heeds` are
+    keys whose problem the answer tells of, without waiting for them.
     """
 
     wanted: tuple[Wanted, ...] = ()
     waits: tuple[Key, ...] = ()
     problem: Problem | None = None
     again: float | None = None
+    heeds: tuple[Key, ...] = ()
 
 
 Keys = Callable[[World, str, Delta], Iterable[Key]]

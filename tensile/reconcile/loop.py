@@ -1,26 +1,30 @@
 """Carries keys through the pipeline: decide, plan, guard, apply; and says, in one place, what an error means.
 
 Between two awaits nothing else runs, so a decision sees the caches as one snapshot. Level-based: a key is looked
-at again
-whenever something that it rests on changed, and nothing is remembered about why.
+at again whenever something that it rests on changed, and nothing is remembered about why.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
+from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from tensile.cache import Delta
 from tensile.cluster import Cluster
-from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled, Unreachable
+from tensile.objects import EVENT
 from tensile.reconcile.apply import carry_out, is_taken, reread
 from tensile.reconcile.desired import Route, Rule, find_cache
 from tensile.reconcile.guard import guard
-from tensile.reconcile.patience import FIRST_REST, LONGEST_REST, Refusals, Waits
+from tensile.reconcile.patience import LONGEST_REST, Refusals, Waits
 from tensile.reconcile.plan import Plan, Step, conflict, plan
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.world import Key, Problem, World
+
+_GATHER = 0.05
+"""Seconds in which caches that become complete are waited for together."""
 
 
 class Observer(Protocol):
@@ -70,21 +74,30 @@ class Loop:
         self._forced = forced
         self._queues: dict[str, WorkQueue] = {}
         self._waits = Waits()
+        self._heeds = Waits()
         self._refusals = Refusals()
+        self._waking: dict[str, asyncio.TimerHandle] = {}
         for route in self._routes(upper=True):
             find_cache(world, "", route.cache).subscribe(partial(self._changed_above, route))
+        for cache in world.upper.caches():
+            cache.on_sync(self._wake_all)
 
     def open(self, lower: str) -> None:
         """Start on a lower: hear of its changes, and look at everything once."""
         self._queues[lower] = WorkQueue(self._start)
         for route in self._routes(upper=False):
             find_cache(self._world, lower, route.cache).subscribe(partial(self._changed, route, lower))
+        for cache in self._world.lowers[lower].caches():
+            cache.on_sync(partial(self._wake_soon, lower))
         self.wake(lower)
 
     async def close(self, lower: str) -> None:
         """Leave a lower alone from now on."""
+        if lower in self._waking:
+            self._waking.pop(lower).cancel()
         await self._queues.pop(lower).close()
         self._waits.forget(lower)
+        self._heeds.forget(lower)
         self._refusals.forget(lower)
         for key in [key for key in self._world.problems if key.lower == lower]:
             del self._world.problems[key]
@@ -106,8 +119,21 @@ class Loop:
 
     async def quiet(self) -> None:
         """Return when nothing is waiting or worked on in any queue."""
-        while any(queue.depth for queue in self._queues.values()):
+        while self._waking or any(queue.depth for queue in self._queues.values()):
             await asyncio.gather(*(queue.quiet() for queue in self._queues.values()))
+            if self._waking:
+                await asyncio.sleep(_GATHER)
+
+    def hasten(self, within: float) -> bool:
+        """Look now at what was to be looked at within so many seconds; says whether there was any."""
+        self._refusals.hasten(asyncio.get_running_loop().time(), within)
+        hastened = [queue.hasten(within) for queue in self._queues.values()]
+        return any(hastened)
+
+    @property
+    def waiting(self) -> int:
+        """How many keys wait for another key that may yet come true: it has no problem."""
+        return self._waits.hopeful(self._world.problems)
 
     @property
     def delayed(self) -> int:
@@ -119,13 +145,27 @@ class Loop:
         """How many keys wait or are worked on, by lower."""
         return {name: queue.depth for name, queue in self._queues.items()}
 
+    def _wake_all(self) -> None:
+        for lower in self._queues:
+            self._wake_soon(lower)
+
+    def _wake_soon(self, lower: str) -> None:
+        """Look at everything again shortly: caches become complete one after the other, and one look does for all."""
+        if lower in self._queues and lower not in self._waking:
+            self._waking[lower] = asyncio.get_running_loop().call_later(_GATHER, self._wake_now, lower)
+
+    def _wake_now(self, lower: str) -> None:
+        del self._waking[lower]
+        self.wake(lower)
+
     def _routes(self, *, upper: bool) -> list[Route]:
         every = [route for rule in self._rules.values() for route in rule.routes()]
         return [route for route in every if route.cache.startswith("upper.") == upper]
 
     def _changed(self, route: Route, lower: str, delta: Delta) -> None:
-        for key in route.keys(self._world, lower, delta):
-            self.add(key, route.delay)
+        if lower in self._queues:
+            for key in route.keys(self._world, lower, delta):
+                self.add(key, route.delay)
 
     def _changed_above(self, route: Route, delta: Delta) -> None:
         for lower in self._queues:
@@ -143,11 +183,15 @@ class Loop:
             return None
         for awaited in self._waits.note(key, decision.waits):
             self.add(awaited)
+        self._heeds.note(key, decision.heeds)
         if decision.again is not None:
             self.add(key, decision.again)
         self._refusals.settle(key, found.steps)
         self._note_problem(key, found.problem)
-        steps = self._refusals.rested(key, found.steps, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        steps = self._refusals.rested(key, found.steps, now)
+        if len(steps) < len(found.steps):
+            self.add(key, self._refusals.left(key, now))
         if steps:
             return self._carry_out(key, steps)
         self._done(key)
@@ -167,11 +211,21 @@ class Loop:
         if problem is None:
             if known is not None and key not in self._refusals:
                 del self._world.problems[key]
+                self._look_again(self._heeds, key)
         elif problem != known:
             self._world.problems[key] = problem
             self._observer.stuck(key, problem)
+            self._look_again(self._heeds, key)
 
     async def _carry_out(self, key: Key, steps: tuple[Step, ...]) -> float | None:
+        """Carry steps out; a defect on the way must not lose the key."""
+        try:
+            return await self._carry_out_in_order(key, steps)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and the key comes back
+            self._observer.broke(key, error)
+            return LONGEST_REST
+
+    async def _carry_out_in_order(self, key: Key, steps: tuple[Step, ...]) -> float | None:
         for step in steps:
             error = await self._try(key, step)
             self._observer.stepped(key, step, error)
@@ -186,33 +240,49 @@ class Loop:
 
     async def _try(self, key: Key, step: Step) -> ClusterError | None:
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
+        cluster = self._clusters.get(step.ref.cluster)
+        if cluster is None:
+            return Unreachable("there is no connection to it yet", cluster=step.ref.cluster, doing=f"{step.verb}")
         try:
-            await carry_out(step, self._clusters[step.ref.cluster], cache)
+            await carry_out(step, cluster, cache)
         except ClusterError as error:
             return error
         return None
 
     async def _after(self, key: Key, step: Step, error: ClusterError) -> float | None:
-        """Say what an error means: the seconds until the next look, or None to go on with the next step."""
-        cluster = self._clusters[step.ref.cluster]
-        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
+        """Find out what an error asks for; where the cluster does not say, the step is tried again later."""
+        cluster = self._clusters.get(step.ref.cluster)
+        if cluster is None:
+            return self._rest(key, step)
         try:
-            match error:
-                case AlreadyExists():
-                    if await is_taken(step, cluster, cache):
-                        return self._refused(key, step, conflict(step.ref))
-                    return None if cache is None else FIRST_REST
-                case NotFound() | Conflict() if step.verb != "create":
-                    await reread(step, cluster, cache)
-                    return self._rest(key, step)
-                case Denied() | NotFound():
-                    return self._refused(key, step, Problem(error.reason or "Denied", error.message))
-                case Throttled():
-                    return error.retry_after + self._timing.jitter() * FIRST_REST
-                case _:
-                    return self._rest(key, step)
+            return await self._met(key, step, error, cluster)
         except ClusterError:
             return self._rest(key, step)
+
+    async def _met(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float | None:
+        """Say what an error means: the seconds until the next look, or None to go on with the next step."""
+        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
+        match error:
+            case Denied() | NotFound() if step.ref.kind == EVENT:
+                return None
+            case AlreadyExists():
+                if await is_taken(step, cluster, cache):
+                    return self._refused(key, step, conflict(step.ref))
+                return None if cache is None else self._rest(key, step)
+            case NotFound() | Conflict() if step.verb != "create":
+                await reread(step, cluster, cache)
+                return self._rest(key, step)
+            case Denied(status=HTTPStatus.UNPROCESSABLE_ENTITY, causes=()) if step.operations and step.verb == "patch":
+                # How the API says that a JSON patch removes what somebody else has removed; a field that is not valid
+                # is named in the causes.
+                await reread(step, cluster, cache)
+                return self._rest(key, step)
+            case Denied() | NotFound():
+                return self._refused(key, step, Problem(error.reason or "Denied", error.message))
+            case Throttled():
+                return self._rest(key, step, error.retry_after)
+            case _:
+                return self._rest(key, step)
 
     def _refused(self, key: Key, step: Step, problem: Problem) -> float:
         """Rest, and have the key decided at once with its problem known, so that people get to see it."""
@@ -222,15 +292,21 @@ class Loop:
         self.add(key)
         return rest
 
-    def _rest(self, key: Key, step: Step) -> float:
-        return self._refusals.note(key, step, asyncio.get_running_loop().time(), self._timing.jitter())
+    def _rest(self, key: Key, step: Step, at_least: float = 0.0) -> float:
+        now = asyncio.get_running_loop().time()
+        return self._refusals.note(key, step, now, self._timing.jitter(), at_least)
 
     def _came_through(self, key: Key, step: Step) -> None:
+        if step.verb == "confirm":
+            self.add(key)
         if self._refusals.forgive(key, step):
             self._note_problem(key, None)
             self.add(key)
 
     def _done(self, key: Key) -> None:
         """Look again at what waits for this key."""
-        for waiting in self._waits.waiting_for(key):
+        self._look_again(self._waits, key)
+
+    def _look_again(self, book: Waits, key: Key) -> None:
+        for waiting in book.waiting_for(key):
             self.add(waiting)

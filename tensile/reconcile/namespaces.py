@@ -6,15 +6,25 @@ forbids. One that is there already is used as it is, whoever made it; only what 
 
 from collections.abc import Iterable, Iterator
 
-from tensile.cache import Delta
+import orjson
+
+from tensile.cache import Delta, Kept
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, Ref, labels, metadata
 from tensile.reconcile.desired import Decision, Present, Route
-from tensile.reconcile.observed import is_ours
+from tensile.reconcile.observed import has_node, is_ours
+from tensile.reconcile.podfacts import lives_below
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "namespace"
 _POD_SECURITY = "pod-security.kubernetes.io/"
+_NAME_LABEL = "kubernetes.io/metadata.name"
+"""Every namespace gets it from the apiserver, which books it to whoever made the namespace: so it is ours to keep."""
+
+
+def digest(raw: bytes) -> Kept:
+    """Keep a namespace; its facts are whether it is being deleted."""
+    return Kept(raw, "deletionTimestamp" in metadata(orjson.loads(raw)))
 
 
 def key_of(lower: str, upper_namespace: str) -> Key:
@@ -49,7 +59,7 @@ class NamespaceRule:
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give a key for each namespace with a pod."""
-        for namespace in {entry.namespace for entry in world.lowers[lower].upper_pods}:
+        for namespace in sorted({entry.namespace for entry in world.lowers[lower].upper_pods}):
             yield key_of(lower, namespace)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -57,7 +67,7 @@ class NamespaceRule:
         lower = world.lowers[key.lower]
         name = lower.namespace(key.name)
         above, below = world.upper.namespaces.get("", key.name), lower.namespaces.get("", name)
-        if not lower.namespaces.synced or above is None or not lower.upper_pods.select("namespace", key.name):
+        if not lower.namespaces.synced or above is None or not _needed(lower, key.name, world):
             return Decision()
         if below is not None and below.facts:
             return Decision(
@@ -70,6 +80,14 @@ class NamespaceRule:
         return Decision((Present(Ref(lower.name, NAMESPACE, "", name), manifest, reason),))
 
 
+def _needed(lower: LowerWorld, upper_namespace: str, world: World) -> bool:
+    """Say whether a pod above has to run in it; while the Node is not ours, none does."""
+    if lower.namespaces.get("", lower.namespace(upper_namespace)) is None and not has_node(lower, world):
+        return False
+    pods = lower.upper_pods.select("namespace", upper_namespace)
+    return any(lives_below(pod, world.topology.exclude_namespaces) for pod in pods)
+
+
 def _manifest(name: str, above: Manifest, world: World) -> Manifest:
     security = {key: value for key, value in labels(above).items() if key.startswith(_POD_SECURITY)}
     return {
@@ -77,7 +95,7 @@ def _manifest(name: str, above: Manifest, world: World) -> Manifest:
         "kind": NAMESPACE.name,
         "metadata": {
             "name": name,
-            "labels": {**security, OWNER: world.owner.mark},
+            "labels": {**security, _NAME_LABEL: name, OWNER: world.owner.mark},
             "annotations": {OWNER_NAME: world.owner.name, UPPER_UID: metadata(above)["uid"]},
         },
     }

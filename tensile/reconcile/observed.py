@@ -1,23 +1,36 @@
 """Whose an observed object is, and which of its fields are ours.
 
-Ownership is the label and the UID annotation together: a label alone can be forged or copied with a manifest.
-Which keys
-of a map we set earlier is read from the API's own book-keeping (managedFields), so that a label that vanished above
-vanishes below and one that somebody else set there stays.
+Ownership is the label and the UID annotation together, the latter written by us: marks can be copied with a manifest,
+or come back with a backup, and then the object is another's. Who wrote what is read from the API's own book-keeping
+(managedFields); it also tells which keys of a map we set earlier, so that a label that vanished above vanishes below
+and one that somebody else set there stays.
 """
 
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID, Owner
 from tensile.objects import Manifest, annotations, labels
+from tensile.world import LowerWorld, World
 
 
 def is_ours(manifest: Manifest, owner: Owner) -> bool:
-    """Say whether an object carries both of our marks."""
-    return labels(manifest).get(OWNER) == owner.mark and bool(annotations(manifest).get(UPPER_UID))
+    """Say whether an object carries both of our marks, from our own hand."""
+    return labels(manifest).get(OWNER) == owner.mark and bool(upper_uid_of(manifest))
+
+
+def upper_uid_of(manifest: Manifest) -> str:
+    """Give the UID of the upper object that we made an object for, "" where somebody else wrote that or nobody."""
+    found = annotations(manifest).get(UPPER_UID, "")
+    return found if found and UPPER_UID in our_keys(manifest, "annotations") else ""
 
 
 def is_of(manifest: Manifest, owner: Owner, upper_uid: str) -> bool:
     """Say whether an object is ours and was made for the upper object of that UID."""
-    return is_ours(manifest, owner) and annotations(manifest)[UPPER_UID] == upper_uid
+    return is_ours(manifest, owner) and upper_uid_of(manifest) == upper_uid
+
+
+def has_node(lower: LowerWorld, world: World) -> bool:
+    """Say whether the Node by which pods come to a lower is there and ours: pods on another's are not our concern."""
+    node = world.upper.nodes.get("", lower.node)
+    return node is not None and is_ours(node.manifest(), world.owner)
 
 
 def our_keys(manifest: Manifest, section: str) -> frozenset[str]:

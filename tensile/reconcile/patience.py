@@ -5,7 +5,7 @@ do not,
 so a pod whose creation is denied can still be reported on, and deleted.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from tensile.reconcile.plan import Step
@@ -13,6 +13,8 @@ from tensile.world import Key
 
 FIRST_REST = 0.1
 LONGEST_REST = 5.0
+SHORTEST_LOOK = 0.01
+"""Seconds: event loops round the times of their timers, so that one may fire before the rest it stands for is over."""
 
 
 class Waits:
@@ -38,6 +40,10 @@ class Waits:
     def waiting_for(self, key: Key) -> Iterator[Key]:
         """Give the keys that wait for this one."""
         yield from tuple(self._waiting.get(key, ()))
+
+    def hopeful(self, problems: Container[Key]) -> int:
+        """Count the keys all of whose awaited keys have no problem."""
+        return sum(not any(one in problems for one in awaited) for awaited in self._awaited.values())
 
     def forget(self, lower: str) -> None:
         """Drop every key of one lower."""
@@ -67,11 +73,14 @@ class Refusals:
     def __contains__(self, key: Key) -> bool:
         return key in self._refused
 
-    def note(self, key: Key, step: Step, now: float, jitter: float) -> float:
-        """Note a refusal; gives for how many seconds the step rests. `jitter` is in [0, 1)."""
+    def note(self, key: Key, step: Step, now: float, jitter: float, at_least: float = 0.0) -> float:
+        """Note a refusal; gives for how many seconds the step rests.
+
+        `jitter` is in [0, 1), `at_least` what the cluster itself asked for, in seconds.
+        """
         known = self._refused.get(key)
         tries = known.tries + 1 if known and known.step == step.identity else 0
-        rest = min(FIRST_REST * 2.0 ** min(tries, 10), LONGEST_REST) * (0.5 + jitter / 2)
+        rest = at_least + min(FIRST_REST * 2.0 ** min(tries, 10), LONGEST_REST) * (0.5 + jitter / 2)
         self._refused[key] = _Refusal(step.identity, now + rest, tries)
         return rest
 
@@ -82,6 +91,16 @@ class Refusals:
             return steps
         place = next((place for place, step in enumerate(steps) if step.identity == known.step), len(steps))
         return steps[:place]
+
+    def left(self, key: Key, now: float) -> float:
+        """Give for how many seconds the refused step of a key still rests, a moment at least."""
+        return max(self._refused[key].until - now, SHORTEST_LOOK)
+
+    def hasten(self, now: float, within: float) -> None:
+        """Let what would rest for up to so many seconds more be tried now."""
+        for refusal in self._refused.values():
+            if refusal.until <= now + within:
+                refusal.until = min(refusal.until, now)
 
     def forgive(self, key: Key, step: Step) -> bool:
         """Forget the refusal of a step that came through; says whether there was one."""

@@ -1,8 +1,7 @@
 """From what a rule wants and what is observed to the steps that make it so.
 
-Every choice is made here or earlier: a step says which request to send, to the letter, with its precondition. That
-is why
-the steps that `plan` prints are the ones that `run` carries out.
+Every choice is made here or earlier: a step says which request to send, to the letter, with its precondition. That is
+why the steps that `plan` prints are the ones that `run` carries out.
 """
 
 from dataclasses import dataclass, field
@@ -13,12 +12,15 @@ from tensile.cache import Entry
 from tensile.cluster import Patch
 from tensile.names import COMPONENT, UPPER_UID
 from tensile.objects import EVENT, Manifest, Ref, annotations
+from tensile.objects import uid as uid_of
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.observed import is_ours
 from tensile.world import Key, Problem, World
 
 Verb = Literal["create", "patch", "delete", "confirm"]
+_REMOVE: Operation = {"op": "remove", "path": ""}
+_FENCES = ("/metadata/uid", "/metadata/resourceVersion")
 _NAME_LIMIT = 200
 _MESSAGE_LIMIT = 1024
 
@@ -27,9 +29,9 @@ _MESSAGE_LIMIT = 1024
 class Step:
     """One request to one cluster, and why.
 
-    `operations` say what it changes as RFC 6902; `shown` is whether a person decides about it; `asked` is false
-    for what
-    ends something that nobody deleted above (the guard counts those).
+    `uid` is that of the object which it is about, "" where it is about whatever stands there. `operations` say what it
+    changes as RFC 6902; `shown` is whether a person decides about it; `asked` is false for what ends something that
+    nobody deleted above (the guard counts those).
     """
 
     verb: Verb
@@ -75,12 +77,9 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
         case Present():
             return _present(key, wanted, world)
         case Absent(ref, uid, reason, grace, asked):
-            operations: tuple[Operation, ...] = ({"op": "remove", "path": ""},)
-            return [Step("delete", ref, reason, uid=uid, grace=grace, operations=operations, asked=asked)]
-        case Patched(ref, patch, reason, subresource, shown, asked):
-            body = _operations_of(patch)
-            step = Step("patch", ref, reason, patch=patch, subresource=subresource, operations=body)
-            return [_as(step, shown=shown, asked=asked)]
+            return [Step("delete", ref, reason, uid=uid, grace=grace, operations=(_REMOVE,), asked=asked)]
+        case Patched():
+            return [_patched(wanted)]
         case Confirmed(ref, uid, reason, asked):
             return [Step("confirm", ref, reason, uid=uid, shown=False, asked=asked)]
         case Told():
@@ -97,9 +96,20 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
     if not is_ours(seen, world.owner):
         return conflict(wanted.ref)
     if wanted.replaceable and annotations(seen)[UPPER_UID] != annotations(wanted.manifest)[UPPER_UID]:
-        reason = "was made for an upper object that is gone"
-        return [Step("delete", wanted.ref, reason, uid=entry.uid, operations=({"op": "remove", "path": ""},))]
-    return _change(wanted, entry, changes(wanted.manifest, seen, wanted.sections))
+        return [_replace(wanted.ref, entry, "was made for an upper object that is gone")]
+    operations = changes(wanted.manifest, seen, wanted.sections)
+    if wanted.replaceable and seen.get("immutable") and any(map(_is_content, operations)):
+        return [_replace(wanted.ref, entry, "is immutable, and differs from the upper object")]
+    return _change(wanted, entry, operations)
+
+
+def _replace(ref: Ref, entry: Entry, reason: str) -> Step:
+    """Delete an object of ours that cannot become what is wanted; it is made anew once it is gone."""
+    return Step("delete", ref, reason, uid=entry.uid, operations=(_REMOVE,))
+
+
+def _is_content(operation: Operation) -> bool:
+    return not operation["path"].startswith("/metadata/")
 
 
 def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[Step]:
@@ -109,7 +119,7 @@ def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[
     if wanted.version:
         fence.append({"op": "replace", "path": "/metadata/resourceVersion", "value": wanted.version})
     patch = Patch("json-patch", fence + operations)
-    return [Step("patch", wanted.ref, wanted.reason, patch=patch, operations=tuple(operations))]
+    return [Step("patch", wanted.ref, wanted.reason, patch=patch, uid=entry.uid, operations=tuple(operations))]
 
 
 def conflict(ref: Ref) -> Problem:
@@ -120,23 +130,31 @@ def conflict(ref: Ref) -> Problem:
     return Problem("NameConflict", message)
 
 
-def _as(step: Step, *, shown: bool, asked: bool) -> Step:
+def _patched(wanted: Patched) -> Step:
     return Step(
-        step.verb,
-        step.ref,
-        step.reason,
-        patch=step.patch,
-        subresource=step.subresource,
-        operations=step.operations,
-        shown=shown,
-        asked=asked,
+        "patch",
+        wanted.ref,
+        wanted.reason,
+        patch=wanted.patch,
+        subresource=wanted.subresource,
+        uid=_uid_of(wanted.patch),
+        operations=_operations_of(wanted.patch),
+        shown=wanted.shown,
+        asked=wanted.asked,
     )
 
 
-def _operations_of(patch: Patch) -> tuple[Operation, ...]:
-    """Say a merge patch's content as operations, without its preconditions."""
+def _uid_of(patch: Patch) -> str:
+    """Give the UID that a patch insists on, "" when it insists on none."""
     if patch.media == "json-patch":
-        return tuple(patch.body)
+        return next((str(one["value"]) for one in patch.body if one["path"] == "/metadata/uid"), "")
+    return uid_of(patch.body)
+
+
+def _operations_of(patch: Patch) -> tuple[Operation, ...]:
+    """Say a patch's content as operations, without its preconditions."""
+    if patch.media == "json-patch":
+        return tuple(one for one in patch.body if one["op"] != "test" and one["path"] not in _FENCES)
     found: list[Operation] = []
     for section, content in patch.body.items():
         for name, value in content.items() if section != "metadata" else ():
@@ -147,7 +165,8 @@ def _operations_of(patch: Patch) -> tuple[Operation, ...]:
 def _event(told: Told, world: World) -> Step:
     """Make an Event whose name follows from what it says, so that it exists once however often it is said."""
     digest = sha256(f"{told.uid}/{told.reason}/{told.message}".encode()).hexdigest()[:16]
-    ref = Ref(told.about.cluster, EVENT, told.about.namespace or "default", f"{told.about.name[:_NAME_LIMIT]}.{digest}")
+    name = f"{told.about.name[:_NAME_LIMIT].rstrip('-.')}.{digest}"
+    ref = Ref(told.about.cluster, EVENT, told.about.namespace or "default", name)
     moment = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
     body: dict[str, Any] = {
         "apiVersion": EVENT.api,

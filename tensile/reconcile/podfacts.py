@@ -3,15 +3,16 @@
 With these, most events are decided without decoding the pod again, and the caches' indexes need nothing else.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
 import orjson
 
-from tensile.cache import Entry, Kept
-from tensile.names import OWNER, UPPER_UID
-from tensile.objects import Manifest, annotations, labels, metadata
+from tensile.cache import Departure, Entry, Kept
+from tensile.names import OWNER, VIRTUAL_POD
+from tensile.objects import Manifest, labels, metadata
+from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.references import Reference, references
 
 _TERMINAL = ("Succeeded", "Failed")
@@ -21,9 +22,9 @@ _NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
     """One pod of either side.
 
-    `owner` and `upper_uid` are our marks ("" above). `unasked` is whether Kubernetes itself ended it because of
-    its node.
-    `ran` is whether containers of it have been seen.
+    `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `unasked` is whether
+    Kubernetes itself ended it because of its node, `ran` whether containers of it have been seen, `daemon` whether a
+    DaemonSet put it there that did not ask for it to be mirrored.
     """
 
     owner: str
@@ -32,6 +33,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     terminating: bool
     unasked: bool
     ran: bool
+    daemon: bool
     references: frozenset[Reference]
 
 
@@ -45,15 +47,38 @@ def facts_of(pod: Manifest) -> PodFacts:
     """Take the facts out of a decoded pod."""
     status: dict[str, Any] = pod.get("status") or {}
     phase = status.get("phase", "Pending")
+    upper_uid = upper_uid_of(pod)
     return PodFacts(
-        owner=labels(pod).get(OWNER, ""),
-        upper_uid=annotations(pod).get(UPPER_UID, ""),
+        owner=labels(pod).get(OWNER, "") if upper_uid else "",
+        upper_uid=upper_uid,
         terminal=phase in _TERMINAL,
         terminating="deletionTimestamp" in metadata(pod),
         unasked=_disruption(status) in _NOBODY_ASKED,
         ran=phase != "Pending" or bool(status.get("containerStatuses")),
+        daemon=_is_daemon(pod),
         references=references(pod),
     )
+
+
+def lives_below(upper_pod: Entry, excluded: Collection[str]) -> bool:
+    """Say whether an upper pod needs anything below: not one that ended, or that is not mirrored at all.
+
+    `excluded` are the namespaces whose pods are not mirrored.
+    """
+    facts = upper_pod.facts
+    return not (facts.terminal or facts.daemon or upper_pod.namespace in excluded)
+
+
+def was_deleted(departure: Departure, upper_uid: str) -> bool:
+    """Say whether the upper pod of that UID is known to have been deleted by somebody.
+
+    Kubernetes deletes pods itself for their node's sake; and what a read or a write found missing, though nobody was
+    seen to delete it, may have gone with the history of its store.
+    """
+    facts = departure.facts
+    if departure.uid != upper_uid or facts is None or facts.unasked:
+        return False
+    return departure.seen or bool(facts.terminating)
 
 
 def by_namespace(entry: Entry) -> Iterator[str]:
@@ -68,6 +93,12 @@ def by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
 
 
 INDEXES = {"namespace": by_namespace, "reference": by_reference}
+
+
+def _is_daemon(pod: Manifest) -> bool:
+    owners = metadata(pod).get("ownerReferences") or ()
+    daemon = any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners)
+    return daemon and labels(pod).get(VIRTUAL_POD) != "true"
 
 
 def _disruption(status: dict[str, Any]) -> str:

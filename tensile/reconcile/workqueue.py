@@ -26,7 +26,7 @@ class WorkQueue:
         self._start = start
         self._limit = limit
         self._ready: dict[Key, None] = {}
-        self._busy: dict[Key, asyncio.Task[None]] = {}
+        self._busy: dict[Key, tuple[asyncio.Task[None], Work]] = {}
         self._again: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._pump: asyncio.Handle | None = None
@@ -66,21 +66,36 @@ class WorkQueue:
             known.cancel()
         self._timers[key] = loop.call_later(delay, self._due, key)
 
+    def hasten(self, within: float) -> bool:
+        """Have what comes back by itself within so many seconds come back now; says whether there was any."""
+        latest = asyncio.get_running_loop().time() + within
+        due = [key for key, timer in self._timers.items() if timer.when() <= latest]
+        for key in due:
+            self._timers[key].cancel()
+            self._due(key)
+        return bool(due)
+
     async def quiet(self) -> None:
         """Return when no key is waiting or worked on; those that come back later do not count."""
         await self._quiet.wait()
 
     async def close(self) -> None:
-        """Stop: work in flight is cancelled, nothing is taken on any more."""
+        """Stop: work in flight is cancelled, nothing is taken on any more.
+
+        Work whose task was cancelled before its first step is closed here: nobody else would, and Python warns of it.
+        """
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         self._ready.clear()
-        tasks = list(self._busy.values())
-        for task in tasks:
+        busy = list(self._busy.values())
+        for task, _ in busy:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(task for task, _ in busy), return_exceptions=True)
+        for _, work in busy:
+            work.close()
+        self._busy.clear()
         self._quiet.set()
 
     def _due(self, key: Key) -> None:
@@ -89,15 +104,27 @@ class WorkQueue:
 
     def _turn(self) -> None:
         self._pump = None
-        for _ in range(_TURN):
-            if not self._ready or len(self._busy) >= self._limit:
-                break
-            key = next(iter(self._ready))
+        try:
+            for _ in range(_TURN):
+                if not self._ready or len(self._busy) >= self._limit:
+                    break
+                self._take(next(iter(self._ready)))
+        finally:
+            self._settle()
+
+    def _take(self, key: Key) -> None:
+        """Decide a key; whatever comes of it, it does not stand in the others' way."""
+        del self._ready[key]
+        work = self._start(key)
+        if work is not None:
+            self._begin(key, work)
+
+    def _begin(self, key: Key, work: Work) -> None:
+        """Work on a key; one that its own decision asked for again comes afterwards, never at the same time."""
+        if key in self._ready:
             del self._ready[key]
-            work = self._start(key)
-            if work is not None:
-                self._busy[key] = asyncio.get_running_loop().create_task(self._finish(key, work))
-        self._settle()
+            self._again.add(key)
+        self._busy[key] = (asyncio.get_running_loop().create_task(self._finish(key, work)), work)
 
     async def _finish(self, key: Key, work: Work) -> None:
         delay: float | None = None

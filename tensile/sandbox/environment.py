@@ -172,6 +172,12 @@ class Sandbox:
             self._forget_arguments(current, found, component, process.arguments)
             raise
 
+    def adopt(self, *names: str) -> None:
+        """Have these entries of the directory, which may come later, removed with the sandbox's own."""
+        current = self.state()
+        current.entries.extend(name for name in names if name not in current.entries)
+        state.save(self.directory, current)
+
     def stop(self) -> list[str]:
         """End everything and remove its files; return the names in the directory that were not its own."""
         left = teardown.end(self.directory) or []

@@ -87,6 +87,24 @@ async def test_a_feed_can_join_an_open_cluster(apiserver: Apiserver) -> None:
         assert names(cache) == ["a"]
 
 
+async def test_a_cache_can_be_left_while_its_cluster_stays_open(apiserver: Apiserver) -> None:
+    """The feed of one cache ends, the others go on; who waits for it is let go, and leaving twice does nothing."""
+    left, kept = Cache(), Cache()
+    apiserver.play("list", listing(20, pod("a", 5)), listing(20, pod("a", 5)))
+    ended, news = Stream(), Stream()
+    apiserver.play("watch", ended, news)
+    async with fleet_of() as fleet:
+        fleet.open(UPPER, access_to(apiserver.port), [pods(UPPER, left), pods(UPPER, kept)])
+        await fleet.synced()
+        before = asyncio.all_tasks()
+        await fleet.leave(UPPER, left)
+        await fleet.leave(UPPER, left)
+        await fleet.leave("nowhere", kept)
+        assert len(before - asyncio.all_tasks()) == 1
+        assert (left.synced, kept.synced, names(left)) == (False, True, ["a"])
+        await fleet.synced(UPPER)
+
+
 async def test_no_cluster_is_opened_twice(apiserver: Apiserver) -> None:
     """Two clients under one name would be a defect of the caller's."""
     async with fleet_of() as fleet:

@@ -48,13 +48,6 @@ def test_only_containers_of_the_upper_spec_come_up() -> None:
     }
 
 
-def test_equal_lists_are_not_rebuilt() -> None:
-    """The usual case, nothing changed, costs one comparison."""
-    upper = pod(status={"containerStatuses": [running()]})
-    found = reflected_containers(upper, below({"containerStatuses": [running()]}))
-    assert found["containerStatuses"] is upper["status"]["containerStatuses"]
-
-
 @pytest.mark.parametrize(
     ("policy", "code", "state"),
     [

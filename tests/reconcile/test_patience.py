@@ -1,7 +1,9 @@
 """What keys wait for, and how refused steps rest."""
 
+import pytest
+
 from tensile.objects import CONFIG_MAP, POD, Ref
-from tensile.reconcile.patience import LONGEST_REST, Refusals, Waits
+from tensile.reconcile.patience import LONGEST_REST, SHORTEST_LOOK, Refusals, Waits
 from tensile.reconcile.plan import Step
 from tensile.world import Key
 
@@ -39,6 +41,14 @@ def test_a_refused_step_rests_and_what_comes_before_it_does_not() -> None:
     assert refusals.rested(TWO, (CREATE,), now=10.0) == (CREATE,)
 
 
+def test_what_is_left_of_a_rest_is_never_nothing() -> None:
+    """Who looks a moment too early has to come back, and not in the same moment again."""
+    refusals = Refusals()
+    rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
+    assert refusals.left(ONE, now=10.0) == pytest.approx(rest)
+    assert refusals.left(ONE, now=10.0 + rest - 0.0001) == SHORTEST_LOOK
+
+
 def test_rests_double_up_to_a_limit() -> None:
     """The limit keeps a denial that is lifted from lasting."""
     refusals = Refusals()
@@ -73,3 +83,32 @@ def test_a_lower_that_leaves_takes_its_refusals_along() -> None:
     refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
     refusals.forget("a")
     assert ONE not in refusals
+
+
+def test_what_would_rest_briefly_can_be_tried_now() -> None:
+    """What was to rest for longer still does."""
+    refusals = Refusals()
+    rest = refusals.note(ONE, CREATE, now=10.0, jitter=0.0)
+    refusals.note(TWO, CREATE, now=10.0, jitter=0.0, at_least=30.0)
+    refusals.hasten(10.0, within=rest / 2)
+    assert refusals.rested(ONE, (CREATE,), now=10.0) == ()
+    refusals.hasten(10.0, within=1.0)
+    assert refusals.rested(ONE, (CREATE,), now=10.0) == (CREATE,)
+    assert refusals.rested(TWO, (CREATE,), now=39.9) == ()
+
+
+def test_a_cluster_that_asks_for_a_rest_gets_it() -> None:
+    """On top of our own."""
+    refusals = Refusals()
+    assert refusals.note(ONE, CREATE, now=0.0, jitter=0.0, at_least=30.0) > 30.0
+
+
+def test_only_those_who_wait_in_hope_count() -> None:
+    """A key that waits for one with a problem waits in vain for now."""
+    waits = Waits()
+    waits.note(ONE, [TWO])
+    waits.note(TWO, [THREE])
+    assert waits.hopeful(()) == 2
+    assert waits.hopeful({THREE}) == 1
+    waits.note(ONE, [TWO, THREE])
+    assert waits.hopeful({THREE}) == 0

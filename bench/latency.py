@@ -1,0 +1,112 @@
+"""How long one pod takes from its creation until it is Ready, in clusters that do nothing else.
+
+    .venv/bin/python -m bench.latency --pods 40 --rounds 5
+
+One pod after the other; the same parties take turns as for the makespan. Writes latency.json; exits with 1 when the
+engine's median is over the bar, in multiples of the ceiling's.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.makespan import NAMESPACE, percentile
+from bench.oracles import is_ready
+from bench.parties import PARTIES, emptied, taking_part
+from bench.reporting import RESULTS, keep, medians, ratios, table
+from bench.sites import PODS, Site
+from bench.workload import pod as pod_of
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.layout import UPPER
+
+GROUP = "latency"
+LIMIT = 60.0
+REST = 0.3
+BAR = 1.7
+FIELDS = ("p50_ms", "p95_ms", "max_ms")
+
+
+class Stopwatch:
+    """Follows the pods of the group on one watch, so that no pod has to open its own."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._ready: dict[str, asyncio.Future[float]] = {}
+
+    async def follow(self) -> None:
+        """Note when pods become Ready, until it is cancelled."""
+        async for _, pod in self._site.watch(PODS.format(NAMESPACE), f"labelSelector=app%3D{GROUP}"):
+            awaited = self._ready.get(pod["metadata"]["name"])
+            if awaited is not None and not awaited.done() and is_ready(pod):
+                awaited.set_result(time.monotonic())
+
+    async def time(self, name: str) -> float:
+        """Create a pod, give the seconds until it is Ready, and remove it."""
+        path, body = PODS.format(NAMESPACE), pod_of(name, GROUP)
+        body["spec"]["tolerations"] = [{"operator": "Exists"}]
+        self._ready[name] = asyncio.get_running_loop().create_future()
+        begin = time.monotonic()
+        await self._site.call("POST", path, body)
+        async with asyncio.timeout(LIMIT):
+            taken = await self._ready.pop(name) - begin
+        await self._site.remove(f"{path}/{name}")
+        return taken
+
+
+async def series(site: Site, pods: int) -> list[float]:
+    """Time so many pods, one after the other with a rest between; gives the seconds in order of size."""
+    watch, tag = Stopwatch(site), time.time_ns() // 1_000_000
+    following = asyncio.create_task(watch.follow())
+    await watch.time(f"latency-{tag}-first")
+    taken = []
+    for number in range(pods):
+        await asyncio.sleep(REST)
+        taken.append(await watch.time(f"latency-{tag}-{number}"))
+    following.cancel()
+    return sorted(taken)
+
+
+def summary(taken: list[float]) -> dict[str, float]:
+    """Give percentiles in milliseconds."""
+    shares = dict(zip(FIELDS, (0.50, 0.95, 1.0), strict=True))
+    return {field: round(percentile(taken, share) * 1000, 1) for field, share in shares.items()}
+
+
+async def measure(sandbox: Sandbox, pods: int, rounds: int, results: Path) -> int:
+    """Run all rounds, keep and print them; gives the exit code."""
+    runs: list[dict[str, Any]] = []
+    for number in range(1, rounds + 1):
+        for party in PARTIES:
+            async with taking_part(party, sandbox) as turn:
+                taken = await series(turn.site, pods)
+                await emptied(sandbox, NAMESPACE, LIMIT)
+            runs.append({"round": number, "party": party.name, "load": turn.load, **summary(taken), "seconds": taken})
+            print(f"round={number} party={party.name} {summary(taken)}", flush=True)
+    async with Site(sandbox.clusters[UPPER]) as site:
+        kubernetes = await site.version()
+    found = {party.name: medians(runs, party.name, FIELDS) for party in PARTIES}
+    against = ratios(found, FIELDS)
+    result = {"pods": pods, "rounds": rounds, "medians": found, "ratios": against, "bar": BAR, "runs": runs}
+    path = keep(results, "latency", kubernetes, result)
+    print(table(found, FIELDS))
+    print(f"p50: {against['ceiling']['p50_ms']:g} x the ceiling (bar {BAR:g}) ({path})")
+    return 0 if against["ceiling"]["p50_ms"] <= BAR else 1
+
+
+def main() -> int:
+    """Read the arguments, start a sandbox, measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pods", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch, Sandbox.start(Path(scratch) / "sandbox") as sandbox:
+        return asyncio.run(measure(sandbox, given.pods, given.rounds, given.results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

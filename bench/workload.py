@@ -1,0 +1,47 @@
+"""The objects that the benches create, as plain data.
+
+The pods ask for next to nothing, and most stop at once, so that what is measured is the way there and back.
+"""
+
+from typing import Any
+
+from tensile.names import CLUSTER_ID, VIRTUAL_POD
+
+Manifest = dict[str, Any]
+PROVIDER = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
+
+
+def pod_spec(lower: str = "", grace: int = 0) -> Manifest:
+    """Give a pod's spec; `lower` binds it to that lower's virtual node, `grace` is in seconds.
+
+    With no grace at all the upper apiserver removes a pod at once, whether or not anybody looks.
+    """
+    spec: Manifest = {
+        "tolerations": [PROVIDER],
+        "terminationGracePeriodSeconds": grace,
+        "containers": [
+            {"name": "c", "image": "nginx", "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}}},
+        ],
+    }
+    return {**spec, "nodeSelector": {CLUSTER_ID: lower}} if lower else spec
+
+
+def deployment(name: str, replicas: int, lower: str = "", grace: int = 0) -> Manifest:
+    """Give a Deployment; its pods carry the label `app` with its name."""
+    labels = {"app": name, VIRTUAL_POD: "true"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": labels}, "spec": pod_spec(lower, grace)},
+        },
+    }
+
+
+def pod(name: str, group: str) -> Manifest:
+    """Give a pod without an owner; `group` is its label `app`."""
+    labels = {"app": group, VIRTUAL_POD: "true"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": pod_spec()}

@@ -1,0 +1,186 @@
+"""The engine as one running thing: wires all parts, takes ports, fills caches, runs the loop; stops in reverse.
+
+What changes while it runs comes in by `reload`: lowers join, change or leave one by one, and what did not change is
+not touched, open streams included.
+"""
+
+import asyncio
+import gc
+import random
+
+import structlog
+
+from tensile.clusters import Clusters, utc_now
+from tensile.joined import Joined, Ways
+from tensile.kube.fleet import Fleet
+from tensile.kubelet.lifecycle import PodRule
+from tensile.kubelet.mirrored import MirroredPods
+from tensile.kubelet.node import NodeRule
+from tensile.kubelet.orphans import OrphanRule
+from tensile.nodeports import NodePorts, node_address
+from tensile.objects import UPPER
+from tensile.reconcile.dependencies import DependencyRule
+from tensile.reconcile.desired import Rule
+from tensile.reconcile.loop import Loop, Observer, Timing
+from tensile.reconcile.namespaces import NamespaceRule
+from tensile.topology import Lower, Topology
+
+_LOOK = 1.0
+_REJOIN = ("kubeconfig", "context", "qps", "burst", "kubeconfig_secret")
+_log = structlog.get_logger("tensile.app")
+
+
+def rules() -> tuple[Rule, ...]:
+    """Give every rule: all that this program knows how to decide."""
+    return (NodeRule(), NamespaceRule(), DependencyRule(), PodRule(), OrphanRule())
+
+
+class Engine:
+    """Drives the clusters of a topology until it is stopped; used inside one event loop."""
+
+    loop: Loop
+    ports: NodePorts
+
+    def __init__(self, topology: Topology, ways: Ways, observer: Observer, fleet: Fleet) -> None:
+        self.topology = topology
+        self._ways = ways
+        self._observer = observer
+        self.clusters = Clusters(fleet, ways, self._wake, beat=True)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._opened: set[str] = set()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether `start` has come through."""
+        return bool(self._tasks)
+
+    async def start(self) -> None:
+        """Start; returns when the upper cluster has answered. TensileError: bad credentials, or a port is taken."""
+        await self.clusters.open_upper(self.topology)
+        self.ports = self._ports(self.topology)
+        await self.ports.open(self.topology)
+        world = await self.clusters.make_world(self.topology, self._address(self.topology))
+        timing = Timing(utc_now, random.random)
+        self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
+        for spec in self.topology.lowers:
+            await self._join(spec)
+        self._tasks = [asyncio.create_task(self._keep_looking()), asyncio.create_task(self._settle())]
+
+    async def stop(self) -> None:
+        """Stop, in reverse; what is in flight is given up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for name in tuple(self._opened):
+            await self.loop.close(name)
+        if hasattr(self, "ports"):
+            await self.ports.close()
+        await self.clusters.close()
+
+    async def reload(self, topology: Topology) -> None:
+        """Put another topology in force, lower by lower; its name and upper are those of the one in force."""
+        kubelet = self.topology.kubelet
+        self.topology = self.clusters.world.topology = topology
+        if topology.kubelet != kubelet:
+            await self._renew_ports()
+        wanted = {spec.name: spec for spec in topology.lowers}
+        for name, joined in tuple(self.clusters.joined.items()):
+            if name not in wanted:
+                joined.lower.in_topology = False
+        for spec in topology.lowers:
+            joined_now = self.clusters.joined.get(spec.name)
+            if joined_now is None:
+                await self._join(spec)
+            else:
+                await self._change(joined_now, spec)
+        for name in tuple(self._opened):
+            self._wake(name)
+
+    def _ports(self, topology: Topology) -> NodePorts:
+        upper = self.clusters.connections[UPPER]
+        return NodePorts(topology, self._ways.directory, upper, self._address(topology))
+
+    def _address(self, topology: Topology) -> str:
+        return node_address(topology, self.clusters.upper_address)
+
+    async def _renew_ports(self) -> None:
+        """Serve all nodes anew, as other certificates or another address ask for; what is open ends."""
+        await self.ports.close()
+        self.ports = self._ports(self.topology)
+        self.clusters.world.node_address = self._address(self.topology)
+        for joined in self.clusters.joined.values():
+            if joined.lower.connected:
+                await self._serve(joined)
+
+    async def _change(self, joined: Joined, spec: Lower) -> None:
+        """Give a lower that goes on its new fields; only what asks for it is opened again."""
+        known = joined.lower.spec
+        if spec.node.name != known.node.name:
+            await self._rename(joined, spec)
+        elif any(getattr(known, field) != getattr(spec, field) for field in _REJOIN):
+            await self._leave(spec.name)
+            await self._join(spec)
+        else:
+            joined.lower.spec, joined.lower.in_topology = spec, True
+            await self._serve(joined)
+
+    async def _rename(self, joined: Joined, spec: Lower) -> None:
+        """Have the old node go, and the new one come once it is gone; not while pods are bound to it."""
+        if len(joined.lower.upper_pods) or len(joined.lower.pods):
+            _log.error(
+                "node.name cannot change while pods are mirrored: the old name stays in force",
+                lower=spec.name,
+                node=joined.lower.node,
+            )
+        else:
+            joined.lower.in_topology = False
+
+    async def _join(self, spec: Lower, *, connect: bool = True) -> None:
+        joined = self.clusters.join(spec, connect=connect)
+        if connect:
+            await self._serve(joined)
+        self.loop.open(spec.name)
+        self._opened.add(spec.name)
+
+    async def _leave(self, name: str) -> None:
+        node = self.clusters.joined[name].lower.node
+        self._opened.discard(name)
+        await self.loop.close(name)
+        await self.clusters.leave(name)
+        await self.ports.stop(node)
+
+    async def _serve(self, joined: Joined) -> None:
+        lower, connections = joined.lower, self.clusters.connections
+        pods = MirroredPods(lower, self.clusters.world.owner, lambda: connections.get(lower.name))
+        await self.ports.serve(self.topology, lower.node, lower.spec.node.kubelet_port, pods)
+
+    async def _keep_looking(self) -> None:
+        """Watch over silence, and see lowers off that have left the topology and are empty."""
+        while True:
+            for stray in self.clusters.strays():
+                await self._join(stray, connect=False)
+            for name, joined in tuple(self.clusters.joined.items()):
+                if joined.look():
+                    self._wake(name)
+                if self._has_gone(joined):
+                    await self._leave(name)
+                    spec = next((one for one in self.topology.lowers if one.name == name), None)
+                    if spec is not None:
+                        await self._join(spec)
+            await asyncio.sleep(_LOOK)
+
+    def _has_gone(self, joined: Joined) -> bool:
+        """Say whether a lower that left has no pods and no node any more."""
+        lower, nodes = joined.lower, self.clusters.world.upper.nodes
+        gone = nodes.synced and nodes.get("", lower.node) is None
+        return gone and not lower.in_topology and lower.is_empty
+
+    async def _settle(self) -> None:
+        """Take what the first lists brought out of the collector's sight: it stays for as long as the engine runs."""
+        await self.clusters.fleet.synced()
+        gc.collect()
+        gc.freeze()
+
+    def _wake(self, name: str) -> None:
+        if name in self._opened:
+            self.loop.wake(name)

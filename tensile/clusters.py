@@ -1,0 +1,101 @@
+"""The clusters of a topology, opened: the world that their caches make up, and the connections for writing.
+
+The same for the engine and for a command that runs once; what is done with the world is theirs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+
+from tensile.cluster import Cluster
+from tensile.feeds import upper_feeds, upper_world
+from tensile.joined import Joined, Ways, left_behind
+from tensile.kube.access import Access, in_cluster
+from tensile.kube.fleet import Fleet
+from tensile.names import owner_of
+from tensile.objects import UPPER
+from tensile.reconcile.observed import is_ours
+from tensile.topology import Lower, Topology
+from tensile.world import World
+
+
+class Connections(Mapping[str, Cluster]):
+    """The open connections by cluster name, as of now; UPPER included."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def __getitem__(self, name: str) -> Cluster:
+        return self._fleet.cluster(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fleet.names())
+
+    def __len__(self) -> int:
+        return len(self._fleet.names())
+
+
+def utc_now() -> datetime:
+    """Give the time."""
+    return datetime.now(UTC)
+
+
+class Clusters:
+    """The upper cluster and the lowers joined to it. `wake` has everything of one lower looked at again.
+
+    With `beat`, leases of the virtual nodes are renewed.
+    """
+
+    def __init__(self, fleet: Fleet, ways: Ways, wake: Callable[[str], None], *, beat: bool) -> None:
+        self.fleet = fleet
+        self.connections = Connections(fleet)
+        self.joined: dict[str, Joined] = {}
+        self.ways = ways
+        self._wake = wake
+        self._beat = beat
+        self._access: Access
+
+    async def open_upper(self, topology: Topology) -> Cluster:
+        """Begin to follow the upper cluster, whether it answers or not; raises AccessError for bad credentials."""
+        upper = topology.upper
+        if upper is None or upper.kubeconfig is None:
+            self._access = await in_cluster()
+            return self.fleet.open(UPPER, self._access)
+        self._access = await self.ways.access(upper.kubeconfig, upper.context)
+        return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=64)
+
+    @property
+    def upper_address(self) -> tuple[str, int]:
+        """Where the upper's apiserver is reached: host and port."""
+        return self._access.address, self._access.port
+
+    async def make_world(self, topology: Topology, node_address: str) -> World:
+        """Wait for the upper cluster and give the world, with no lowers in it yet."""
+        owner = owner_of(await self.fleet.identified(UPPER), topology.name)
+        upper = upper_world()
+        self.world = World(topology, owner, upper, utc_now(), node_address)
+        for feed in upper_feeds(upper, owner):
+            self.fleet.follow(feed)
+        return self.world
+
+    def join(self, spec: Lower, *, connect: bool = True) -> Joined:
+        """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind."""
+        joined = Joined(self.world, self.fleet, self.ways, utc_now, self._wake)
+        self.joined[spec.name] = joined
+        joined.begin(spec, beat=self._beat, connect=connect)
+        return joined
+
+    def strays(self) -> list[Lower]:
+        """Give a lower for each of our Nodes that no lower has: what an engine left behind that is not running."""
+        known = {joined.lower.node for joined in self.joined.values()}
+        nodes = [entry.manifest() for entry in self.world.upper.nodes if entry.name not in known]
+        return [left_behind(node) for node in nodes if is_ours(node, self.world.owner)]
+
+    async def leave(self, name: str) -> None:
+        """Leave a lower."""
+        await self.joined.pop(name).end()
+
+    async def close(self) -> None:
+        """Leave every lower and close every connection."""
+        for name in tuple(self.joined):
+            await self.leave(name)
+        await self.fleet.close_all()

@@ -1,0 +1,78 @@
+"""What is followed of each cluster, and in which form it is kept.
+
+Selectors keep away what no decision needs: of the upper cluster only pods bound to a virtual node, of a lower one only
+what carries our mark, with facts alone of the rest. A thousand strangers' pods then cost their requests, not their
+manifests.
+"""
+
+from tensile.cache import Cache, Kept, keep_all
+from tensile.cluster import Selection
+from tensile.kube.fleet import Feed
+from tensile.kubelet.capacity import node_offer
+from tensile.kubelet.requests import pod_demand
+from tensile.names import OWNER, Owner
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER
+from tensile.reconcile import namespaces
+from tensile.reconcile.podfacts import INDEXES, digest
+from tensile.topology import Lower
+from tensile.world import LowerWorld, UpperWorld
+
+_SECRETS = Selection(fields="type!=helm.sh/release.v1")
+"""Releases that Helm keeps in Secrets are many and large, and no pod refers to them."""
+_LAST_WORDS = 1_000
+"""Lower pods whose end is remembered until it is said above: more than can end while a decision waits."""
+
+
+def upper_world() -> UpperWorld:
+    """Make the upper cluster's caches, empty."""
+    return UpperWorld(nodes=Cache(), namespaces=Cache(), config_maps=Cache(), secrets=Cache())
+
+
+def upper_feeds(upper: UpperWorld, owner: Owner) -> list[Feed]:
+    """Say what fills them."""
+    return [
+        Feed(UPPER, NODE, Selection(labels=f"{OWNER}={owner.mark}"), upper.nodes),
+        Feed(UPPER, NAMESPACE, Selection(), upper.namespaces),
+        Feed(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
+        Feed(UPPER, SECRET, _SECRETS, upper.secrets),
+    ]
+
+
+def lower_world(spec: Lower) -> LowerWorld:
+    """Make the caches of one lower and of the pods bound to its node, empty."""
+    return LowerWorld(
+        spec,
+        upper_pods=Cache(digest, INDEXES),
+        pods=Cache(digest, INDEXES, remembers=_LAST_WORDS),
+        foreign_pods=Cache(pod_demand),
+        namespaces=Cache(namespaces.digest),
+        accounts=Cache(_existence),
+        config_maps=Cache(keep_all),
+        secrets=Cache(keep_all),
+        nodes=Cache(node_offer),
+    )
+
+
+def bound_feed(lower: LowerWorld) -> Feed:
+    """Say what fills the cache of the pods that the upper binds to the lower's node."""
+    return Feed(UPPER, POD, Selection(fields=f"spec.nodeName={lower.node}"), lower.upper_pods)
+
+
+def lower_feeds(lower: LowerWorld, owner: Owner) -> list[Feed]:
+    """Say what fills the caches of the lower cluster itself."""
+    ours = Selection(labels=f"{OWNER}={owner.mark}")
+    theirs = Selection(labels=f"{OWNER}!={owner.mark}")
+    return [
+        Feed(lower.name, POD, ours, lower.pods),
+        Feed(lower.name, POD, theirs, lower.foreign_pods),
+        Feed(lower.name, NAMESPACE, Selection(), lower.namespaces),
+        Feed(lower.name, SERVICE_ACCOUNT, Selection(fields="metadata.name=default"), lower.accounts),
+        Feed(lower.name, CONFIG_MAP, ours, lower.config_maps),
+        Feed(lower.name, SECRET, ours, lower.secrets),
+        Feed(lower.name, NODE, Selection(), lower.nodes),
+    ]
+
+
+def _existence(_raw: bytes) -> Kept:
+    """Keep of an object only that it exists."""
+    return Kept(b"", None)

@@ -1,0 +1,155 @@
+"""One lower cluster as the engine is joined to it: its world, its connection, and what is kept alive for it.
+
+The upper's side of it (pods bound to the node, the Node, the lease) works without the lower cluster: credentials that
+cannot be read, or a cluster that does not answer, must show on the node and cost nothing else.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import structlog
+
+from tensile.errors import ClusterError, TensileError
+from tensile.feeds import bound_feed, lower_feeds, lower_world
+from tensile.kube.access import Access, from_kubeconfig
+from tensile.kube.fleet import Fleet
+from tensile.kubelet.heartbeat import Heartbeat
+from tensile.kubelet.nodestatus import SILENT_AFTER
+from tensile.names import KUBELET_PORT
+from tensile.objects import UPPER, Manifest, annotations
+from tensile.reconcile.observed import is_ours
+from tensile.topology import Lower, parse
+from tensile.world import LowerWorld, World
+
+_RETRY = 5.0
+_CONNECTIONS = 32
+_log = structlog.get_logger("tensile.lower")
+
+
+class Ways(NamedTuple):
+    """How clusters are reached: paths are relative to `directory`."""
+
+    directory: Path
+    allow_exec_plugins: bool = False
+
+    async def access(self, kubeconfig: str, context: str | None) -> Access:
+        """Read a kubeconfig; raises AccessError."""
+        path = self.directory / kubeconfig
+        return await from_kubeconfig(path, context, allow_exec_plugins=self.allow_exec_plugins)
+
+
+def left_behind(node: Manifest) -> Lower:
+    """Give a lower for a Node of ours that no lower of the topology has; nothing but the node is known of it."""
+    name = node["metadata"]["name"]
+    port = annotations(node).get(KUBELET_PORT, "")
+    entry: dict[str, Any] = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
+    if port.isdecimal():
+        entry["node"]["kubeletPort"] = int(port)
+    file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "left-behind", "lowers": [entry]}
+    topology = parse(orjson.dumps(file).decode(), name=f"Node {name}")
+    return topology.lowers[0].model_copy(update={"name": f"({name})"})
+
+
+class Joined:
+    """One lower; `wake` has everything of it looked at again."""
+
+    def __init__(
+        self, world: World, fleet: Fleet, ways: Ways, now: Callable[[], datetime], wake: Callable[[str], None]
+    ) -> None:
+        self._world = world
+        self._fleet = fleet
+        self._ways = ways
+        self._now = now
+        self._wake = wake
+        self._tasks: list[asyncio.Task[None]] = []
+        self._since = asyncio.get_running_loop().time()
+        self.lower: LowerWorld
+
+    def begin(self, spec: Lower, *, beat: bool, connect: bool = True) -> None:
+        """Put the lower into the world and start on it; returns at once, whether it answers or not.
+
+        Without `connect` it is one that was left behind: only its node is kept.
+        """
+        self.lower = self._world.lowers[spec.name] = lower_world(spec)
+        self.lower.connected = self.lower.in_topology = connect
+        self._fleet.follow(bound_feed(self.lower))
+        self._tasks = [asyncio.create_task(self._connect())] if connect else []
+        if beat:
+            upper = self._fleet.cluster(UPPER)
+            heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
+            self._tasks.append(asyncio.create_task(heartbeat.run()))
+
+    async def complete(self) -> None:
+        """Return when the cluster has answered and every cache has had its first list."""
+        await asyncio.gather(*self._tasks[:1])
+        if self.lower.connected:
+            await self._fleet.synced(self.lower.name)
+
+    async def end(self) -> None:
+        """Leave the lower: stop everything and take it out of the world."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fleet.leave(UPPER, self.lower.upper_pods)
+        if self.lower.name in self._fleet.names():
+            await self._fleet.close(self.lower.name)
+        self._world.lowers.pop(self.lower.name, None)
+
+    def look(self) -> bool:
+        """Take the time since the cluster last answered; says whether that changes what is to be decided."""
+        before = self.lower.silent
+        open_now = self.lower.name in self._fleet.names()
+        waited = asyncio.get_running_loop().time() - self._since
+        self.lower.silent = self._fleet.silent(self.lower.name) if open_now else waited
+        return any((before > limit) != (self.lower.silent > limit) for limit in (0.0, *_LIMITS))
+
+    async def _connect(self) -> None:
+        """Open the connection as soon as its credentials can be read; then ask for the version."""
+        access = await self._access()
+        lower = self.lower
+        self._fleet.open(
+            lower.name,
+            access,
+            lower_feeds(lower, self._world.owner),
+            qps=lower.spec.qps,
+            burst=lower.spec.burst,
+            connections=_CONNECTIONS,
+        )
+        await self._fleet.identified(lower.name)
+        lower.refusal = ""
+        while not lower.version:
+            try:
+                lower.version = await self._fleet.cluster(lower.name).version()
+            except ClusterError:
+                await asyncio.sleep(_RETRY)
+        self._wake(lower.name)
+
+    async def _access(self) -> Access:
+        """Read the credentials, for ever if need be."""
+        while True:
+            try:
+                return await self._ways.access(self.lower.spec.kubeconfig or "", self.lower.spec.context)
+            except TensileError as error:
+                if str(error) != self.lower.refusal:
+                    self.lower.refusal = str(error)
+                    _log.error("lower cluster cannot be reached", lower=self.lower.name, error=str(error))
+                    self._wake(self.lower.name)
+            await asyncio.sleep(_RETRY)
+
+    def _node_uid(self) -> str:
+        node = self._world.upper.nodes.get("", self.lower.node)
+        return node.uid if node is not None and is_ours(node.manifest(), self._world.owner) else ""
+
+
+_LIMITS = (SILENT_AFTER, 40.0)
+
+
+def _beat_lost(node: str, error: ClusterError | None) -> None:
+    if error is None:
+        _log.info("lease is renewed again", node=node)
+    else:
+        _log.warning("lease could not be renewed", node=node, error=str(error))

@@ -1,0 +1,187 @@
+"""The rule for pods: what becomes of each pod that is bound to a virtual node, from its first sight to its last.
+
+A pod above has at most one pod below, told by its UID. While it lives, the lower pod is made, kept in step and
+reflected; once it is deleted, the lower pod goes first and the object above last, so that nothing runs that nobody
+sees. What is missing without having been deleted is not decided here: `orphans.py` does that, within the guard.
+"""
+
+from collections.abc import Iterator
+
+from tensile.cache import Delta, Entry
+from tensile.kubelet.exclusion import excluded, is_kept_out
+from tensile.kubelet.farewell import finalise, has_run, last_words, withdraw
+from tensile.kubelet.mirroring import arrive, keep, report
+from tensile.kubelet.node import key_of as node_key
+from tensile.objects import POD, UPPER, Ref
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
+from tensile.reconcile.observed import has_node
+from tensile.reconcile.plan import conflict
+from tensile.reconcile.podfacts import was_deleted
+from tensile.world import Key, LowerWorld, Problem, World
+
+NAME = "pod"
+UNREACHABLE_AFTER = 40.0
+"""Seconds of silence after which pods are no longer called ready, as Kubernetes does for a node."""
+_NOTHING = Decision()
+
+
+def key_of(lower: str, upper_namespace: str, name: str) -> Key:
+    """Give the key of a pod bound to the virtual node of `lower`, by its upper namespace and name."""
+    return Key(NAME, lower, upper_namespace, name)
+
+
+class PodRule:
+    """One key for each pod bound to a virtual node, by its upper namespace and name."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of the pod, of its lower pod, and of what stands in that one's place."""
+        return (Route("upper_pods", _above), Route("pods", _below), Route("foreign_pods", _in_the_way))
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the keys of every pod above and of every pod of ours below."""
+        here = world.lowers[lower]
+        found = {(entry.namespace, entry.name) for entry in here.upper_pods}
+        found |= {(here.upper_namespace(entry.namespace), entry.name) for entry in here.pods}
+        yield from (key_of(lower, namespace, name) for namespace, name in sorted(found))
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say what should become of the pod."""
+        lower = world.lowers[key.lower]
+        if not (lower.upper_pods.synced and lower.connected):
+            return _NOTHING
+        upper = lower.upper_pods.get(key.namespace, key.name)
+        below = lower.pods.get(lower.namespace(key.namespace), key.name)
+        if upper is None:
+            return _deleted_above(key, below, lower, world)
+        if not has_node(lower, world):
+            return Decision(waits=(node_key(lower),))
+        if upper.facts.terminating:
+            return _terminating(key, upper, below, lower, world)
+        if below is not None and _is_older_twin(below, upper, lower, world):
+            return _older_twin(key, below, lower)
+        return _NOTHING if upper.facts.terminal else _living(key, upper, below, lower, world)
+
+
+def _deleted_above(key: Key, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """End the lower pod of one that was seen deleted, unless Kubernetes itself had ended it for its node's sake."""
+    if below is None or below.facts.terminating or not _is_ours(below, world):
+        return _NOTHING
+    departure = lower.upper_pods.departed(key.namespace, key.name)
+    if departure is None or not was_deleted(departure, below.facts.upper_uid):
+        return _NOTHING
+    return Decision((Absent(_below_ref(key, lower), below.uid, "the upper pod was deleted"),))
+
+
+def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Have the lower pod end, and let the upper one go once that is certain."""
+    if below is not None and _is_of(below, upper, world):
+        return withdraw(upper.manifest(), below, _below_ref(key, lower), asked=not upper.facts.unasked)
+    ref, pod = _below_ref(key, lower), upper.manifest()
+    certain = below is not None or lower.pods.departed(ref.namespace, ref.name) is not None
+    if not certain and not is_kept_out(pod, world.topology.exclude_namespaces):
+        return Decision((Confirmed(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
+    rival = _older_twin(key, below, lower) if below and _is_older_twin(below, upper, lower, world) else _NOTHING
+    ended = finalise(pod, last_words(upper, lower), Ref(UPPER, POD, key.namespace, key.name), world.now)
+    return Decision((*rival.wanted, *ended.wanted))
+
+
+def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Make, keep in step, or say why not."""
+    ours = below is not None and _is_of(below, upper, world)
+    objection = None if ours else _objection(upper, lower, world)
+    if objection is not None:
+        return report(upper.manifest(), objection, world.now)
+    if lower.silent > UNREACHABLE_AFTER:
+        return keep(upper.manifest(), None, lower, world)
+    if not lower.pods.synced:
+        return _NOTHING
+    if ours:
+        return keep(upper.manifest(), below, lower, world)
+    return _missing(key, upper, below, lower, world)
+
+
+def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
+    """Say why a pod that has no lower pod gets none, whatever is below."""
+    objection = excluded(upper.manifest(), world.topology.exclude_namespaces)
+    if objection is not None or upper.facts.ran:
+        return objection
+    if not lower.in_topology:
+        gone = f"lower cluster {lower.name} was removed from the topology: it takes no new pods"
+        return Problem("NotInTopology", gone)
+    if lower.silent > UNREACHABLE_AFTER:
+        return Problem("LowerUnreachable", f"lower cluster {lower.name} does not answer")
+    return None
+
+
+def _is_older_twin(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether a lower pod is ours, for another upper pod of that name than the one there is now."""
+    certain = lower.pods.synced and lower.silent <= UNREACHABLE_AFTER
+    return certain and _is_ours(below, world) and below.facts.upper_uid not in ("", upper.uid)
+
+
+def _older_twin(key: Key, below: Entry, lower: LowerWorld) -> Decision:
+    """End the lower pod of an older upper pod of that name, whose place is needed."""
+    if below.facts.terminating:
+        return _NOTHING
+    return Decision((Absent(_below_ref(key, lower), below.uid, "its upper pod was replaced by another of that name"),))
+
+
+def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Make the lower pod, unless its name is taken, it has run before, or its predecessor runs elsewhere."""
+    ref = _below_ref(key, lower)
+    if below is not None or lower.foreign_pods.get(ref.namespace, ref.name) is not None:
+        return report(upper.manifest(), conflict(ref), world.now)
+    if has_run(upper, lower):
+        return _NOTHING
+    other = _elsewhere(key, upper, world)
+    if other is None:
+        return arrive(key, upper.manifest(), upper.facts.references, lower, world)
+    awaited = key_of(other.name, key.namespace, key.name)
+    if other.silent <= UNREACHABLE_AFTER:
+        return Decision(waits=(awaited,))
+    unknown = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
+    return report(upper.manifest(), Problem("PredecessorUnreachable", unknown), world.now, (awaited,))
+
+
+def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
+    """Find the other lower where the pod of an older pod of that name runs, as far as is known: two never run."""
+    for other in world.lowers.values():
+        twin = other.pods.get(other.namespace(key.namespace), key.name) if other.name != key.lower else None
+        if twin is not None and _is_ours(twin, world) and twin.facts.upper_uid != upper.uid and not twin.facts.terminal:
+            return other
+    return None
+
+
+def _is_ours(below: Entry, world: World) -> bool:
+    return bool(below.facts.owner == world.owner.mark)
+
+
+def _is_of(below: Entry, upper: Entry, world: World) -> bool:
+    return _is_ours(below, world) and bool(below.facts.upper_uid == upper.uid)
+
+
+def _below_ref(key: Key, lower: LowerWorld) -> Ref:
+    return Ref(lower.name, POD, lower.namespace(key.namespace), key.name)
+
+
+def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    entry = delta.after or delta.before
+    assert entry is not None
+    yield key_of(lower, entry.namespace, entry.name)
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    entry = delta.after or delta.before
+    assert entry is not None
+    yield key_of(lower, world.lowers[lower].upper_namespace(entry.namespace), entry.name)
+
+
+def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A pod that is not ours matters only where it takes, or leaves, the name of one above."""
+    if delta.before is not None and delta.after is not None:
+        return
+    for key in _below(world, lower, delta):
+        if world.lowers[lower].upper_pods.get(key.namespace, key.name) is not None:
+            yield key

@@ -1,0 +1,52 @@
+"""The mirrored pods of one virtual node, as its kubelet API may reach them.
+
+A name alone opens nothing: the lower pod has to be ours and carry the UID of the pod that is bound here now, or a
+stranger's pod of the same name could be entered through the upper cluster.
+"""
+
+from collections.abc import Callable
+
+from tensile.cache import Entry
+from tensile.cluster import Cluster
+from tensile.kubelet.target import Target
+from tensile.names import Owner
+from tensile.world import LowerWorld
+
+_LIST = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%b]}'
+
+
+class NoPods:
+    """A virtual node of which nothing is known yet."""
+
+    def locate(self, _namespace: str, _pod: str) -> Target | None:
+        """Give None."""
+        return None
+
+    def listed(self) -> bytes:
+        """Give an empty list."""
+        return _LIST % b""
+
+
+class MirroredPods:
+    """The pods of one lower cluster under their upper names; `cluster` gives the connection to it, None without."""
+
+    def __init__(self, lower: LowerWorld, owner: Owner, cluster: Callable[[], Cluster | None]) -> None:
+        self._lower = lower
+        self._owner = owner
+        self._cluster = cluster
+
+    def locate(self, namespace: str, pod: str) -> Target | None:
+        """Give the lower pod of the upper pod of that name on this node, None where there is none of ours."""
+        upper = self._lower.upper_pods.get(namespace, pod)
+        below = self._below(upper) if upper else None
+        cluster = self._cluster()
+        return Target(cluster, below.namespace, below.name) if below and cluster else None
+
+    def listed(self) -> bytes:
+        """Give the mirrored pods, as the upper cluster has them, as the JSON of a v1 PodList."""
+        return _LIST % b",".join(entry.raw for entry in self._lower.upper_pods if self._below(entry))
+
+    def _below(self, upper: Entry) -> Entry | None:
+        below = self._lower.pods.get(self._lower.namespace(upper.namespace), upper.name)
+        ours = below is not None and below.facts.owner == self._owner.mark and below.facts.upper_uid == upper.uid
+        return below if ours else None

@@ -1,0 +1,150 @@
+"""The rule for what is missing though nobody is known to have deleted it.
+
+A lower pod without its upper one, or an upper pod that ran and has no lower one any more, may be somebody's deletion,
+or a wrong kubeconfig, or a store restored from a backup. So each is read at quorum first, and all of one lower are
+decided in one plan, which the guard can hold back as a whole. With them goes what Kubernetes itself deletes above
+because it takes the node for dead.
+"""
+
+from collections.abc import Iterator
+
+from tensile.cache import Delta, Departure, Entry
+from tensile.kubelet.conditions import is_terminal
+from tensile.kubelet.farewell import has_run, last_words
+from tensile.kubelet.ownstatus import lost
+from tensile.kubelet.reflection import upper_status
+from tensile.kubelet.statuspatch import status_of
+from tensile.kubelet.statuswrite import status_write
+from tensile.objects import POD, UPPER, Ref, metadata
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Route
+from tensile.reconcile.observed import has_node
+from tensile.reconcile.podfacts import was_deleted
+from tensile.world import Key, LowerWorld, World
+
+NAME = "orphans"
+_COLLECT = 0.5
+_Found = Absent | Confirmed | Patched
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def key_of(lower: str) -> Key:
+    """Give the one key of a lower."""
+    return Key(NAME, lower, "", "")
+
+
+class OrphanRule:
+    """One key for each lower."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of pods that go, on either side, or come without their other half, or leave a name free."""
+        return (
+            Route("upper_pods", _above, delay=_COLLECT),
+            Route("pods", _below, delay=_COLLECT),
+            Route("foreign_pods", _left, delay=_COLLECT),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the lower's key."""
+        yield key_of(world.lowers[lower].name)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Want what is certainly orphaned gone, and what is not certain confirmed; nothing from incomplete caches."""
+        lower = world.lowers[key.lower]
+        if not lower.settled or lower.silent:
+            return Decision()
+        found = [*_orphans(lower, world), *(_lost(lower, world) if has_node(lower, world) else ())]
+        found.sort(key=lambda one: one.ref)
+        return Decision(tuple(found))
+
+
+def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
+    """Find our lower pods that should end though nobody deleted their upper pod."""
+    for below in lower.pods:
+        if below.facts.owner != world.owner.mark or not below.facts.upper_uid or below.facts.terminating:
+            continue
+        upper = lower.upper_pods.get(lower.upper_namespace(below.namespace), below.name)
+        if upper is None:
+            yield from _orphan(below, lower)
+        elif upper.uid == below.facts.upper_uid and upper.facts.terminating and upper.facts.unasked:
+            grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
+            yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, asked=False)
+
+
+def _orphan(below: Entry, lower: LowerWorld) -> Iterator[_Found]:
+    """Have the upper pod's absence confirmed, or the lower pod end; one seen deleted is the rule for pods'."""
+    above = Ref(UPPER, POD, lower.upper_namespace(below.namespace), below.name)
+    departure = lower.upper_pods.departed(above.namespace, above.name)
+    if departure is None:
+        yield Confirmed(above, below.facts.upper_uid, "its lower pod still runs", asked=False)
+    elif not was_deleted(departure, below.facts.upper_uid):
+        reason = "its upper pod is gone, and nobody is known to have deleted it"
+        yield Absent(_ref(below, lower), below.uid, reason, asked=False)
+
+
+def _ref(below: Entry, lower: LowerWorld) -> Ref:
+    return Ref(lower.name, POD, below.namespace, below.name)
+
+
+def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
+    """Find upper pods that ran and have no lower pod any more; those on a Node that is not ours run somewhere else."""
+    for upper in lower.upper_pods:
+        facts = upper.facts
+        namespace = lower.namespace(upper.namespace)
+        if (
+            facts.terminal
+            or facts.terminating
+            or not has_run(upper, lower)
+            or lower.pods.get(namespace, upper.name) is not None
+        ):
+            continue
+        departure = lower.pods.departed(namespace, upper.name)
+        if departure is None:
+            ref = Ref(lower.name, POD, namespace, upper.name)
+            yield Confirmed(ref, upper.uid, "its upper pod ran and is not deleted", asked=False)
+            continue
+        if _runs_unmarked(lower, namespace, upper.name, departure):
+            continue
+        yield from _ended(upper, lower, world)
+
+
+def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
+    """Say how a pod ended, where its lower pod said so before it went; else that it is lost."""
+    pod, last = upper.manifest(), last_words(upper, lower)
+    if last is not None and is_terminal(status_of(last).get("phase")):
+        body = upper_status(pod, last, generation=status_of(pod).get("observedGeneration") or 0)
+        yield from [status_write(pod, body, "the lower pod said so last")] if body else ()
+        return
+    body = lost(pod, world.now.strftime(_TIME))
+    if body is not None:
+        yield status_write(pod, body, "its lower pod is gone, and nobody above deleted it", asked=False)
+
+
+def _runs_unmarked(lower: LowerWorld, namespace: str, name: str, departure: Departure) -> bool:
+    """Say whether a lower pod left our sight only because somebody took our label off it."""
+    foreign = lower.foreign_pods.get(namespace, name)
+    return foreign is not None and foreign.uid == departure.uid
+
+
+def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Hear of a pod that goes, or is deleted by Kubernetes itself."""
+    after = delta.after
+    if after is None or (after.facts.terminating and after.facts.unasked):
+        yield key_of(lower)
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Hear of a pod that goes, or has none above."""
+    here, after = world.lowers[lower], delta.after
+    if after is None or here.upper_pods.get(here.upper_namespace(after.namespace), after.name) is None:
+        yield key_of(lower)
+
+
+def _left(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A pod that is not ours matters when it goes and a pod above has its name."""
+    here, before = world.lowers[lower], delta.before
+    if before is None or delta.after is not None:
+        return
+    if here.upper_pods.get(here.upper_namespace(before.namespace), before.name) is not None:
+        yield key_of(lower)

@@ -1,0 +1,86 @@
+"""The ports on which the virtual nodes' kubelet API is served, as the topology says."""
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+import structlog
+
+from tensile.cluster import Cluster
+from tensile.errors import TensileError
+from tensile.kubelet.authentication import Authenticator
+from tensile.kubelet.authority import ClientAuthority
+from tensile.kubelet.authorization import Authorizer
+from tensile.kubelet.certs import Serving, ServingFiles
+from tensile.kubelet.mirrored import NoPods
+from tensile.kubelet.server import KubeletServer
+from tensile.kubelet.service import Gate
+from tensile.kubelet.target import Pods
+from tensile.objects import CONFIG_MAP, UPPER, Ref
+from tensile.topology import Topology
+
+_CALLERS_CA = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
+_ADDRESSES = ("POD_IP", "VKUBELET_POD_IP")
+_log = structlog.get_logger("tensile.kubelet")
+
+
+def node_address(topology: Topology, upper: tuple[str, int]) -> str:
+    """Give the IP address of the virtual nodes: the topology's, the pod's, or the one the upper is called from."""
+    given = [topology.kubelet.node_address, *(os.environ.get(name) for name in _ADDRESSES)]
+    return next((str(address) for address in given if address), "") or _local_address(upper)
+
+
+def _local_address(upper: tuple[str, int]) -> str:
+    """Ask the system from which address it would call; nothing is sent."""
+    with suppress(OSError), socket.socket(_family(upper), socket.SOCK_DGRAM) as probe:
+        probe.connect(upper)
+        return str(probe.getsockname()[0])
+    return ""
+
+
+def _family(upper: tuple[str, int]) -> socket.AddressFamily:
+    return socket.getaddrinfo(*upper, type=socket.SOCK_DGRAM)[0][0]
+
+
+class NodePorts:
+    """The kubelet API of all virtual nodes; one port each."""
+
+    def __init__(self, topology: Topology, directory: Path, upper: Cluster, address: str) -> None:
+        kubelet = topology.kubelet
+        files = None
+        if kubelet.tls_cert_file and kubelet.tls_key_file:
+            files = ServingFiles(directory / kubelet.tls_cert_file, directory / kubelet.tls_key_file)
+
+        async def callers() -> str:
+            """Read the authority that the upper's apiserver shows itself with."""
+            found: str = orjson.loads(await upper.read(_CALLERS_CA))["data"]["client-ca-file"]
+            return found
+
+        file = directory / kubelet.client_ca_file if kubelet.client_ca_file else None
+        authority = ClientAuthority(_log, file, None if file else callers)
+        serving = Serving(_log, address, files)
+        self._server = KubeletServer(
+            Gate(serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)), _log
+        )
+
+    async def open(self, topology: Topology) -> None:
+        """Take every port; TensileError when one cannot be had."""
+        for lower in topology.lowers:
+            await self._server.start(lower.node.name, topology.kubelet.bind, lower.node.kubelet_port, NoPods())
+
+    async def serve(self, topology: Topology, node: str, port: int, pods: Pods) -> None:
+        """Serve a node's pods; one whose port cannot be had is said and goes without logs and exec."""
+        try:
+            await self._server.start(node, topology.kubelet.bind, port, pods)
+        except TensileError as error:
+            _log.error("logs and exec of a virtual node are not served", node=node, error=str(error))
+
+    async def stop(self, node: str) -> None:
+        """Serve a node no more."""
+        await self._server.stop(node)
+
+    async def close(self) -> None:
+        """Serve nothing any more."""
+        await self._server.close()

@@ -1,0 +1,163 @@
+"""`plan` and `apply`: the engine's own loop, run until there is nothing left to do.
+
+`plan` lets it loose on rehearsals over copies of the caches, so it cannot say anything else than what `run` would do;
+`apply` on the clusters themselves. Both need every cluster: half a picture would be a wrong plan.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+from tensile.app import rules
+from tensile.cluster import Cluster
+from tensile.clusters import Clusters, Connections, utc_now
+from tensile.errors import TensileError
+from tensile.feeds import bound_feed, lower_feeds, upper_feeds
+from tensile.joined import Ways
+from tensile.kube.fleet import Feed, Fleet
+from tensile.nodeports import node_address
+from tensile.objects import UPPER
+from tensile.reconcile.loop import Loop, Observer, Timing
+from tensile.reconcile.rehearsal import Rehearsal
+from tensile.reconcile.selecting import is_selected
+from tensile.topology import Topology
+from tensile.world import Key, Problem, World
+
+PATIENCE = 20.0
+"""Seconds in which every cluster has to answer and to list everything."""
+_LONGEST = 120.0
+_SOON = 1.0
+_PAUSE = 0.2
+
+
+class Unreached(TensileError):
+    """A cluster did not answer in time."""
+
+
+@asynccontextmanager
+async def opened(topology: Topology, ways: Ways) -> AsyncIterator[Clusters]:
+    """Open every cluster of a topology and read everything; Unreached names those that do not answer."""
+    fleet = Fleet(chance=random.random)
+    clusters = Clusters(fleet, ways, lambda _lower: None, beat=False)
+    try:
+        await clusters.open_upper(topology)
+        await _fill(clusters, topology)
+        yield clusters
+    finally:
+        await clusters.close()
+
+
+Problems = dict[Key, Problem]
+
+
+async def rehearse(clusters: Clusters, observer: Observer) -> Problems:
+    """Let the loop do all that it would, in memory; gives what would stand in the way then."""
+    world = clusters.world.copy()
+    rehearsals = {name: _rehearsal(name, world, clusters.connections) for name in (UPPER, *world.lowers)}
+    for feed in _feeds(world):
+        rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
+    loop = _loop(world, rehearsals, observer)
+    while True:
+        await loop.quiet()
+        if not loop.hasten(_SOON):
+            break
+    problems = dict(world.problems)
+    await _close(loop, world)
+    return problems
+
+
+async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> Problems:
+    """Do all that there is to do; gives what stands in the way of the rest."""
+    world = clusters.world
+    loop = _loop(world, dict(clusters.connections), observer, forced=forced)
+    try:
+        async with asyncio.timeout(_LONGEST):
+            await _until_calm(loop)
+        return dict(world.problems)
+    except TimeoutError:
+        raise Unreached(f"the clusters did not come to rest in {_LONGEST:g} s: {loop.depth}") from None
+    finally:
+        await _close(loop, world)
+
+
+async def _fill(clusters: Clusters, topology: Topology) -> None:
+    await _check_credentials(clusters, topology)
+    waiting = {UPPER}
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await clusters.make_world(topology, node_address(topology, clusters.upper_address))
+            await clusters.fleet.synced(UPPER)
+            waiting = {spec.name for spec in topology.lowers}
+            for spec in topology.lowers:
+                clusters.join(spec)
+            for stray in clusters.strays():
+                clusters.join(stray, connect=False)
+            for name, joined in clusters.joined.items():
+                await joined.complete()
+                waiting.discard(name)
+            await clusters.fleet.synced(UPPER)
+    except TimeoutError:
+        raise Unreached("\n".join(_why(clusters, name) for name in sorted(waiting))) from None
+
+
+async def _check_credentials(clusters: Clusters, topology: Topology) -> None:
+    """Say at once which credentials cannot be read: waiting would not help."""
+    troubles = []
+    for spec in topology.lowers:
+        try:
+            await clusters.ways.access(spec.kubeconfig or "", spec.context)
+        except TensileError as error:
+            troubles.append(f"{spec.name}: {error}")
+    if troubles:
+        raise Unreached("\n".join(troubles))
+
+
+def _why(clusters: Clusters, name: str) -> str:
+    """Say what is known of a cluster that did not answer."""
+    joined = clusters.joined.get(name)
+    known = clusters.fleet.health(name).error if name in clusters.fleet.names() else ""
+    reason = (joined.lower.refusal if joined else "") or known or "lists did not come in time"
+    return f"{name or 'upper'}: out of reach: {reason}"
+
+
+def _loop(world: World, clusters: Mapping[str, Cluster], observer: Observer, *, forced: bool = False) -> Loop:
+    loop = Loop(world, rules(), clusters, observer, Timing(utc_now, random.random), forced=forced)
+    for name in world.lowers:
+        loop.open(name)
+    return loop
+
+
+async def _close(loop: Loop, world: World) -> None:
+    for name in world.lowers:
+        await loop.close(name)
+
+
+async def _until_calm(loop: Loop) -> None:
+    """Wait until nothing is worked on, nothing comes soon, and nothing waits for what may still come."""
+    calm = 0
+    while calm < 1 / _PAUSE:
+        await loop.quiet()
+        await asyncio.sleep(_PAUSE)
+        calm = 0 if loop.hasten(_PAUSE) or any(loop.depth.values()) or loop.waiting else calm + 1
+
+
+def _rehearsal(name: str, world: World, connections: Connections) -> Rehearsal:
+    rehearsal = Rehearsal(name, behind=connections.get(name), ends_pods=name != UPPER, now=utc_now)
+    for feed in _feeds(world):
+        for entry in feed.cache if feed.cluster == name else ():
+            if entry.raw:
+                rehearsal.hold(feed.kind, entry.raw)
+    return rehearsal
+
+
+def _feeds(world: World) -> Iterator[Feed]:
+    yield from upper_feeds(world.upper, world.owner)
+    for lower in world.lowers.values():
+        yield bound_feed(lower)
+        yield from lower_feeds(lower, world.owner)
+
+
+def _picks(feed: Feed, manifest: dict[str, object]) -> bool:
+    return is_selected(manifest, feed.selection)

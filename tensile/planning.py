@@ -1,0 +1,92 @@
+"""`tensile plan` and `tensile apply`: what they print, and whether that is an error."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from tensile.errors import ClusterError, TensileError
+from tensile.joined import Ways
+from tensile.oneshot import converge, opened, rehearse
+from tensile.reconcile.narration import Narration
+from tensile.reconcile.plan import Step
+from tensile.reconcile.preview import (
+    Preview,
+    Recorder,
+    as_json,
+    as_markdown,
+    as_text,
+    defects,
+    observed,
+    preview,
+    summary_line,
+)
+from tensile.telemetry import Metrics
+from tensile.topology import Topology
+from tensile.world import Key, Problem
+
+
+class _Applying(Recorder):
+    """Records, and tells what it hears: apply takes its time, and people watch."""
+
+    def __init__(self, narration: Narration) -> None:
+        super().__init__()
+        self._narration = narration
+
+    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Keep a step, and tell it."""
+        super().stepped(key, step, error)
+        self._narration.stepped(key, step, error)
+
+    def stuck(self, key: Key, problem: Problem) -> None:
+        """Tell a problem."""
+        self._narration.stuck(key, problem)
+
+
+def plan(
+    topology: Topology, directory: Path, output: str, *, colour: bool, allow_exec_plugins: bool
+) -> tuple[str, bool]:
+    """Give what would change, as "text", "json" or "markdown", and whether anything would.
+
+    Raises TensileError when a cluster is out of reach, for another output, and for a defect.
+    """
+    if output not in ("text", "json", "markdown"):
+        raise TensileError(f"output {output!r}: take one of text, json, markdown")
+    found = asyncio.run(_plan(topology, Ways(directory, allow_exec_plugins)))
+    forms = {"json": lambda: as_json(found).decode(), "markdown": lambda: as_markdown(found)}
+    text = forms.get(output, lambda: as_text(found, colour=colour))()
+    return text, bool(found.changes)
+
+
+def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool) -> str:
+    """Converge once; gives a closing line, raises TensileError when something stands in the way."""
+    return asyncio.run(_apply(topology, Ways(directory, allow_exec_plugins), forced=forced))
+
+
+async def _plan(topology: Topology, ways: Ways) -> Preview:
+    recorder = Recorder()
+    async with opened(topology, ways) as clusters:
+        before = observed(clusters.world.copy())
+        problems = await rehearse(clusters, recorder)
+        lowers = [spec.name for spec in topology.lowers]
+        _raise_for(recorder)
+        return preview(recorder.recorded, problems, before, topology=topology.name, lowers=lowers)
+
+
+async def _apply(topology: Topology, ways: Ways, *, forced: bool) -> str:
+    recorder = _Applying(Narration(Metrics(), time.monotonic))
+    async with opened(topology, ways) as clusters:
+        before = observed(clusters.world.copy())
+        problems = await converge(clusters, recorder, forced=forced)
+    _raise_for(recorder)
+    lowers = [spec.name for spec in topology.lowers]
+    done = preview(recorder.recorded, problems, before, topology=topology.name, lowers=lowers)
+    if problems:
+        body, _, last = as_text(done, colour=False).rpartition("Plan: ")
+        raise TensileError(f"{body}Applied in part: {last}")
+    return summary_line(done).replace("Plan: ", "Applied: ", 1)
+
+
+def _raise_for(recorder: Recorder) -> None:
+    found = defects(recorder.broken)
+    if found:
+        raise TensileError(found)

@@ -1,0 +1,229 @@
+"""What an apiserver itself adds to an object, keeps from a writer, and decides when the object is deleted.
+
+Plain functions on manifests, as Kubernetes does it: which part of an object a subresource lets through, whose labels
+and annotations are noted as whose, and whether a deleted object goes at once or only begins to end. Defaults and
+validation are left out: nothing decides by them.
+"""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import NamedTuple
+
+from tensile.errors import Conflict, NotFound
+from tensile.objects import NAMESPACE, NODE, POD, Kind, Manifest, Ref, metadata
+
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
+_DEFAULT_GRACE = 30
+_WITH_STATUS = frozenset({POD, NODE, NAMESPACE})
+_SERVERS = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "managedFields",
+)
+"""Metadata that no patch changes."""
+_SECTIONS = ("labels", "annotations")
+_LISTS = ("containers", "initContainers")
+
+
+class Author(NamedTuple):
+    """Who writes, by the API's field manager, and when, in RFC 3339."""
+
+    manager: str
+    moment: str
+
+
+def created(ref: Ref, body: Manifest, uid: str, author: Author) -> Manifest:
+    """Give a new object as it is stored, but for its resourceVersion."""
+    given = {field: value for field, value in metadata(body).items() if field not in _SERVERS}
+    place = {"name": ref.name} | ({"namespace": ref.namespace} if ref.namespace else {})
+    meta: Manifest = {**given, **place, "uid": uid, "creationTimestamp": author.moment}
+    made: Manifest = {**body, "apiVersion": ref.kind.api, "kind": ref.kind.name, "metadata": meta}
+    if ref.kind == POD:
+        meta["generation"] = 1
+        made["status"] = {"phase": "Pending"}
+    if ref.kind == NAMESPACE:
+        made |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+    return booked({}, tidied(ref.kind, made), author)
+
+
+def tidied(kind: Kind, manifest: Manifest) -> Manifest:
+    """Give the object without what is empty in it, and a namespace with the label of its name."""
+    meta = dict(metadata(manifest))
+    if kind == NAMESPACE:
+        meta["labels"] = {**(meta.get("labels") or {}), NAMESPACE_NAME: meta["name"]}
+    found = {**manifest, "metadata": _without_empty(meta, (*_SECTIONS, "finalizers", "ownerReferences"))}
+    return _without_empty(found, ("data", "binaryData"))
+
+
+def _without_empty(fields: Manifest, named: Iterable[str]) -> Manifest:
+    """Leave out the named fields that hold nothing."""
+    empty = {field for field in named if not fields.get(field)}
+    return {field: value for field, value in fields.items() if field not in empty}
+
+
+def fence(seen: Manifest, asked: Manifest) -> None:
+    """Raise the Conflict with which Kubernetes meets a write of another object, or of an older one."""
+    before, after = metadata(seen), metadata(asked)
+    if after.get("resourceVersion") not in (None, "", before["resourceVersion"]):
+        message = f"{before['name']} has been modified; apply the change to the latest version and try again"
+        raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
+    if after.get("uid") not in (None, "", before["uid"]):
+        message = f"{before['name']} is invalid: metadata.uid: field is immutable"
+        causes = ("FieldValueInvalid", "FieldValueInvalid")
+        raise Conflict(message, status=HTTPStatus.UNPROCESSABLE_ENTITY, reason="Invalid", causes=causes)
+
+
+def revised(kind: Kind, seen: Manifest, asked: Manifest, subresource: str = "") -> Manifest:
+    """Give what a write by way of `subresource` ("" for the object) lets through of the object asked for.
+
+    Raises NotFound for a subresource that the kind does not have.
+    """
+    if subresource and kind != POD and not (subresource == "status" and kind in _WITH_STATUS):
+        raise NotFound("the server could not find the requested resource", status=404, reason="NotFound")
+    kept = {field: metadata(seen)[field] for field in _SERVERS if field in metadata(seen)}
+    given = {field: value for field, value in metadata(asked).items() if field not in _SERVERS}
+    asked = {**asked, "metadata": {**given, **kept}}
+    return tidied(kind, _let_through(kind, seen, asked, subresource))
+
+
+def _let_through(kind: Kind, seen: Manifest, asked: Manifest, subresource: str) -> Manifest:
+    """Take from `asked` what the way of writing may change."""
+    match subresource:
+        case "":
+            return _with(asked, seen, "status") if kind in _WITH_STATUS else asked
+        case "status":
+            owners = _with(asked["metadata"], seen["metadata"], "ownerReferences")
+            return _with({**asked, "metadata": owners}, seen, "spec")
+        case "ephemeralcontainers":
+            return {**seen, "spec": _with(seen["spec"], asked["spec"], "ephemeralContainers")}
+        case "resize":
+            return {**seen, "spec": _resized(seen["spec"], asked["spec"])}
+    raise NotFound("the server could not find the requested resource", status=404, reason="NotFound")
+
+
+def _with(fields: Manifest, others: Manifest, name: str) -> Manifest:
+    """Give `fields` with one field as it is, or is not, in `others`."""
+    found = {field: value for field, value in fields.items() if field != name}
+    return {**found, name: others[name]} if name in others else found
+
+
+def _resized(seen: Manifest, asked: Manifest) -> Manifest:
+    """Give the pod's spec with the resources asked for, the pod's own and its containers'."""
+    found = _with(seen, asked, "resources")
+    for field in _LISTS:
+        wanted = {one["name"]: one for one in asked.get(field) or ()}
+        if field in seen:
+            found[field] = [_with(one, wanted.get(one["name"], one), "resources") for one in seen[field]]
+    return found
+
+
+def booked(seen: Manifest, manifest: Manifest, author: Author, subresource: str = "") -> Manifest:
+    """Note in managedFields who wrote which labels and annotations, and count a pod's generation.
+
+    As Kubernetes keeps books of an update: what was written is its writer's alone, what is gone is nobody's, and a
+    value that stays the same stays whose it was. Other fields are not booked.
+    """
+    before, after = metadata(seen), dict(metadata(manifest))
+    books = deepcopy(before.get("managedFields") or [])
+    for section in _SECTIONS:
+        _book(books, section, before.get(section) or {}, after.get(section) or {}, (author, subresource))
+    if books:
+        after["managedFields"] = books
+    if "generation" in before and seen.get("spec") != manifest.get("spec"):
+        after["generation"] = before["generation"] + 1
+    return {**manifest, "metadata": after}
+
+
+def _book(
+    books: list[Manifest], section: str, old: dict[str, str], new: dict[str, str], by: tuple[Author, str]
+) -> None:
+    """Note one section of metadata."""
+    written = [key for key, value in new.items() if old.get(key) != value]
+    for book in books:
+        owned = book.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
+        for key in (*written, *(old.keys() - new.keys())):
+            owned.pop(f"f:{key}", None)
+    if written:
+        mine = _book_of(books, *by)
+        owned = mine["fieldsV1"].setdefault("f:metadata", {}).setdefault(f"f:{section}", {})
+        owned.update({f"f:{key}": {} for key in written})
+
+
+def _book_of(books: list[Manifest], author: Author, subresource: str) -> Manifest:
+    """Find the writer's book, or begin one."""
+    for book in books:
+        if (book["manager"], book.get("subresource", "")) == (author.manager, subresource):
+            book["time"] = author.moment
+            return book
+    made: Manifest = {"manager": author.manager, "operation": "Update", "time": author.moment, "fieldsV1": {}}
+    books.append(made | {"fieldsType": "FieldsV1"} | ({"subresource": subresource} if subresource else {}))
+    return books[-1]
+
+
+def marked(kind: Kind, manifest: Manifest, grace: int | None, now: datetime) -> Manifest:
+    """Give the object as a delete request leaves it, were it to stay; the very same where that changes nothing.
+
+    A grace period is a bound pod's alone and can only be shortened; a namespace waits to be emptied.
+    """
+    meta = metadata(manifest)
+    if "deletionTimestamp" in meta:
+        return _shortened(manifest, grace)
+    if kind == NAMESPACE:
+        ending = {**(manifest.get("status") or {}), "phase": "Terminating"}
+        return {**manifest, "metadata": {**meta, "deletionTimestamp": now.strftime(TIME)}, "status": ending}
+    if kind == POD:
+        return _with_grace(manifest, _grace(manifest, grace), now)
+    return _with_grace(manifest, 0, now) if meta.get("finalizers") else manifest
+
+
+def _grace(pod: Manifest, asked: int | None) -> int:
+    """Give the seconds that a pod gets: none when it runs nowhere, a second for a negative number."""
+    spec = pod.get("spec") or {}
+    if not spec.get("nodeName") or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return 0
+    seconds = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE) if asked is None else asked
+    return int(seconds) if seconds >= 0 else 1
+
+
+def _with_grace(manifest: Manifest, grace: int, now: datetime) -> Manifest:
+    """Mark an object as ending after so many seconds."""
+    meta = metadata(manifest)
+    end = (now + timedelta(seconds=grace)).strftime(TIME)
+    generation = {"generation": meta["generation"] + 1} if "generation" in meta else {}
+    ending = {**meta, **generation, "deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
+    return {**manifest, "metadata": ending}
+
+
+def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
+    """Give an object that is ending already with a shorter grace period, if that is one."""
+    meta = metadata(manifest)
+    known = meta.get("deletionGracePeriodSeconds")
+    if known is None or grace is None or grace >= known:
+        return manifest
+    end = datetime.strptime(f"{meta['deletionTimestamp']}+0000", f"{TIME}%z") - timedelta(seconds=known - grace)
+    ending = {**meta, "deletionTimestamp": end.strftime(TIME), "deletionGracePeriodSeconds": grace}
+    return {**manifest, "metadata": ending}
+
+
+def goes(kind: Kind, manifest: Manifest) -> bool:
+    """Say whether a delete request removes the object that it has marked so."""
+    meta = metadata(manifest)
+    if meta.get("finalizers") or kind == NAMESPACE:
+        return False
+    return kind != POD or not meta.get("deletionGracePeriodSeconds")
+
+
+def released(manifest: Manifest) -> bool:
+    """Say whether an object that a write has left without finalizers was only waiting for that."""
+    meta = metadata(manifest)
+    ending = "deletionTimestamp" in meta and meta.get("deletionGracePeriodSeconds") == 0
+    return ending and not meta.get("finalizers")

@@ -1,0 +1,10 @@
+"""What the engine says of itself: logs, metrics, and the server that health checks and Prometheus ask.
+
+Nothing is decided from any of it, so nothing in it may fail loudly: a full disk costs log lines, never pods.
+"""
+
+from tensile.telemetry.logs import configure, described, raised_at
+from tensile.telemetry.metrics import Metrics, Readings
+from tensile.telemetry.server import TelemetryServer
+
+__all__ = ["Metrics", "Readings", "TelemetryServer", "configure", "described", "raised_at"]

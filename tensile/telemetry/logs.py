@@ -1,0 +1,170 @@
+"""Logs: one line for each event, as text for people or JSON for programs, ours and those of libraries alike.
+
+Lines go straight to the stream. Where it cannot take them (a full disk, a reader that left) they are lost, because an
+engine that stops for its log would cost pods.
+"""
+
+import contextlib
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+
+from tensile.errors import TensileError
+from tensile.telemetry.redaction import HIDDEN, clean, is_secret, printable
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+"""The levels by their names on the command line."""
+
+FORMS = ("text", "json")
+"""The forms of a log line."""
+
+Event = MutableMapping[str, Any]
+"""What is logged: the words under "event", the rest by name."""
+
+_BARE = re.compile(r"[^\s\"'=]+").fullmatch
+_COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m"}
+
+
+def configure(level: str, form: str, stream: TextIO) -> None:
+    """Send every log from now on to a stream, ours from a level on and those of libraries from "warn" on.
+
+    `level` is one of LEVELS, `form` one of FORMS; raises TensileError for another one. A traceback is printed at level
+    "debug" only. May be called again.
+    """
+    if level not in LEVELS or form not in FORMS:
+        raise TensileError(
+            f"log level {level!r}, log format {form!r}: take one of {', '.join(LEVELS)} and text or json"
+        )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _Errors(tracebacks=level == "debug"),
+            _printable,
+            _json if form == "json" else _Text(coloured=stream.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda *names: _Lines(stream, *names),
+        cache_logger_on_first_use=False,
+    )
+    _adopt_libraries()
+
+
+def described(error: BaseException) -> str:
+    """Say what went wrong and on which line, for something that should not have: its type, its words, file and line."""
+    place = raised_at(error)
+    return f"{type(error).__name__}: {error}" + (f" at {place}" if place else "")
+
+
+def raised_at(error: BaseException) -> str:
+    """Give FILE:LINE of where an error was raised, "" for one that never was."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+class _Lines:
+    """Writes lines to a stream as the logger of one module; structlog calls the method of the event's level."""
+
+    def __init__(self, stream: TextIO, name: str = "tensile") -> None:
+        self._stream = stream
+        self.name = name
+
+    def write(self, line: str) -> None:
+        """Write one line, or lose it: OSError is the system's refusal, ValueError that of a closed stream."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = write
+
+
+class _Libraries(logging.Handler):
+    """Turns what libraries tell the standard library's logging into events of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell one record; those below a warning do not come here."""
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError, KeyError):
+            message = str(record.msg)
+        logger = structlog.get_logger(record.name)
+        tell = logger.error if record.levelno >= logging.ERROR else logger.warning
+        tell(message, exc_info=record.exc_info)
+
+
+def _adopt_libraries() -> None:
+    """Have the root logger tell us, once."""
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _Libraries)]:
+        root.removeHandler(handler)
+    root.addHandler(_Libraries())
+    root.setLevel(logging.WARNING)
+
+
+class _Errors:
+    """Puts an exception into words, and its traceback beside them where that is wanted."""
+
+    def __init__(self, *, tracebacks: bool) -> None:
+        self._tracebacks = tracebacks
+
+    def __call__(self, _logger: Any, _method: str, event: Event) -> Event:
+        """Replace `exc_info` (an exception, what sys.exc_info gives, or true for the one at hand)."""
+        error = _exception(event.pop("exc_info", None))
+        if error is not None:
+            event.setdefault("error", described(error))
+            if self._tracebacks:
+                event["traceback"] = "".join(traceback.format_exception(error))
+        return event
+
+
+def _exception(given: Any) -> BaseException | None:
+    """Give the exception that `exc_info` stands for."""
+    if isinstance(given, BaseException):
+        return given
+    if isinstance(given, tuple):
+        return given[1] if isinstance(given[1], BaseException) else None
+    return sys.exc_info()[1] if given else None
+
+
+def _printable(_logger: Any, _method: str, event: Event) -> Event:
+    """Make every value of an event fit to print."""
+    lines = str(event.pop("traceback", "")).splitlines()
+    shown: Event = {key: HIDDEN if is_secret(key) else printable(value) for key, value in event.items()}
+    if lines:
+        shown["traceback"] = "\n".join(clean(line) for line in lines)
+    return shown
+
+
+def _json(_logger: Any, _method: str, event: Event) -> str:
+    """Write an event as JSON, when, how grave, who and what first."""
+    heads = ("timestamp", "level", "logger", "event")
+    return json.dumps({key: event.pop(key) for key in heads} | dict(event))
+
+
+class _Text:
+    """Writes an event for people; on a terminal its level has a colour."""
+
+    def __init__(self, *, coloured: bool) -> None:
+        self._colours = _COLOURS if coloured else {}
+
+    def __call__(self, _logger: Any, _method: str, event: Event) -> str:
+        """Write an event on one line, and below it a traceback if it has one."""
+        when, level, who, what = (event.pop(key) for key in ("timestamp", "level", "logger", "event"))
+        lines = event.pop("traceback", "")
+        colour = self._colours.get(level, "")
+        shown = f"{colour}{level:<7}\x1b[0m" if colour else f"{level:<7}"
+        fields = "".join(f" {key}={_field(value)}" for key, value in event.items())
+        return f"{when} {shown} {who}: {what}{fields}" + (f"\n{lines}" if lines else "")
+
+
+def _field(value: Any) -> str:
+    """Write a value so that its end can be seen: bare where that is clear, else as JSON."""
+    return value if isinstance(value, str) and _BARE(value) else json.dumps(value, ensure_ascii=False)

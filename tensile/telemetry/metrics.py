@@ -1,0 +1,133 @@
+"""Metrics for Prometheus, in a registry of our own, so that nothing else in the process gets into them.
+
+What happens is counted when it happens, by adding one in a dict; what is so (a queue's depth, a problem that stands) is
+asked at each scrape, because a gauge that somebody must remember to lower ends up lying.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import tensile
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Media type of what `Metrics.text` gives."""
+
+Series = tuple[str, ...]
+"""The values of a metric's labels, which tell its series apart."""
+
+Observe = Callable[[str, str, str], None]
+"""Hears of a write: its verb, the kind's name, and "ok" or the error's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What is asked at each scrape, on the event loop's thread.
+
+    `depth` gives how many keys wait or are worked on, by lower; `silent` for how many seconds a lower has not answered
+    (0 when it does); `problems` the lower and the reason of each key that cannot go on.
+    """
+
+    depth: Callable[[], Mapping[str, int]] = dict
+    silent: Callable[[], Mapping[str, float]] = dict
+    problems: Callable[[], Iterable[tuple[str, str]]] = tuple
+
+
+class _Family(NamedTuple):
+    """A metric: its name, what it means, and its labels."""
+
+    name: str
+    meaning: str
+    labels: Series
+
+
+_STEPS = _Family(
+    "tensile_steps_total",
+    "Steps that were carried out, by what came of it: ok, or the name of the error.",
+    ("cluster", "verb", "kind", "result"),
+)
+_WRITES = _Family(
+    "tensile_writes_total",
+    "Writes that were sent, leases and reviews included, by what came of it: ok, or the name of the error.",
+    ("cluster", "verb", "kind", "result"),
+)
+_RELOADS = _Family("tensile_topology_reloads_total", "Changes of the topology file: accepted or refused.", ("result",))
+_DEFECTS = _Family("tensile_defects_total", "Failures of a rule that are mistakes in this program.", ("rule",))
+_DEPTH = _Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
+_SILENT = _Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
+_PROBLEMS = _Family("tensile_problems", "Keys that cannot go on at present, by reason.", ("lower", "reason"))
+_BUILD = _Family("tensile_build_info", "Always 1; the version is in the label.", ("version",))
+
+
+@dataclass(slots=True, eq=False)
+class Metrics(Collector):
+    """All metrics of one engine. `readings` may be set when there is something to read."""
+
+    readings: Readings = field(default_factory=Readings)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    _counts: dict[_Family, Counter[Series]] = field(
+        default_factory=lambda: {family: Counter() for family in (_STEPS, _WRITES, _RELOADS, _DEFECTS)}
+    )
+
+    def __post_init__(self) -> None:
+        """Register everything; reloads are there from the first scrape on, so that their first refusal is a rise."""
+        self._counts[_RELOADS].update({("accepted",): 0, ("refused",): 0})
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+
+    def step(self, cluster: str, verb: str, kind: str, result: str) -> None:
+        """Count a step of the loop in a cluster ("" for the upper)."""
+        self._counts[_STEPS][cluster or "upper", verb, kind, result] += 1
+
+    def observe(self, cluster: str) -> Observe:
+        """Give what counts a cluster's writes ("" for the upper)."""
+        counts, name = self._counts[_WRITES], cluster or "upper"
+
+        def observe(verb: str, kind: str, result: str) -> None:
+            """Count one write."""
+            counts[name, verb, kind, result] += 1
+
+        return observe
+
+    def reload(self, *, accepted: bool) -> None:
+        """Count a change of the topology file."""
+        self._counts[_RELOADS]["accepted" if accepted else "refused",] += 1
+
+    def defect(self, rule: str) -> None:
+        """Count a failure of a rule that is a mistake of ours."""
+        self._counts[_DEFECTS][rule,] += 1
+
+    def text(self) -> bytes:
+        """Give every metric in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def describe(self) -> Iterable[Metric]:
+        """Give no families: registering must not take a reading."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Give the counts and take the readings."""
+        for family, counts in self._counts.items():
+            counter = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
+            for series, count in counts.items():
+                counter.add_metric(series, count)
+            yield counter
+        yield _gauge(_DEPTH, {(lower,): depth for lower, depth in self.readings.depth().items()})
+        yield _gauge(_SILENT, {(lower,): seconds for lower, seconds in self.readings.silent().items()})
+        yield _gauge(_PROBLEMS, Counter(self.readings.problems()))
+        yield _gauge(_BUILD, {(tensile.__version__,): 1})
+
+
+def _gauge(family: _Family, values: Mapping[Series, float]) -> Metric:
+    """Make a family of gauges."""
+    gauge = GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
+    for series, value in values.items():
+        gauge.add_metric(series, value)
+    return gauge

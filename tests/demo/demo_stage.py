@@ -1,0 +1,90 @@
+"""`tensile demo` as a process, and a look at what it leaves: on disk, and among the machine's processes."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tensile
+
+LIMIT = 120.0
+COMMAND = (sys.executable, "-m", "tensile", "demo")
+
+
+class Place:
+    """A folder that stands in for the temporary directory and for the user's home of one demo."""
+
+    def __init__(self, root: Path) -> None:
+        self.temporary = root / "temporary"
+        self.home = root / "home"
+        for folder in (self.temporary, self.home):
+            folder.mkdir()
+        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        self.variables = {
+            **{key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "NO_COLOR")},
+            "TMPDIR": str(self.temporary),
+            "HOME": str(self.home),
+            "XDG_CACHE_HOME": cache,
+            "PYTHONPATH": str(Path(tensile.__file__).parents[1]),
+        }
+
+    def begin(self, *options: str) -> subprocess.Popen[str]:
+        """Start the demo with both outputs as pipes."""
+        return subprocess.Popen(
+            [*COMMAND, *options],
+            env=self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def files(self) -> list[Path]:
+        """Give everything on disk, in the temporary directory and at home."""
+        return [*self.temporary.rglob("*"), *self.home.rglob("*")]
+
+    def processes(self) -> dict[int, str]:
+        """Give the command lines of all processes that belong to the demo, itself included, by number."""
+        mark = str(self.temporary).encode()
+        numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        return {number: _line(number) for number in numbers if mark in _read(number, "environ")}
+
+    def is_clean(self) -> bool:
+        """Say whether nothing is left."""
+        return not self.files() and not self.processes()
+
+    def assert_clean(self) -> None:
+        """Fail when anything is left; processes that are told to end may take a moment for it."""
+        until(self.is_clean, lambda: f"still there: {self.files()[:5]} {self.processes()}")
+
+
+def until(condition: Callable[[], object], what: Callable[[], str], limit: float = LIMIT) -> None:
+    """Ask until a condition holds; fail after some seconds, with words that are asked for then."""
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.02)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> str:
+    """Read what a process prints until a line holds some words; give all of it."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if words in line:
+            return "".join(lines)
+    raise AssertionError(f"{words!r} never came: {''.join(lines)}")
+
+
+def _read(number: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{number}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _line(number: int) -> str:
+    return _read(number, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()

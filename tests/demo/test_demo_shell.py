@@ -1,0 +1,135 @@
+"""The tour's shell: what it shows, in which order, and when it gives up."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from tensile.demo.errors import DemoError
+from tensile.demo.screen import Screen
+from tensile.demo.shell import Shell
+from tensile.demo.tour import Command
+
+Make = Callable[..., Shell]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Iterator[TextIO]:
+    """A file that stands in for the terminal."""
+    with (tmp_path / "out").open("w+") as stream:
+        yield stream
+
+
+@pytest.fixture
+def make(out: TextIO, tmp_path: Path) -> Make:
+    """Makes shells in which the word `say` stands for this interpreter, told to run a program."""
+    place = tmp_path / "place"
+    place.mkdir()
+
+    def shell(
+        *, look_after: Callable[[], None] = lambda: None, limit: float = 30, variables: dict[str, str] | None = None
+    ) -> Shell:
+        """Make one."""
+        programs = {"say": (sys.executable, "-c")}
+        return Shell(Screen(out, colour=False), place, programs, variables or {**os.environ}, look_after, limit)
+
+    return shell
+
+
+def read(stream: TextIO) -> str:
+    """Give all that was written."""
+    stream.seek(0)
+    return stream.read()
+
+
+def children() -> set[str]:
+    """Give the numbers of the processes that this one has started and not yet buried."""
+    return {number for task in Path("/proc/self/task").iterdir() for number in (task / "children").read_text().split()}
+
+
+def test_a_command_is_shown_and_then_what_it_prints(make: Make, out: TextIO) -> None:
+    """The line stands as it was written, with a prompt, above its output, command after command."""
+    shell = make()
+    shell.run(Command("say 'print(1)'"))
+    shell.run(Command("say 'print(2)'"))
+    assert read(out) == "\n$ say 'print(1)'\n1\n\n$ say 'print(2)'\n2\n"
+
+
+def test_a_command_runs_in_the_place_with_the_variables_given(make: Make, out: TextIO, tmp_path: Path) -> None:
+    """Relative paths and KUBECONFIG mean what the printed lines say."""
+    shell = make(variables={"KUBECONFIG": "upper.kubeconfig"})
+    shell.run(Command("say 'import os; print(os.getcwd(), os.environ[\"KUBECONFIG\"])'"))
+    assert read(out).splitlines()[-1] == f"{tmp_path / 'place'} upper.kubeconfig"
+
+
+def test_a_command_reads_nothing_from_the_terminal(make: Make, out: TextIO) -> None:
+    """Its input is empty, so that nothing waits for a person."""
+    make().run(Command("say 'import sys; print(repr(sys.stdin.read()))'"))
+    assert read(out).splitlines()[-1] == "''"
+
+
+def test_other_programs_are_found_as_usual(make: Make, out: TextIO) -> None:
+    """A word that stands for nothing is a program of the machine."""
+    make().run(Command("cat /dev/null"))
+    assert read(out) == "\n$ cat /dev/null\n"
+
+
+def test_an_exit_code_that_is_expected_is_fine(make: Make, out: TextIO) -> None:
+    """A plan that holds changes ends with 2."""
+    make().run(Command("say 'raise SystemExit(2)'", (2,)))
+    assert "SystemExit(2)" in read(out)
+
+
+@pytest.mark.parametrize(("codes", "wanted"), [((0,), "0"), ((0, 2), "0 or 2")])
+def test_another_exit_code_ends_the_tour(make: Make, codes: tuple[int, ...], wanted: str) -> None:
+    """The error has the command, its code, and what it should have been."""
+    with pytest.raises(DemoError, match=re.escape(f"`say 'exit(3)'` ended with 3, not with {wanted};")):
+        make().run(Command("say 'exit(3)'", codes))
+
+
+def test_a_program_that_is_missing_is_named(make: Make) -> None:
+    """The error says what to install."""
+    with pytest.raises(DemoError, match=r"`no-such-program -x` cannot be run: No such file.*install no-such-program"):
+        make().run(Command("no-such-program -x"))
+
+
+def test_a_command_that_hangs_is_ended(make: Make) -> None:
+    """After its time the program is killed and the error says so."""
+    before = children()
+    with pytest.raises(DemoError, match=r"`say 'import signal; signal.pause\(\)'` took more than 0 s"):
+        make(limit=0.3).run(Command("say 'import signal; signal.pause()'"))
+    assert children() == before
+
+
+def test_the_engines_end_ends_the_command_that_waits_for_it(make: Make, tmp_path: Path) -> None:
+    """It is looked after while the command runs; the program is killed then."""
+    written = tmp_path / "place" / "number"
+
+    def look_after() -> None:
+        """Find the engine dead as soon as the program runs."""
+        if written.exists() and written.read_text():
+            raise DemoError("the engine ended")
+
+    line = 'say \'import os, signal; open("number", "w").write(str(os.getpid())); signal.pause()\''
+    with pytest.raises(DemoError, match="the engine ended"):
+        make(look_after=look_after).run(Command(line))
+    assert not Path(f"/proc/{written.read_text()}").exists()
+
+
+def test_an_interrupt_ends_the_command(make: Make, tmp_path: Path) -> None:
+    """No program outlives the demo that started it."""
+    written = tmp_path / "place" / "number"
+
+    def look_after() -> None:
+        """Press Ctrl-C as soon as the program runs."""
+        if written.exists() and written.read_text():
+            raise KeyboardInterrupt
+
+    line = 'say \'import os, signal; open("number", "w").write(str(os.getpid())); signal.pause()\''
+    with pytest.raises(KeyboardInterrupt):
+        make(look_after=look_after).run(Command(line))
+    assert not Path(f"/proc/{written.read_text()}").exists()

@@ -1,0 +1,413 @@
+"""The engine as it is, in a test's own event loop, on real clusters that others use at the same time.
+
+Everything has a name of its own: the topology, so that its marks are nobody else's; the nodes, ports and the namespace;
+and the user that it acts as, so that the audit logs tell which writes were its own.
+"""
+
+import asyncio
+import random
+import shutil
+import socket
+import traceback
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import orjson
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from sitekit import LIMIT, Manifest, Refused, Site, is_true
+
+from tensile.app import Engine
+from tensile.errors import ClusterError
+from tensile.joined import Ways
+from tensile.kube.fleet import Fleet
+from tensile.names import OWNER, owner_of
+from tensile.reconcile.plan import Step
+from tensile.sandbox import audit, kubeconfig
+from tensile.sandbox.certificates import Authority, Pair
+from tensile.sandbox.credentials import ADMINISTRATORS
+from tensile.sandbox.environment import Sandbox
+from tensile.topology import Topology, parse
+from tensile.world import Key, LowerWorld, Problem
+
+A, B = "lower-a", "lower-b"
+LOWERS = (A, B)
+UPPER = "upper"
+QUIET = frozenset({"leases", "tokenreviews", "subjectaccessreviews", "events"})
+"""Resources whose writes are no steps that a person decides about."""
+TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
+_WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
+_SOON = 1.0
+Edit = Callable[[Manifest], object]
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Write(NamedTuple):
+    """One write as an audit log tells it; `namespace` is "" where the kind has none."""
+
+    cluster: str
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    subresource: str = ""
+
+
+class Heard:
+    """What the loop told: problems as they came up, and defects, of which there must be none."""
+
+    def __init__(self) -> None:
+        self.problems: list[tuple[Key, Problem]] = []
+        self.defects: list[str] = []
+
+    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Pass over a step: the clusters tell what came of it."""
+
+    def stuck(self, key: Key, problem: Problem) -> None:
+        """Keep a problem."""
+        self.problems.append((key, problem))
+
+    def broke(self, key: Key, error: Exception) -> None:
+        """Keep a defect."""
+        self.defects.append(f"{key}: {''.join(traceback.format_exception(error))}")
+
+
+class Ground:
+    """Three clusters, a topology of two lowers with names of its own, and an engine that can be stopped and started.
+
+    `directory` holds the topology's files: kubeconfigs of a user of its own and the kubelet's certificate.
+    """
+
+    engine: Engine
+    upper: Site
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        self.mark = uuid4().hex[:8]
+        self.namespace = self.user = f"e2e-{self.mark}"
+        self.sandbox = sandbox
+        self.directory = directory
+        self.nodes = {name: f"e2e-{self.mark}-{name[-1]}" for name in LOWERS}
+        self.heard = Heard()
+        self.is_started = False
+        self.sites: dict[str, Site] = {}
+        self._ports = spare_ports(4)
+        self._starts: dict[str, int] = {}
+
+    async def open(self) -> None:
+        """Connect, write the topology's files, and make the namespace above."""
+        clusters = self.sandbox.clusters
+        for name in (UPPER, *LOWERS):
+            self.sites[name] = Site(clusters[name])
+            pki = clusters[name].audit_log.parent / "pki"
+            issued = _user(pki, self.user)
+            text = kubeconfig.render(name, clusters[name].server, self.user, (pki / "ca.crt").read_bytes(), issued)
+            (self.directory / f"{name}.kubeconfig").write_text(text)
+        for name in ("kubelet.crt", "kubelet.key"):
+            shutil.copy(self.sandbox.directory / name, self.directory)
+        self.upper = self.sites[UPPER]
+        await self.make_namespace(UPPER, self.namespace)
+        self.owner = owner_of(
+            (await self.upper.read("/api/v1/namespaces/kube-system"))["metadata"]["uid"], self.namespace
+        )
+
+    async def make_namespace(self, cluster: str, name: str, **meta: Any) -> None:
+        """Make a namespace and wait until pods can be made in it."""
+        await self.sites[cluster].create("/api/v1/namespaces", {"metadata": {"name": name, **meta}})
+        await self.sites[cluster].until(f"/api/v1/namespaces/{name}/serviceaccounts/default", bool)
+
+    # The topology and the engine.
+
+    def file(self, *edits: Edit) -> Manifest:
+        """Give the topology as the file has it, after edits that each change it in place."""
+        lowers = [
+            {
+                "name": name,
+                "kubeconfig": f"{name}.kubeconfig",
+                "node": {"name": node, "labels": {"e2e": self.mark}, "kubeletPort": port},
+                "capacity": {"basis": "allocatable"},
+            }
+            for (name, node), port in zip(self.nodes.items(), self._ports, strict=False)
+        ]
+        found: Manifest = {
+            "apiVersion": "tensile-kube.io/v1alpha1",
+            "kind": "Topology",
+            "name": self.namespace,
+            "upper": {"kubeconfig": "upper.kubeconfig"},
+            "lowers": lowers,
+            "kubelet": {
+                "bind": "127.0.0.1",
+                "port": self._ports[2],
+                "nodeAddress": "127.0.0.1",
+                "tlsCertFile": "kubelet.crt",
+                "tlsKeyFile": "kubelet.key",
+            },
+            "telemetry": {"bind": "127.0.0.1", "port": self._ports[3]},
+        }
+        for edit in edits:
+            edit(found)
+        return found
+
+    def save(self, *edits: Edit) -> Path:
+        """Write the topology file in one piece, as editors do, and say where it is."""
+        path = self.directory / "topology.yaml"
+        written = path.with_suffix(".new")
+        written.write_bytes(orjson.dumps(self.file(*edits)))
+        written.rename(path)
+        return path
+
+    def topology(self, *edits: Edit) -> Topology:
+        """Give the topology as the engine reads it."""
+        return parse(orjson.dumps(self.file(*edits)).decode(), name="topology.yaml")
+
+    async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
+        """Start an engine and wait until its nodes are ready."""
+        self.engine = Engine(self.topology(*edits), Ways(self.directory), self.heard, Fleet(chance=random.random))
+        self.is_started = True
+        await self.engine.start()
+        for lower in self.engine.topology.lowers if await_nodes else ():
+            await self.usable(lower.node.name)
+
+    async def stop(self) -> None:
+        """Stop the engine."""
+        await self.engine.stop()
+
+    async def usable(self, node: str) -> Manifest:
+        """Wait until a virtual node takes pods, and give it."""
+        return await self.upper.until(f"/api/v1/nodes/{node}", lambda found: is_true(found, "LowerSchedulable"))
+
+    async def reload(self, *edits: Edit) -> None:
+        """Put the topology with edits in force."""
+        await self.engine.reload(self.topology(*edits))
+
+    async def calm(self) -> None:
+        """Return when the engine knows all there is to know and has nothing to do, now or within a second."""
+        await self.engine.clusters.fleet.synced()
+        await polled(lambda: all(_is_known(one.lower) for one in self.engine.clusters.joined.values()))
+        while True:
+            await self.engine.loop.quiet()
+            if not self.engine.loop.hasten(_SOON):
+                return
+
+    # Commands.
+
+    async def kubectl(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> Done:
+        """Run kubectl in the namespace to its end."""
+        return await ran(self.sandbox.kubectl_command("-n", self.namespace, *arguments, cluster=cluster), stdin=stdin)
+
+    # Objects.
+
+    def path(self, plural: str, name: str = "", api: str = "api/v1", namespace: str = "") -> str:
+        """Give the path of a collection in the namespace (or another), or of one object of it."""
+        return f"/{api}/namespaces/{namespace or self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+    def pod_path(self, name: str) -> str:
+        """Give the path of a pod of the namespace, in whichever cluster."""
+        return self.path("pods", name)
+
+    def pod(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
+        """Make a pod that is bound to a lower's virtual node, with one container "main"; `spec` is laid over that."""
+        basis = {"nodeName": self.nodes[lower], "containers": [{"name": "main", "image": "app:1"}]}
+        return {"metadata": {"name": name, **meta}, "spec": {**basis, **(spec or {})}}
+
+    def template(self, labels: dict[str, str], spec: Manifest | None = None, **meta: Any) -> Manifest:
+        """Make the template of a workload whose pods the scheduler puts on any virtual node of this topology."""
+        basis = {
+            "nodeSelector": {"e2e": self.mark},
+            "tolerations": [TOLERATION],
+            "containers": [{"name": "main", "image": "app:1"}],
+        }
+        return {"metadata": {"labels": labels, **meta}, "spec": {**basis, **(spec or {})}}
+
+    async def bind(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
+        """Create such a pod above."""
+        return await self.upper.create(self.path("pods"), self.pod(name, spec, lower, **meta))
+
+    async def told(self, about: Manifest, reason: str) -> str:
+        """Wait for the event of a reason about an object above, and give its message."""
+        fields = f"involvedObject.uid={about['metadata']['uid']},reason={reason}"
+        found = await self.upper.until_all(f"{self.path('events')}?fieldSelector={fields}", bool)
+        (event,) = found.values()
+        assert event["source"]["component"] == "tensile-kube"
+        return str(event["message"])
+
+    # What the engine wrote.
+
+    async def note(self) -> None:
+        """Have `writes` count from now on."""
+        await self._fence()
+        self._starts = {name: audit.position(site.audit_log) for name, site in self.sites.items()}
+
+    async def attempts(self, *, without: Collection[str] = ()) -> list[tuple[Write, int]]:
+        """Give what the engine's user has tried to write since `note`, and the status code of each answer."""
+        await self._fence()
+        found: list[tuple[Write, int]] = []
+        for name, site in self.sites.items():
+            records = audit.writes(audit.read(site.audit_log, self._starts[name]), "tensile/", without=tuple(without))
+            ours = (one for one in records if one["user"]["username"] == self.user)
+            found += [(_write(name, one), one["responseStatus"]["code"]) for one in ours]
+        return sorted(found)
+
+    async def writes(self) -> list[Write]:
+        """Give the writes of the engine's user since `note` that came through and that a person decides about."""
+        tried = await self.attempts(without=QUIET)
+        return [one for one, code in tried if code < 300 and one.subresource != "status"]
+
+    async def _fence(self) -> None:
+        """Wait until each audit log has come to a request that is sent now."""
+        for site in self.sites.values():
+            mark = uuid4().hex
+            start = audit.position(site.audit_log)
+            await site.call("GET", f"/version?fence={mark}")
+            await polled(lambda site=site, mark=mark, start=start: _is_noted(site.audit_log, mark, start))
+
+    # The end.
+
+    async def clear(self) -> None:
+        """Take away everything that tests made; the engine has to see its part of it off, and leave nothing."""
+        if self.is_started:
+            await self._clear_workloads()
+            await self.reload(_empty)
+            await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()))
+            for name in LOWERS:
+                for plural in ("pods", "configmaps", "secrets"):
+                    await self.sites[name].until_all(f"/api/v1/{plural}?labelSelector={OWNER}={self.owner.mark}", _none)
+
+    async def _clear_workloads(self) -> None:
+        for collection in _WORKLOADS:
+            group, plural = collection.split("/%s/")
+            await self.upper.delete(self.path(plural, api=f"apis/{group}") + "?propagationPolicy=Background")
+        await self.upper.delete(self.path("pods"), 0)
+        await self.upper.until_all(self.path("pods"), _none)
+
+    async def close(self) -> None:
+        """Stop the engine, remove what would be left if it failed, and close every connection.
+
+        Kubernetes takes five seconds over a namespace; nobody waits for that.
+        """
+        if self.is_started:
+            await self.stop()
+        for name, site in self.sites.items():
+            if name != UPPER:
+                await self._remove_namespaces(site)
+            await site.delete(f"/api/v1/namespaces/{self.namespace}")
+        for node in self.nodes.values():
+            await self.upper.delete(f"/api/v1/nodes/{node}")
+        for site in self.sites.values():
+            await site.close()
+
+    async def _remove_namespaces(self, site: Site) -> None:
+        """Remove the namespaces that the engine made below."""
+        await site.delete(self.path("pods"), 0)
+        found = await site.read(f"/api/v1/namespaces?labelSelector={OWNER}={self.owner.mark}")
+        for one in found["items"]:
+            with suppress(Refused):
+                await site.delete(f"/api/v1/namespaces/{one['metadata']['name']}")
+
+
+@asynccontextmanager
+async def standing(sandbox: Sandbox, directory: Path, *edits: Edit) -> AsyncIterator[Ground]:
+    """Give a ground on which the engine runs; at its end nothing of it may be left, and no rule may have failed."""
+    ground = Ground(sandbox, directory)
+    try:
+        await ground.open()
+        await ground.start(*edits)
+        yield ground
+        await ground.clear()
+    finally:
+        await ground.close()
+    assert ground.heard.defects == [], "\n".join(ground.heard.defects)
+
+
+async def ran(command: list[str], *, stdin: str = "", limit: float = 60.0) -> Done:
+    """Run a program to its end."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    async with asyncio.timeout(limit):
+        out, err = await process.communicate(stdin.encode())
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+async def polled(holds: Callable[[], object], limit: float = LIMIT) -> None:
+    """Wait for what nobody announces, by asking again and again."""
+    async with asyncio.timeout(limit):
+        while not holds():  # noqa: ASYNC110 - a file, or another object's state: nothing tells of its change
+            await asyncio.sleep(0.02)
+
+
+def spare_ports(count: int) -> list[int]:
+    """Give ports that are free now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def edit_lower(name: str, **fields: Any) -> Edit:
+    """Make an edit that lays fields over those of one lower; mappings are merged."""
+
+    def edit(file: Manifest) -> None:
+        lower = next(one for one in file["lowers"] if one["name"] == name)
+        for field, value in fields.items():
+            lower[field] = {**lower.get(field, {}), **value} if isinstance(value, dict) else value
+
+    return edit
+
+
+def without_lower(name: str) -> Edit:
+    """Make an edit that removes a lower."""
+
+    def edit(file: Manifest) -> None:
+        file["lowers"] = [one for one in file["lowers"] if one["name"] != name]
+
+    return edit
+
+
+def with_fields(**fields: Any) -> Edit:
+    """Make an edit that sets fields of the topology itself."""
+    return lambda file: file.update(fields)
+
+
+def _is_known(lower: LowerWorld) -> bool:
+    """Say whether the engine counts a lower as one that answers; before, it ends nothing there."""
+    return bool(lower.version) and not lower.silent
+
+
+def _empty(file: Manifest) -> None:
+    file["lowers"] = []
+
+
+def _none(objects: dict[str, Manifest]) -> bool:
+    return not objects
+
+
+def _user(pki: Path, name: str) -> Pair:
+    """Issue a certificate of a cluster for an administrator of that name."""
+    pair = Pair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
+    key = load_pem_private_key(pair.key, None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    signer = Authority(pair, x509.load_pem_x509_certificate(pair.certificate).subject, key, datetime.now(UTC))
+    return signer.issue(name, (ADMINISTRATORS,))
+
+
+def _write(cluster: str, record: audit.Record) -> Write:
+    ref = record["objectRef"]
+    namespace = "" if ref["resource"] == "namespaces" else ref.get("namespace", "")
+    return Write(cluster, record["verb"], ref["resource"], namespace, ref.get("name", ""), ref.get("subresource", ""))
+
+
+def _is_noted(log: Path, mark: str, start: int) -> bool:
+    return any(mark in record["requestURI"] for record in audit.read(log, start))

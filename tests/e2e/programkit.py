@@ -1,0 +1,63 @@
+"""`tensile run` as people start it: a process of its own that follows the topology file."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from enginekit import Edit, Ground, polled
+
+from tensile.sandbox.environment import Sandbox
+
+
+class Program(Ground):
+    """A ground whose engine is a process; what it logs is in `log`, a JSON object a line."""
+
+    process: Process
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        super().__init__(sandbox, directory)
+        self.log = directory / "tensile.log"
+
+    async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
+        """Save the file, start the program on it, and wait until its nodes are ready."""
+        command = [sys.executable, "-m", "tensile", "run", "-f", str(self.save(*edits)), "--log-format", "json"]
+        with self.log.open("wb") as log:
+            self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+        self.is_started = True
+        for lower in self.topology(*edits).lowers if await_nodes else ():
+            await self.usable(lower.node.name)
+
+    async def reload(self, *edits: Edit) -> None:
+        """Save the file; the program sees to the rest."""
+        self.save(*edits)
+
+    async def stop(self) -> None:
+        """End the program as a service manager does, and wait for it; it has to end cleanly."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            assert await self.process.wait() == 0, self.log.read_text()
+
+    async def logged(self, words: str, since: int = 0) -> None:
+        """Wait until the log has these words, `since` a position in it."""
+        await polled(lambda: words in self.log.read_text()[since:])
+
+
+@asynccontextmanager
+async def served(sandbox: Sandbox, directory: Path) -> AsyncIterator[Program]:
+    """Give a ground on which the program runs; at its end nothing of it may be left, and it ends cleanly."""
+    program = Program(sandbox, directory)
+    try:
+        await program.open()
+        await program.start()
+        yield program
+        await program.clear()
+    finally:
+        await program.close()
+    text = program.log.read_text()
+    assert "Traceback" not in text
+    assert "defect" not in text

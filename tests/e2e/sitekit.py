@@ -1,0 +1,152 @@
+"""One real cluster as a test sees it: by an administrator's own connection, never through the code under test.
+
+Everything is waited for on a watch, with a deadline, so that a test takes as long as the clusters do and no longer.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import aiohttp
+import orjson
+
+if TYPE_CHECKING:
+    from tensile.sandbox.environment import ClusterProcesses
+
+Manifest = dict[str, Any]
+Holds = Callable[[Manifest], object]
+AllHold = Callable[[dict[str, Manifest]], object]
+LIMIT = 20.0
+MEDIA = {"merge": "application/merge-patch+json", "strategic": "application/strategic-merge-patch+json"}
+GONE: Manifest = {}
+
+
+class Refused(Exception):
+    """An apiserver's refusal, with its status and message."""
+
+
+class Site:
+    """One cluster; made inside a running event loop, closed with `close`. Every path is one of the API."""
+
+    def __init__(self, cluster: "ClusterProcesses") -> None:
+        self.name = cluster.name
+        self.audit_log = cluster.audit_log
+        self.logs = cluster.logs
+        pki = cluster.audit_log.parent / "pki"
+        tls = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        tls.load_cert_chain(pki / "admin.crt", pki / "admin.key")
+        self._session = aiohttp.ClientSession(
+            cluster.server, connector=aiohttp.TCPConnector(ssl=tls), headers={"User-Agent": "e2e"}
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._session.close()
+
+    async def call(self, method: str, path: str, body: object = None, media: str = "application/json") -> Manifest:
+        """Make one request; raises Refused for a status of 400 or more."""
+        data = None if body is None else orjson.dumps(body)
+        async with self._session.request(method, path, data=data, headers={"Content-Type": media}) as answer:
+            told: Manifest = orjson.loads(await answer.read())
+            if answer.status >= 400:
+                raise Refused(f"{self.name}: {method} {path}: {answer.status} {told.get('message')}")
+            return told
+
+    async def create(self, path: str, body: Manifest) -> Manifest:
+        """Create an object in a collection."""
+        return await self.call("POST", path, body)
+
+    async def read(self, path: str) -> Manifest:
+        """Read an object or a list; {} where there is none."""
+        try:
+            return await self.call("GET", path)
+        except Refused as error:
+            if ": 404 " in str(error):
+                return GONE
+            raise
+
+    async def patch(self, path: str, body: Manifest, how: str = "merge") -> Manifest:
+        """Change an object by a merge patch ("merge") or a strategic one ("strategic")."""
+        return await self.call("PATCH", path, body, MEDIA[how])
+
+    async def delete(self, path: str, grace: int | None = None) -> None:
+        """Delete an object, or a collection; nothing happens where there is none."""
+        query = "" if grace is None else f"?gracePeriodSeconds={grace}"
+        try:
+            await self.call("DELETE", path + query)
+        except Refused as error:
+            if ": 404 " not in str(error):
+                raise
+
+    async def until(self, path: str, holds: Holds, limit: float = LIMIT) -> Manifest:
+        """Watch one object until a condition holds for it ({} while there is none), and give it."""
+        collection, _, name = path.rpartition("/")
+        found: Manifest = GONE
+
+        def wanted(objects: dict[str, Manifest]) -> bool:
+            """Ask about the one object."""
+            nonlocal found
+            found = next(iter(objects.values()), GONE)
+            return bool(holds(found))
+
+        await self.until_all(f"{collection}?fieldSelector={quote(f'metadata.name={name}')}", wanted, limit)
+        return found
+
+    async def gone(self, *paths: str, limit: float = LIMIT) -> None:
+        """Watch objects until each is gone."""
+        for path in paths:
+            await self.until(path, lambda found: not found, limit)
+
+    async def until_all(self, collection: str, hold: AllHold, limit: float = LIMIT) -> dict[str, Manifest]:
+        """Watch a collection (a query may follow its path) until a condition holds for its objects by name."""
+        objects: dict[str, Manifest] = {}
+        try:
+            async with asyncio.timeout(limit):
+                while True:
+                    async for objects in self._followed(collection):
+                        if hold(objects):
+                            return objects
+        except TimeoutError:
+            state = orjson.dumps(list(objects.values())).decode()
+            raise AssertionError(f"{self.name}: {collection}: not within {limit:g} s; it is: {state}") from None
+
+    async def _followed(self, collection: str) -> AsyncIterator[dict[str, Manifest]]:
+        """Give the objects of a collection by name, anew with every change, until the server ends the watch."""
+        listed = await self.call("GET", collection)
+        objects = {one["metadata"]["name"]: one for one in listed["items"]}
+        yield objects
+        since = f"watch=1&timeoutSeconds=60&resourceVersion={listed['metadata']['resourceVersion']}"
+        joint = "&" if "?" in collection else "?"
+        async with self._session.get(f"{collection}{joint}{since}") as answer:
+            async for line in answer.content:
+                event = orjson.loads(line)
+                if event["type"] == "ERROR":
+                    return
+                one = event["object"]
+                objects.pop(one["metadata"]["name"], None)
+                if event["type"] != "DELETED":
+                    objects[one["metadata"]["name"]] = one
+                yield objects
+
+
+def condition_of(found: Manifest, kind: str) -> Manifest:
+    """Give a condition of an object by its type, {} when there is none."""
+    conditions = found.get("status", {}).get("conditions") or ()
+    return next((one for one in conditions if one["type"] == kind), GONE)
+
+
+def is_true(found: Manifest, kind: str) -> bool:
+    """Say whether an object has a condition that says True."""
+    return bool(condition_of(found, kind).get("status") == "True")
+
+
+def phase_of(found: Manifest) -> str:
+    """Give a pod's phase, "" for none."""
+    return str(found.get("status", {}).get("phase", ""))
+
+
+def is_ready(found: Manifest) -> bool:
+    """Say whether a pod runs and is ready."""
+    return phase_of(found) == "Running" and is_true(found, "Ready")

@@ -1,0 +1,247 @@
+"""Names that are taken: what is not ours is never touched, the pod above says so, and goes on once the name is free."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+from enginekit import A, Ground
+from sitekit import Manifest, condition_of, is_ready, phase_of
+
+from tensile.names import MIRRORED, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, owner_of
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+CONTAINERS = {"containers": [{"name": "main", "image": "stranger:1"}]}
+RUNS = {"spec": CONTAINERS}
+GATED = {"spec": {**CONTAINERS, "schedulingGates": [{"name": "e2e.example.com/never"}]}}
+HELD = {"finalizers": ["e2e.example.com/hold"]}
+DATA = {"data": {"key": "c3RyYW5nZXI="}}
+OTHER_UID = "00000000-0000-4000-8000-000000000000"
+
+
+class Stranger(NamedTuple):
+    """An object below that takes a name: its collection, its content, and its metadata beside the name."""
+
+    plural: str
+    content: Manifest
+    meta: Callable[[Ground], Manifest]
+
+
+def nothing(_ground: Ground) -> Manifest:
+    """Give no metadata."""
+    return {}
+
+
+def forged_label(ground: Ground) -> Manifest:
+    """Give our label, without the annotation that goes with it."""
+    return {"labels": {OWNER: ground.owner.mark, VIRTUAL_POD: "true"}}
+
+
+def forged_name(ground: Ground) -> Manifest:
+    """Give our label and our name, but no UID."""
+    return {**forged_label(ground), "annotations": {OWNER_NAME: ground.owner.name}}
+
+
+def forged_marks(ground: Ground) -> Manifest:
+    """Give all our marks, as if made for an upper object that is gone."""
+    found = forged_name(ground)
+    return {**found, "annotations": {**found["annotations"], UPPER_UID: OTHER_UID}}
+
+
+def second_topology(ground: Ground) -> Manifest:
+    """Give the marks of another topology of the same upper cluster."""
+    other = owner_of(ground.owner.upper, "second")
+    return {"labels": {OWNER: other.mark}, "annotations": {OWNER_NAME: other.name, UPPER_UID: OTHER_UID}}
+
+
+def predecessor(_ground: Ground) -> Manifest:
+    """Give what tensile-kube marks its objects with."""
+    return {"labels": {VIRTUAL_POD: "true"}, "annotations": {"global": "true"}}
+
+
+def held(_ground: Ground) -> Manifest:
+    """Give a finalizer."""
+    return HELD
+
+
+STRANGERS = {
+    "pod": Stranger("pods", RUNS, nothing),
+    "pod-that-waits": Stranger("pods", GATED, nothing),
+    "pod-with-forged-label": Stranger("pods", GATED, forged_label),
+    "pod-with-forged-name": Stranger("pods", GATED, forged_name),
+    "pod-with-forged-marks": Stranger("pods", GATED, forged_marks),
+    "pod-of-second-topology": Stranger("pods", GATED, second_topology),
+    "pod-of-tensile-kube": Stranger("pods", GATED, predecessor),
+    "configmap": Stranger("configmaps", DATA, nothing),
+    "configmap-with-forged-label": Stranger("configmaps", DATA, forged_label),
+    "configmap-with-forged-name": Stranger("configmaps", DATA, forged_name),
+    "configmap-with-forged-marks": Stranger("configmaps", DATA, forged_marks),
+    "configmap-of-second-topology": Stranger("configmaps", DATA, second_topology),
+    "configmap-of-tensile-kube": Stranger("configmaps", DATA, predecessor),
+    "configmap-immutable": Stranger("configmaps", {**DATA, "immutable": True}, nothing),
+    "secret": Stranger("secrets", DATA, nothing),
+    "secret-with-forged-label": Stranger("secrets", DATA, forged_label),
+    "secret-with-forged-marks": Stranger("secrets", DATA, forged_marks),
+    "secret-of-second-topology": Stranger("secrets", DATA, second_topology),
+    "secret-immutable": Stranger("secrets", {**DATA, "immutable": True}, nothing),
+    "secret-of-other-type": Stranger("secrets", {**DATA, "type": "example.com/other"}, nothing),
+}
+TERMINATING = {
+    "pod-terminating": Stranger("pods", GATED, held),
+    "configmap-terminating": Stranger("configmaps", DATA, held),
+    "secret-terminating": Stranger("secrets", DATA, held),
+}
+KINDS = {"pods": "Pod", "configmaps": "ConfigMap", "secrets": "Secret"}
+
+
+def each(strangers: dict[str, Stranger]) -> pytest.MarkDecorator:
+    """Run a test once for each stranger."""
+    return pytest.mark.parametrize(("name", "stranger"), strangers.items(), ids=strangers)
+
+
+async def placed(ground: Ground, name: str, stranger: Stranger) -> Manifest:
+    """Put a stranger below, and give it once nobody has anything more to say about it."""
+    path = ground.path(stranger.plural, name)
+    site = ground.sites[A]
+    await site.create(
+        ground.path(stranger.plural), {"metadata": {"name": name, **stranger.meta(ground)}, **stranger.content}
+    )
+    wanted: Callable[[Manifest], object] = bool
+    if stranger.plural == "pods":
+        wanted = is_ready if stranger.content is RUNS else lambda one: phase_of(one) == "Pending"
+    return await site.until(path, wanted)
+
+
+async def refused_pod(ground: Ground, name: str, stranger: Stranger, reason: str = "NameConflict") -> Manifest:
+    """Bind a pod that needs the stranger's name, and give it once it says that it is taken."""
+    spec: dict[str, Any] = {}
+    if stranger.plural != "pods":
+        await ground.upper.create(
+            ground.path(stranger.plural), {"metadata": {"name": name}, "data": {"key": "b3Vycw=="}}
+        )
+        source = {"configMap": {"name": name}} if stranger.plural == "configmaps" else {"secret": {"secretName": name}}
+        spec = {"volumes": [{"name": "content", **source}]}
+    await ground.bind(name, spec)
+    return await ground.upper.until(
+        ground.pod_path(name), lambda one: condition_of(one, MIRRORED).get("reason") == reason
+    )
+
+
+async def goes_on(ground: Ground, name: str, plural: str) -> None:
+    """Wait until the pod runs with what is ours now, and take everything away."""
+    pod = await ground.upper.until(ground.pod_path(name), is_ready)
+    assert condition_of(pod, MIRRORED) == {}
+    assert "reason" not in pod["status"]
+    ours = await ground.sites[A].read(ground.path(plural, name))
+    original = await ground.upper.read(ground.path(plural, name))
+    assert ours["metadata"]["labels"][OWNER] == ground.owner.mark
+    assert ours["metadata"]["annotations"][UPPER_UID] == original["metadata"]["uid"]
+    await ground.upper.delete(ground.pod_path(name))
+    await ground.upper.gone(ground.pod_path(name))
+    await ground.sites[A].gone(ground.path(plural, name))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def lower_namespace(ground: Ground) -> None:
+    """Have the namespace below before any pod needs it: strangers come first here."""
+    await ground.make_namespace(A, ground.namespace)
+
+
+@each(STRANGERS)
+async def test_a_strangers_object_is_reported_and_never_touched(ground: Ground, name: str, stranger: Stranger) -> None:
+    """The stranger keeps its resourceVersion, the pod says NameConflict and runs as soon as the stranger has gone."""
+    before = await placed(ground, name, stranger)
+    pod = await refused_pod(ground, name, stranger)
+    kind = KINDS[stranger.plural]
+    where = f"{kind} {ground.namespace}/{name} exists in {A} and is not ours"
+    assert phase_of(pod) == "Pending"
+    assert pod["status"]["reason"] == "NameConflict"
+    assert where in condition_of(pod, MIRRORED)["message"]
+    assert where in await ground.told(pod, "NameConflict")
+    await ground.engine.loop.quiet()
+    site = ground.sites[A]
+    after = await site.read(ground.path(stranger.plural, name))
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    await site.delete(ground.path(stranger.plural, name), 0)
+    await goes_on(ground, name, stranger.plural)
+
+
+@each(TERMINATING)
+async def test_a_strangers_object_that_is_ending_is_waited_for(ground: Ground, name: str, stranger: Stranger) -> None:
+    """One that somebody's finalizer holds stays as it is, finalizer and all, and its name is taken over afterwards."""
+    await placed(ground, name, stranger)
+    site, path = ground.sites[A], ground.path(stranger.plural, name)
+    await site.delete(path, 0 if stranger.plural != "pods" else 1)
+    before = await site.until(path, lambda one: "deletionTimestamp" in one["metadata"])
+    await refused_pod(ground, name, stranger)
+    await ground.engine.loop.quiet()
+    after = await site.read(path)
+    assert after["metadata"] == before["metadata"]
+    await site.patch(path, {"metadata": {"finalizers": None}})
+    await goes_on(ground, name, stranger.plural)
+
+
+async def test_a_pod_that_waits_for_a_name_can_be_deleted(ground: Ground) -> None:
+    """It goes at once, and the stranger stays."""
+    before = await placed(ground, "given-up", STRANGERS["pod"])
+    await refused_pod(ground, "given-up", STRANGERS["pod"])
+    await ground.upper.delete(ground.pod_path("given-up"))
+    await ground.upper.gone(ground.pod_path("given-up"))
+    await ground.engine.loop.quiet()
+    after = await ground.sites[A].read(ground.pod_path("given-up"))
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    await ground.sites[A].delete(ground.pod_path("given-up"), 0)
+
+
+async def test_the_names_that_every_lower_publishes_itself_are_used_as_they_are(ground: Ground) -> None:
+    """A pod that refers to kube-root-ca.crt runs with the lower's own, which is not touched."""
+    site, path = ground.sites[A], ground.path("configmaps", "kube-root-ca.crt")
+    before = await site.until(path, bool)
+    await ground.bind("trusting", {"volumes": [{"name": "ca", "configMap": {"name": "kube-root-ca.crt"}}]})
+    await ground.upper.until(ground.pod_path("trusting"), is_ready)
+    await ground.upper.delete(ground.pod_path("trusting"))
+    await ground.upper.gone(ground.pod_path("trusting"))
+    assert (await site.read(path))["metadata"] == before["metadata"]
+
+
+@pytest.mark.parametrize("forged", [False, True], ids=["plain", "forged"])
+async def test_a_strangers_namespace_is_used_as_it_is(ground: Ground, forged: bool) -> None:  # noqa: FBT001
+    """Pods run in a namespace that somebody else made below; its labels are not brought in step with those above."""
+    name = f"{ground.namespace}-{'forged' if forged else 'plain'}"
+    await ground.make_namespace("upper", name, labels={"pod-security.kubernetes.io/warn": "restricted"})
+    await ground.make_namespace(A, name, **(forged_label(ground) if forged else {}))
+    site = ground.sites[A]
+    before = await site.read(f"/api/v1/namespaces/{name}")
+    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("guest"))
+    await ground.upper.until(ground.path("pods", "guest", namespace=name), is_ready)
+    await ground.engine.loop.quiet()
+    assert await site.read(f"/api/v1/namespaces/{name}") == before
+    await ground.upper.delete(ground.path("pods", "guest", namespace=name))
+    await ground.upper.gone(ground.path("pods", "guest", namespace=name))
+    for cluster in (ground.upper, site):
+        await cluster.delete(f"/api/v1/namespaces/{name}")
+
+
+async def test_a_namespace_that_is_ending_below_is_waited_for(ground: Ground) -> None:
+    """A pod says that its namespace is being deleted below, and runs in the one that is made when it has gone."""
+    name = f"{ground.namespace}-ending"
+    site = ground.sites[A]
+    await ground.make_namespace("upper", name)
+    await ground.make_namespace(A, name)
+    holder = {"metadata": {"name": "holder", **HELD}}
+    await site.create(ground.path("configmaps", namespace=name), holder)
+    await site.delete(f"/api/v1/namespaces/{name}")
+    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("patient"))
+    path = ground.path("pods", "patient", namespace=name)
+    pod = await ground.upper.until(
+        path, lambda one: condition_of(one, MIRRORED).get("reason") == "NamespaceTerminating"
+    )
+    assert name in condition_of(pod, MIRRORED)["message"]
+    await site.patch(ground.path("configmaps", "holder", namespace=name), {"metadata": {"finalizers": None}})
+    await ground.upper.until(path, is_ready)
+    space = await site.read(f"/api/v1/namespaces/{name}")
+    assert space["metadata"]["labels"][OWNER] == ground.owner.mark
+    await ground.upper.delete(path)
+    await ground.upper.gone(path)
+    await ground.upper.delete(f"/api/v1/namespaces/{name}")

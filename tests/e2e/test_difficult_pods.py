@@ -1,0 +1,302 @@
+"""Pods whose fields mean something else below, or nothing: each runs there, or says above why it does not."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from enginekit import LOWERS, UPPER, A, Ground
+from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
+
+from tensile.names import LOWER_SCHEDULED, MIRRORED, OWNER
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
+OVERHEAD = {"podFixed": {"cpu": "10m"}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def classes(ground: Ground) -> AsyncIterator[dict[str, str]]:
+    """Make classes: a priority that only the upper knows and one that both know, and runtimes likewise."""
+    names = {kind: f"{ground.namespace}-{kind}" for kind in ("upper-priority", "priority", "upper-runtime", "runtime")}
+    made: list[tuple[str, str]] = []
+
+    async def make(cluster: str, collection: str, body: Manifest) -> None:
+        await ground.sites[cluster].create(collection, body)
+        made.append((cluster, f"{collection}/{body['metadata']['name']}"))
+
+    for cluster in (UPPER, *LOWERS):
+        for kind in ("priority", "upper-priority") if cluster == UPPER else ("priority",):
+            await make(cluster, PRIORITIES, _priority(names[kind]))
+        for kind in ("runtime", "upper-runtime") if cluster == UPPER else ("runtime",):
+            body = {"metadata": {"name": names[kind]}, "handler": "runc", "overhead": OVERHEAD}
+            await make(cluster, RUNTIMES, body)
+    yield names
+    for cluster, path in made:
+        await ground.sites[cluster].delete(path)
+
+
+def _priority(name: str) -> Manifest:
+    """Make a PriorityClass that never drives others out."""
+    return {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": "Never"}
+
+
+async def runs(ground: Ground, name: str, spec: Manifest | None = None, **meta: Manifest) -> tuple[Manifest, Manifest]:
+    """Bind a pod, wait until it is ready above, and give it with its lower pod."""
+    await ground.bind(name, spec, **meta)
+    pod = await ground.upper.until(ground.pod_path(name), is_ready)
+    below = await ground.sites[A].read(ground.pod_path(name))
+    assert phase_of(below) == "Running"
+    return pod, below
+
+
+async def ends(ground: Ground, *names: str) -> None:
+    """Delete pods above, and wait until nothing of them is left."""
+    for name in names:
+        await ground.upper.delete(ground.pod_path(name))
+    for name in names:
+        await ground.upper.gone(ground.pod_path(name))
+        assert await ground.sites[A].read(ground.pod_path(name)) == {}
+
+
+async def refused(ground: Ground, name: str, spec: Manifest) -> Manifest:
+    """Bind a pod that the lower cluster refuses, and give it once it says why."""
+    made = await ground.bind(name, spec)
+    pod = await ground.upper.until(ground.pod_path(name), lambda one: condition_of(one, MIRRORED))
+    assert phase_of(pod) == "Pending"
+    reason = condition_of(pod, MIRRORED)["reason"]
+    assert pod["status"]["reason"] == reason
+    assert await ground.told(made, reason) == condition_of(pod, MIRRORED)["message"]
+    return pod
+
+
+async def test_a_lower_replica_set_that_would_fit_does_not_adopt(ground: Ground) -> None:
+    """One pod too many for it, and still it makes its own: mirrored pods are neither adopted nor deleted."""
+    labels = {"app": "twin"}
+    before = [(await runs(ground, name, labels=labels))[1] for name in ("twin-1", "twin-2")]
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "native:1"}]}}
+    native = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    site, sets = ground.sites[A], ground.path("replicasets", api="apis/apps/v1")
+    await site.create(sets, {"metadata": {"name": "native"}, "spec": native})
+    await site.until(f"{sets}/native", lambda one: one["status"].get("readyReplicas") == 1)
+    for pod in before:
+        after = await site.read(ground.pod_path(pod["metadata"]["name"]))
+        assert after["metadata"]["uid"] == pod["metadata"]["uid"]
+        assert after["metadata"]["ownerReferences"] == pod["metadata"]["ownerReferences"]
+        assert "deletionTimestamp" not in after["metadata"]
+    await site.delete(f"{sets}/native?propagationPolicy=Background")
+    await ends(ground, "twin-1", "twin-2")
+
+
+@pytest.mark.parametrize("kind", ["upper-priority", "priority"])
+async def test_a_priority_class_stays_above(ground: Ground, classes: dict[str, str], kind: str) -> None:
+    """Whether the lower knows the class or not, the pod runs there with no priority, and its author is told."""
+    pod, below = await runs(ground, kind, {"priorityClassName": classes[kind]})
+    assert (pod["spec"]["priority"], pod["spec"]["preemptionPolicy"]) == (1000, "Never")
+    assert below["spec"]["priority"] == 0
+    assert "priorityClassName" not in below["spec"]
+    assert classes[kind] in await ground.told(pod, "PriorityClassDropped")
+    await ends(ground, kind)
+
+
+async def test_a_system_priority_class_gives_none_below(ground: Ground) -> None:
+    """system-node-critical exists in every cluster, and would let a pod drive others out below: it stays above."""
+    pod, below = await runs(ground, "critical", {"priorityClassName": "system-node-critical"})
+    assert pod["spec"]["priority"] > 0
+    assert below["spec"]["priority"] == 0
+    await ends(ground, "critical")
+
+
+async def test_overhead_is_the_lower_clusters_own(ground: Ground, classes: dict[str, str]) -> None:
+    """A pod with a RuntimeClass runs with the overhead that the lower's class of that name gives."""
+    pod, below = await runs(ground, "heavy", {"runtimeClassName": classes["runtime"]})
+    assert pod["spec"]["overhead"] == below["spec"]["overhead"] == OVERHEAD["podFixed"]
+    await ends(ground, "heavy")
+
+
+async def test_an_unknown_runtime_class_is_said_and_can_come_later(ground: Ground, classes: dict[str, str]) -> None:
+    """Refused below, the pod is Pending with the lower's reason; it runs when the class is made there."""
+    name = classes["upper-runtime"]
+    pod = await refused(ground, "waiting-runtime", {"runtimeClassName": name})
+    assert "RuntimeClass" in condition_of(pod, MIRRORED)["message"]
+    site = ground.sites[A]
+    await site.create(RUNTIMES, {"metadata": {"name": name}, "handler": "runc", "overhead": OVERHEAD})
+    pod = await ground.upper.until(ground.pod_path("waiting-runtime"), is_ready)
+    assert condition_of(pod, MIRRORED) == {}
+    await ends(ground, "waiting-runtime")
+    await site.delete(f"{RUNTIMES}/{name}")
+
+
+async def test_spread_over_clusters_holds_above_and_is_no_hindrance_below(ground: Ground) -> None:
+    """Two pods that must spread on clusterID run one in each lower, where no node has that label."""
+    spread = {
+        "topologyKey": "clusterID",
+        "maxSkew": 1,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "spread"}},
+    }
+    apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "nobody"}}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    template = ground.template({"app": "spread"}, {"topologySpreadConstraints": [spread], "affinity": affinity})
+    path = ground.path("deployments", api="apis/apps/v1")
+    selector = {"matchLabels": {"app": "spread"}}
+    spec = {"replicas": 2, "selector": selector, "template": template}
+    await ground.upper.create(path, {"metadata": {"name": "spread"}, "spec": spec})
+    pods = await ground.upper.until_all(
+        f"{ground.path('pods')}?labelSelector=app%3Dspread",
+        lambda found: len(found) == 2 and all(map(is_ready, found.values())),
+    )
+    assert {pod["spec"]["nodeName"] for pod in pods.values()} == set(ground.nodes.values())
+    for lower in LOWERS:
+        (below,) = (await ground.sites[lower].read(f"{ground.path('pods')}?labelSelector=app%3Dspread"))["items"]
+        assert "topologySpreadConstraints" not in below["spec"]
+    await ground.upper.delete(f"{path}/spread?propagationPolicy=Background")
+    await ground.upper.until_all(f"{ground.path('pods')}?labelSelector=app%3Dspread", lambda found: not found)
+
+
+async def test_a_service_account_of_the_upper_is_not_asked_for_below(ground: Ground) -> None:
+    """Without the account controllers a pod runs as `default`, without a token of any cluster."""
+    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
+    pod, below = await runs(ground, "robot", {"serviceAccountName": "robot"})
+    assert pod["spec"]["serviceAccountName"] == "robot"
+    assert below["spec"]["serviceAccountName"] == "default"
+    assert "volumes" not in below["spec"]
+    await ends(ground, "robot")
+
+
+async def test_finalizers_stay_above_and_are_waited_for(ground: Ground) -> None:
+    """A finalizer above is not made below, outlives the lower pod, and sees the pod in a terminal phase."""
+    _, below = await runs(ground, "finalized", finalizers=["e2e.example.com/last"])
+    assert "finalizers" not in below["metadata"]
+    await ground.upper.delete(ground.pod_path("finalized"))
+    await ground.sites[A].gone(ground.pod_path("finalized"))
+    pod = await ground.upper.until(ground.pod_path("finalized"), lambda one: phase_of(one) == "Failed")
+    assert pod["metadata"]["finalizers"] == ["e2e.example.com/last"]
+    assert not is_true(pod, "Ready")
+    await ground.upper.patch(ground.pod_path("finalized"), {"metadata": {"finalizers": None}})
+    await ground.upper.gone(ground.pod_path("finalized"))
+
+
+async def test_readiness_gates_are_opened_above(ground: Ground) -> None:
+    """The lower pod is ready without the gate; above the pod becomes ready when somebody opens it, and only then."""
+    gate = "example.com/gate"
+    path = ground.pod_path("gated")
+    await ground.bind("gated", {"readinessGates": [{"conditionType": gate}]})
+    pod = await ground.upper.until(path, lambda one: is_true(one, "ContainersReady"))
+    assert condition_of(pod, "Ready")["status"] == "False"
+    assert gate in condition_of(pod, "Ready")["message"]
+    assert is_ready(await ground.sites[A].read(path))
+    opened = {"status": {"conditions": [{"type": gate, "status": "True"}]}}
+    await ground.upper.patch(f"{path}/status", opened, "strategic")
+    pod = await ground.upper.until(path, is_ready)
+    assert is_true(pod, gate)
+    await ends(ground, "gated")
+
+
+async def test_sidecars_and_init_containers_run_and_are_reported(ground: Ground) -> None:
+    """An init container that goes on is running above as below, one that ended has its exit code."""
+    containers = [{"name": "sidecar", "image": "s:1", "restartPolicy": "Always"}, {"name": "setup", "image": "i:1"}]
+    pod, below = await runs(ground, "sidecars", {"initContainers": containers})
+    states = {one["name"]: one["state"] for one in pod["status"]["initContainerStatuses"]}
+    assert set(states["sidecar"]) == {"running"}
+    assert states["setup"]["terminated"]["exitCode"] == 0
+    assert below["spec"]["initContainers"][0]["restartPolicy"] == "Always"
+    await ends(ground, "sidecars")
+
+
+async def test_scheduling_gates_hold_a_pod_above(ground: Ground) -> None:
+    """A gated pod is in no lower cluster; without its gate it is bound, and runs without one."""
+    spec = ground.template({}, {"schedulingGates": [{"name": "example.com/later"}]})["spec"]
+    await ground.upper.create(ground.path("pods"), {"metadata": {"name": "later"}, "spec": spec})
+    await ground.upper.until(ground.pod_path("later"), lambda one: condition_of(one, "PodScheduled"))
+    await ground.engine.loop.quiet()
+    for lower in LOWERS:
+        assert await ground.sites[lower].read(ground.pod_path("later")) == {}
+    await ground.upper.patch(ground.pod_path("later"), {"spec": {"schedulingGates": None}})
+    await ground.upper.until(ground.pod_path("later"), is_ready)
+    await ground.upper.delete(ground.pod_path("later"))
+    await ground.upper.gone(ground.pod_path("later"))
+
+
+VOLUMES: dict[str, Manifest] = {
+    "ephemeral-volume": {
+        "ephemeral": {
+            "volumeClaimTemplate": {
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "storageClassName": "none",
+                    "resources": {"requests": {"storage": "1Gi"}},
+                }
+            }
+        }
+    },
+    "claim": {"persistentVolumeClaim": {"claimName": "nowhere"}},
+}
+
+
+@pytest.mark.parametrize(("name", "source"), VOLUMES.items(), ids=VOLUMES)
+async def test_a_volume_that_the_lower_cannot_give_is_said(ground: Ground, name: str, source: Manifest) -> None:
+    """The pod is Pending, and its condition says in the lower scheduler's words what is missing."""
+    await ground.bind(name, {"volumes": [{"name": "data", **source}]})
+    pod = await ground.upper.until(ground.pod_path(name), lambda one: condition_of(one, LOWER_SCHEDULED))
+    assert phase_of(pod) == "Pending"
+    assert condition_of(pod, LOWER_SCHEDULED)["reason"] == "Unschedulable"
+    assert "persistentvolumeclaim" in condition_of(pod, LOWER_SCHEDULED)["message"].lower()
+    assert is_true(pod, "PodScheduled")
+    await ends(ground, name)
+
+
+async def test_the_hosts_network_is_the_lower_nodes(ground: Ground) -> None:
+    """A pod on its host's network has the lower node's address above."""
+    pod, below = await runs(ground, "host", {"hostNetwork": True})
+    assert pod["status"]["podIP"] == pod["status"]["hostIP"] == below["status"]["hostIP"]
+    await ends(ground, "host")
+
+
+async def test_a_pod_denied_by_quota_runs_when_it_may(ground: Ground) -> None:
+    """Denied below, it is Pending with the quota's words, in the condition and in one event, and runs when it may."""
+    site, path = ground.sites[A], ground.path("resourcequotas", "quota")
+    await runs(ground, "first")
+    used = len((await site.read(ground.path("pods")))["items"])
+    quota = {"metadata": {"name": "quota"}, "spec": {"hard": {"pods": str(used)}}}
+    await site.create(ground.path("resourcequotas"), quota)
+    await site.until(path, lambda one: one.get("status", {}).get("used"))
+    pod = await refused(ground, "denied", {})
+    assert "exceeded quota: quota" in condition_of(pod, MIRRORED)["message"]
+    await site.delete(path)
+    pod = await ground.upper.until(ground.pod_path("denied"), is_ready)
+    assert condition_of(pod, MIRRORED) == {}
+    assert "reason" not in pod["status"]
+    await ends(ground, "first", "denied")
+
+
+async def test_a_denied_pod_can_be_deleted(ground: Ground, classes: dict[str, str]) -> None:
+    """A pod that the lower refuses goes at once when it is deleted."""
+    await refused(ground, "never", {"runtimeClassName": classes["upper-runtime"]})
+    await ends(ground, "never")
+
+
+async def test_a_pod_that_every_rule_applies_to_is_ours_below(ground: Ground, classes: dict[str, str]) -> None:
+    """All of it at once: class, runtime, account, gates, finalizer, spread; the pod runs, marked as ours."""
+    spread = {"topologyKey": "clusterID", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    spec = {
+        "priorityClassName": classes["priority"],
+        "runtimeClassName": classes["runtime"],
+        "serviceAccountName": "robot",
+        "topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"app": "all"}}}],
+        "schedulerName": "some-scheduler",
+        "nodeSelector": {"type": "virtual-kubelet", "kubernetes.io/os": "linux", "clusterID": A},
+        "initContainers": [{"name": "sidecar", "image": "s:1", "restartPolicy": "Always"}],
+    }
+    _, below = await runs(ground, "all", spec, labels={"app": "all"})
+    assert below["metadata"]["labels"][OWNER] == ground.owner.mark
+    assert below["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert below["spec"]["schedulerName"] == "default-scheduler"
+    await ground.calm()
+    await ground.stop()
+    await ground.note()
+    await ground.start()
+    await ground.calm()
+    assert await ground.attempts(without=("leases",)) == [], "none of it is written twice"
+    await ends(ground, "all")

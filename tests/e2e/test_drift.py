@@ -1,0 +1,141 @@
+"""What people do by hand to what the engine made: content is put back, what lost its marks is theirs from then on."""
+
+import pytest
+from enginekit import A, Ground
+from sitekit import Manifest, condition_of, is_ready, phase_of
+
+from tensile.names import MIRRORED, OWNER, UPPER_UID
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+BOTH = {"configMap": {"name": "settings"}}
+
+
+async def running(ground: Ground, name: str) -> Manifest:
+    """Run a pod that refers to a ConfigMap, and give its lower pod."""
+    if not await ground.upper.read(ground.path("configmaps", "settings")):
+        body = {"metadata": {"name": "settings"}, "data": {"key": "value"}}
+        await ground.upper.create(ground.path("configmaps"), body)
+    await ground.bind(name, {"volumes": [{"name": "settings", **BOTH}]}, labels={"app": name})
+    await ground.upper.until(ground.pod_path(name), is_ready)
+    return await ground.sites[A].until(ground.pod_path(name), is_ready)
+
+
+async def ends(ground: Ground, name: str) -> None:
+    """Delete a pod above, and see it gone there."""
+    await ground.upper.delete(ground.pod_path(name))
+    await ground.upper.gone(ground.pod_path(name))
+
+
+async def test_an_edited_copy_is_put_back(ground: Ground) -> None:
+    """Data changed below is what it is above again, and a key that was added goes."""
+    await running(ground, "reader")
+    path = ground.path("configmaps", "settings")
+    before = await ground.sites[A].read(path)
+    await ground.sites[A].patch(path, {"data": {"key": "edited", "more": "added"}})
+    after = await ground.sites[A].until(path, lambda one: one["data"] == {"key": "value"})
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    await ends(ground, "reader")
+
+
+async def test_a_deleted_copy_is_made_again(ground: Ground) -> None:
+    """A ConfigMap deleted below while a pod refers to it is there again at once, and the pod runs on."""
+    below = await running(ground, "holder")
+    path = ground.path("configmaps", "settings")
+    before = await ground.sites[A].read(path)
+    await ground.sites[A].delete(path)
+    await ground.sites[A].until(path, lambda one: one and one["metadata"]["uid"] != before["metadata"]["uid"])
+    after = await ground.sites[A].read(ground.pod_path("holder"))
+    assert after["metadata"]["uid"] == below["metadata"]["uid"]
+    await ends(ground, "holder")
+
+
+async def test_an_edited_label_of_a_lower_pod_is_put_back(ground: Ground) -> None:
+    """A label that comes from above has the value that it has above again."""
+    await running(ground, "labelled")
+    path = ground.pod_path("labelled")
+    await ground.sites[A].patch(path, {"metadata": {"labels": {"app": "edited"}}})
+    await ground.sites[A].until(path, lambda one: one["metadata"]["labels"]["app"] == "labelled")
+    await ends(ground, "labelled")
+
+
+async def test_a_deleted_node_is_made_again_and_costs_no_pod(ground: Ground) -> None:
+    """`kubectl delete node` takes effect for a moment only; the pods on it are the same above and below."""
+    below = await running(ground, "steady")
+    above = await ground.upper.read(ground.pod_path("steady"))
+    node = f"/api/v1/nodes/{ground.nodes[A]}"
+    before = await ground.upper.read(node)
+    await ground.upper.delete(node)
+    await ground.upper.until(node, lambda one: one and one["metadata"]["uid"] != before["metadata"]["uid"])
+    await ground.usable(ground.nodes[A])
+    await ground.engine.loop.quiet()
+    assert (await ground.upper.read(ground.pod_path("steady")))["metadata"]["uid"] == above["metadata"]["uid"]
+    assert (await ground.sites[A].read(ground.pod_path("steady")))["metadata"]["uid"] == below["metadata"]["uid"]
+    await ends(ground, "steady")
+
+
+@pytest.mark.parametrize("mark", [{"labels": {OWNER: None}}, {"annotations": {UPPER_UID: None}}], ids=["label", "uid"])
+async def test_a_lower_pod_that_lost_a_mark_is_left_alone(ground: Ground, mark: Manifest) -> None:
+    """It runs on untouched, is not taken for lost, and its pod above says so; deleted above, it stays below."""
+    name = f"without-{next(iter(mark))}"
+    site, path = ground.sites[A], ground.pod_path(name)
+    await running(ground, name)
+    below = await site.patch(path, {"metadata": mark})
+    pod = await ground.upper.until(path, lambda one: condition_of(one, MIRRORED))
+    assert condition_of(pod, MIRRORED)["reason"] == "NameConflict"
+    await ground.calm()
+    pod = await ground.upper.read(path)
+    assert phase_of(pod) == "Running"
+    assert "not ours" in await ground.told(pod, "NameConflict")
+    await ends(ground, name)
+    await ground.calm()
+    assert (await site.read(path))["metadata"] == below["metadata"]
+    await site.delete(path)
+    await site.gone(path)
+
+
+async def test_a_lower_pod_that_lost_a_mark_and_goes_is_lost(ground: Ground) -> None:
+    """Once the pod that lost its label is gone, the one above is Failed, so that it can be replaced."""
+    site, path = ground.sites[A], ground.pod_path("unmarked-gone")
+    await running(ground, "unmarked-gone")
+    await site.patch(path, {"metadata": {"labels": {OWNER: None}}})
+    await ground.upper.until(path, lambda one: condition_of(one, MIRRORED))
+    await ground.calm()
+    await site.delete(path)
+    pod = await ground.upper.until(path, lambda one: phase_of(one) == "Failed")
+    assert pod["status"]["reason"] == "LowerPodLost"
+    await ends(ground, "unmarked-gone")
+
+
+async def test_a_label_that_is_put_back_makes_the_pod_ours_again(ground: Ground) -> None:
+    """With its owner label again, the lower pod speaks for its upper one as before."""
+    site, path = ground.sites[A], ground.pod_path("returned")
+    await running(ground, "returned")
+    await site.patch(path, {"metadata": {"labels": {OWNER: None}}})
+    await ground.upper.until(path, lambda one: condition_of(one, MIRRORED))
+    await site.patch(path, {"metadata": {"labels": {OWNER: ground.owner.mark}}})
+    pod = await ground.upper.until(path, lambda one: not condition_of(one, MIRRORED))
+    assert is_ready(pod)
+    await ends(ground, "returned")
+    await site.gone(path)
+
+
+async def test_a_name_that_a_stranger_takes_from_a_running_pod(ground: Ground) -> None:
+    """Its lower pod deleted and the name taken by another's, the pod above is lost, and the stranger stays."""
+    site, path = ground.sites[A], ground.pod_path("taken")
+    await running(ground, "taken")
+    await ground.stop()
+    await site.delete(path)
+    await site.gone(path)
+    await site.create(
+        ground.path("pods"), {"metadata": {"name": "taken"}, "spec": {"containers": [{"name": "main", "image": "s:1"}]}}
+    )
+    stranger = await site.until(path, is_ready)
+    await ground.start()
+    pod = await ground.upper.until(path, lambda one: phase_of(one) == "Failed")
+    assert pod["status"]["reason"] == "LowerPodLost"
+    await ends(ground, "taken")
+    await ground.calm()
+    assert (await site.read(path))["metadata"] == stranger["metadata"]
+    await site.delete(path)
+    await site.gone(path)

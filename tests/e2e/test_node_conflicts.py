@@ -1,0 +1,69 @@
+"""A Node above that has the name of a virtual node and is not ours: it may be a real machine, and is left alone."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from enginekit import A, B, Ground, polled
+from sitekit import Manifest, is_ready
+
+from tensile.names import OWNER, OWNER_NAME, UPPER_UID, owner_of
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = pytest.mark.real
+
+
+def plain(_ground: Ground) -> Manifest:
+    """Give the metadata of a Node that knows nothing of us."""
+    return {}
+
+
+def forged(ground: Ground) -> Manifest:
+    """Give our label alone."""
+    return {"labels": {OWNER: ground.owner.mark, "type": "virtual-kubelet"}}
+
+
+def second_topology(ground: Ground) -> Manifest:
+    """Give the marks of another topology."""
+    other = owner_of(ground.owner.upper, "second")
+    return {"labels": {OWNER: other.mark}, "annotations": {OWNER_NAME: other.name, UPPER_UID: other.upper}}
+
+
+@pytest.fixture
+async def field(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
+    """Give a ground whose engine has not been started."""
+    ground = Ground(sandbox, tmp_path)
+    try:
+        await ground.open()
+        yield ground
+        await ground.clear()
+    finally:
+        await ground.close()
+    assert not ground.heard.defects, "\n".join(ground.heard.defects)
+
+
+@pytest.mark.parametrize("marks", [plain, forged, second_topology])
+async def test_a_strangers_node_and_its_pods_are_left_alone(field: Ground, marks: Callable[[Ground], Manifest]) -> None:
+    """No write goes to it or to pods on it, the log says why, and the other lower works; freed, the name is taken."""
+    node = field.nodes[A]
+    await field.upper.create("/api/v1/nodes", {"metadata": {"name": node, **marks(field)}})
+    made = await field.bind("settled")
+    await field.upper.delete(field.pod_path((await field.bind("leaving"))["metadata"]["name"]))
+    await field.note()
+    await field.start(await_nodes=False)
+    await field.usable(field.nodes[B])
+    await polled(lambda: any(key.name == node for key, _ in field.heard.problems))
+    await field.bind("elsewhere", lower=B)
+    await field.upper.until(field.pod_path("elsewhere"), is_ready)
+    await field.engine.loop.quiet()
+    touched = {one.name for one, code in await field.attempts() if code < 300}
+    assert touched & {node, "settled", "leaving"} == set()
+    (problem,) = {problem for key, problem in field.heard.problems if key.name == node}
+    assert problem.reason == "NameConflict"
+    assert f"Node {node} exists in the upper cluster and is not ours" in problem.message
+    assert (await field.upper.read(field.pod_path("settled")))["metadata"]["uid"] == made["metadata"]["uid"]
+    assert (await field.sites[A].read(field.path("pods")))["items"] == []
+    await field.upper.delete(f"/api/v1/nodes/{node}")
+    await field.usable(node)
+    await field.upper.until(field.pod_path("settled"), is_ready)
+    await field.upper.gone(field.pod_path("leaving"))

@@ -1,0 +1,242 @@
+"""`tensile plan` against what the engine then does: the same objects, the same verbs, by the clusters' audit logs."""
+
+import asyncio
+import sys
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import UPPER, A, B, Done, Edit, Ground, Write, edit_lower, ran, with_fields, without_lower
+from sitekit import Manifest, is_ready
+
+from tensile import planning
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+KINDS = {
+    "nodes": "Node",
+    "pods": "Pod",
+    "namespaces": "Namespace",
+    "configmaps": "ConfigMap",
+    "secrets": "Secret",
+}
+VERBS = {"create": "create", "patch": "update", "delete": "delete"}
+PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
+MORE = {"key": "e2e", "value": "plan", "effect": "PreferNoSchedule"}
+
+
+class Said(NamedTuple):
+    """One object that changes: where, how, which."""
+
+    cluster: str
+    action: str
+    kind: str
+    namespace: str
+    name: str
+
+
+class Case(NamedTuple):
+    """An edit: the topology before it, the one after it, and how many objects change by it."""
+
+    count: int
+    after: tuple[Edit, ...]
+    before: tuple[Edit, ...] = ()
+    by_status: bool = False
+    """Whether the change is one of a Node's status, which is what advertises capacity."""
+
+
+def excluding(ground: Ground) -> Edit:
+    """Exclude the second namespace."""
+    return with_fields(excludeNamespaces=["kube-system", second(ground)])
+
+
+def second(ground: Ground) -> str:
+    """Give the name of the second namespace."""
+    return f"{ground.namespace}-second"
+
+
+def renamed(file: Manifest) -> None:
+    """Give the empty lower's node another name."""
+    node = next(one for one in file["lowers"] if one["name"] == B)["node"]
+    node["name"] += "-renamed"
+
+
+def moved_port(file: Manifest) -> None:
+    """Serve a lower's node at another port."""
+    node = next(one for one in file["lowers"] if one["name"] == A)["node"]
+    node["kubeletPort"] = file["kubelet"]["port"]
+
+
+LABEL = edit_lower(A, node={"labels": {"tier": "gold"}})
+CASES = {
+    "label": Case(1, (LABEL,)),
+    "label-taken-away": Case(1, (), before=(LABEL,)),
+    "taint": Case(1, (edit_lower(A, node={"taints": [PROVIDER, MORE]}),)),
+    "annotation": Case(1, (edit_lower(B, node={"annotations": {"note": "planned"}}),)),
+    "ignored-label": Case(3, (with_fields(ignoreLabels=["app"]),)),
+    "reserve": Case(1, (edit_lower(A, capacity={"basis": "allocatable", "reserve": {"cpu": "48"}}),), by_status=True),
+    "cordon": Case(1, (edit_lower(A, maintenance="cordon"),)),
+    "uncordon": Case(1, (), before=(edit_lower(A, maintenance="cordon"),)),
+    "port": Case(1, (moved_port,)),
+    "empty-lower-removed": Case(1, (without_lower(B),)),
+    "lower-added": Case(1, (), before=(without_lower(B),)),
+    "lower-with-pods-removed": Case(1, (without_lower(A),)),
+    "both-removed": Case(2, (without_lower(A), without_lower(B))),
+    "empty-node-renamed": Case(2, (renamed,)),
+    "several-at-once": Case(5, (LABEL, with_fields(ignoreLabels=["app"]), without_lower(B))),
+    "nothing-that-shows": Case(0, (edit_lower(A, qps=100), with_fields(guard={"maxDeletes": 5}))),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def workload(ground: Ground) -> None:
+    """Run three pods with a ConfigMap in one lower, and none in the other."""
+    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"key": "value"}})
+    volumes = [{"name": "settings", "configMap": {"name": "settings"}}]
+    for number in range(3):
+        await ground.bind(f"web-{number}", {"volumes": volumes}, labels={"app": "web"})
+    for number in range(3):
+        await ground.upper.until(ground.pod_path(f"web-{number}"), is_ready)
+    await ground.calm()
+
+
+async def planned(ground: Ground, *edits: Edit) -> Manifest:
+    """Give what `tensile plan -o json` says of a topology, which must say too whether there is anything to do.
+
+    In a thread of this process, which saves starting Python each time. It must write nothing.
+    """
+    await ground.note()
+    topology = ground.topology(*edits)
+    text, changed = await asyncio.to_thread(
+        planning.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
+    )
+    beats = [one for one, _ in await ground.attempts(without=("leases",)) if one[2:] != _heartbeat(one)]
+    assert beats == []
+    found: Manifest = orjson.loads(text)
+    assert changed == bool(found["changes"])
+    return found
+
+
+def _heartbeat(write: Write) -> tuple[str, ...]:
+    """Give what the heartbeat of that node looks like, which the engine may write at any time."""
+    return ("nodes", "", write.name, "status")
+
+
+async def run_plan(ground: Ground, output: str, *edits: Edit) -> Done:
+    """Save the file and run `tensile plan` on it."""
+    path = ground.save(*edits)
+    return await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", output])
+
+
+def said(document: Manifest) -> set[Said]:
+    """Give the objects that a plan says will change."""
+    fields = ("cluster", "action", "kind", "namespace", "name")
+    return {Said(*(change[field] for field in fields)) for change in document["changes"]}
+
+
+def done_by(writes: list[Write]) -> set[Said]:
+    """Give the objects that were changed, in a plan's words: one that was made and then changed was made."""
+    found = {Said(one.cluster, VERBS[one.verb], KINDS[one.resource], one.namespace, one.name) for one in writes}
+    return {one for one in found if one.action != "update" or one._replace(action="create") not in found}
+
+
+async def in_force(ground: Ground, *edits: Edit) -> None:
+    """Put a topology in force and wait until the engine has come to rest with it."""
+    await ground.reload(*edits)
+    wanted = {lower.node.name for lower in ground.topology(*edits).lowers}
+    await ground.upper.until_all(
+        f"/api/v1/nodes?labelSelector=tensile-kube.io/owner={ground.owner.mark}",
+        lambda nodes: wanted <= set(nodes) and all(name in wanted or _is_leaving(nodes[name]) for name in nodes),
+    )
+    for node in wanted:
+        await ground.usable(node)
+    await ground.calm()
+
+
+def _is_leaving(node: Manifest) -> bool:
+    """Say whether a Node is one that is kept for its pods alone."""
+    return bool(node["spec"].get("unschedulable")) and node["metadata"]["name"].endswith("-a")
+
+
+async def test_after_convergence_there_is_nothing_to_do(ground: Ground) -> None:
+    """It exits with 0 and says so."""
+    done = await run_plan(ground, "text")
+    assert done.code == 0, done.out + done.err
+    assert "No changes" in done.out
+    document = await planned(ground)
+    assert (document["changes"], document["problems"]) == ([], [])
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+async def test_what_is_planned_is_what_is_done(ground: Ground, case: Case) -> None:
+    """It lists exactly what the engine then writes: cluster, verb, kind, namespace and name."""
+    await in_force(ground, *case.before)
+    document = await planned(ground, *case.after)
+    expected = said(document)
+    assert len(expected) == case.count, document["changes"]
+    await ground.note()
+    await in_force(ground, *case.after)
+    written = await ground.writes()
+    if case.by_status:
+        tried = await ground.attempts()
+        written += [one for one, code in tried if one.subresource == "status" and code == 200]
+    assert done_by(written) == expected
+    await in_force(ground)
+
+
+async def test_pods_that_wait_in_an_excluded_namespace(ground: Ground) -> None:
+    """Taking their namespace off the list is planned with all that it brings: namespace, ConfigMap and pods."""
+    name = second(ground)
+    await in_force(ground, excluding(ground))
+    await ground.make_namespace(UPPER, name)
+    settings = {"metadata": {"name": "settings"}, "data": {"key": "value"}}
+    await ground.upper.create(ground.path("configmaps", namespace=name), settings)
+    volumes = [{"name": "settings", "configMap": {"name": "settings"}}]
+    for number in range(2):
+        pod = ground.pod(f"held-{number}", {"volumes": volumes})
+        await ground.upper.create(ground.path("pods", namespace=name), pod)
+    await ground.calm()
+    document = await planned(ground)
+    creations = {(one["cluster"], one["kind"], one["name"]) for one in document["changes"] if one["action"] == "create"}
+    expected = {("Namespace", name), ("ConfigMap", "settings"), ("Pod", "held-0"), ("Pod", "held-1")}
+    assert creations == {(A, *one) for one in expected}
+    await ground.note()
+    await ground.reload()
+    for number in range(2):
+        await ground.upper.until(ground.path("pods", f"held-{number}", namespace=name), is_ready)
+    await ground.calm()
+    assert done_by(await ground.writes()) == said(document)
+    await cleared(ground, name)
+
+
+async def cleared(ground: Ground, name: str) -> None:
+    """Remove the second namespace's pods, and it."""
+    for number in range(2):
+        await ground.upper.delete(ground.path("pods", f"held-{number}", namespace=name))
+        await ground.upper.gone(ground.path("pods", f"held-{number}", namespace=name))
+    await ground.upper.delete(f"/api/v1/namespaces/{name}")
+
+
+async def test_a_secrets_content_is_in_no_plan(ground: Ground) -> None:
+    """A pod that needs a Secret is planned with it, and no output shows its content."""
+    await ground.stop()
+    content = "c2VjcmV0LWluLWEtcGxhbg=="
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": content}})
+    await ground.bind("needing", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+    for output in ("text", "json", "markdown"):
+        done = await run_plan(ground, output)
+        assert done.code == 2, done.err
+        assert "key" in done.out
+        assert content not in done.out + done.err
+        assert "secret-in-a-plan" not in done.out + done.err
+    await ground.note()
+    await ground.start()
+    await ground.upper.until(ground.pod_path("needing"), is_ready)
+    await ground.calm()
+    found: set[Any] = {(one.cluster, one.action, one.kind, one.name) for one in done_by(await ground.writes())}
+    assert found == {
+        (A, "create", "Secret", "key"),
+        (A, "create", "Pod", "needing"),
+        (UPPER, "update", "Pod", "needing"),
+    }

@@ -1,0 +1,234 @@
+"""The topology file edited while the engine runs: what changed is in force at once, what did not runs on untouched."""
+
+import asyncio
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+import pytest_asyncio
+from enginekit import UPPER, A, B, edit_lower, spare_ports, with_fields, without_lower
+from programkit import Program, served
+from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
+
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+IN_FORCE = 2.0
+STAMP = "2026-01-01T00:00:00Z stdout F "
+PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
+MORE = {"key": "e2e", "value": "reload", "effect": "NoSchedule"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
+    """The program, with one pod that runs in the first lower."""
+    async with served(sandbox, tmp_path_factory.mktemp("program")) as made:
+        await made.bind("web")
+        await made.upper.until(made.pod_path("web"), is_ready)
+        yield made
+
+
+class Stream(NamedTuple):
+    """A `kubectl logs -f` that runs, and the file that it shows."""
+
+    program: Program
+    process: Process
+
+    async def carries(self, line: str) -> None:
+        """Write a line to the container's log; it has to come out of the stream that was open all the time."""
+        with (self.program.sites[A].logs / self.program.namespace / "web" / "main.log").open("a") as log:
+            log.write(f"{STAMP}{line}\n")
+        assert self.process.stdout
+        async with asyncio.timeout(10):
+            assert await self.process.stdout.readline() == f"{line}\n".encode()
+        assert self.process.returncode is None
+
+
+@asynccontextmanager
+async def streaming(program: Program) -> AsyncIterator[Stream]:
+    """Follow the pod's log by way of the upper cluster; the stream has to be there until the end."""
+    log = program.sites[A].logs / program.namespace / "web" / "main.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+    command = program.sandbox.kubectl_command("-n", program.namespace, "logs", "-f", "web")
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    try:
+        stream = Stream(program, process)
+        await stream.carries("first")
+        yield stream
+        await stream.carries("last")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def node(program: Program, lower: str) -> Manifest:
+    """Give a lower's virtual node."""
+    return await program.upper.read(f"/api/v1/nodes/{program.nodes[lower]}")
+
+
+async def test_an_edit_is_in_force_while_a_stream_of_another_lower_runs_on(program: Program) -> None:
+    """A label and a taint are on the node within two seconds, and the log stream on the other lower is the same one."""
+    path = f"/api/v1/nodes/{program.nodes[B]}"
+    async with streaming(program) as stream:
+        await program.reload(edit_lower(B, node={"labels": {"tier": "gold"}, "taints": [PROVIDER, MORE]}))
+        found = await program.upper.until(
+            path, lambda one: one["metadata"]["labels"].get("tier") == "gold", limit=IN_FORCE
+        )
+        assert MORE in found["spec"]["taints"]
+        await stream.carries("after the edit")
+        await program.reload()
+        found = await program.upper.until(path, lambda one: "tier" not in one["metadata"]["labels"], limit=IN_FORCE)
+        assert MORE not in found["spec"]["taints"]
+
+
+async def test_an_edit_of_the_very_lower_leaves_its_streams_alone(program: Program) -> None:
+    """Labels and capacity of the lower that the stream comes from change, and the stream runs on."""
+    path = f"/api/v1/nodes/{program.nodes[A]}"
+    reserve = {"basis": "allocatable", "reserve": {"cpu": "95"}}
+    before = (await program.upper.read(path))["status"]["allocatable"]
+    async with streaming(program) as stream:
+        await program.reload(edit_lower(A, node={"annotations": {"note": "edited"}}, capacity=reserve))
+        found = await program.upper.until(
+            path, lambda one: one["status"]["allocatable"]["cpu"] != before["cpu"], limit=IN_FORCE
+        )
+        assert int(before["cpu"]) - int(found["status"]["allocatable"]["cpu"]) == 95
+        assert found["metadata"]["annotations"]["note"] == "edited"
+        await stream.carries("after the edit")
+        await program.reload()
+        await program.upper.until(path, lambda one: one["status"]["allocatable"] == before, limit=IN_FORCE)
+
+
+async def test_ignored_labels_are_reloaded_with_their_pods(program: Program) -> None:
+    """A label that is to be ignored from now on goes from the pods below, and comes back with the next edit."""
+    site, path = program.sites[A], program.pod_path("web")
+    await program.upper.patch(path, {"metadata": {"labels": {"team": "blue"}}})
+    await site.until(path, lambda one: one["metadata"]["labels"].get("team") == "blue")
+    await program.reload(with_fields(ignoreLabels=["team"]))
+    found = await site.until(path, lambda one: "team" not in one["metadata"]["labels"], limit=IN_FORCE)
+    assert '"team":"blue"' in found["metadata"]["annotations"]["tripped-labels"]
+    await program.reload()
+    await site.until(path, lambda one: one["metadata"]["labels"].get("team") == "blue", limit=IN_FORCE)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("lowers: [", "topology.yaml:"),
+        ('{"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "x", "lowerz": []}', "lowerz"),
+        ("", "topology.yaml"),
+    ],
+    ids=["syntax", "unknown-key", "empty"],
+)
+async def test_a_bad_file_changes_nothing(program: Program, content: str, said: str) -> None:
+    """It is refused in the log by file and key; no cluster is written to, and streams run on."""
+    async with streaming(program) as stream:
+        await program.note()
+        since = program.log.stat().st_size
+        (program.directory / "topology.yaml").write_text(content)
+        await program.logged("the last good one stays in force", since)
+        assert said in program.log.read_text()[since:]
+        await stream.carries("after the bad file")
+        tried = [one for one, _ in await program.attempts(without=("leases", "tokenreviews", "subjectaccessreviews"))]
+        assert [one for one in tried if one.subresource != "status"] == []
+        since = program.log.stat().st_size
+        await program.reload(edit_lower(B, node={"annotations": {"note": said}}))
+        path = f"/api/v1/nodes/{program.nodes[B]}"
+        await program.upper.until(path, lambda one: one["metadata"]["annotations"].get("note") == said, limit=IN_FORCE)
+    await program.reload()
+    await program.upper.until(path, lambda one: "note" not in one["metadata"]["annotations"])
+
+
+async def test_a_lower_with_pods_leaves_and_comes_back(program: Program) -> None:
+    """Removed, its node is cordoned and says so, and its pods and streams run on; put back, it takes pods again."""
+    path = f"/api/v1/nodes/{program.nodes[A]}"
+    below = await program.sites[A].read(program.pod_path("web"))
+    async with streaming(program) as stream:
+        await program.reload(without_lower(A))
+        found = await program.upper.until(
+            path, lambda one: condition_of(one, "InTopology").get("status") == "False", limit=IN_FORCE
+        )
+        found = await program.upper.until(path, lambda one: one["spec"].get("unschedulable"), limit=IN_FORCE)
+        assert "maintenance: drain" in condition_of(found, "InTopology")["message"]
+        assert is_true(found, "Ready")
+        await program.bind("late")
+        late = await program.upper.until(
+            program.pod_path("late"), lambda one: phase_of(one) and one["status"].get("reason")
+        )
+        assert late["status"]["reason"] == "NotInTopology"
+        assert (await program.kubectl("exec", "web", "--", "echo", "here")).out == "here\n"
+        await stream.carries("while it is gone")
+        await program.reload()
+        found = await program.upper.until(path, lambda one: is_true(one, "InTopology"), limit=IN_FORCE)
+        await program.upper.until(path, lambda one: not one["spec"].get("unschedulable"), limit=IN_FORCE)
+        await program.upper.until(program.pod_path("late"), is_ready)
+    after = await program.sites[A].read(program.pod_path("web"))
+    assert after["metadata"]["uid"] == below["metadata"]["uid"]
+    await program.upper.delete(program.pod_path("late"))
+    await program.upper.gone(program.pod_path("late"))
+
+
+async def test_a_cordon_of_a_persons_outlasts_the_lowers_return(program: Program) -> None:
+    """`kubectl cordon` holds while the lower is removed and put back: only who set it takes it away."""
+    path = f"/api/v1/nodes/{program.nodes[A]}"
+    await program.kubectl("cordon", program.nodes[A])
+    await program.reload(without_lower(A))
+    await program.upper.until(path, lambda one: condition_of(one, "InTopology").get("status") == "False")
+    await program.reload()
+    found = await program.upper.until(path, lambda one: is_true(one, "InTopology"))
+    assert found["spec"]["unschedulable"] is True
+    await program.kubectl("uncordon", program.nodes[A])
+    found = await program.upper.until(path, lambda one: not one["spec"].get("unschedulable"))
+    assert is_true(found, "Ready")
+
+
+async def test_an_empty_lower_leaves_and_another_joins(program: Program) -> None:
+    """Without pods its node goes at once; put back, it is there again and runs pods, while streams run on."""
+    path = f"/api/v1/nodes/{program.nodes[B]}"
+    before = await node(program, B)
+    async with streaming(program) as stream:
+        await program.reload(without_lower(B))
+        await program.upper.gone(path, limit=IN_FORCE)
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{program.nodes[B]}"
+        await program.upper.gone(lease)
+        await program.reload()
+        found = await program.usable(program.nodes[B])
+        assert found["metadata"]["uid"] != before["metadata"]["uid"]
+        await program.bind("joined", lower=B)
+        await program.upper.until(program.pod_path("joined"), is_ready)
+        assert (await program.kubectl("exec", "joined", "--", "echo", "there")).out == "there\n"
+        await stream.carries("after all that")
+    await program.upper.delete(program.pod_path("joined"))
+    await program.upper.gone(program.pod_path("joined"))
+    assert UPPER in program.sites
+
+
+async def test_the_kubelets_port_moves(program: Program) -> None:
+    """The node says the new port, at which logs and exec are served from then on."""
+    (port,) = spare_ports(1)
+    path = f"/api/v1/nodes/{program.nodes[A]}"
+    await program.reload(edit_lower(A, node={"kubeletPort": port}))
+    await program.upper.until(
+        path, lambda one: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == port, limit=IN_FORCE
+    )
+    done = await program.kubectl("exec", "web", "--", "echo", "moved")
+    assert done == (0, "moved\n", "")
+    await program.reload()
+    await program.upper.until(path, lambda one: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] != port)
+    assert (await program.kubectl("exec", "web", "--", "echo", "back")).out == "back\n"
+
+
+async def test_a_name_that_cannot_change_while_running_is_said(program: Program) -> None:
+    """The topology's name stays what it was, and the log says that a restart is needed."""
+    since = program.log.stat().st_size
+    await program.reload(with_fields(name="another"), edit_lower(B, node={"annotations": {"note": "named"}}))
+    await program.logged("restart needed", since)
+    path = f"/api/v1/nodes/{program.nodes[B]}"
+    found = await program.upper.until(path, lambda one: one["metadata"]["annotations"].get("note") == "named")
+    assert found["metadata"]["labels"]["tensile-kube.io/owner"] == program.owner.mark
+    await program.reload()
+    await program.upper.until(path, lambda one: "note" not in one["metadata"]["annotations"])

@@ -1,0 +1,234 @@
+"""Workloads that end, that land on every node, or whose pods somebody takes away: above they fare as on a real node."""
+
+import pytest
+from enginekit import LOWERS, UPPER, A, Ground, with_fields
+from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
+
+from tensile.names import MIRRORED, VIRTUAL_POD
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+APPS, BATCH = "apis/apps/v1", "apis/batch/v1"
+OUTCOME = "sandbox.tensile-kube.io/outcome"
+
+
+async def make_job(ground: Ground, name: str, outcome: str = "", **spec: Manifest | int | str) -> str:
+    """Create a Job of one pod that ends as `outcome` says ("" for never), and give its path."""
+    template = ground.template(
+        {"job": name}, {"restartPolicy": "Never"}, annotations={OUTCOME: outcome} if outcome else {}
+    )
+    body = {"backoffLimit": 0, "template": template, **spec}
+    await ground.upper.create(ground.path("jobs", api=BATCH), {"metadata": {"name": name}, "spec": body})
+    return ground.path("jobs", name, api=BATCH)
+
+
+async def pods_of(ground: Ground, label: str, count: int, cluster: str = UPPER) -> dict[str, Manifest]:
+    """Wait until so many pods carry a label ("job=web"), all of them ready, and give them."""
+    collection = f"{ground.path('pods')}?labelSelector={label.replace('=', '%3D')}"
+    return await ground.sites[cluster].until_all(
+        collection, lambda pods: len(pods) == count and all(map(is_ready, pods.values()))
+    )
+
+
+async def nowhere(ground: Ground, label: str) -> None:
+    """Wait until no pod carries a label, in any cluster."""
+    for cluster in (UPPER, *LOWERS):
+        await pods_of(ground, label, 0, cluster)
+
+
+async def drop(ground: Ground, path: str) -> None:
+    """Delete a workload with its pods."""
+    await ground.upper.delete(f"{path}?propagationPolicy=Background")
+
+
+async def test_a_job_that_completes(ground: Ground) -> None:
+    """It is complete above, its pod Succeeded with the exit code, and clearing it away clears the lower."""
+    job = await make_job(ground, "fine", "succeed")
+    done = await ground.upper.until(job, lambda one: is_true(one, "Complete"))
+    assert done["status"]["succeeded"] == 1
+    (pod,) = (await ground.upper.read(f"{ground.path('pods')}?labelSelector=job%3Dfine"))["items"]
+    assert phase_of(pod) == "Succeeded"
+    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
+    assert "podIP" not in pod["status"]
+    await drop(ground, job)
+    await nowhere(ground, "job=fine")
+
+
+async def test_a_job_that_fails(ground: Ground) -> None:
+    """Its pod is Failed with the container's exit code, and the Job fails by its own backoffLimit."""
+    job = await make_job(ground, "broken", "fail")
+    done = await ground.upper.until(job, lambda one: is_true(one, "Failed"))
+    assert done["status"]["failed"] == 1
+    (pod,) = (await ground.upper.read(f"{ground.path('pods')}?labelSelector=job%3Dbroken"))["items"]
+    assert phase_of(pod) == "Failed"
+    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+    await drop(ground, job)
+    await nowhere(ground, "job=broken")
+
+
+async def test_a_job_deleted_while_it_runs(ground: Ground) -> None:
+    """Nothing of it is left in any cluster, its tracking finalizer included."""
+    job = await make_job(ground, "cancelled")
+    await pods_of(ground, "job=cancelled", 1)
+    await drop(ground, job)
+    await ground.upper.gone(job)
+    await nowhere(ground, "job=cancelled")
+
+
+async def test_a_job_that_waits_for_its_pods_to_end_goes_on(ground: Ground) -> None:
+    """With podReplacementPolicy Failed, a deleted pod ends in a terminal phase, so that the Job counts and goes on."""
+    job = await make_job(ground, "patient", podReplacementPolicy="Failed", backoffLimit=3)
+    (name,) = await pods_of(ground, "job=patient", 1)
+    await ground.upper.delete(ground.pod_path(name))
+    await ground.upper.gone(ground.pod_path(name))
+    await ground.upper.until(job, lambda one: one["status"].get("failed") == 1 and not one["status"].get("terminating"))
+    await drop(ground, job)
+    await nowhere(ground, "job=patient")
+
+
+async def test_a_daemon_set_is_not_mirrored_unless_it_asks(ground: Ground) -> None:
+    """Its pods stay Pending with a reason and an event, run nowhere below, and go when they are deleted."""
+    path = ground.path("daemonsets", api=APPS)
+    template = ground.template({"daemon": "plain"})
+    selector = {"matchLabels": {"daemon": "plain"}}
+    await ground.upper.create(
+        path, {"metadata": {"name": "plain"}, "spec": {"selector": selector, "template": template}}
+    )
+    collection = f"{ground.path('pods')}?labelSelector=daemon%3Dplain"
+    pods = await ground.upper.until_all(
+        collection,
+        lambda found: len(found) == len(LOWERS) and all(condition_of(pod, MIRRORED) for pod in found.values()),
+    )
+    for pod in pods.values():
+        assert phase_of(pod) == "Pending"
+        assert condition_of(pod, MIRRORED)["reason"] == pod["status"]["reason"] == "DaemonSet"
+        assert VIRTUAL_POD in await ground.told(pod, "DaemonSet")
+    for lower in LOWERS:
+        await pods_of(ground, "daemon=plain", 0, lower)
+    await drop(ground, f"{path}/plain")
+    await ground.upper.until_all(collection, lambda found: not found)
+
+
+async def test_a_daemon_set_that_asks_runs_once_in_every_lower(ground: Ground) -> None:
+    """With the label there is one pod on each virtual node, and one in each lower."""
+    path = ground.path("daemonsets", api=APPS)
+    template = ground.template({"daemon": "asking", VIRTUAL_POD: "true"})
+    selector = {"matchLabels": {"daemon": "asking"}}
+    await ground.upper.create(
+        path, {"metadata": {"name": "asking"}, "spec": {"selector": selector, "template": template}}
+    )
+    pods = await pods_of(ground, "daemon=asking", len(LOWERS))
+    assert {pod["spec"]["nodeName"] for pod in pods.values()} == set(ground.nodes.values())
+    for lower in LOWERS:
+        await pods_of(ground, "daemon=asking", 1, lower)
+    await drop(ground, f"{path}/asking")
+    await nowhere(ground, "daemon=asking")
+
+
+async def test_a_stateful_set_has_one_pod_of_a_name(ground: Ground) -> None:
+    """A pod that is replaced under its name comes below with another UID, after the old one has gone."""
+    path = ground.path("statefulsets", api=APPS)
+    template = ground.template({"app": "db"})
+    spec = {"replicas": 1, "serviceName": "db", "selector": {"matchLabels": {"app": "db"}}, "template": template}
+    await ground.upper.create(path, {"metadata": {"name": "db"}, "spec": spec})
+    first = (await pods_of(ground, "app=db", 1))["db-0"]
+    await ground.upper.delete(ground.pod_path("db-0"))
+    pod = await ground.upper.until(
+        ground.pod_path("db-0"),
+        lambda one: one and one["metadata"]["uid"] != first["metadata"]["uid"] and is_ready(one),
+    )
+    found = [await ground.sites[lower].read(ground.pod_path("db-0")) for lower in LOWERS]
+    (below,) = (one for one in found if one)
+    assert below["metadata"]["annotations"]["tensile-kube.io/upper-uid"] == pod["metadata"]["uid"]
+    await drop(ground, f"{path}/db")
+    await nowhere(ground, "app=db")
+
+
+async def test_pods_of_an_excluded_namespace_stay_above(ground: Ground) -> None:
+    """They are Pending and say why, and go when they are deleted; taken off the list, they run."""
+    name = f"{ground.namespace}-excluded"
+    path = ground.path("pods", "kept", namespace=name)
+    await ground.make_namespace(UPPER, name)
+    await ground.reload(with_fields(excludeNamespaces=["kube-system", name]))
+    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("kept"))
+    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("dropped"))
+    pod = await ground.upper.until(path, lambda one: condition_of(one, MIRRORED))
+    assert condition_of(pod, MIRRORED)["reason"] == "NamespaceExcluded"
+    assert await ground.sites[A].read(f"/api/v1/namespaces/{name}") == {}
+    await ground.upper.delete(ground.path("pods", "dropped", namespace=name))
+    await ground.upper.gone(ground.path("pods", "dropped", namespace=name))
+    await ground.reload()
+    await ground.upper.until(path, is_ready)
+    await ground.upper.delete(path)
+    await ground.upper.gone(path)
+    await ground.upper.delete(f"/api/v1/namespaces/{name}")
+
+
+async def test_a_pod_deleted_by_force(ground: Ground) -> None:
+    """`kubectl delete --force` takes the object above at once, and the lower pod follows."""
+    await ground.bind("forced")
+    await ground.upper.until(ground.pod_path("forced"), is_ready)
+    done = await ground.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
+    assert done.code == 0, done.err
+    await ground.sites[A].gone(ground.pod_path("forced"))
+
+
+async def test_a_pod_made_anew_after_a_forced_deletion(ground: Ground) -> None:
+    """The new pod of that name waits until the old one's lower pod is gone, however long that takes."""
+    site, path = ground.sites[A], ground.pod_path("again")
+    await ground.bind("again")
+    await ground.upper.until(path, is_ready)
+    old = await site.patch(path, {"metadata": {"finalizers": ["e2e.example.com/hold"]}})
+    await ground.upper.delete(path, 0)
+    new = await ground.bind("again")
+    held = await site.until(path, lambda one: "deletionTimestamp" in one["metadata"])
+    await ground.engine.loop.quiet()
+    assert held["metadata"]["uid"] == old["metadata"]["uid"]
+    assert phase_of(await ground.upper.read(path)) == "Pending"
+    await site.patch(path, {"metadata": {"finalizers": None}})
+    await ground.upper.until(path, is_ready)
+    below = await site.read(path)
+    assert below["metadata"]["annotations"]["tensile-kube.io/upper-uid"] == new["metadata"]["uid"]
+    await ground.upper.delete(path)
+    await ground.upper.gone(path)
+
+
+async def test_a_lower_pod_that_somebody_deletes(ground: Ground) -> None:
+    """While it ends its pod is not ready and marked as disrupted, then Failed; a Deployment replaces it."""
+    site = ground.sites[A]
+    template = ground.template({"app": "lost"}, {"nodeSelector": {"e2e": ground.mark, "clusterID": A}})
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "lost"}}, "template": template}
+    path = ground.path("deployments", api=APPS)
+    await ground.upper.create(path, {"metadata": {"name": "lost"}, "spec": spec})
+    (name,) = await pods_of(ground, "app=lost", 1)
+    await site.patch(ground.pod_path(name), {"metadata": {"finalizers": ["e2e.example.com/hold"]}})
+    await site.delete(ground.pod_path(name))
+    pod = await ground.upper.until(ground.pod_path(name), lambda one: is_true(one, "DisruptionTarget"))
+    assert phase_of(pod) == "Running"
+    assert condition_of(pod, "Ready")["status"] == "False"
+    assert condition_of(pod, "DisruptionTarget")["reason"] == "LowerPodDeleted"
+    await site.patch(ground.pod_path(name), {"metadata": {"finalizers": None}})
+    pod = await ground.upper.until(ground.pod_path(name), lambda one: phase_of(one) == "Failed")
+    assert pod["status"]["reason"] == "LowerPodLost"
+    collection = f"{ground.path('pods')}?labelSelector=app%3Dlost"
+    await ground.upper.until_all(collection, lambda pods: any(map(is_ready, pods.values())))
+    await drop(ground, f"{path}/lost")
+    await nowhere(ground, "app=lost")
+
+
+async def test_a_copy_of_a_lower_pod_is_its_makers(ground: Ground) -> None:
+    """A lower pod's manifest created again under another name carries our marks and is not ours: it stays."""
+    site = ground.sites[A]
+    await ground.bind("original")
+    await ground.upper.until(ground.pod_path("original"), is_ready)
+    below = await site.read(ground.pod_path("original"))
+    kept = {field: below["metadata"][field] for field in ("labels", "annotations")}
+    body = {"metadata": {"name": "copied", **kept}, "spec": below["spec"]}
+    await site.create(ground.path("pods"), body)
+    copy = await site.until(ground.pod_path("copied"), is_ready)
+    await ground.upper.delete(ground.pod_path("original"))
+    await ground.upper.gone(ground.pod_path("original"))
+    await ground.calm()
+    assert (await site.read(ground.pod_path("copied")))["metadata"] == copy["metadata"]
+    await site.delete(ground.pod_path("copied"))
+    await site.gone(ground.pod_path("copied"))

@@ -1,0 +1,27 @@
+"""Clusters that these tests may break, and the way to the benches whose code they share."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.state import Options
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+
+@pytest.fixture(scope="session")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """An upper cluster and two lowers of one node each, whose components a test may kill."""
+    with Sandbox.start(tmp_path_factory.mktemp("fragile") / "s", Options(nodes=1)) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """The same, where the upper gives up a silent node within seconds."""
+    options = Options(nodes=1, compressed_eviction=True)
+    with Sandbox.start(tmp_path_factory.mktemp("hasty") / "s", options) as sandbox:
+        yield sandbox

@@ -1,0 +1,51 @@
+"""Faults on real clusters, in short: `make faults` runs the same scenarios at length."""
+
+from random import Random
+
+import pytest
+
+from bench.crash import crash
+from bench.outage import Outage, lower_outage, upper_outage
+from bench.pause import WAYS, pause
+from bench.storm import draw
+from bench.trial import Trial
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.layout import UPPER
+
+pytestmark = pytest.mark.real
+
+SEED = 20261121
+QUIET = 6.0
+
+
+async def test_an_engine_that_is_killed_again_and_again_loses_and_doubles_nothing(fragile: Sandbox) -> None:
+    """Every pod runs once, the deleted ones are gone, and then it is quiet."""
+    async with Trial(fragile) as trial:
+        result = await crash(trial, draw(SEED, 30, 3, "short"), QUIET)
+    assert result["broken"] == []
+    assert sum(result["writes_before_kill"]) > 0
+
+
+async def test_a_lower_that_goes_away_under_load_costs_no_pod(fragile: Sandbox) -> None:
+    """Statuses are right soon after it is back, and the other lower's pods got Ready meanwhile."""
+    chance = Random(SEED)
+    async with Trial(fragile) as trial:
+        await trial.start_engine_and_nodes()
+        result = await lower_outage(trial, "lower-away", 20, Outage("lower-a", chance.uniform(0.1, 0.6), 2.0))
+    assert result["broken"] == []
+
+
+async def test_an_upper_that_goes_away_under_load_costs_no_pod(fragile: Sandbox) -> None:
+    """None fails, none runs twice, and statuses are right soon after it is back."""
+    chance = Random(SEED)
+    async with Trial(fragile) as trial:
+        await trial.start_engine_and_nodes()
+        result = await upper_outage(trial, "upper-away", 20, Outage(UPPER, chance.uniform(0.1, 0.6), 2.0))
+    assert result["broken"] == []
+
+
+async def test_an_engine_that_stays_away_for_longer_than_nodes_may_costs_no_pod(hasty: Sandbox) -> None:
+    """The pods are the same afterwards, on both sides, and Ready again."""
+    async with Trial(hasty) as trial:
+        result = await pause(trial, *WAYS[0], pods=10)
+    assert result["broken"] == []

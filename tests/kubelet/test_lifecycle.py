@@ -1,0 +1,406 @@
+"""The rule for pods: which of its decisions a pod gets, by what is known above, below, and of the clusters."""
+
+from typing import Any
+
+import pytest
+from worldkit import (
+    OWNER_HERE,
+    STRANGER,
+    A,
+    B,
+    changed,
+    decided,
+    drop,
+    home,
+    lose,
+    marked,
+    names,
+    put,
+    raised,
+    reload,
+    twin,
+    upper_pod,
+    world,
+)
+
+from tensile.cache import Delta
+from tensile.kubelet.lifecycle import PodRule, key_of
+from tensile.names import OWNER
+from tensile.objects import POD, UPPER, Manifest, Ref, metadata
+from tensile.reconcile import dependencies, namespaces
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Present
+from tensile.world import Key, World
+
+RULE = PodRule()
+KEY = key_of(A, "default", "web")
+ABOVE = Ref(UPPER, POD, "default", "web")
+BELOW = Ref(A, POD, "default", "web")
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main"}]}
+DELETED = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
+GONE_ALONE = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]}
+
+
+def bound(*lowers: str, more: str = "", **pod: Any) -> World:
+    """Make a world where a pod is bound to the node of lower-a, and could be made there."""
+    here = world(*lowers, more=more)
+    home(here)
+    raised(here)
+    put(here.lowers[A].upper_pods, upper_pod(**pod))
+    return here
+
+
+def mirrored(here: World, status: Manifest | None = None, **meta: Any) -> World:
+    """Put the pod's lower pod there, as the engine makes it."""
+    upper = here.lowers[A].upper_pods.get("default", "web")
+    assert upper is not None
+    put(here.lowers[A].pods, twin(upper.manifest(), status, **meta))
+    return here
+
+
+def verbs(here: World, key: Key = KEY) -> list[str]:
+    """Say what the rule would have done: "create lower-a", "patch upper status"."""
+    _, plan = decided(RULE, key, here)
+    return [f"{step.verb} {step.ref.cluster or 'upper'} {step.subresource}".rstrip() for step in plan.steps]
+
+
+def reason(here: World, key: Key = KEY) -> str:
+    """Give the reason of the problem that the rule has with a pod, "" for none."""
+    problem = decided(RULE, key, here)[1].problem
+    return problem.reason if problem else ""
+
+
+# A pod that lives.
+
+
+def test_a_bound_pod_is_made_below() -> None:
+    """It carries our marks and its own UID, and the upper pod gets to tolerate an engine that is down."""
+    here = bound()
+    _, plan = decided(RULE, KEY, here)
+    assert [(step.verb, step.ref) for step in plan.steps] == [("create", BELOW), ("patch", ABOVE)]
+    made = plan.steps[0].body
+    assert made is not None
+    assert metadata(made)["labels"][OWNER] == OWNER_HERE.mark
+    assert metadata(made)["annotations"]["tensile-kube.io/upper-uid"] == "Pod-web"
+    assert metadata(made)["ownerReferences"][0]["uid"] == "below-default"
+
+
+def test_a_pod_waits_for_its_namespace_and_for_all_that_it_needs() -> None:
+    """It is looked at again with each of them."""
+    here = world()
+    raised(here)
+    volumes = [{"name": "c", "configMap": {"name": "settings"}}]
+    put(here.lowers[A].upper_pods, upper_pod(spec={"volumes": volumes}))
+    decision, plan = decided(RULE, KEY, here)
+    assert plan.steps == ()
+    wanted = {namespaces.key_of(A, "default"), dependencies.key_of(A, "default", "ConfigMap", "settings")}
+    assert set(decision.waits) == wanted
+
+
+def test_a_mirrored_pod_is_kept() -> None:
+    """Its status comes up; then nothing is left but tolerations, and then nothing at all."""
+    here = mirrored(bound(), RUNNING)
+    assert verbs(here) == ["patch upper status"]
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        upper_pod(uid="theirs"),
+        upper_pod(uid="theirs", labels={OWNER: OWNER_HERE.mark}),
+        marked(upper_pod(uid="theirs"), "Pod-web", STRANGER),
+        marked(upper_pod(uid="theirs"), ""),
+    ],
+    ids=["unmarked", "label alone", "another owner's", "no UID"],
+)
+def test_a_name_that_is_taken_is_reported_and_left_alone(below: Manifest) -> None:
+    """Only the upper pod is written to."""
+    here = bound()
+    ours = metadata(below).get("labels", {}).get(OWNER) == OWNER_HERE.mark
+    put(here.lowers[A].pods if ours else here.lowers[A].foreign_pods, below)
+    assert reason(here) == "NameConflict"
+    assert verbs(here) == ["patch upper status", "create upper"]
+
+
+def test_a_pod_that_ended_above_needs_nothing() -> None:
+    """Neither with its lower pod nor without."""
+    here = bound(status={"phase": "Succeeded"})
+    assert verbs(here) == []
+    assert verbs(mirrored(here, RUNNING)) == []
+
+
+def test_a_pod_that_ran_is_never_made_again() -> None:
+    """What becomes of it is for the rule about what is missing."""
+    assert verbs(bound(status=RUNNING)) == []
+
+
+def test_a_pod_that_was_seen_to_run_below_only_is_never_made_again() -> None:
+    """It went before its status came up; the lower pod of another pod of that name says nothing."""
+    here = mirrored(bound(), RUNNING)
+    drop(here.lowers[A].pods, "web")
+    assert verbs(here) == []
+    here = bound(uid="second")
+    put(here.lowers[A].pods, twin(upper_pod(uid="first"), RUNNING))
+    drop(here.lowers[A].pods, "web")
+    assert "create lower-a" in verbs(here)
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Failed"])
+def test_the_lower_pod_of_an_older_pod_goes_first(phase: str) -> None:
+    """By its own UID; while it is ending, there is nothing to do but wait."""
+    here = bound(status={"phase": phase}, uid="second")
+    old = put(here.lowers[A].pods, twin(upper_pod(uid="first")))
+    decision, _ = decided(RULE, KEY, here)
+    (wanted,) = decision.wanted
+    assert isinstance(wanted, Absent)
+    assert (wanted.ref, wanted.uid, wanted.asked) == (BELOW, old.uid, True)
+    changed(here.lowers[A].pods, "web", lambda pod: pod["metadata"].update(DELETED))
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_an_older_twin_is_not_believed_in_while_lists_are_incomplete() -> None:
+    """What a distrusted cache says may have been somebody else's cluster."""
+    here = bound(uid="second")
+    put(here.lowers[A].pods, twin(upper_pod(uid="first")))
+    here.lowers[A].pods.distrust()
+    assert verbs(here) == []
+
+
+# Pods that get none.
+
+
+def test_pods_of_excluded_namespaces_are_told_so() -> None:
+    """Nothing is made for them."""
+    here = bound(more="excludeNamespaces: [default]\n")
+    assert reason(here) == "NamespaceExcluded"
+    assert verbs(here) == ["patch upper status", "create upper"]
+
+
+def test_a_lower_that_left_takes_no_new_pods_and_keeps_its_old_ones() -> None:
+    """What runs there goes on being reflected."""
+    here = bound()
+    reload(here, "name: lower-b")
+    assert reason(here) == "NotInTopology"
+    assert verbs(mirrored(here, RUNNING)) == ["patch upper status"]
+
+
+def test_nothing_is_decided_about_a_lower_that_nobody_is_connected_to() -> None:
+    """Statuses freeze, deleted pods stay."""
+    here = bound(**DELETED)
+    here.lowers[A].connected = False
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_nothing_is_decided_while_the_upper_pods_are_not_all_known() -> None:
+    """Absence above would be taken for deletion."""
+    here = bound()
+    here.lowers[A].upper_pods.distrust()
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_pods_on_a_node_that_is_not_ours_are_not_touched() -> None:
+    """They belong to a real machine; the rule waits for the Node to become ours."""
+    here = bound(**DELETED)
+    drop(here.upper.nodes, A, "")
+    decision, plan = decided(RULE, KEY, here)
+    assert (plan.steps, decision.waits) == ((), (Key("node", A, "", A),))
+
+
+# A lower that does not answer.
+
+
+def test_after_forty_seconds_of_silence_pods_are_not_ready() -> None:
+    """Those that were never made say why; before that, nothing changes."""
+    ready = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-03-01T11:00:00Z"}]
+    here = mirrored(bound(status=RUNNING | {"conditions": ready}), RUNNING | {"conditions": ready})
+    here.lowers[A].silent = 41.0
+    decision, plan = decided(RULE, KEY, here)
+    assert [step.subresource for step in plan.steps] == ["status"]
+    patch = plan.steps[0].patch
+    assert patch is not None
+    assert patch.body["status"]["conditions"][0]["reason"] == "LowerUnreachable"
+    assert decision.problem is None
+    new = bound()
+    new.lowers[A].silent = 41.0
+    assert reason(new) == "LowerUnreachable"
+
+
+def test_nothing_is_made_while_what_is_below_is_not_known() -> None:
+    """Not before the first list, and not after a doubtful one."""
+    here = bound()
+    here.lowers[A].pods.distrust()
+    assert verbs(here) == []
+
+
+# A pod of that name in another cluster.
+
+
+def elsewhere(silent: float, status: Manifest | None = None) -> World:
+    """Make a world where a new pod is bound to lower-a, and the old one's lower pod stands in lower-b."""
+    here = bound(uid="second")
+    put(here.lowers[B].pods, twin(upper_pod(uid="first"), status, node=B))
+    here.lowers[B].silent = silent
+    return here
+
+
+@pytest.mark.parametrize("silent", [0.0, 3.0, 41.0])
+def test_a_pod_waits_for_its_predecessor_in_another_cluster(silent: float) -> None:
+    """Whether that cluster answers or not: two of one name never run, as far as is known."""
+    here = elsewhere(silent)
+    decision, _ = decided(RULE, KEY, here)
+    assert decision.waits == (key_of(B, "default", "web"),)
+    assert not any(isinstance(wanted, Present) for wanted in decision.wanted)
+    assert reason(here) == ("PredecessorUnreachable" if silent > 40 else "")
+
+
+def test_a_predecessor_that_ended_or_is_not_ours_is_not_waited_for() -> None:
+    """It takes nothing that the new one needs."""
+    assert "create lower-a" in verbs(elsewhere(0.0, {"phase": "Succeeded"}))
+    here = bound()
+    put(here.lowers[B].pods, marked(upper_pod(uid="theirs"), "first", STRANGER))
+    assert "create lower-a" in verbs(here)
+
+
+# A pod that is deleted.
+
+
+def test_a_deleted_pod_ends_below_first() -> None:
+    """With the time that the upper one has left."""
+    here = mirrored(bound(**DELETED))
+    (wanted,) = decided(RULE, KEY, here)[0].wanted
+    assert wanted == Absent(BELOW, "below-Pod-web", "the upper pod was deleted", 30)
+
+
+def test_a_deletion_that_nobody_asked_for_is_not_carried_down_here() -> None:
+    """The guard has a say in it, so it is with the orphans; the status goes on being reflected."""
+    here = mirrored(bound(status=GONE_ALONE, **DELETED), RUNNING)
+    assert verbs(here) == ["patch upper status"]
+
+
+def test_a_deleted_pod_goes_once_its_lower_pod_is_gone() -> None:
+    """What was seen to go is gone."""
+    here = mirrored(bound(**DELETED))
+    drop(here.lowers[A].pods, "web")
+    (wanted,) = decided(RULE, KEY, here)[0].wanted
+    assert wanted == Absent(ABOVE, "Pod-web", "its lower pod is gone", 0)
+
+
+def test_what_a_list_lacks_is_read_before_the_upper_pod_goes() -> None:
+    """A name that is merely not here may have been missed."""
+    here = mirrored(bound(**DELETED))
+    lose(here.lowers[A].pods, "web")
+    (wanted,) = decided(RULE, KEY, here)[0].wanted
+    assert isinstance(wanted, Confirmed)
+    assert (wanted.ref, wanted.uid) == (BELOW, "Pod-web")
+
+
+def test_what_may_have_been_made_meanwhile_is_read_before_the_upper_pod_goes() -> None:
+    """The last to stand there is gone for certain; whether another stands there since is not."""
+    here = mirrored(bound(uid="second", **DELETED), uid="old")
+    drop(here.lowers[A].pods, "web")
+    here.lowers[A].pods.doubt("default", "web")
+    (wanted,) = decided(RULE, KEY, here)[0].wanted
+    assert isinstance(wanted, Confirmed)
+
+
+def test_a_pod_that_was_told_that_it_is_not_mirrored_goes_at_once() -> None:
+    """Its lower cluster need not be asked; nor need it answer."""
+    said = {"type": "tensile-kube.io/Mirrored", "status": "False", "reason": "NamespaceExcluded"}
+    here = bound(more="excludeNamespaces: [default]\n", status={"conditions": [said]}, **DELETED)
+    here.lowers[A].silent = 60.0
+    (wanted,) = decided(RULE, KEY, here)[0].wanted
+    assert isinstance(wanted, Absent)
+    assert wanted.ref == ABOVE
+
+
+def test_a_deleted_pod_does_not_wait_for_a_stranger_or_for_an_older_pod() -> None:
+    """A stranger is left alone; the older pod's lower pod ends too."""
+    here = bound(uid="second", **DELETED)
+    old = put(here.lowers[A].pods, twin(upper_pod(uid="first")))
+    assert [wanted.ref for wanted in decided(RULE, KEY, here)[0].wanted if isinstance(wanted, Absent)] == [BELOW, ABOVE]
+    drop(here.lowers[A].pods, "web")
+    put(here.lowers[A].pods, marked(upper_pod(uid=f"not-{old.uid}"), ""))
+    assert verbs(here) == ["delete upper"]
+
+
+# A pod that is gone above.
+
+
+def gone(status: Manifest | None = None, below: Manifest | None = None) -> World:
+    """Make a world where a mirrored pod was seen to go above."""
+    here = mirrored(bound(status=status), **(below or {}))
+    drop(here.lowers[A].upper_pods, "web")
+    return here
+
+
+def test_the_lower_pod_of_one_seen_deleted_ends() -> None:
+    """With its own grace: the time that was left above is not known any more."""
+    (wanted,) = decided(RULE, KEY, gone())[0].wanted
+    assert wanted == Absent(BELOW, "below-Pod-web", "the upper pod was deleted")
+
+
+def test_what_is_ending_already_is_left_to_end() -> None:
+    """A second deletion would say nothing new."""
+    assert decided(RULE, KEY, gone(below=DELETED))[0] == Decision()
+
+
+def test_what_kubernetes_itself_ended_is_not_ended_here() -> None:
+    """The guard has a say in it."""
+    assert decided(RULE, KEY, gone(status=GONE_ALONE))[0] == Decision()
+
+
+def test_what_a_list_lacks_above_is_not_ended_here() -> None:
+    """Nobody saw it go."""
+    here = mirrored(bound())
+    lose(here.lowers[A].upper_pods, "web")
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_what_a_write_found_missing_above_is_not_ended_here() -> None:
+    """The store may have been restored; when the watch tells of the deletion, it is."""
+    here = mirrored(bound())
+    here.lowers[A].upper_pods.confirm_absent("default", "web")
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_the_lower_pod_of_another_pod_than_the_one_that_went_is_not_ended_here() -> None:
+    """The names are the same, the UIDs are not."""
+    here = gone()
+    changed(here.lowers[A].pods, "web", lambda pod: pod["metadata"]["annotations"].update(_other_uid()))
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def _other_uid() -> dict[str, str]:
+    return {"tensile-kube.io/upper-uid": "another"}
+
+
+# What the rule hears of.
+
+
+def test_every_pod_of_either_side_has_a_key() -> None:
+    """One for both sides of a pod."""
+    here = mirrored(bound())
+    put(here.lowers[A].pods, twin(upper_pod("orphan")))
+    put(here.lowers[A].upper_pods, upper_pod("new"))
+    assert list(names(RULE.keys(here, A))) == ["default/new", "default/orphan", "default/web"]
+    assert list(RULE.keys(here, B)) == []
+
+
+def test_changes_on_either_side_concern_the_pods_key() -> None:
+    """By the upper namespace and name."""
+    here = mirrored(bound())
+    routes = {route.cache: route.keys for route in RULE.routes()}
+    upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
+    assert list(routes["upper_pods"](here, A, Delta(None, upper))) == [KEY]
+    assert list(routes["upper_pods"](here, A, Delta(upper, None))) == [KEY]
+    assert list(routes["pods"](here, A, Delta(lower, None))) == [KEY]
+
+
+def test_a_stranger_matters_where_it_takes_or_leaves_a_name() -> None:
+    """Its changes matter to nobody, and its coming only where a pod of that name is bound."""
+    here = bound()
+    keys = {route.cache: route.keys for route in RULE.routes()}["foreign_pods"]
+    web, other = (put(here.lowers[A].foreign_pods, upper_pod(name, uid="theirs")) for name in ("web", "other"))
+    assert list(keys(here, A, Delta(None, web))) == [KEY]
+    assert list(keys(here, A, Delta(web, None))) == [KEY]
+    assert list(keys(here, A, Delta(web, web))) == []
+    assert list(keys(here, A, Delta(None, other))) == []

@@ -1,0 +1,187 @@
+"""A living pod: when it is made, what is said while it is not, and what keeps the two sides in step."""
+
+from typing import Any
+
+import pytest
+from worldkit import A, home, lower_node, put, raised, twin, upper_pod, world
+
+from tensile.kubelet.lifecycle import key_of
+from tensile.kubelet.mirroring import arrive, keep, report
+from tensile.objects import POD, UPPER, Manifest, Ref, metadata
+from tensile.reconcile import dependencies, namespaces
+from tensile.reconcile.desired import Decision, Patched, Present, Told
+from tensile.reconcile.references import Reference
+from tensile.world import Problem, World
+
+KEY = key_of(A, "default", "web")
+ABOVE = Ref(UPPER, POD, "default", "web")
+NEEDS = (Reference("ConfigMap", "settings", optional=False),)
+NEEDED = dependencies.key_of(A, "default", "ConfigMap", "settings")
+DENIED = Problem("Forbidden", "exceeded quota: compute")
+TOLERANT = [
+    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute"}
+    for what in ("not-ready", "unreachable")
+]
+
+
+def grounded(**lower: Any) -> World:
+    """Make a world where pods can be made."""
+    fields = "".join(f", {name}: {value}" for name, value in lower.items())
+    here = world(f"name: {A}{fields}", "name: lower-b")
+    home(here)
+    raised(here)
+    return here
+
+
+def arrival(here: World, pod: Manifest | None = None, needs: tuple[Reference, ...] = ()) -> Decision:
+    """Decide about a pod that has no lower pod yet."""
+    return arrive(KEY, pod or upper_pod(), needs, here.lowers[A], here)
+
+
+def kept(here: World, pod: Manifest, below: Manifest | None) -> Decision:
+    """Decide about a pod with its lower pod."""
+    return keep(pod, put(here.lowers[A].pods, below) if below else None, here.lowers[A], here)
+
+
+def shapes(decision: Decision) -> list[type]:
+    """Give the kinds of what is wanted, in order."""
+    return [type(one) for one in decision.wanted]
+
+
+def body(wanted: Any) -> Manifest:
+    """Give the body of a patch that is wanted."""
+    assert isinstance(wanted, Patched)
+    found: Manifest = wanted.patch.body
+    return found
+
+
+# Saying why not.
+
+
+def test_a_reason_is_said_on_the_pod_and_once_in_an_event() -> None:
+    """The event stands with the pod of that UID."""
+    pod = upper_pod()
+    said, told = report(pod, DENIED, world().now).wanted
+    assert body(said)["status"]["reason"] == "Forbidden"
+    assert body(said)["status"]["message"] == DENIED.message
+    assert told == Told(ABOVE, "Pod-web", "Forbidden", DENIED.message)
+
+
+def test_a_reason_that_is_said_already_is_not_said_again() -> None:
+    """The problem stays known."""
+    pod = upper_pod()
+    status = body(report(pod, DENIED, world().now).wanted[0])["status"]
+    again = report({**pod, "status": pod["status"] | status}, DENIED, world().now)
+    assert (again.wanted, again.problem) == ((), DENIED)
+
+
+# Arriving.
+
+
+def test_a_pod_is_made_where_its_namespace_is() -> None:
+    """The node's name is in the reason that a person reads."""
+    decision = arrival(grounded(), upper_pod(spec={"tolerations": TOLERANT}))
+    (present,) = decision.wanted
+    assert isinstance(present, Present)
+    assert present.ref == Ref(A, POD, "default", "web")
+    assert present.reason == "bound to node lower-a"
+
+
+def test_a_pod_waits_without_a_word_for_what_is_on_its_way() -> None:
+    """What takes a moment needs no status."""
+    here = world()
+    raised(here)
+    assert arrival(here, needs=NEEDS) == Decision(waits=(namespaces.key_of(A, "default"), NEEDED))
+
+
+def test_a_pod_says_what_keeps_what_it_waits_for() -> None:
+    """And goes on waiting."""
+    here = grounded()
+    here.problems[NEEDED] = Problem("ConfigMapNotFound", "it does not exist")
+    decision = arrival(here, needs=NEEDS)
+    assert shapes(decision) == [Patched, Told]
+    assert (decision.waits, decision.problem) == ((NEEDED,), here.problems[NEEDED])
+
+
+def test_a_pod_that_was_denied_says_so_and_tries_again() -> None:
+    """The word comes before the write that may be refused again."""
+    here = grounded()
+    here.problems[KEY] = DENIED
+    decision = arrival(here, upper_pod(resourceVersion="7"))
+    assert shapes(decision) == [Patched, Told, Present, Patched]
+    assert decision.problem is None
+
+
+def test_what_does_not_go_down_is_told_once() -> None:
+    """The author could have counted on it."""
+    decision = arrival(grounded(), upper_pod(spec={"priorityClassName": "high", "tolerations": TOLERANT}))
+    assert shapes(decision) == [Present, Told]
+    told = decision.wanted[1]
+    assert isinstance(told, Told)
+    assert (told.reason, told.about) == ("PriorityClassDropped", ABOVE)
+
+
+def test_the_upper_pod_gets_its_tolerations_only_while_nobody_else_writes() -> None:
+    """A list is replaced as a whole, so it is fenced by UID and version."""
+    _, tolerant = arrival(grounded(), upper_pod(resourceVersion="7")).wanted
+    assert body(tolerant)["metadata"] == {"uid": "Pod-web", "resourceVersion": "7"}
+    assert body(tolerant)["spec"]["tolerations"] == TOLERANT
+
+
+# Keeping in step.
+
+
+def test_a_pod_in_step_needs_nothing() -> None:
+    """Nothing differs, nothing is written."""
+    pod = upper_pod(spec={"tolerations": TOLERANT})
+    assert kept(grounded(), pod, twin(pod)) == Decision()
+
+
+def test_tolerations_wait_for_a_status_that_is_written() -> None:
+    """The status write would change the version that they are fenced by."""
+    pod = upper_pod(resourceVersion="7")
+    here = grounded()
+    assert [one.subresource for one in kept(here, pod, twin(pod, {"phase": "Running"})).wanted] == ["status"]
+    assert "tolerations" in body(kept(grounded(), pod, twin(pod)).wanted[0])["spec"]
+
+
+def test_labels_and_annotations_follow() -> None:
+    """Those that the topology ignores do not."""
+    here = grounded(ignoreLabels="[local]")
+    pod = upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red", "local": "x"})
+    below = twin(upper_pod(spec={"tolerations": TOLERANT}))
+    (present,) = kept(here, pod, below).wanted
+    assert isinstance(present, Present)
+    assert metadata(present.manifest)["labels"]["colour"] == "red"
+    assert "local" not in metadata(present.manifest)["labels"]
+    assert set(present.sections) == {"metadata.labels", "metadata.annotations"}
+
+
+def test_a_lower_pod_that_is_ending_is_not_changed() -> None:
+    """Its status still counts."""
+    pod = upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red"})
+    below = twin(
+        upper_pod(), {"phase": "Running"}, deletionTimestamp="2026-03-01T12:00:30Z", deletionGracePeriodSeconds=30
+    )
+    assert shapes(kept(grounded(), pod, below)) == [Patched]
+
+
+def test_without_its_lower_pod_a_pod_only_loses_its_readiness() -> None:
+    """Nobody knows more; and where it has none to lose, nothing is written."""
+    ready = [{"type": "Ready", "status": "True"}]
+    pod = upper_pod(status={"phase": "Running", "conditions": ready}, labels={"new": "x"})
+    (said,) = kept(grounded(), pod, None).wanted
+    assert body(said)["status"].keys() == {"conditions"}
+    assert kept(grounded(), upper_pod(), None) == Decision()
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_a_selector_that_only_the_virtual_node_meets_does_not_go_down(*, real: bool) -> None:
+    """A label of the topology's node is left out, unless real nodes have it as well."""
+    here = grounded(node="{labels: {zone: x}}")
+    node = lower_node()
+    put(here.lowers[A].nodes, {**node, "metadata": metadata(node) | {"labels": {"zone": "x"} if real else {}}})
+    pod = upper_pod(spec={"nodeSelector": {"zone": "x"}, "tolerations": TOLERANT})
+    (present,) = arrival(here, pod).wanted
+    assert isinstance(present, Present)
+    assert ("nodeSelector" in present.manifest["spec"]) is real

@@ -1,0 +1,238 @@
+"""What is missing though nobody is known to have deleted it: confirmed, then ended or called lost, all in one plan."""
+
+from typing import Any
+
+import pytest
+from worldkit import (
+    STRANGER,
+    A,
+    B,
+    changed,
+    decided,
+    drop,
+    home,
+    lose,
+    marked,
+    put,
+    raised,
+    twin,
+    upper_pod,
+    world,
+)
+
+from tensile.cache import Cache, Delta
+from tensile.kubelet.orphans import OrphanRule, key_of
+from tensile.objects import POD, UPPER, Manifest, Ref
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched
+from tensile.reconcile.podfacts import INDEXES, digest
+from tensile.world import World
+
+RULE = OrphanRule()
+KEY = key_of(A)
+ABOVE = Ref(UPPER, POD, "default", "web")
+BELOW = Ref(A, POD, "default", "web")
+DELETED = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
+RAN = {"phase": "Running"}
+TAKEN_FOR_DEAD = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]}
+
+
+def mirrored(status: Manifest | None = None, **meta: Any) -> World:
+    """Make a world where a pod runs, above and below."""
+    here = world()
+    home(here)
+    raised(here)
+    pod = upper_pod(status=status, **meta)
+    put(here.lowers[A].upper_pods, pod)
+    put(here.lowers[A].pods, twin(pod))
+    return here
+
+
+def wanted(here: World) -> Any:
+    """Give the one thing that is wanted."""
+    (found,) = decided(RULE, KEY, here)[0].wanted
+    return found
+
+
+def test_a_world_without_gaps_needs_nothing() -> None:
+    """Pods that are there on both sides concern the other rule."""
+    assert decided(RULE, KEY, mirrored())[0] == Decision()
+
+
+# Lower pods without their upper one.
+
+
+def test_a_missing_upper_pod_is_read_before_anything_ends() -> None:
+    """The read is about the pod of that UID, and counts for the guard like the deletion that may follow."""
+    here = mirrored()
+    lose(here.lowers[A].upper_pods, "web")
+    assert wanted(here) == Confirmed(ABOVE, "Pod-web", "its lower pod still runs", asked=False)
+
+
+def test_an_orphan_that_is_certain_ends_within_the_guard() -> None:
+    """By its UID, and counted."""
+    here = mirrored()
+    lose(here.lowers[A].upper_pods, "web")
+    here.lowers[A].upper_pods.confirm_absent("default", "web")
+    found = wanted(here)
+    assert isinstance(found, Absent)
+    assert (found.ref, found.uid, found.asked) == (BELOW, "below-Pod-web", False)
+
+
+def test_an_orphan_whose_deletion_was_seen_is_not_decided_here() -> None:
+    """The rule for pods ends it, without the guard."""
+    here = mirrored()
+    drop(here.lowers[A].upper_pods, "web")
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_a_pod_that_kubernetes_took_away_for_its_nodes_sake_counts() -> None:
+    """Pod GC and taint manager act on what they think of the node, not on anybody's word."""
+    here = mirrored(status=TAKEN_FOR_DEAD)
+    drop(here.lowers[A].upper_pods, "web")
+    assert not wanted(here).asked
+
+
+def test_a_pod_that_kubernetes_is_ending_for_its_nodes_sake_counts() -> None:
+    """It ends below with the time that it has above, if the guard lets it."""
+    here = mirrored(status=TAKEN_FOR_DEAD, **DELETED)
+    assert wanted(here) == Absent(BELOW, "below-Pod-web", "Kubernetes deleted its upper pod", 30, asked=False)
+
+
+def test_a_pod_that_somebody_deletes_is_not_decided_here() -> None:
+    """That is the other rule's."""
+    assert decided(RULE, KEY, mirrored(**DELETED))[0] == Decision()
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        marked(upper_pod("other", uid="theirs"), ""),
+        marked(upper_pod("other", uid="theirs"), "first", STRANGER),
+        twin(upper_pod("other"), **DELETED),
+    ],
+    ids=["no UID", "another owner's", "ending"],
+)
+def test_what_is_not_ours_or_ending_already_is_left_alone(below: Manifest) -> None:
+    """Whatever is missing above."""
+    here = mirrored()
+    put(here.lowers[A].pods, below)
+    here.lowers[A].upper_pods.confirm_absent("default", "other")
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_all_of_one_lower_are_in_one_plan() -> None:
+    """So that the guard sees how many they are."""
+    here = mirrored()
+    for name in ("one", "two", "three"):
+        put(here.lowers[A].pods, twin(upper_pod(name)))
+    assert len(decided(RULE, KEY, here)[0].wanted) == 3
+    assert decided(RULE, key_of(B), here)[0] == Decision()
+
+
+# Upper pods without their lower one.
+
+
+def test_a_missing_lower_pod_is_read_before_the_upper_one_is_called_lost() -> None:
+    """The read counts for the guard, too."""
+    here = mirrored(status=RAN)
+    lose(here.lowers[A].pods, "web")
+    assert wanted(here) == Confirmed(BELOW, "Pod-web", "its upper pod ran and is not deleted", asked=False)
+
+
+def test_a_pod_that_ran_and_is_gone_below_is_lost() -> None:
+    """It fails with a reason that says so, within the guard."""
+    here = mirrored(status=RAN)
+    drop(here.lowers[A].pods, "web")
+    found = wanted(here)
+    assert isinstance(found, Patched)
+    assert (found.ref, found.subresource, found.asked) == (ABOVE, "status", False)
+    assert found.patch.body["metadata"] == {"uid": "Pod-web"}
+    assert (found.patch.body["status"]["phase"], found.patch.body["status"]["reason"]) == ("Failed", "LowerPodLost")
+
+
+@pytest.mark.parametrize("said", ["Succeeded", "Failed"])
+def test_a_pod_that_ended_below_before_it_went_is_not_lost(said: str) -> None:
+    """What it said last is said above, and needs no guard."""
+    here = world()
+    home(here)
+    raised(here)
+    pods = here.lowers[A].pods = Cache(digest, INDEXES, remembers=1)
+    pods.replace((), 1)
+    put(here.lowers[A].upper_pods, upper_pod())
+    put(pods, twin(upper_pod(), {"phase": said}))
+    drop(pods, "web")
+    found = wanted(here)
+    assert isinstance(found, Patched)
+    assert (found.patch.body["status"]["phase"], found.asked) == (said, True)
+    assert "reason" not in found.patch.body["status"]
+
+
+@pytest.mark.parametrize(
+    ("status", "meta"),
+    [({"phase": "Pending"}, {}), ({"phase": "Succeeded"}, {}), ({"phase": "Failed"}, {}), (RAN, DELETED)],
+    ids=["never ran", "succeeded", "failed", "deleted"],
+)
+def test_pods_that_cannot_be_lost_are_not(status: Manifest, meta: dict[str, Any]) -> None:
+    """One that never ran is made anew, one that ended has ended, one that is deleted goes."""
+    here = mirrored(status=status, **meta)
+    drop(here.lowers[A].pods, "web")
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_pods_on_a_node_that_is_not_ours_are_never_lost() -> None:
+    """They run on somebody's machine."""
+    here = mirrored(status=RAN)
+    drop(here.lowers[A].pods, "web")
+    drop(here.upper.nodes, A, "")
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+# When nothing is decided.
+
+
+@pytest.mark.parametrize("cache", ["upper_pods", "pods", "foreign_pods", "secrets"])
+def test_nothing_is_decided_from_incomplete_lists(cache: str) -> None:
+    """Any of them: a cluster that cannot list one kind is not well."""
+    here = mirrored()
+    drop(here.lowers[A].upper_pods, "web")
+    getattr(here.lowers[A], cache).distrust()
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_nothing_is_decided_while_the_lower_does_not_answer() -> None:
+    """Not even for a moment of silence."""
+    here = mirrored()
+    drop(here.lowers[A].upper_pods, "web")
+    here.lowers[A].silent = 0.5
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
+# What the rule hears of.
+
+
+def test_it_hears_of_what_goes_and_of_what_comes_alone() -> None:
+    """A change of a pod that is whole concerns it not."""
+    here = mirrored()
+    routes = {route.cache: route.keys for route in RULE.routes()}
+    upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
+    assert list(routes["upper_pods"](here, A, Delta(upper, None))) == [KEY]
+    assert list(routes["upper_pods"](here, A, Delta(upper, upper))) == []
+    assert list(routes["pods"](here, A, Delta(lower, None))) == [KEY]
+    assert list(routes["pods"](here, A, Delta(lower, lower))) == []
+    drop(here.lowers[A].upper_pods, "web")
+    assert list(routes["pods"](here, A, Delta(None, lower))) == [KEY]
+
+
+def test_it_hears_of_what_kubernetes_ends_for_its_nodes_sake() -> None:
+    """And not of what somebody deletes."""
+    here = mirrored(**DELETED)
+    keys = {route.cache: route.keys for route in RULE.routes()}["upper_pods"]
+    plain = here.lowers[A].upper_pods.get("default", "web")
+    assert list(keys(here, A, Delta(None, plain))) == []
+    marked_so = changed(here.lowers[A].upper_pods, "web", lambda pod: pod["status"].update(TAKEN_FOR_DEAD))
+    assert list(keys(here, A, Delta(plain, marked_so))) == [KEY]
+
+
+def test_there_is_one_key_for_each_lower() -> None:
+    """Whatever is in it."""
+    assert list(RULE.keys(world(), B)) == [key_of(B)]

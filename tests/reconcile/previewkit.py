@@ -1,0 +1,161 @@
+"""Short ways to say what a loop did, and to see what a plan prints of it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+from worldkit import NOW, stored
+
+from tensile.cluster import Patch
+from tensile.feeds import bound_feed, lower_feeds, upper_feeds
+from tensile.kubelet.lifecycle import PodRule
+from tensile.kubelet.node import NodeRule
+from tensile.kubelet.orphans import OrphanRule
+from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Kind, Manifest, Ref
+from tensile.reconcile.dependencies import DependencyRule
+from tensile.reconcile.diff import Operation, changes
+from tensile.reconcile.loop import Loop, Timing
+from tensile.reconcile.namespaces import NamespaceRule
+from tensile.reconcile.plan import Step
+from tensile.reconcile.preview import Change, Preview, Recorded, Recorder, as_text, observed, preview
+from tensile.reconcile.rehearsal import Rehearsal
+from tensile.reconcile.selecting import is_selected
+from tensile.world import Key, Problem, World
+
+A, B = "lower-a", "lower-b"
+KEY = Key("any", A, "shop", "any")
+REASON = "because"
+
+
+def config(name: str = "settings", cluster: str = A) -> Ref:
+    """Name a ConfigMap."""
+    return Ref(cluster, CONFIG_MAP, "shop", name)
+
+
+def secret(name: str = "token") -> Ref:
+    """Name a Secret."""
+    return Ref(A, SECRET, "shop", name)
+
+
+def pod(name: str = "web", cluster: str = A) -> Ref:
+    """Name a pod."""
+    return Ref(cluster, POD, "shop", name)
+
+
+def node(name: str = A) -> Ref:
+    """Name a virtual node."""
+    return Ref(UPPER, NODE, "", name)
+
+
+def create(ref: Ref, body: Manifest | None = None, reason: str = REASON) -> Step:
+    """Make an object, as `plan` of the pipeline says it."""
+    whole: Operation = {"op": "add", "path": "", "value": body or {}}
+    return Step("create", ref, reason, body=body or {}, operations=(whole,))
+
+
+def delete(ref: Ref, reason: str = REASON) -> Step:
+    """Take an object away."""
+    return Step("delete", ref, reason, uid="u", operations=({"op": "remove", "path": ""},))
+
+
+def operate(ref: Ref, *operations: Operation, reason: str = REASON) -> Step:
+    """Change an object by RFC 6902, behind the fence of its UID."""
+    fence = {"op": "replace", "path": "/metadata/uid", "value": "u"}
+    patch = Patch("json-patch", [fence, *operations])
+    return Step("patch", ref, reason, patch=patch, operations=operations)
+
+
+def change(ref: Ref, old: Manifest, new: Manifest, *sections: str) -> Step:
+    """Turn sections of an object into others, as the pipeline does."""
+    return operate(ref, *changes(new, old, sections or ("data", "metadata.labels")))
+
+
+def merge(ref: Ref, media: str, **body: Any) -> Step:
+    """Change an object by a patch that merges, behind the fences of UID and resourceVersion."""
+    alleged = tuple(
+        {"op": "replace", "path": f"/{section}/{name}", "value": value}
+        for section, content in body.items()
+        for name, value in content.items()
+    )
+    patch = Patch(media, {"metadata": {"uid": "u", "resourceVersion": "7"}, **body})
+    return Step("patch", ref, REASON, patch=patch, operations=alleged)
+
+
+def seen_as(content: Manifest, uid: str = "u") -> Manifest:
+    """Give an object as it was observed."""
+    return {**content, "metadata": {"uid": uid, "resourceVersion": "7", **content.get("metadata", {})}}
+
+
+def previewed(
+    *steps: Step, seen: Mapping[Ref, Manifest] | None = None, problems: Mapping[Key, Problem] | None = None
+) -> Preview:
+    """Preview steps in topology "demo" with two lowers."""
+    recorded = [Recorded(KEY, step) for step in steps]
+    return preview(recorded, problems or {}, dict(seen or {}).get, topology="demo", lowers=(A, B))
+
+
+def only(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> Change:
+    """Give the one change that steps come to."""
+    (found,) = previewed(*steps, seen=seen).changes
+    return found
+
+
+def lines(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> list[str]:
+    """Give the lines that a plan prints between a cluster's heading and the end."""
+    return as_text(previewed(*steps, seen=seen), colour=False).split("\n")[1:-2]
+
+
+class Rehearsed(NamedTuple):
+    """What a rehearsal came to: what was heard of it, the preview, and the world as it would be then."""
+
+    recorder: Recorder
+    preview: Preview
+    world: World
+
+
+def rehearsed(world: World) -> Rehearsed:
+    """Let the rules of the engine loose on rehearsals of a world, until nothing is left to do."""
+    then, recorder = world.copy(), Recorder()
+    asyncio.run(_run(then, recorder))
+    lowers = list(world.lowers)
+    found = preview(recorder.recorded, then.problems, observed(world), topology="demo", lowers=lowers)
+    return Rehearsed(recorder, found, _settled(then))
+
+
+def _settled(world: World) -> World:
+    """Give a world as a start of another rehearsal: with resourceVersions as a real cluster has them."""
+    made = world.copy()
+    for cache in (*made.upper.caches(), *(cache for lower in made.lowers.values() for cache in lower.caches())):
+        if all(entry.raw for entry in cache):
+            cache.replace([stored(entry.manifest(), 5) for entry in cache], 9)
+    return made
+
+
+async def _run(world: World, recorder: Recorder) -> None:
+    clusters = {name: Rehearsal(name, ends_pods=name != UPPER, now=lambda: NOW) for name in (UPPER, *world.lowers)}
+    feeds = upper_feeds(world.upper, world.owner)
+    for lower in world.lowers.values():
+        feeds += [bound_feed(lower), *lower_feeds(lower, world.owner)]
+    for feed in feeds:
+        for entry in feed.cache:
+            if entry.raw:
+                clusters[feed.cluster].hold(feed.kind, entry.raw)
+        selection = feed.selection
+        clusters[feed.cluster].follow(feed.kind, feed.cache, lambda one, chosen=selection: is_selected(one, chosen))
+    every = (NodeRule(), NamespaceRule(), DependencyRule(), PodRule(), OrphanRule())
+    loop = Loop(world, every, clusters, recorder, Timing(lambda: NOW, lambda: 0.5))
+    for name in world.lowers:
+        loop.open(name)
+    await loop.quiet()
+
+
+def decoded(document: bytes) -> dict[str, Any]:
+    """Read a preview's JSON."""
+    found: dict[str, Any] = orjson.loads(document)
+    return found
+
+
+def of_kind(kind: Kind, name: str = "one") -> Ref:
+    """Name an object of some kind."""
+    return Ref(A, kind, "shop" if kind.namespaced else "", name)

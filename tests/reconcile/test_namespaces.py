@@ -1,0 +1,272 @@
+"""Namespaces below: made when a pod needs one, with the upper's Pod Security, and never taken from anybody."""
+
+import orjson
+import pytest
+from worldkit import (
+    OWNER_HERE,
+    STRANGER,
+    A,
+    B,
+    account,
+    changed,
+    decided,
+    drop,
+    home,
+    lose,
+    marked,
+    names,
+    only,
+    put,
+    raised,
+    reload,
+    space,
+    thing,
+    upper_pod,
+    world,
+)
+
+from tensile.cache import Delta
+from tensile.names import OWNER, OWNER_NAME, UPPER_UID
+from tensile.objects import NAMESPACE, Manifest, Ref
+from tensile.reconcile.desired import Decision, Present
+from tensile.reconcile.namespaces import NAME, NamespaceRule, digest, key_of, ready
+from tensile.reconcile.plan import Plan, Step
+from tensile.world import Key, World
+
+RULE = NamespaceRule()
+KEY = key_of(A, "default")
+ENFORCE = "pod-security.kubernetes.io/enforce"
+ENDING = {"deletionTimestamp": "2026-03-01T12:00:00Z"}
+
+
+def needed(**labels: str) -> World:
+    """Make a world where a pod in namespace `default`, which has these labels above, is bound to lower-a."""
+    here = world()
+    raised(here)
+    put(here.upper.namespaces, space(uid="above", labels={"team": "web", **labels}))
+    put(here.lowers[A].upper_pods, upper_pod())
+    return here
+
+
+def ours(**labels: str) -> Manifest:
+    """Make the namespace below as we made it."""
+    return marked(space(uid="below", labels=labels), "above")
+
+
+def planned(here: World) -> Plan:
+    """Plan the key of namespace `default`."""
+    return decided(RULE, KEY, here)[1]
+
+
+def the_step(here: World) -> Step:
+    """Give the one step of the plan."""
+    (step,) = planned(here).steps
+    return step
+
+
+def test_a_namespace_is_made_for_a_pod() -> None:
+    """With our marks, and the Pod Security labels of the one above: else all would be allowed there; no others."""
+    step = the_step(needed(**{ENFORCE: "restricted"}))
+    assert (step.verb, step.ref) == ("create", Ref(A, NAMESPACE, "", "default"))
+    assert step.body is not None
+    assert step.body["metadata"] == {
+        "name": "default",
+        "labels": {ENFORCE: "restricted", "kubernetes.io/metadata.name": "default", OWNER: OWNER_HERE.mark},
+        "annotations": {OWNER_NAME: "demo", UPPER_UID: "above"},
+    }
+
+
+def test_a_namespace_without_pods_is_not_made() -> None:
+    """Nothing is below that nobody needs."""
+    here = needed()
+    drop(here.lowers[A].upper_pods, "web")
+    assert planned(here) == Plan(())
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        upper_pod(status={"phase": "Succeeded"}),
+        upper_pod(ownerReferences=[{"kind": "DaemonSet", "name": "agent", "controller": True}]),
+    ],
+    ids=["that ended", "of a DaemonSet"],
+)
+def test_a_pod_that_is_not_mirrored_needs_no_namespace(pod: Manifest) -> None:
+    """It has nothing below, now or later."""
+    here = needed()
+    put(here.lowers[A].upper_pods, pod)
+    assert planned(here) == Plan(())
+
+
+def test_no_namespace_is_made_for_pods_of_a_node_that_is_not_ours() -> None:
+    """They run on that node, which may be a real machine; one that is there already is kept in step."""
+    here = needed(**{ENFORCE: "restricted"})
+    drop(here.upper.nodes, A, "")
+    assert planned(here) == Plan(())
+    put(here.upper.nodes, thing("Node", A, ""))
+    assert planned(here) == Plan(())
+    put(here.lowers[A].namespaces, ours())
+    assert the_step(here).verb == "patch"
+
+
+def test_an_excluded_namespace_is_not_made() -> None:
+    """No pod of it is mirrored."""
+    here = needed()
+    reload(here, more="excludeNamespaces: [default]")
+    assert planned(here) == Plan(())
+
+
+def test_a_namespace_is_made_where_the_pod_is() -> None:
+    """Not in the other lower."""
+    assert RULE.decide(key_of(B, "default"), needed()) == Decision()
+
+
+def test_a_namespace_that_is_not_known_above_is_not_made() -> None:
+    """Its labels are not known either; the watch will tell."""
+    here = needed()
+    lose(here.upper.namespaces, "default", "")
+    assert planned(here) == Plan(())
+
+
+def test_nothing_is_made_while_it_may_be_there() -> None:
+    """A cache that is not complete says nothing about what is missing."""
+    here = needed()
+    here.lowers[A].namespaces.distrust()
+    assert planned(here) == Plan(())
+
+
+def test_labels_of_ours_follow_the_upper() -> None:
+    """A stricter profile above holds below too; labels that others set there stay."""
+    here = needed(**{ENFORCE: "restricted"})
+    put(here.lowers[A].namespaces, ours(**{ENFORCE: "privileged"}))
+    changed(here.lowers[A].namespaces, "default", lambda one: one["metadata"]["labels"].update(theirs="yes"), "")
+    step = the_step(here)
+    assert (step.verb, step.uid) == ("patch", "below")
+    assert [(one["op"], one["path"], one["value"]) for one in step.operations] == [
+        ("replace", "/metadata/labels/pod-security.kubernetes.io~1enforce", "restricted")
+    ]
+
+
+def test_a_label_taken_off_above_is_taken_off_below() -> None:
+    """Since we put it there."""
+    here = needed()
+    put(here.lowers[A].namespaces, ours(**{ENFORCE: "privileged"}))
+    (operation,) = the_step(here).operations
+    assert (operation["op"], operation["path"]) == ("remove", "/metadata/labels/pod-security.kubernetes.io~1enforce")
+
+
+def test_a_namespace_in_step_needs_nothing() -> None:
+    """No write where nothing differs."""
+    here = needed(**{ENFORCE: "restricted"})
+    put(here.lowers[A].namespaces, ours(**{ENFORCE: "restricted"}))
+    assert planned(here) == Plan(())
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        space(uid="below"),
+        space(uid="below", labels={OWNER: OWNER_HERE.mark}),
+        marked(space(uid="below"), "above", STRANGER),
+    ],
+    ids=["without marks", "with a forged label", "of another owner"],
+)
+def test_a_namespace_of_others_is_used_as_it_is(theirs: Manifest) -> None:
+    """Neither changed nor called a conflict."""
+    here = needed(**{ENFORCE: "restricted"})
+    put(here.lowers[A].namespaces, theirs)
+    put(here.lowers[A].accounts, account())
+    assert planned(here) == Plan(())
+    assert ready(here.lowers[A], "default") == "below"
+
+
+def test_a_namespace_that_is_being_deleted_is_said_and_waited_for() -> None:
+    """Kubernetes refuses every create in it."""
+    here = needed()
+    put(here.lowers[A].namespaces, marked(space(uid="below", **ENDING), "above"))
+    put(here.lowers[A].accounts, account())
+    found = planned(here)
+    assert found.steps == ()
+    assert found.problem is not None
+    assert found.problem == ("NamespaceTerminating", "namespace default is being deleted in lower-a")
+    assert ready(here.lowers[A], "default") == ""
+
+
+def test_a_namespace_that_went_is_made_again() -> None:
+    """The pods that need it are still there."""
+    here = needed()
+    put(here.lowers[A].namespaces, ours())
+    drop(here.lowers[A].namespaces, "default", "")
+    assert the_step(here).verb == "create"
+
+
+def test_a_namespace_made_anew_above_marks_the_one_below_anew() -> None:
+    """It is not replaced: others may have put something there."""
+    here = needed()
+    put(here.lowers[A].namespaces, marked(space(uid="below"), "an earlier one"))
+    step = the_step(here)
+    assert step.verb == "patch"
+    assert [one["value"] for one in step.operations] == ["above"]
+
+
+def test_a_namespace_is_ready_with_its_account() -> None:
+    """Kubernetes refuses pods until the ServiceAccount `default` is there."""
+    here = needed()
+    lower = here.lowers[A]
+    assert ready(lower, "default") == ""
+    put(lower.namespaces, ours())
+    assert ready(lower, "default") == ""
+    put(lower.accounts, account(name="other"))
+    assert ready(lower, "default") == ""
+    put(lower.accounts, account())
+    assert ready(lower, "default") == "below"
+
+
+def test_there_is_a_key_for_each_namespace_with_a_pod() -> None:
+    """Once, however many pods it has."""
+    here = world()
+    put(here.lowers[A].upper_pods, upper_pod("one"), upper_pod("two"), upper_pod("three", namespace="other"))
+    assert sorted(RULE.keys(here, A)) == [key_of(A, "default"), key_of(A, "other")]
+    assert list(RULE.keys(here, B)) == []
+    assert RULE.name == KEY.rule == NAME
+
+
+def heard(here: World, cache: str, lower: str, delta: Delta) -> list[str]:
+    """Give the names of the keys that a change in a cache concerns."""
+    found: list[Key] = [
+        key for route in RULE.routes() if route.cache == cache for key in route.keys(here, lower, delta)
+    ]
+    assert all(key.lower == lower for key in found)
+    return list(names(found))
+
+
+def test_a_change_above_concerns_the_lowers_that_have_pods_of_it() -> None:
+    """The others have no such key."""
+    here = needed()
+    entry = here.upper.namespaces.get("", "default")
+    assert heard(here, "upper.namespaces", A, Delta(None, entry)) == ["default"]
+    assert heard(here, "upper.namespaces", B, Delta(None, entry)) == []
+
+
+def test_a_change_below_concerns_the_namespace() -> None:
+    """Whether it comes or goes; its account counts as part of it."""
+    here = needed()
+    home(here)
+    lower = here.lowers[A]
+    assert heard(here, "namespaces", A, Delta(lower.namespaces.get("", "default"), None)) == ["default"]
+    assert heard(here, "accounts", A, Delta(None, lower.accounts.get("default", "default"))) == ["default"]
+
+
+def test_a_digest_says_whether_a_namespace_is_ending() -> None:
+    """And keeps its bytes."""
+    raw = orjson.dumps(space())
+    assert digest(raw) == (raw, False)
+    assert digest(orjson.dumps(space(**ENDING))).facts is True
+
+
+def test_what_is_wanted_is_said_for_a_reason() -> None:
+    """A person reads it in the plan."""
+    here = needed()
+    wanted = only(RULE.decide(KEY, here))
+    assert isinstance(wanted, Present)
+    assert wanted.reason == "pods need it"

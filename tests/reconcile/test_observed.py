@@ -1,0 +1,48 @@
+"""Whose an object is: both marks, and the second one from our own hand."""
+
+import pytest
+from worldkit import OWNER_HERE, STRANGER, config_map, marked
+
+from tensile.names import OWNER, UPPER_UID
+from tensile.objects import Manifest, metadata
+from tensile.reconcile.observed import is_of, is_ours, upper_uid_of
+
+OURS = marked(config_map(), "one")
+
+
+def rewritten(**meta: object) -> Manifest:
+    """Give the object with other metadata."""
+    return {**OURS, "metadata": {**metadata(OURS), **meta}}
+
+
+def test_an_object_that_we_made_is_ours() -> None:
+    """Label and annotation, both written by us, make it ours, and tell for which upper object it was made."""
+    assert is_ours(OURS, OWNER_HERE)
+    assert upper_uid_of(OURS) == "one"
+    assert is_of(OURS, OWNER_HERE, "one")
+    assert not is_of(OURS, OWNER_HERE, "two")
+
+
+def test_an_object_of_another_owner_is_not() -> None:
+    """The same marks with another owner's label are another's."""
+    assert not is_ours(OURS, STRANGER)
+
+
+@pytest.mark.parametrize(
+    "books",
+    [[], [{**metadata(OURS)["managedFields"][0], "manager": "kubectl-create"}]],
+    ids=["nobody", "kubectl"],
+)
+def test_marks_that_came_with_a_copy_do_not_count(books: list[Manifest]) -> None:
+    """What somebody else wrote, or a backup brought back, is not ours however it is marked."""
+    copy = rewritten(managedFields=books)
+    assert not is_ours(copy, OWNER_HERE)
+    assert upper_uid_of(copy) == ""
+
+
+@pytest.mark.parametrize("gone", ["labels", "annotations"])
+def test_one_mark_alone_does_not_count(gone: str) -> None:
+    """Without the label, or without the annotation, an object is not ours."""
+    assert not is_ours(rewritten(**{gone: {}}), OWNER_HERE)
+    assert OWNER in metadata(OURS)["labels"]
+    assert UPPER_UID in metadata(OURS)["annotations"]

@@ -1,0 +1,328 @@
+"""What a person reads of a plan."""
+
+import re
+
+import pytest
+from previewkit import (
+    A,
+    B,
+    change,
+    config,
+    create,
+    delete,
+    lines,
+    merge,
+    node,
+    of_kind,
+    operate,
+    pod,
+    previewed,
+    secret,
+    seen_as,
+)
+
+from tensile.objects import LEASE, NAMESPACE, Manifest
+from tensile.reconcile.plan import Step
+from tensile.reconcile.preview import as_markdown, as_text
+from tensile.world import Key, Problem
+
+WHOLE = """\
+Upper cluster: 2 to change, 1 to delete
+~ Pod shop/web: because
+    spec.tolerations[not-ready:NoExecute].tolerationSeconds: removed (was 300)
+~ Node lower-a: because
+    metadata.labels.zone: "b" -> "c"
+    status.allocatable.cpu: "8" -> "10"
+    status.conditions[LowerReachable].status: "False" -> "True"
+- Node lower-z: its lower cluster left the topology
+
+Lower cluster lower-a: 3 to add, 1 to change, 2 to delete
+~ ConfigMap shop/settings: pods on node lower-a refer to it
+    data.new: set to "1"
+    data.old: removed (was "0")
+    immutable: set to true
++ Secret shop/token: pods on node lower-a refer to it
+    type: Opaque
+    keys: password
+- Pod shop/web-1: the upper pod was deleted
+-/+ Pod shop/web-2: was made for an upper object that is gone
+    metadata.annotations.tensile-kube.io/upper-uid: "one" -> "two"
++ Pod shop/web-3: bound to node lower-a
+    images: sidecar:1, app:2
+
+Problems
+! orphans on lower-a: GuardHolds: 60 deletions are held back
+! pod shop/web-1 on lower-b: QuotaExceeded: exceeded quota: pods=10
+
+Plan: 3 to add, 3 to change, 3 to delete (upper: 2 to change, 1 to delete; \
+lower-a: 3 to add, 1 to change, 2 to delete)"""
+
+TOLERATION = {"key": "not-ready", "effect": "NoExecute", "operator": "Exists"}
+ABOVE = seen_as({"spec": {"tolerations": [{**TOLERATION, "tolerationSeconds": 300}]}})
+NODE = seen_as(
+    {
+        "metadata": {"labels": {"zone": "b"}},
+        "status": {"allocatable": {"cpu": "8"}, "conditions": [{"type": "LowerReachable", "status": "False"}]},
+    }
+)
+OLD = seen_as({"data": {"old": "0"}})
+
+
+def marked(uid: str) -> Manifest:
+    """Give a pod that was made for the upper one of that UID."""
+    return {"metadata": {"annotations": {"tensile-kube.io/upper-uid": uid}}}
+
+
+def containers(*images: str) -> Manifest:
+    """Give a pod with a container for each image, the first as a sidecar."""
+    first, *others = [{"name": f"c{place}", "image": image} for place, image in enumerate(images)]
+    return {"spec": {"initContainers": [first], "containers": others}}
+
+
+def numbered(count: int, **more: str) -> list[Step]:
+    """Make so many pods of one image."""
+    return [create(pod(f"web-{place}"), containers("a", more.get("image", "a"))) for place in range(count)]
+
+
+def last(text: str) -> str:
+    """Give the line that scripts look at."""
+    return text.rsplit("\n", 1)[-1]
+
+
+def test_a_whole_plan_reads_as_recorded() -> None:
+    """Cluster by cluster, what, where and why, the fields below, then what stands in the way, then the counts."""
+    settings = [
+        change(config(), OLD, {"data": {"new": "1"}}),
+        operate(config(), {"op": "add", "path": "/immutable", "value": True}),
+    ]
+    conditions = [{"type": "LowerReachable", "status": "True"}]
+    steps = [
+        *(Step(one.verb, one.ref, "pods on node lower-a refer to it", patch=one.patch) for one in settings),
+        create(secret(), {"type": "Opaque", "data": {"password": "cGFzc3dvcmQ="}}, "pods on node lower-a refer to it"),
+        delete(pod("web-2"), "was made for an upper object that is gone"),
+        create(pod("web-2"), marked("two")),
+        create(pod("web-3"), containers("sidecar:1", "app:2", "app:2"), "bound to node lower-a"),
+        delete(pod("web-1"), "the upper pod was deleted"),
+        operate(node(), {"op": "replace", "path": "/metadata/labels/zone", "value": "c"}),
+        merge(node(), "strategic-merge-patch", status={"allocatable": {"cpu": "10"}, "conditions": conditions}),
+        merge(pod("web", ""), "merge-patch", spec={"tolerations": [TOLERATION]}),
+        delete(node("lower-z"), "its lower cluster left the topology"),
+    ]
+    problems = {
+        Key("pod", B, "shop", "web-1"): Problem("QuotaExceeded", "exceeded quota: pods=10"),
+        Key("orphans", A, "", ""): Problem("GuardHolds", "60 deletions are held back"),
+    }
+    seen = {config(): OLD, node(): NODE, pod("web", ""): ABOVE, pod("web-2"): marked("one")}
+    found = as_text(previewed(*steps, seen=seen, problems=problems), colour=False)
+    assert found == WHOLE
+    shuffled = sorted(steps, key=lambda step: step.ref.name)
+    assert as_text(previewed(*shuffled, seen=seen, problems=problems), colour=False) == WHOLE
+
+
+def test_nothing_to_do_is_said_in_a_sentence() -> None:
+    """The last line keeps its form."""
+    assert as_text(previewed(), colour=True) == (
+        "No changes. Every cluster is as the topology says.\n\nPlan: 0 to add, 0 to change, 0 to delete (no changes)"
+    )
+
+
+def test_nothing_to_do_because_of_problems_is_not_called_well() -> None:
+    """A plan that is held back must not read as if all were done."""
+    key = Key("orphans", A, "", "")
+    found = as_text(previewed(problems={key: Problem("GuardHolds", "60 deletions")}), colour=False)
+    assert found.split("\n") == [
+        "No changes. Not everything is as the topology says: see the problems.",
+        "",
+        "Problems",
+        "! orphans on lower-a: GuardHolds: 60 deletions",
+        "",
+        "Plan: 0 to add, 0 to change, 0 to delete (no changes)",
+    ]
+
+
+def test_the_last_line_counts_by_cluster_and_leaves_zeros_out() -> None:
+    """One that is replaced counts as one to add and one to delete."""
+    steps = [
+        create(node()),
+        create(config()),
+        create(pod()),
+        operate(config("other"), {"op": "add", "path": "/data", "value": {}}),
+    ]
+    assert last(as_text(previewed(*steps), colour=False)) == (
+        "Plan: 3 to add, 1 to change, 0 to delete (upper: 1 to add; lower-a: 2 to add, 1 to change)"
+    )
+    replaced = previewed(delete(pod()), create(pod()))
+    assert last(as_text(replaced, colour=True)) == (
+        "Plan: 1 to add, 0 to change, 1 to delete (lower-a: 1 to add, 1 to delete)"
+    )
+
+
+def test_colours_are_only_added() -> None:
+    """Without its escapes, a coloured plan is the plain one, and the plain one has none."""
+    problems = {Key("pod", A, "shop", "x"): Problem("Denied", "no")}
+    steps = [create(pod()), delete(config()), delete(pod("y")), create(pod("y")), change(secret(), {}, OLD)]
+    found = previewed(*steps, problems=problems)
+    coloured, plain = (as_text(found, colour=colour) for colour in (True, False))
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    assert "\x1b" not in plain
+    assert "\x1b[32m+\x1b[0m Pod shop/web: because" in coloured
+    assert "\x1b[1;31m!\x1b[0m pod shop/x" in coloured
+
+
+def test_what_matters_of_a_new_object_is_told() -> None:
+    """Its images, keys, or what a node offers: not its body, and not our own marks."""
+    ours = {"labels": {"tensile-kube.io/owner": "1", "kubernetes.io/metadata.name": "shop", "zone": "b"}}
+    body = {
+        "metadata": ours,
+        "spec": {
+            "unschedulable": True,
+            "taints": [
+                {"key": "k", "value": "v", "effect": "NoSchedule"},
+                {"key": "bare", "effect": "NoExecute"},
+            ],
+        },
+        "status": {"allocatable": {"pods": "110", "cpu": "4"}},
+    }
+    maps = {"data": {"b": "1", "a": "2"}, "binaryData": {"c": "AA=="}}
+    assert lines(create(node(), body)) == [
+        "+ Node lower-a: because",
+        "    capacity: cpu 4, pods 110",
+        "    labels: zone=b",
+        "    taints: k=v:NoSchedule, bare:NoExecute",
+        "    unschedulable: true",
+    ]
+    assert lines(create(of_kind(NAMESPACE), {"metadata": ours})) == ["+ Namespace one: because", "    labels: zone=b"]
+    assert lines(create(config(), maps)) == ["+ ConfigMap shop/settings: because", "    keys: a, b, c"]
+    assert lines(create(config(), {})) == ["+ ConfigMap shop/settings: because"]
+    assert lines(create(of_kind(LEASE), {"spec": {}})) == ["+ Lease shop/one: because"]
+
+
+def test_many_names_are_cut_with_their_number() -> None:
+    """A ConfigMap of a hundred keys takes one line."""
+    body = {"data": {f"key-{place:03}": "" for place in range(100)}}
+    (_, keys) = lines(create(config(), body))
+    assert keys.endswith("key-010, key-011 and 88 more")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("b", "c", ['data.k: "b" -> "c"']),
+        ("b", "", ['data.k: "b" -> ""']),
+        (None, "c", ['data.k: set to "c"']),
+        ("b", None, ['data.k: removed (was "b")']),
+        (None, "1\n2\n3", ["data.k: set to 3 lines"]),
+        ("1\n2\n3\n", None, ["data.k: removed (was 3 lines)"]),
+        (None, "x" * 200, ['data.k: set to "' + "x" * 99 + "..."]),
+        ("\u00e4", "\x1b[2J\u202e\u009b\x7f", ['data.k: "\u00e4" -> "\\u001b[2J\\u202e\\u009b\\u007f"']),
+        ("a\nb\nc\nd\n", "a\nB\nc\nd\n", ["data.k: +1 -1 lines", "  @@ -1,3 +1,3 @@", "   a", "  -b", "  +B", "   c"]),
+        ("a", "a\n\x1b", ["data.k: +1 -0 lines", "  @@ -1 +1,2 @@", "   a", "  +\\u001b"]),
+    ],
+)
+def test_a_changed_value_is_told_so_that_it_can_be_compared(old: str | None, new: str | None, told: list[str]) -> None:
+    """Small ones whole, texts line by line; nothing in them can write on a terminal."""
+    before, after = (seen_as({"data": {} if value is None else {"k": value}}) for value in (old, new))
+    assert lines(change(config(), before, after), seen={config(): before})[1:] == [f"    {line}" for line in told]
+
+
+def test_long_values_are_cut_where_they_part() -> None:
+    """Two digests of one image must not look the same."""
+    before, after = (seen_as({"data": {"k": f"{'x' * 150}{end}{'y' * 150}"}}) for end in "ab")
+    (_, line) = lines(change(config(), before, after), seen={config(): before})
+    assert line == f"    data.k: ...{'x' * 20}a{'y' * 79}... -> ...{'x' * 20}b{'y' * 79}..."
+
+
+def test_a_large_change_of_a_text_is_counted() -> None:
+    """A rewritten file does not fill the screen, and a huge one is not even compared."""
+
+    def told(old: list[str], new: list[str]) -> list[str]:
+        before, after = (seen_as({"data": {"k": "\n".join(text)}}) for text in (old, new))
+        return lines(change(config(), before, after), seen={config(): before})[1:]
+
+    assert told([f"a{n}" for n in range(20)], [f"b{n}" for n in range(25)]) == ["    data.k: +25 -20 lines"]
+    assert told(["a"] * 900, ["b"] * 901) == ["    data.k: 900 lines -> 901 lines"]
+
+
+def test_many_fields_of_one_object_are_cut_with_their_number() -> None:
+    """The first twenty are told."""
+    before, after = (seen_as({"data": {f"k{n:02}": end for n in range(30)}}) for end in "ab")
+    found = lines(change(config(), before, after), seen={config(): before})
+    assert len(found) == 22
+    assert found[-1] == "    and 10 more fields"
+
+
+def test_up_to_ten_equal_changes_are_told_one_by_one() -> None:
+    """Names matter as long as one can read them."""
+    assert lines(*numbered(10))[::2] == [f"+ Pod shop/web-{place}: because" for place in range(10)]
+
+
+def test_more_than_ten_equal_changes_are_told_once() -> None:
+    """With their number and the first three names; the one that is different stands out."""
+    odd = create(pod("web-5"), containers("other", "image"))
+    steps = [step for step in numbered(13) if step.ref.name != "web-5"]
+    assert lines(*steps, odd) == [
+        "+ 12 x Pod: because",
+        "    shop/web-0, shop/web-1, shop/web-2 and 9 more",
+        "    images: a",
+        "+ Pod shop/web-5: because",
+        "    images: other, image",
+    ]
+    assert last(as_text(previewed(*steps, odd), colour=False)).startswith("Plan: 13 to add")
+
+
+def test_changes_of_different_values_are_not_told_as_one() -> None:
+    """Not even where the difference lies behind the cut."""
+    refs = [config(f"c-{place}") for place in range(12)]
+    old = seen_as({"data": {"k": ""}})
+    alike = [change(ref, old, {"data": {"k": "x" * 300}}) for ref in refs]
+    unlike = [change(ref, old, {"data": {"k": "x" * 300 + ref.name}}) for ref in refs]
+    assert lines(*alike, seen=dict.fromkeys(refs, old))[0] == "~ 12 x ConfigMap: because"
+    assert lines(*unlike, seen=dict.fromkeys(refs, old))[0] == "~ ConfigMap shop/c-0: because"
+
+
+def test_equal_changes_in_two_clusters_are_told_in_both() -> None:
+    """Each cluster's section is complete."""
+    steps = [create(config(f"c-{place}", cluster)) for cluster in (A, B) for place in range(11)]
+    assert as_text(previewed(*steps), colour=False).count("+ 11 x ConfigMap: because") == 2
+
+
+def test_one_problem_of_many_pods_is_told_once() -> None:
+    """Up to ten are named each, in the words of the key."""
+    why = Problem("ConfigMapNotFound", "ConfigMap shop/settings does not exist")
+    few = {Key("dependency", A, "shop", "ConfigMap/settings"): why}
+    many = {Key("pod", A, "shop", f"web-{place}"): why for place in range(11)}
+    text = as_text(previewed(problems={**few, **many}), colour=False)
+    assert text.split("\n")[3:6] == [
+        "! ConfigMap shop/settings on lower-a: ConfigMapNotFound: ConfigMap shop/settings does not exist",
+        "! 11 x pod on lower-a: ConfigMapNotFound: ConfigMap shop/settings does not exist",
+        "    shop/web-0, shop/web-1, shop/web-2 and 8 more",
+    ]
+
+
+def test_up_to_ten_problems_are_told_one_by_one() -> None:
+    """As long as one can read the names."""
+    why = Problem("Denied", "no")
+    ten = {Key("pod", A, "shop", f"web-{place}"): why for place in range(10)}
+    text = as_text(previewed(problems=ten), colour=False).split("\n")
+    assert text[3:13] == [f"! pod shop/web-{place} on lower-a: Denied: no" for place in range(10)]
+
+
+def test_a_problem_stays_on_its_line() -> None:
+    """Whatever a cluster answered, it cannot forge a line of the plan."""
+    forged = Problem("Denied", "no\nPlan: 0 to add\x1b[1A")
+    text = as_text(previewed(problems={Key("pod", A, "shop", "x"): forged}), colour=False)
+    assert "! pod shop/x on lower-a: Denied: no\\nPlan: 0 to add\\u001b[1A" in text.split("\n")
+
+
+def test_markdown_is_the_text_in_a_block_with_the_counts_below() -> None:
+    """No value can end the block early."""
+    before, after = seen_as({"data": {"k": "a\n"}}), seen_as({"data": {"k": "a\n````\n"}})
+    found = as_markdown(previewed(change(config(), before, after), seen={config(): before})).split("\n")
+    assert found[0] == "`````diff"
+    assert "      +````" in found
+    assert found[-3:] == ["`````", "", "Plan: 0 to add, 1 to change, 0 to delete (lower-a: 1 to change)"]
+    assert as_markdown(previewed()).split("\n")[::2] == [
+        "```diff",
+        "```",
+        "Plan: 0 to add, 0 to change, 0 to delete (no changes)",
+    ]

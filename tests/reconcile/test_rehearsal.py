@@ -1,0 +1,526 @@
+"""What a rehearsal does that no real cluster does: it tells caches, stands before a real one, and takes orders."""
+
+import asyncio
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+
+from tensile.cache import Cache
+from tensile.cluster import Cluster, Patch, Selection
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
+from tensile.reconcile.apply import carry_out
+from tensile.reconcile.observed import our_keys
+from tensile.reconcile.plan import Step
+from tensile.reconcile.rehearsal import Rehearsal
+from tensile.reconcile.storing import Author, booked
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+MOMENT = "2026-01-02T03:04:05Z"
+A = Ref("a", CONFIG_MAP, "default", "settings")
+P = Ref("a", POD, "default", "web")
+
+
+def rehearsal(name: str = "a", **more: Any) -> Rehearsal:
+    """Make a cluster with a namespace `default`."""
+    made = Rehearsal(name, now=lambda: NOW, **more)
+    made.place(NAMESPACE, {"metadata": {"name": "default"}})
+    return made
+
+
+def raw(name: str = "settings", version: int = 7, **more: Any) -> bytes:
+    """Make a ConfigMap as a real cluster would have sent it."""
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return orjson.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, **more})
+
+
+def config_map(name: str = "settings", **more: Any) -> Manifest:
+    """Make the body of a ConfigMap."""
+    return {"metadata": {"name": name, "namespace": "default", **more}}
+
+
+def pod(**meta: Any) -> Manifest:
+    """Make the body of a pod that is bound to a node."""
+    return {"metadata": {"name": "web", "namespace": "default", **meta}, "spec": {"nodeName": "n", "containers": []}}
+
+
+def is_web(manifest: Manifest) -> bool:
+    """Select by a label."""
+    return (manifest["metadata"].get("labels") or {}).get("app") == "web"
+
+
+def everything(_manifest: Manifest) -> bool:
+    """Select all."""
+    return True
+
+
+def add(field: str, value: Any) -> Callable[[Manifest], None]:
+    """Make a change that sets one field of metadata."""
+
+    def change(manifest: Manifest) -> None:
+        manifest["metadata"][field] = value
+
+    return change
+
+
+def test_it_honours_the_protocol() -> None:
+    """For the type checker, and for a reader."""
+    cluster: Cluster = Rehearsal("a", now=lambda: NOW)
+    assert cluster.name == "a"
+
+
+async def test_a_follower_hears_of_creation_change_and_end_before_the_answer() -> None:
+    """The cache is at the version of each answer, and knows in the end that the object departed."""
+    cluster, cache = rehearsal(), Cache()
+    cluster.follow(CONFIG_MAP, cache, everything)
+    made = orjson.loads(await cluster.create(A, config_map()))
+    entry = cache.get("default", "settings")
+    assert entry is not None
+    assert entry.manifest() == made
+    body = {"metadata": {"uid": made["metadata"]["uid"]}, "data": {"k": "v"}}
+    changed = orjson.loads(await cluster.patch(A, Patch("merge-patch", body)))
+    assert cache.version == int(changed["metadata"]["resourceVersion"])
+    await cluster.delete(A, uid=made["metadata"]["uid"])
+    departure = cache.departed("default", "settings")
+    assert departure is not None
+    assert departure.uid == made["metadata"]["uid"]
+    assert len(cache) == 0
+
+
+async def test_a_follower_hears_only_of_its_kind_and_what_it_selects() -> None:
+    """What never was selected is not told to have departed either."""
+    cluster, cache = rehearsal(), Cache()
+    cluster.follow(CONFIG_MAP, cache, is_web)
+    cluster.place(SECRET, config_map(labels={"app": "web"}))
+    cluster.place(CONFIG_MAP, config_map(labels={"app": "db"}))
+    cluster.vanish(A)
+    assert len(cache) == 0
+    assert cache.departed("default", "settings") is None
+
+
+def test_an_object_enters_and_leaves_a_cache_with_what_is_selected_by() -> None:
+    """A label that comes is a creation to the cache, and one that goes a deletion."""
+    cluster, cache = rehearsal(), Cache()
+    cluster.follow(CONFIG_MAP, cache, is_web)
+    cluster.place(CONFIG_MAP, config_map())
+    assert cache.get("default", "settings") is None
+    cluster.alter(A, add("labels", {"app": "web"}))
+    assert cache.get("default", "settings") is not None
+    cluster.alter(A, add("labels", {"app": "db"}))
+    assert cache.get("default", "settings") is None
+    assert cache.departed("default", "settings") is not None
+
+
+def test_two_caches_of_one_kind_hear_each_of_its_own() -> None:
+    """As the pods of ours and those of others are kept apart."""
+    cluster, ours, theirs = rehearsal(), Cache(), Cache()
+    cluster.follow(CONFIG_MAP, ours, is_web)
+    cluster.follow(CONFIG_MAP, theirs, lambda manifest: not is_web(manifest))
+    cluster.place(CONFIG_MAP, config_map(labels={"app": "web"}))
+    cluster.place(CONFIG_MAP, config_map("other"))
+    assert [entry.name for entry in ours] == ["settings"]
+    assert [entry.name for entry in theirs] == ["other"]
+
+
+async def test_what_is_held_is_there_from_the_start_and_nobody_is_told() -> None:
+    """It keeps its bytes; the first change of it is newer than anything a real cluster said."""
+    cluster, cache = rehearsal(), Cache()
+    cluster.follow(CONFIG_MAP, cache, everything)
+    cluster.hold(CONFIG_MAP, raw())
+    cache.replace([raw()], version=900)
+    assert await cluster.read(A) == raw()
+    with pytest.raises(AlreadyExists):
+        await cluster.create(A, config_map())
+    same = Patch("merge-patch", {"metadata": {"uid": "uid-settings"}})
+    assert await cluster.patch(A, same) == raw()
+    changed = await cluster.patch(A, Patch("merge-patch", {"metadata": {"uid": "uid-settings"}, "data": {"k": "v"}}))
+    entry = cache.get("default", "settings")
+    assert entry is not None
+    assert entry.raw == changed
+    assert entry.version > 900
+
+
+def test_what_is_held_and_empty_is_no_difference() -> None:
+    """Kubernetes leaves empty maps out; a change that only does so is none."""
+    cluster = rehearsal()
+    cluster.hold(CONFIG_MAP, raw(data={}))
+    cluster.alter(A, lambda manifest: manifest.pop("data"))
+    found = cluster.find(CONFIG_MAP, "default", "settings")
+    assert found is not None
+    assert found["metadata"]["resourceVersion"] == "7"
+
+
+async def test_every_uid_is_new_in_every_cluster() -> None:
+    """Two clusters never make the same one, or a test could mistake an upper object for a lower one."""
+    clusters = [rehearsal(UPPER), rehearsal("a"), rehearsal("b")]
+    uids = [
+        one.place(CONFIG_MAP, config_map(name))["metadata"]["uid"] for one in clusters for name in ("settings", "other")
+    ]
+    assert len(set(uids)) == 6
+
+
+def test_somebody_else_puts_an_object_there() -> None:
+    """It is stored with what the server adds; what is given of that is kept, but for the resourceVersion."""
+    cluster = rehearsal()
+    plain = cluster.place(CONFIG_MAP, config_map())
+    assert plain["metadata"]["creationTimestamp"] == MOMENT
+    assert (plain["apiVersion"], plain["kind"]) == ("v1", "ConfigMap")
+    given = cluster.place(CONFIG_MAP, config_map("other", uid="u", resourceVersion="3", creationTimestamp="t"))
+    assert (given["metadata"]["uid"], given["metadata"]["creationTimestamp"]) == ("u", "t")
+    assert int(given["metadata"]["resourceVersion"]) > int(plain["metadata"]["resourceVersion"])
+    running = cluster.place(POD, {**pod(), "status": {"phase": "Running"}})
+    assert running["status"] == {"phase": "Running"}
+    assert cluster.place(POD, pod(name="new"))["status"] == {"phase": "Pending"}
+
+
+def test_somebody_else_puts_another_one_in_its_place() -> None:
+    """What was there is replaced whole and keeps its UID, unless another one is given."""
+    cluster = rehearsal()
+    first = cluster.place(CONFIG_MAP, {**config_map(labels={"l": "1"}), "data": {"k": "v"}})
+    second = cluster.place(CONFIG_MAP, config_map())
+    assert second["metadata"]["uid"] == first["metadata"]["uid"]
+    assert "data" not in second
+    assert "labels" not in second["metadata"]
+
+
+async def test_an_object_of_another_uid_inherits_nothing() -> None:
+    """Neither who wrote its labels nor its generation: it is another one under the name."""
+    cluster = rehearsal()
+    await cluster.create(P, pod(labels={"l": "1"}))
+    cluster.alter(P, lambda found: found["spec"].update(priority=1))
+    another = cluster.place(POD, pod(uid="another", labels={"l": "1"}))
+    assert another["metadata"]["uid"] == "another"
+    assert another["metadata"]["generation"] == 1
+    assert our_keys(another, "labels") == set()
+
+
+def test_a_pod_that_somebody_changes_counts_its_generation() -> None:
+    """With its spec, and with nothing else."""
+    cluster = rehearsal()
+    assert cluster.place(POD, pod())["metadata"]["generation"] == 1
+    assert cluster.alter(P, add("labels", {"l": "1"}))["metadata"]["generation"] == 1
+    assert cluster.alter(P, lambda found: found["spec"].update(priority=1))["metadata"]["generation"] == 2
+    assert cluster.place(POD, pod())["metadata"]["generation"] == 3
+
+
+async def test_what_somebody_else_writes_is_booked_as_theirs() -> None:
+    """A label of ours that they change is ours no more; one that stays the same stays ours."""
+    cluster = rehearsal()
+    await cluster.create(A, config_map(labels={"l": "1", "m": "1"}))
+    changed = cluster.alter(A, add("labels", {"l": "2", "m": "1", "n": "1"}))
+    assert our_keys(changed, "labels") == {"m"}
+    placed = cluster.place(CONFIG_MAP, config_map(labels={"m": "2"}))
+    assert our_keys(placed, "labels") == set()
+    ours = [{"manager": "tensile-kube", "fieldsV1": {"f:metadata": {"f:labels": {"f:m": {}}}}}]
+    assert our_keys(cluster.place(CONFIG_MAP, config_map(managedFields=ours)), "labels") == {"m"}
+
+
+async def test_a_label_of_somebody_elses_that_we_change_is_ours() -> None:
+    """And theirs no more."""
+    cluster = rehearsal()
+    theirs = cluster.place(CONFIG_MAP, config_map(labels={"l": "1", "m": "1"}))
+    body = {"metadata": {"uid": theirs["metadata"]["uid"], "labels": {"l": "2"}}}
+    changed = orjson.loads(await cluster.patch(A, Patch("merge-patch", body)))
+    books = {
+        book["manager"]: book["fieldsV1"]["f:metadata"]["f:labels"] for book in changed["metadata"]["managedFields"]
+    }
+    assert books == {"somebody-else": {"f:m": {}}, "tensile-kube": {"f:l": {}}}
+
+
+def test_keeping_books_leaves_the_object_before_as_it_was() -> None:
+    """The book is found again by its writer, says when it was written last, and is a new one."""
+    book = {"manager": "m", "time": "before", "fieldsV1": {"f:metadata": {"f:labels": {"f:l": {}}}}}
+    seen = config_map(labels={"l": "1"}, managedFields=[book])
+    kept = deepcopy(seen)
+    (found,) = booked(seen, config_map(labels={"n": "1"}), Author("m", MOMENT))["metadata"]["managedFields"]
+    assert seen == kept
+    assert found == {**book, "time": MOMENT, "fieldsV1": {"f:metadata": {"f:labels": {"f:n": {}}}}}
+
+
+async def test_resizing_changes_the_resources_of_the_pod_as_a_whole() -> None:
+    """Beside those of its containers and init containers; one that is not named keeps its own."""
+    cluster = rehearsal()
+    sizes = [{"name": one, "resources": {"requests": {"cpu": "1"}}} for one in ("main", "side")]
+    body = pod()
+    body["spec"] |= {"containers": sizes, "initContainers": sizes, "resources": {"limits": {"cpu": "9"}}}
+    uid = cluster.place(POD, body)["metadata"]["uid"]
+    more = {"name": "side", "resources": {"requests": {"cpu": "2"}}}
+    spec = {"resources": {"limits": {"cpu": "8"}}, "initContainers": [more], "priority": 7}
+    patch = Patch("strategic-merge-patch", {"metadata": {"uid": uid}, "spec": spec})
+    changed = orjson.loads(await cluster.patch(P, patch, "resize"))["spec"]
+    assert changed == body["spec"] | {"resources": {"limits": {"cpu": "8"}}, "initContainers": [sizes[0], more]}
+
+
+def test_nobody_changes_what_is_not_there() -> None:
+    """A test that means to hears of its mistake."""
+    cluster = rehearsal()
+    with pytest.raises(NotFound) as altering:
+        cluster.alter(A, lambda _manifest: None)
+    assert altering.value.doing == "alter ConfigMap default/settings"
+    with pytest.raises(NotFound) as vanishing:
+        cluster.vanish(A)
+    assert (vanishing.value.cluster, vanishing.value.doing) == ("a", "vanish ConfigMap default/settings")
+
+
+def test_what_somebody_else_releases_goes() -> None:
+    """An object that was ending and loses its last finalizer."""
+    cluster, cache = rehearsal(), Cache()
+    cluster.follow(CONFIG_MAP, cache, everything)
+    ending: Manifest = {
+        "finalizers": ["example.com/hold"],
+        "deletionTimestamp": MOMENT,
+        "deletionGracePeriodSeconds": 0,
+    }
+    cluster.place(CONFIG_MAP, config_map(**ending))
+    cluster.alter(A, lambda found: found["metadata"].pop("finalizers"))
+    assert cluster.find(CONFIG_MAP, "default", "settings") is None
+    assert cache.departed("default", "settings") is not None
+
+
+async def test_an_object_can_vanish_whatever_keeps_it() -> None:
+    """Its finalizers do not help it, and the name is free again."""
+    cluster = rehearsal()
+    cluster.place(CONFIG_MAP, config_map(finalizers=["example.com/hold"]))
+    cluster.vanish(A)
+    with pytest.raises(NotFound):
+        await cluster.read(A)
+    await cluster.create(A, config_map())
+
+
+def test_a_namespace_gets_its_account_once() -> None:
+    """Also one that somebody else makes; an account that was there is left alone."""
+    cluster, cache = rehearsal(), Cache()
+    cluster.follow(SERVICE_ACCOUNT, cache, everything)
+    cluster.place(NAMESPACE, {"metadata": {"name": "new"}})
+    first = cache.get("new", "default")
+    cluster.alter(Ref("a", NAMESPACE, "", "new"), add("labels", {"l": "1"}))
+    assert first is not None
+    assert cache.get("new", "default") is first
+
+
+async def test_a_deleted_pod_goes_at_once_where_kubelets_take_no_time() -> None:
+    """Bound and with a grace period all the same; a finalizer still keeps it."""
+    cluster, cache = rehearsal(), Cache()
+    cluster.follow(POD, cache, everything)
+    made = orjson.loads(await cluster.create(P, pod()))
+    answer = orjson.loads(await cluster.delete(P, uid=made["metadata"]["uid"], grace=30))
+    assert answer["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert cache.departed("default", "web") is not None
+    held = orjson.loads(await cluster.create(P, pod(finalizers=["example.com/hold"])))
+    await cluster.delete(P, uid=held["metadata"]["uid"])
+    kept = cluster.find(POD, "default", "web")
+    assert kept is not None
+    assert kept["metadata"]["deletionTimestamp"] == MOMENT
+
+
+@pytest.mark.parametrize("grace", [{"deletionGracePeriodSeconds": 30}, {}], ids=["graceful", "unmarked"])
+async def test_a_pod_whose_grace_ran_already_goes_at_once_too(grace: Manifest) -> None:
+    """One that was ending in the real cluster when the rehearsal began ends with the next request."""
+    cluster = rehearsal()
+    cluster.place(POD, pod(uid="u", deletionTimestamp=MOMENT, **grace))
+    await cluster.delete(P, uid="u")
+    assert cluster.find(POD, "default", "web") is None
+
+
+async def test_the_cluster_behind_is_read_and_not_written() -> None:
+    """What is not held is read there; what is changed of it is changed here alone."""
+    real = rehearsal()
+    stored = real.place(CONFIG_MAP, {**config_map(), "data": {"k": "1"}})
+    cluster = rehearsal(behind=real)
+    assert orjson.loads(await cluster.read(A)) == stored
+    uid = stored["metadata"]["uid"]
+    await cluster.patch(A, Patch("merge-patch", {"metadata": {"uid": uid}, "data": {"k": "2"}}))
+    assert orjson.loads(await cluster.read(A))["data"] == {"k": "2"}
+    await cluster.delete(A, uid=uid)
+    assert orjson.loads(await real.read(A)) == stored
+
+
+async def test_a_name_that_is_taken_behind_is_taken() -> None:
+    """By an object that no cache holds, as one without our label; its namespace is known there as well."""
+    real = rehearsal()
+    real.place(NAMESPACE, {"metadata": {"name": "far"}})
+    real.place(CONFIG_MAP, {"metadata": {"name": "settings", "namespace": "far"}})
+    cluster = Rehearsal("a", behind=real, now=lambda: NOW)
+    with pytest.raises(AlreadyExists):
+        await cluster.create(A._replace(namespace="far"), {"metadata": {"name": "settings"}})
+    await cluster.create(Ref("a", CONFIG_MAP, "far", "free"), {"metadata": {"name": "free"}})
+    with pytest.raises(NotFound):
+        await cluster.create(Ref("a", CONFIG_MAP, "nowhere", "free"), {"metadata": {"name": "free"}})
+    await cluster.create(Ref("a", POD, "far", "web"), {"metadata": {"name": "web"}, "spec": {}})
+
+
+async def test_what_is_gone_here_does_not_come_back_from_behind() -> None:
+    """A deleted name is free, although the real cluster still has it."""
+    real = rehearsal()
+    uid = real.place(CONFIG_MAP, config_map())["metadata"]["uid"]
+    cluster = rehearsal(behind=real)
+    await cluster.delete(A, uid=uid)
+    with pytest.raises(NotFound):
+        await cluster.read(A)
+    made = orjson.loads(await cluster.create(A, config_map()))
+    assert orjson.loads(await cluster.read(A)) == made
+
+
+class Silent(Rehearsal):
+    """A cluster that answers no read."""
+
+    async def read(self, ref: Ref) -> bytes:
+        """Do not answer."""
+        raise Unreachable("no answer", cluster=self.name, doing=f"read {ref.name}")
+
+
+async def test_a_cluster_behind_that_does_not_answer_is_not_guessed_about() -> None:
+    """Its error comes through, and nothing is stored."""
+    cluster = rehearsal(behind=Silent("a", now=lambda: NOW))
+    with pytest.raises(Unreachable) as error:
+        await cluster.create(A, config_map())
+    assert (error.value.cluster, error.value.doing) == ("a", "create ConfigMap default/settings")
+    assert cluster.find(CONFIG_MAP, "default", "settings") is None
+
+
+class Slow(Rehearsal):
+    """A cluster whose reads answer when they are let go."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, now=lambda: NOW)
+        self.began = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def read(self, ref: Ref) -> bytes:
+        """Wait, and answer."""
+        self.began.set()
+        await self.go.wait()
+        return await super().read(ref)
+
+
+async def test_of_two_creations_at_a_time_one_comes_through() -> None:
+    """Also while the cluster behind takes its time to say that the name is free."""
+    real = Slow("a")
+    cluster = rehearsal(behind=real)
+    tries = [asyncio.create_task(cluster.create(A, config_map(labels={"l": which}))) for which in ("1", "2")]
+    real.go.set()
+    first, second = await asyncio.gather(*tries, return_exceptions=True)
+    assert isinstance(second, AlreadyExists)
+    assert isinstance(first, bytes)
+    assert await cluster.read(A) == first
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_what_happens_here_while_the_cluster_behind_answers_counts(*, stays: bool) -> None:
+    """An object that came meanwhile is the one that is read, and one that came and went is gone."""
+    real = Slow("a")
+    real.place(CONFIG_MAP, config_map())
+    cluster = rehearsal(behind=real)
+    reading = asyncio.create_task(cluster.read(A))
+    await real.began.wait()
+    placed = cluster.place(CONFIG_MAP, config_map(labels={"l": "1"}))
+    if not stays:
+        cluster.vanish(A)
+    real.go.set()
+    (found,) = await asyncio.gather(reading, return_exceptions=True)
+    if stays:
+        assert isinstance(found, bytes)
+        assert orjson.loads(found) == placed
+    else:
+        assert isinstance(found, NotFound)
+
+
+async def test_the_cluster_behind_is_asked_once() -> None:
+    """Not again about what is held since, nor about what is gone here."""
+    real = Slow("a")
+    real.go.set()
+    uid = real.place(CONFIG_MAP, config_map())["metadata"]["uid"]
+    cluster = rehearsal(behind=real)
+    await cluster.read(A)
+    real.began.clear()
+    await cluster.delete(A, uid=uid)
+    with pytest.raises(NotFound):
+        await cluster.read(A)
+    assert not real.began.is_set()
+
+
+async def test_the_loops_writes_leave_a_followed_cache_as_the_cluster_is() -> None:
+    """The answer to a write and the word of the follower say the same, in whichever order they come."""
+    cluster, cache = rehearsal(), Cache()
+    cluster.follow(CONFIG_MAP, cache, everything)
+    cache.replace([], version=100)
+    await carry_out(Step("create", A, "r", body=config_map()), cluster, cache)
+    entry = cache.get("default", "settings")
+    assert entry is not None
+    assert entry.raw == await cluster.read(A)
+    patch = Patch("merge-patch", {"metadata": {"uid": entry.uid, "finalizers": ["example.com/hold"]}})
+    await carry_out(Step("patch", A, "r", patch=patch), cluster, cache)
+    await carry_out(Step("delete", A, "r", uid=entry.uid), cluster, cache)
+    ending = cache.get("default", "settings")
+    assert ending is not None
+    assert "deletionTimestamp" in ending.manifest()["metadata"]
+    release = Patch("merge-patch", {"metadata": {"uid": entry.uid, "finalizers": None}})
+    await carry_out(Step("patch", A, "r", patch=release), cluster, cache)
+    assert cache.get("default", "settings") is None
+    assert cache.departed("default", "settings") is not None
+
+
+async def test_a_list_is_of_what_is_held() -> None:
+    """All namespaces or one, with the version that a cache would go on from."""
+    cluster = rehearsal()
+    cluster.place(NAMESPACE, {"metadata": {"name": "other"}})
+    cluster.place(CONFIG_MAP, config_map())
+    last = cluster.place(CONFIG_MAP, {"metadata": {"name": "a", "namespace": "other"}})
+    listing = await cluster.list(CONFIG_MAP, Selection())
+    assert [orjson.loads(one)["metadata"]["name"] for one in listing.items] == ["settings", "a"]
+    assert listing.version == last["metadata"]["resourceVersion"]
+    assert len((await cluster.list(CONFIG_MAP, Selection("other"))).items) == 1
+
+
+@pytest.mark.parametrize("labels", ["app in (web)", "n>1"])
+async def test_a_selector_that_is_not_understood_is_refused(labels: str) -> None:
+    """And not taken for one that selects nothing."""
+    cluster = rehearsal()
+    cluster.place(CONFIG_MAP, config_map())
+    with pytest.raises(Denied, match="not supported") as error:
+        await cluster.list(CONFIG_MAP, Selection("default", labels))
+    assert error.value.doing == "list ConfigMap default"
+
+
+def test_it_cannot_be_watched_nor_connected_to() -> None:
+    """Both are refused with what to do, or why."""
+    cluster = rehearsal()
+    with pytest.raises(Denied, match="have a cache follow it"):
+        cluster.watch(POD, Selection(), "0", 1)
+    with pytest.raises(Denied, match="no streams"):
+        cluster.endpoint()
+
+
+async def test_applying_is_not_rehearsed() -> None:
+    """It is refused, and not taken for a merge."""
+    cluster = rehearsal()
+    cluster.place(CONFIG_MAP, config_map())
+    with pytest.raises(Denied) as error:
+        await cluster.patch(A, Patch("apply-patch", {"data": {"k": "v"}}))
+    assert (error.value.status, error.value.reason) == (415, "UnsupportedMediaType")
+
+
+async def test_it_has_the_version_that_it_was_given() -> None:
+    """For nodes that say the version of the cluster behind them."""
+    assert await rehearsal(version="v1.36.3").version() == "v1.36.3"
+
+
+@pytest.mark.parametrize(("kind", "name"), [(NODE, "n"), (NAMESPACE, "default")], ids=["Node", "Namespace"])
+async def test_what_has_no_namespace_is_found_without_one(kind: Kind, name: str) -> None:
+    """Its UID fences it as anything else."""
+    cluster = rehearsal()
+    cluster.place(NODE, {"metadata": {"name": "n"}})
+    with pytest.raises(Conflict) as error:
+        await cluster.delete(Ref("a", kind, "", name), uid="another")
+    assert error.value.doing == f"delete {kind.name} {name}"
+
+
+async def test_an_error_says_where_and_at_what() -> None:
+    """As the client's errors do, since people read both."""
+    with pytest.raises(ClusterError) as error:
+        await rehearsal("lower-b").read(Ref("lower-b", POD, "default", "web"))
+    assert str(error.value) == 'lower-b: read Pod default/web: not found: pods "web" not found'

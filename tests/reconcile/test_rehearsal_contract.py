@@ -1,0 +1,516 @@
+"""What a cluster answers: each sentence holds in memory and before a real apiserver alike."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rehearsal_ground import FINALIZER, ROOM, STRANGER, Ground, decoded, prepared, told, version_of
+
+from tensile.cluster import Patch, Selection
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
+from tensile.kube.access import from_kubeconfig
+from tensile.kube.client import HttpCluster
+from tensile.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.reconcile.apply import _is_gone
+from tensile.reconcile.observed import our_keys
+from tensile.reconcile.rehearsal import Rehearsal
+
+if TYPE_CHECKING:
+    from tensile.sandbox.environment import Sandbox
+
+INVALID_UID = (422, "Invalid", ("FieldValueInvalid", "FieldValueInvalid"))
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@pytest.fixture(params=["rehearsal", pytest.param("real", marks=pytest.mark.real)])
+async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
+    """The same ground twice; in memory, pods take their time to end, as they do without a kubelet."""
+    if request.param == "rehearsal":
+        async with prepared(Rehearsal(UPPER, ends_pods=False, now=lambda: datetime.now(UTC))) as made:
+            yield made
+        return
+    sandbox: Sandbox = request.getfixturevalue("sandbox")
+    cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
+    try:
+        async with prepared(cluster) as made:
+            yield made
+    finally:
+        await cluster.close()
+
+
+def conditions(*types: str, status: str = "True") -> list[dict[str, Any]]:
+    """Make conditions of a status."""
+    return [{"type": one, "status": status} for one in types]
+
+
+async def test_a_created_object_is_stored_with_what_the_server_adds(ground: Ground) -> None:
+    """Kind, place, a UID of its own and the time come from the server; a UID that was sent does not count."""
+    first = await ground.made(ground.at("a"), {"uid": STRANGER, "deletionTimestamp": "2020-01-01T00:00:00Z"})
+    second = await ground.made(ground.at("b"), data={"k": "v"})
+    assert (first["apiVersion"], first["kind"], first["metadata"]["namespace"]) == ("v1", "ConfigMap", ground.namespace)
+    assert len({STRANGER, first["metadata"]["uid"], second["metadata"]["uid"]}) == 3
+    assert int(version_of(second)) > int(version_of(first))
+    assert "deletionTimestamp" not in first["metadata"]
+    datetime.strptime(first["metadata"]["creationTimestamp"], TIME).replace(tzinfo=UTC)
+    assert await ground.read(ground.at("b")) == second
+
+
+async def test_a_created_pod_is_pending_whatever_it_says(ground: Ground) -> None:
+    """Its status is the kubelet's to write, and its generation counts from one."""
+    pod = await ground.made(
+        ground.at("p", POD),
+        spec={"containers": [{"name": "c", "image": "i"}], "nodeName": ground.node},
+        status={"phase": "Running", "podIP": "10.0.0.1"},
+    )
+    assert pod["status"]["phase"] == "Pending"
+    assert "podIP" not in pod["status"]
+    assert pod["metadata"]["generation"] == 1
+
+
+async def test_a_created_node_keeps_its_status(ground: Ground) -> None:
+    """So that a virtual node offers something from its first moment on."""
+    ref = ground.at(f"{ground.node}-2", NODE)
+    node = await ground.made(ref, status={"capacity": {"cpu": "3"}})
+    await ground.deleted(node, ref)
+    assert node["status"]["capacity"] == {"cpu": "3"}
+
+
+async def test_a_created_namespace_gets_its_label_and_its_account(ground: Ground) -> None:
+    """The label is booked as its creator's, though nobody sent it."""
+    space = await ground.read(ground.at(ground.namespace, NAMESPACE))
+    label = {"kubernetes.io/metadata.name": ground.namespace}
+    assert space["metadata"]["labels"] == label
+    assert our_keys(space, "labels") == label.keys()
+    assert (space["spec"], space["status"]["phase"]) == ({"finalizers": ["kubernetes"]}, "Active")
+    account = await ground.read(ground.at("default", SERVICE_ACCOUNT))
+    assert account["metadata"]["name"] == "default"
+
+
+async def test_the_label_of_a_namespaces_name_cannot_be_taken_away(ground: Ground) -> None:
+    """The server puts it back at once, so that nothing is written."""
+    ref = ground.at(ground.namespace, NAMESPACE)
+    space = await ground.read(ref)
+    again = await ground.operated(space, ref, {"op": "remove", "path": "/metadata/labels"})
+    assert again == space
+
+
+async def test_a_name_can_be_taken_once(ground: Ground) -> None:
+    """The second creation is refused, and the first object stays as it is."""
+    first = await ground.made(ground.at("a"), data={"k": "1"})
+    with pytest.raises(AlreadyExists) as error:
+        await ground.made(ground.at("a"), data={"k": "2"})
+    assert told(error.value) == (409, "AlreadyExists", ())
+    assert error.value.doing == f"create ConfigMap {ground.namespace}/a"
+    assert error.value.message == 'configmaps "a" already exists'
+    assert await ground.read(ground.at("a")) == first
+
+
+@pytest.mark.parametrize(
+    ("body", "sort", "expected"),
+    [
+        ({"metadata": {}}, Denied, (422, "Invalid", ("FieldValueRequired",))),
+        ({"metadata": {"name": "a", "namespace": "another"}}, Denied, (400, "BadRequest", ())),
+        ({"metadata": {"name": "a", "resourceVersion": "5"}}, Unreachable, (500, "", ())),
+    ],
+)
+async def test_a_body_that_is_no_new_object_of_that_place_is_refused(
+    ground: Ground, body: dict[str, Any], sort: type[ClusterError], expected: tuple[int, str, tuple[str, ...]]
+) -> None:
+    """Without a name, of another namespace, or with a resourceVersion of its own."""
+    with pytest.raises(sort) as error:
+        await ground.cluster.create(ground.at("a"), body)
+    assert told(error.value) == expected
+    assert await ground.is_gone(ground.at("a"))
+
+
+async def test_a_missing_namespace_takes_no_objects(ground: Ground) -> None:
+    """It is the namespace that is not found."""
+    with pytest.raises(NotFound) as error:
+        await ground.made(ground.at("a", namespace="rehearsal-of-nothing"))
+    assert told(error.value) == (404, "NotFound", ())
+    assert error.value.message == 'namespaces "rehearsal-of-nothing" not found'
+
+
+async def test_a_pod_whose_account_is_missing_is_refused(ground: Ground) -> None:
+    """Also the account `default` of a namespace that was made this moment."""
+    with pytest.raises(Denied) as error:
+        await ground.pod("p", serviceAccountName="nobody")
+    assert told(error.value) == (403, "Forbidden", ())
+
+
+async def test_a_terminating_namespace_takes_no_new_objects(ground: Ground) -> None:
+    """Not even one whose name is taken; what is there can still be changed."""
+    ref = ground.at(f"{ground.namespace}-2", NAMESPACE)
+    space = await ground.made(ref)
+    held = ground.at("held", namespace=ref.name)
+    kept = await ground.made(held, {"finalizers": [FINALIZER]})
+    answer = await ground.deleted(space, ref)
+    for name in ("new", "held"):
+        with pytest.raises(Denied) as error:
+            await ground.made(ground.at(name, namespace=ref.name))
+        assert told(error.value) == (403, "Forbidden", ("NamespaceTerminating",))
+    assert answer["status"]["phase"] == "Terminating"
+    assert "deletionGracePeriodSeconds" not in answer["metadata"]
+    assert not _is_gone(answer, None)
+    await ground.deleted(space, ref)
+    await ground.laid_over(kept, held, metadata={"finalizers": None})
+
+
+async def test_what_does_not_exist_cannot_be_read_changed_or_deleted(ground: Ground) -> None:
+    """Each is told as not found, in a namespace that exists and in one that does not."""
+    for ref in (ground.at("a"), ground.at("a", namespace="rehearsal-of-nothing")):
+        for ask in (
+            partial(ground.cluster.read, ref),
+            partial(ground.cluster.patch, ref, Patch("merge-patch", {"data": {"a": "1"}})),
+            partial(ground.cluster.delete, ref, uid=STRANGER),
+        ):
+            with pytest.raises(NotFound) as error:
+                await ask()
+            assert told(error.value) == (404, "NotFound", ())
+            assert error.value.message == 'configmaps "a" not found'
+
+
+def fences(field: str, value: str) -> list[Patch]:
+    """Make a patch of each kind that carries a precondition."""
+    body = {"metadata": {field: value}, "data": {"k": "2"}}
+    change = {"op": "replace", "path": "/data/k", "value": "2"}
+    operations = [{"op": "replace", "path": f"/metadata/{field}", "value": value}, change]
+    return [Patch("merge-patch", body), Patch("strategic-merge-patch", body), Patch("json-patch", operations)]
+
+
+@pytest.mark.parametrize("media", [0, 1, 2], ids=["merge", "strategic", "json"])
+async def test_a_patch_of_another_object_under_the_name_is_a_conflict(ground: Ground, media: int) -> None:
+    """The UID in the body fences the write; with the right one it comes through."""
+    stored = await ground.made(ground.at("a"), data={"k": "1"})
+    with pytest.raises(Conflict) as error:
+        await ground.cluster.patch(ground.at("a"), fences("uid", STRANGER)[media])
+    assert told(error.value) == INVALID_UID
+    assert error.value.doing == f"patch ConfigMap {ground.namespace}/a"
+    assert await ground.read(ground.at("a")) == stored
+    await ground.cluster.patch(ground.at("a"), fences("uid", stored["metadata"]["uid"])[media])
+    assert (await ground.read(ground.at("a")))["data"] == {"k": "2"}
+
+
+@pytest.mark.parametrize("media", [0, 1, 2], ids=["merge", "strategic", "json"])
+async def test_a_patch_of_an_older_object_is_a_conflict(ground: Ground, media: int) -> None:
+    """The resourceVersion in the body fences the write; with the right one it comes through."""
+    stored = await ground.made(ground.at("a"), data={"k": "1"})
+    changed = await ground.operated(stored, ground.at("a"), {"op": "add", "path": "/data/more", "value": "1"})
+    with pytest.raises(Conflict) as error:
+        await ground.cluster.patch(ground.at("a"), fences("resourceVersion", version_of(stored))[media])
+    assert told(error.value) == (409, "Conflict", ())
+    assert await ground.read(ground.at("a")) == changed
+    await ground.cluster.patch(ground.at("a"), fences("resourceVersion", version_of(changed))[media])
+    assert (await ground.read(ground.at("a")))["data"] == {"k": "2", "more": "1"}
+
+
+async def test_a_patch_that_changes_nothing_writes_nothing(ground: Ground) -> None:
+    """The resourceVersion stays, so that no watch tells of it."""
+    ref = ground.at("a")
+    stored = await ground.made(ref, {"labels": {"l": "1"}}, data={"k": "1"})
+    assert await ground.laid_over(stored, ref, data={"k": "1", "absent": None}) == stored
+    assert await ground.operated(stored, ref, {"op": "replace", "path": "/metadata/labels/l", "value": "1"}) == stored
+    empty = {"op": "add", "path": "/metadata/annotations", "value": {}}
+    assert await ground.operated(stored, ref, empty) == stored
+
+
+async def test_a_json_patch_may_replace_what_is_not_there(ground: Ground) -> None:
+    """As Kubernetes carries it out: a key that is missing is added."""
+    ref = ground.at("a")
+    stored = await ground.made(ref, data={"k": "1"})
+    changed = await ground.operated(stored, ref, {"op": "replace", "path": "/data/new", "value": "2"})
+    assert changed["data"] == {"k": "1", "new": "2"}
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"),
+    [
+        ([{"op": "test", "path": "/data/k", "value": "another"}], (422, "Invalid", ())),
+        ([{"op": "add", "path": "/absent/k", "value": "1"}], (422, "Invalid", ())),
+        ([{"op": "replace", "path": "/metadata/labels/l", "value": "1"}], (422, "Invalid", ())),
+        ([{"op": "remove", "path": "/data/absent"}], (422, "Invalid", ())),
+        ([{"op": "remove", "path": "/metadata/labels"}], (422, "Invalid", ())),
+        ({"op": "add"}, (400, "BadRequest", ())),
+    ],
+)
+async def test_a_json_patch_that_cannot_be_carried_out_is_denied(
+    ground: Ground, operations: Any, expected: tuple[int, str, tuple[str, ...]]
+) -> None:
+    """A test that fails, a place that is missing, what was removed already, and what is no list of operations."""
+    await ground.made(ground.at("a"), data={"k": "1"})
+    with pytest.raises(Denied) as error:
+        await ground.cluster.patch(ground.at("a"), Patch("json-patch", operations))
+    assert told(error.value) == expected
+
+
+async def test_labels_and_annotations_are_booked_for_who_wrote_them(ground: Ground) -> None:
+    """Those of the creation, and after a JSON patch those that it added but not those that it removed."""
+    ref = ground.at("a")
+    stored = await ground.made(ref, {"labels": {"l": "1", "m": "1"}, "annotations": {"x/y": "1"}})
+    assert our_keys(stored, "labels") == {"l", "m"}
+    assert our_keys(stored, "annotations") == {"x/y"}
+    changed = await ground.operated(
+        stored,
+        ref,
+        {"op": "remove", "path": "/metadata/labels/l"},
+        {"op": "add", "path": "/metadata/labels/n", "value": "1"},
+        {"op": "remove", "path": "/metadata/annotations"},
+    )
+    assert our_keys(changed, "labels") == {"m", "n"}
+    assert our_keys(changed, "annotations") == set()
+
+
+async def test_a_label_written_with_a_status_is_not_booked_as_the_objects(ground: Ground) -> None:
+    """The writer by way of the subresource has a book apart, takes the label over, and makes nobody an owner."""
+    ref = ground.at("p", POD)
+    pod = await ground.pod("p", meta={"labels": {"l": "1", "m": "1"}})
+    owner = {"apiVersion": "v1", "kind": "Node", "name": ground.node, "uid": STRANGER}
+    meta = {"labels": {"l": "2", "n": "1"}, "ownerReferences": [owner]}
+    changed = await ground.laid_over(pod, ref, "status", metadata=meta)
+    assert "ownerReferences" not in changed["metadata"]
+    assert changed["metadata"]["labels"] == {"l": "2", "m": "1", "n": "1"}
+    assert our_keys(changed, "labels") == {"m"}
+
+
+async def test_conditions_merge_by_type(ground: Ground) -> None:
+    """Those that are not named stay, one is changed, one goes, and a new one comes first."""
+    ref = ground.at("p", POD)
+    pod = await ground.pod("p")
+    first = await ground.laid_over(pod, ref, "status", status={"conditions": conditions("Ready", "Gate", "Old")})
+    patch = [*conditions("New"), {"type": "Old", "$patch": "delete"}, *conditions("Gate", status="False")]
+    second = await ground.laid_over(first, ref, "status", status={"phase": "Running", "conditions": patch})
+    found = [(one["type"], one["status"]) for one in second["status"]["conditions"]]
+    assert found == [("New", "True"), ("Ready", "True"), ("Gate", "False")]
+    assert second["status"]["phase"] == "Running"
+
+
+async def test_addresses_of_a_pod_are_replaced_where_that_is_asked_for(ground: Ground) -> None:
+    """The old one goes, null takes all away, and container statuses are always replaced whole."""
+    ref = ground.at("p", POD)
+    pod = await ground.pod("p")
+    named = [
+        {"name": one, "image": "i", "imageID": "", "ready": True, "restartCount": 0, "state": {}, "lastState": {}}
+        for one in ("main", "side")
+    ]
+    status = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}], "containerStatuses": named}
+    first = await ground.laid_over(pod, ref, "status", status=status)
+    change = {"podIP": "10.0.0.2", "podIPs": [{"$patch": "replace"}, {"ip": "10.0.0.2"}]}
+    second = await ground.laid_over(first, ref, "status", status={**change, "containerStatuses": named[1:]})
+    assert second["status"]["podIPs"] == [{"ip": "10.0.0.2"}]
+    assert second["status"]["containerStatuses"] == named[1:]
+    third = await ground.laid_over(second, ref, "status", status={"podIP": None, "podIPs": None})
+    assert third["status"].keys().isdisjoint({"podIP", "podIPs"})
+
+
+async def test_maps_merge_or_are_replaced(ground: Ground) -> None:
+    """Amounts that are not named stay, unless the map says that it replaces."""
+    ref = ground.at(ground.node, NODE)
+    node = await ground.read(ref)
+    addresses = [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "h"}]
+    status = {"capacity": {"memory": "1Gi"}, "addresses": addresses}
+    first = await ground.laid_over(node, ref, "status", status=status)
+    change = {"capacity": {"gpu/x": "1"}, "addresses": [{"type": "InternalIP", "address": "10.0.0.2"}]}
+    second = await ground.laid_over(first, ref, "status", status=change)
+    assert second["status"]["capacity"] == {**ROOM, "memory": "1Gi", "gpu/x": "1"}
+    assert second["status"]["addresses"] == [{"type": "InternalIP", "address": "10.0.0.2"}, addresses[1]]
+    third = await ground.laid_over(second, ref, "status", status={"capacity": {"cpu": "1", "$patch": "replace"}})
+    assert third["status"]["capacity"] == {"cpu": "1"}
+
+
+async def test_a_status_and_the_rest_are_written_by_ways_of_their_own(ground: Ground) -> None:
+    """Each way leaves what is the other's, and where nothing is left writes nothing."""
+    ref = ground.at("p", POD)
+    pod = await ground.pod("p")
+    assert await ground.laid_over(pod, ref, status={"phase": "Running"}) == pod
+    image = [{"name": "main", "image": "main:2"}]
+    assert await ground.laid_over(pod, ref, "status", spec={"containers": image}) == pod
+    running = await ground.laid_over(pod, ref, "status", status={"phase": "Running"})
+    assert running["metadata"]["generation"] == 1
+    changed = await ground.laid_over(running, ref, spec={"containers": image})
+    assert [one["image"] for one in changed["spec"]["containers"]] == ["main:2", "side:1"]
+    assert (changed["status"]["phase"], changed["metadata"]["generation"]) == ("Running", 2)
+
+
+async def test_resizing_changes_resources_alone(ground: Ground) -> None:
+    """An image and a label sent along are passed over."""
+    amounts = {"resources": {"requests": {"cpu": "1"}}}
+    containers = [{"name": one, "image": f"{one}:1", **amounts} for one in ("main", "side")]
+    pod = await ground.pod("p", containers=containers)
+    change = {"name": "main", "image": "other", "resources": {"requests": {"cpu": "2"}}}
+    ref = ground.at("p", POD)
+    changed = await ground.laid_over(pod, ref, "resize", metadata={"labels": {"a": "1"}}, spec={"containers": [change]})
+    found = [(one["image"], one["resources"]) for one in changed["spec"]["containers"]]
+    assert found == [("main:1", {"requests": {"cpu": "2"}}), ("side:1", {"requests": {"cpu": "1"}})]
+    assert "labels" not in changed["metadata"]
+
+
+async def test_ephemeral_containers_are_added_by_a_way_of_their_own(ground: Ground) -> None:
+    """And by no other; what is sent along is passed over."""
+    ref = ground.at("p", POD)
+    pod = await ground.pod("p")
+    spec = {"containers": [{"name": "main", "image": "other"}], "ephemeralContainers": [{"name": "e", "image": "e:1"}]}
+    changed = await ground.laid_over(pod, ref, "ephemeralcontainers", spec=spec)
+    assert [one["name"] for one in changed["spec"]["ephemeralContainers"]] == ["e"]
+    assert [one["image"] for one in changed["spec"]["containers"]] == ["main:1", "side:1"]
+
+
+@pytest.mark.parametrize("subresource", ["status", "resize", "ephemeralcontainers"])
+async def test_a_subresource_of_another_pod_under_the_name_is_a_conflict(ground: Ground, subresource: str) -> None:
+    """The UID fences every way of writing."""
+    await ground.pod("p")
+    body = {"metadata": {"uid": STRANGER}, "status": {"phase": "Failed"}}
+    with pytest.raises(Conflict) as error:
+        await ground.cluster.patch(ground.at("p", POD), Patch("strategic-merge-patch", body), subresource)
+    assert told(error.value) == INVALID_UID
+    assert error.value.doing == f"patch Pod {ground.namespace}/p {subresource}"
+
+
+async def test_a_kind_has_the_subresources_that_it_has(ground: Ground) -> None:
+    """A ConfigMap has no status, and a pod nothing unheard of."""
+    await ground.made(ground.at("a"))
+    await ground.pod("p")
+    for ref, subresource in ((ground.at("a"), "status"), (ground.at("p", POD), "unheard")):
+        with pytest.raises(NotFound) as error:
+            await ground.cluster.patch(ref, Patch("merge-patch", {"status": {}}), subresource)
+        assert told(error.value) == (404, "NotFound", ())
+
+
+@pytest.mark.parametrize("kind", [CONFIG_MAP, POD, NODE, NAMESPACE], ids=lambda kind: kind.name)
+async def test_a_delete_of_another_object_under_the_name_is_a_conflict(ground: Ground, kind: Kind) -> None:
+    """The precondition holds for every kind, and the object stays as it is."""
+    ref = ground.at({NODE: ground.node, NAMESPACE: ground.namespace}.get(kind, "a"), kind)
+    if kind == POD:
+        await ground.pod("a")
+    elif kind == CONFIG_MAP:
+        await ground.made(ref)
+    with pytest.raises(Conflict) as error:
+        await ground.cluster.delete(ref, uid=STRANGER)
+    assert told(error.value) == (409, "Conflict", ())
+    assert "deletionTimestamp" not in (await ground.read(ref))["metadata"]
+
+
+@pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE], ids=lambda kind: kind.name)
+async def test_an_object_that_nothing_holds_goes_at_once(ground: Ground, kind: Kind) -> None:
+    """The answer is a Status or the object, and says in either case that it is gone."""
+    ref = ground.at("a", kind)
+    answer = await ground.deleted(await ground.made(ref), ref)
+    assert answer["kind"] == ("ServiceAccount" if kind == SERVICE_ACCOUNT else "Status")
+    assert "deletionTimestamp" not in answer["metadata"]
+    assert _is_gone(answer, None)
+    assert await ground.is_gone(ref)
+
+
+async def test_an_object_with_a_finalizer_ends_when_that_is_taken_away(ground: Ground) -> None:
+    """It is marked, a second request changes nothing, and the last write's answer is the object."""
+    ref = ground.at("a")
+    stored = await ground.made(ref, {"finalizers": [FINALIZER]})
+    answer = await ground.deleted(stored, ref)
+    assert answer["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert not _is_gone(answer, None)
+    assert await ground.deleted(stored, ref) == answer
+    assert await ground.deleted(stored, ref, grace=0) == answer
+    released = await ground.operated(stored, ref, {"op": "remove", "path": "/metadata/finalizers"})
+    assert "finalizers" not in released["metadata"]
+    assert version_of(released) == version_of(answer)
+    assert await ground.is_gone(ref)
+
+
+async def test_a_bound_pod_ends_gracefully(ground: Ground) -> None:
+    """It stays with its end marked; a longer grace is passed over, a shorter one counts, and none ends it."""
+    ref = ground.at("p", POD)
+    pod = await ground.pod("p", terminationGracePeriodSeconds=20)
+    answer = await ground.deleted(pod, ref)
+    assert (answer["metadata"]["deletionGracePeriodSeconds"], answer["metadata"]["generation"]) == (20, 2)
+    assert not _is_gone(answer, None)
+    for grace in (None, 60, 20):
+        assert await ground.deleted(pod, ref, grace) == answer
+    shorter = await ground.deleted(pod, ref, 5)
+    assert shorter["metadata"]["deletionGracePeriodSeconds"] == 5
+    ends = [datetime.strptime(one["metadata"]["deletionTimestamp"], TIME) for one in (answer, shorter)]  # noqa: DTZ007
+    assert ends[0] - ends[1] == timedelta(seconds=15)
+    last = await ground.deleted(pod, ref, 0)
+    assert last["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert _is_gone(last, 0)
+    assert await ground.is_gone(ref)
+
+
+async def test_a_bound_pod_has_half_a_minute_where_nobody_says_otherwise(ground: Ground) -> None:
+    """The grace of the request comes before the pod's, and a negative one means a second."""
+    for name, grace, expected in (("p", None, 30), ("q", 7, 7), ("r", -1, 1)):
+        answer = await ground.deleted(await ground.pod(name), ground.at(name, POD), grace)
+        assert answer["metadata"]["deletionGracePeriodSeconds"] == expected
+
+
+@pytest.mark.parametrize("case", ["unbound", "Succeeded", "Failed", "without grace", "at once"])
+async def test_a_pod_that_needs_no_time_goes_at_once(ground: Ground, case: str) -> None:
+    """One that runs nowhere, has ended, or is given no time; the answer is the pod."""
+    ref = ground.at("p", POD)
+    more = {"terminationGracePeriodSeconds": 0} if case == "without grace" else {}
+    pod = await ground.pod("p", bound=case != "unbound", **more)
+    if case in ("Succeeded", "Failed"):
+        await ground.laid_over(pod, ref, "status", status={"phase": case})
+    answer = await ground.deleted(pod, ref, 0 if case == "at once" else None)
+    assert answer["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert _is_gone(answer, None)
+    assert await ground.is_gone(ref)
+
+
+async def test_a_pod_that_reached_its_end_while_it_was_ending_stays_until_it_is_told(ground: Ground) -> None:
+    """A terminal phase takes nothing away by itself, nor does a second request with the grace left."""
+    ref = ground.at("p", POD)
+    pod = await ground.pod("p")
+    await ground.deleted(pod, ref)
+    ended = await ground.laid_over(pod, ref, "status", status={"phase": "Failed"})
+    assert await ground.deleted(pod, ref) == ended
+    await ground.deleted(pod, ref, 0)
+    assert await ground.is_gone(ref)
+
+
+@pytest.mark.parametrize("grace", [0, 9])
+async def test_a_pod_with_a_finalizer_goes_when_both_are_over(ground: Ground, grace: int) -> None:
+    """With the grace over, taking the finalizer away ends it; before that, it does not."""
+    ref = ground.at("p", POD)
+    pod = await ground.pod("p", meta={"finalizers": [FINALIZER]})
+    answer = await ground.deleted(pod, ref, grace)
+    assert not _is_gone(answer, grace)
+    await ground.operated(pod, ref, {"op": "remove", "path": "/metadata/finalizers"})
+    assert await ground.is_gone(ref) == (grace == 0)
+
+
+async def test_lists_are_of_what_is_selected(ground: Ground) -> None:
+    """By label, by its absence, by field, and in the order of their names."""
+    await ground.made(ground.at("b"), {"labels": {"app": "web", "tier": "x"}})
+    await ground.made(ground.at("a"), {"labels": {"app": "web"}})
+    await ground.made(ground.at("c"), {"labels": {"app": "db"}})
+    expected = {
+        "app=web": ["a", "b"],
+        "app==web,tier=x": ["b"],
+        "app!=web,app": ["c"],
+        "tier": ["b"],
+        "!tier,app": ["a", "c"],
+        "tier!=x,app": ["a", "c"],
+    }
+    for labels, names in expected.items():
+        assert await names_of(ground, CONFIG_MAP, Selection(ground.namespace, labels)) == names
+    assert await names_of(ground, CONFIG_MAP, Selection(ground.namespace, fields="metadata.name=c")) == ["c"]
+    await ground.pod("bound")
+    await ground.pod("free", bound=False)
+    assert await names_of(ground, POD, Selection("", fields=f"spec.nodeName={ground.node}")) == ["bound"]
+    unbound = Selection(ground.namespace, fields="spec.nodeName=,metadata.name!=other")
+    assert await names_of(ground, POD, unbound) == ["free"]
+
+
+async def names_of(ground: Ground, kind: Kind, selection: Selection) -> list[str]:
+    """Give the names of a listing."""
+    listing = await ground.cluster.list(kind, selection)
+    return [decoded(raw)["metadata"]["name"] for raw in listing.items]
+
+
+async def test_an_unknown_field_cannot_be_selected_by(ground: Ground) -> None:
+    """It is refused, and not taken for one that nothing has."""
+    await ground.pod("p")
+    with pytest.raises(Denied) as error:
+        await ground.cluster.list(POD, Selection(ground.namespace, fields="spec.unheard=1"))
+    assert told(error.value) == (400, "BadRequest", ())

@@ -1,0 +1,319 @@
+"""Whatever happens in whatever order: no pod is lost, run twice, or let go while it runs, and no stranger's is touched.
+
+Users, kubelets, strangers, networks and crashes take turns at random with the engine, on clusters so small that names
+collide. What must never happen is looked at with each request of the engine; what must hold in the end, once
+everybody has done what they are there for.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as some
+from scenario_words import place
+from stagekit import Stage
+from virtualtime import in_virtual_time
+from worldkit import A, B
+
+from tensile.objects import CONFIG_MAP, NODE, POD, UPPER, Manifest, Ref, annotations, metadata, uid
+from tensile.reconcile.observed import is_ours, upper_uid_of
+
+NAMES = ("one", "two")
+LOWERS = (A, B)
+CLUSTERS = (UPPER, *LOWERS)
+SETTINGS = Ref(UPPER, CONFIG_MAP, "shop", "settings")
+
+
+class Act(NamedTuple):
+    """Something that somebody does; what it does not apply to at that moment it leaves alone.
+
+    `calm`: the engine gets the time to do all that it has to do about each thing before the next.
+    """
+
+    what: str
+    name: str
+    lower: str
+    number: int
+    calm: bool
+
+
+ACTS = (
+    "make", "make, run", "make, run, evict, end", "run", "run, succeed", "delete", "delete, end", "force", "replace",
+    "gc", "evict, end", "squat", "leave", "relabel", "silence", "silence, delete, answer", "silence, replace", "answer",
+    "late, fail, make, delete", "late, fail, replace, delete, answer", "late above, replace", "late above, gc", "hear",
+    "fail", "fail above", "late", "restart", "fail, restart", "relist", "settings", "moment",
+)  # fmt: skip
+"""What happens one after the other to one pod, or in one cluster."""
+
+anything = some.builds(
+    Act,
+    some.sampled_from(ACTS),
+    some.sampled_from(NAMES),
+    some.sampled_from(LOWERS),
+    some.integers(0, 3),
+    some.booleans(),
+)
+
+
+class Play:
+    """A stage where acts are played, and the engine is watched."""
+
+    def __init__(self) -> None:
+        self.stage = Stage(prompt=False)
+        self.stage.raise_nodes()
+        self.made = 0
+        self.foreign: dict[Ref, str] = {}
+        self.wrongs: list[str] = []
+        place(self.stage, UPPER, {"configMap": "shop/settings", "data": {"mode": "slow"}})
+        for name in LOWERS:
+            self.stage.clusters[name].watched = self.below
+        self.stage.clusters[UPPER].watched = self.above
+        self.stage.start()
+
+    # What must never happen.
+
+    def below(self, verb: str, ref: Ref, body: Manifest) -> None:
+        """A pod that has run is not made again, a living pod's is not ended, and strangers' are not touched."""
+        if ref in self.foreign and verb == "delete":
+            self.wrongs.append(f"{ref} is not ours")
+        if ref.kind != POD:
+            return
+        upper = self.stage.find(Ref(UPPER, POD, ref.namespace, ref.name))
+        if verb == "create" and upper and uid(upper) == upper_uid_of_body(body) and has_run(upper):
+            self.wrongs.append(f"{ref} runs a second time")
+        lower = self.stage.find(ref)
+        if verb == "delete" and upper and lower and uid(lower) == uid(body):
+            mine = upper_uid_of(lower) == uid(upper) and "deletionTimestamp" not in metadata(upper)
+            self.wrongs += [f"{ref} is ended though its upper pod lives"] if mine else []
+
+    def above(self, verb: str, ref: Ref, body: Manifest) -> None:
+        """An upper pod is let go only when its lower pod is gone."""
+        if verb == "delete" and ref.kind == POD:
+            left = [cluster for cluster, lower in self.ours(ref.name) if upper_uid_of(lower) == uid(body)]
+            self.wrongs += [f"{ref} goes while it runs in {cluster}" for cluster in left]
+
+    def ours(self, name: str) -> Iterator[tuple[str, Manifest]]:
+        """Give our lower pods of a name, with their clusters."""
+        for cluster in LOWERS:
+            lower = self.stage.find(Ref(cluster, POD, "shop", name))
+            if lower is not None and is_ours(lower, self.stage.world.owner):
+                yield cluster, lower
+
+    # What happens.
+
+    async def happen(self, act: Act) -> None:
+        """Let an act happen, with or without time for the engine in between."""
+        for what in act.what.split(", "):
+            await self.act(act._replace(what=what))
+            if act.calm:
+                await self.stage.settle()
+
+    async def act(self, act: Act) -> None:
+        """Let one thing happen: to the pod above, to its lower pod, to a stranger in its place, or to the weather."""
+        above = Ref(UPPER, POD, "shop", act.name)
+        upper = self.stage.find(above)
+        below = above._replace(cluster=upper["spec"]["nodeName"] if upper else act.lower)
+        lower = self.stage.find(below)
+        if act.what == "make" and upper is None:
+            self.make(act)
+        elif upper is not None and act.what in ("delete", "force", "replace", "gc", "relabel"):
+            await self.change(above, act)
+        elif lower is not None and below not in self.foreign and act.what in ("run", "succeed", "evict"):
+            await self.change_below(below, act)
+        elif act.what in ("squat", "leave"):
+            self.take(below, act, free=lower is None)
+        else:
+            await self.weather(act)
+
+    async def change(self, above: Ref, act: Act) -> None:
+        """Have a user, or Kubernetes, do something with an upper pod."""
+        alter = self.stage.clusters[UPPER].alter
+        if act.what == "relabel":
+            alter(above, lambda pod: pod["metadata"].update(labels={"n": str(act.number)}))
+            return
+        if act.what == "gc":
+            disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+            alter(above, lambda pod: pod["status"].update(conditions=[disrupted]))
+        await self.stage.delete(above, (None, 5, 30, 1)[act.number] if act.what == "delete" else 0)
+        if act.what == "replace":
+            self.make(act)
+
+    async def change_below(self, below: Ref, act: Act) -> None:
+        """Have a kubelet below say how its pod is, or somebody end it."""
+        if act.what == "evict":
+            await self.stage.delete(below, act.number or None)
+        else:
+            self.say(below, "Running" if act.what == "run" else "Succeeded")
+
+    def take(self, below: Ref, act: Act, *, free: bool) -> None:
+        """Have a stranger take a name, or leave it."""
+        if act.what == "squat" and free:
+            place(self.stage, below.cluster, {"pod": f"shop/{act.name}", "at": "n1", "forged": act.number == 0})
+            self.foreign[below] = version(self.stage.find(below))
+        elif act.what == "leave" and below in self.foreign:
+            self.stage.clusters[below.cluster].vanish(below)
+            del self.foreign[below]
+
+    async def weather(self, act: Act) -> None:
+        """Let something happen to clusters, connections, or the engine itself."""
+        stage, cluster = self.stage, UPPER if "above" in act.what else act.lower
+        match act.what.split()[0]:
+            case "silence":
+                stage.quieten(act.lower, (3.0, 11.0, 41.0, 60.0)[act.number])
+            case "answer":
+                self.mend(act.lower, UPPER)
+            case "fail":
+                stage.clusters[cluster].failing = 1 + act.number
+            case "late":
+                stage.delay(cluster)
+            case "hear":
+                stage.hear(CLUSTERS[act.number % 3])
+            case "restart":
+                await stage.restart()
+            case _:
+                await self.other(act)
+
+    async def other(self, act: Act) -> None:
+        """Let a kubelet be done, a list come, the ConfigMap go or come, or a moment pass."""
+        match act.what:
+            case "end":
+                self.end(act.lower)
+            case "relist":
+                self.stage.relist(CLUSTERS[act.number % 3])
+            case "settings":
+                self.toggle()
+            case "moment":
+                for _ in range(act.number * 3):
+                    await asyncio.sleep(0)
+
+    def make(self, act: Act) -> None:
+        """Have a pod made and bound, every other one with a ConfigMap."""
+        self.made += 1
+        volumes = [{"name": "c", "configMap": {"name": "settings"}}] if act.number % 2 else []
+        entry = {"pod": f"shop/{act.name}", "at": act.lower, "meta": {"uid": f"{act.name}-{self.made}"}}
+        spec = {"volumes": volumes, "restartPolicy": "Never" if act.number == 2 else "Always"}
+        place(self.stage, UPPER, {**entry, "spec": spec})
+
+    def say(self, below: Ref, phase: str) -> None:
+        """Have a kubelet below say how its pod is, unless it ended."""
+        seen = self.stage.find(below)
+        assert seen is not None
+        if seen["status"]["phase"] != "Succeeded":
+            self.stage.clusters[below.cluster].alter(below, lambda pod: pod["status"].update(phase=phase))
+
+    def end(self, lower: str) -> None:
+        """Have the kubelets below be done with what is ending."""
+        for name in NAMES:
+            ref = Ref(lower, POD, "shop", name)
+            if "deletionTimestamp" in metadata(self.stage.find(ref) or {}):
+                self.stage.clusters[lower].vanish(ref)
+
+    def toggle(self) -> None:
+        """Have the ConfigMap go or come."""
+        if self.stage.find(SETTINGS) is not None:
+            self.stage.clusters[UPPER].vanish(SETTINGS)
+        else:
+            place(self.stage, UPPER, {"configMap": "shop/settings", "data": {"mode": "fast"}})
+
+    def mend(self, *clusters: str) -> None:
+        """Have clusters answer again."""
+        for cluster in clusters:
+            self.stage.clusters[cluster].failing = 0
+            self.stage.clusters[cluster].down = False
+            if cluster != UPPER:
+                self.stage.quieten(cluster, 0)
+
+    # What must hold in the end.
+
+    async def rest(self) -> None:
+        """Have everybody do what they are there for, until nothing is left to do."""
+        self.mend(*CLUSTERS)
+        for cluster in CLUSTERS:
+            self.stage.hear(cluster)
+        if self.stage.find(SETTINGS) is None:
+            self.toggle()
+        for _ in range(4):
+            await self.stage.calm(12)
+            for lower in LOWERS:
+                self.end(lower)
+        await self.stage.calm(12)
+
+    def remains(self) -> Iterator[str]:
+        """Say what is not as it should be in the end."""
+        yield from self.wrongs
+        for ref, before in self.foreign.items():
+            if version(self.stage.find(ref)) != before:
+                yield f"{ref} was touched"
+        for name in NAMES:
+            yield from self.remains_of(name)
+
+    def remains_of(self, name: str) -> Iterator[str]:
+        """Say what is not as it should be with the pods of a name."""
+        upper = self.stage.find(Ref(UPPER, POD, "shop", name))
+        found = [(cluster, upper_uid_of(lower)) for cluster, lower in self.ours(name)]
+        if upper is None:
+            yield from [f"{name} is left in {found}"] if found else []
+            return
+        if "deletionTimestamp" in metadata(upper):
+            yield f"{name} never goes"
+        lower = upper["spec"]["nodeName"]
+        reason = upper["status"].get("reason")
+        ended = upper["status"]["phase"] in ("Failed", "Succeeded")
+        excused = ended or (reason and Ref(lower, POD, "shop", name) in self.foreign)
+        if found != [(lower, uid(upper))] and (found or not excused):
+            yield f"{name} is {reason or upper['status']['phase']} in {lower}, and runs in {found}"
+
+
+def version(manifest: Manifest | None) -> str:
+    """Give an object's resourceVersion, "" for none."""
+    return str(metadata(manifest or {}).get("resourceVersion", ""))
+
+
+def upper_uid_of_body(body: Manifest) -> str:
+    """Give the UID of the upper pod that a new lower pod says it is made for."""
+    return annotations(body)["tensile-kube.io/upper-uid"]
+
+
+def has_run(upper: Manifest) -> bool:
+    """Say whether an upper pod says that it ran."""
+    return upper["status"]["phase"] != "Pending"
+
+
+@in_virtual_time
+async def play(acts: list[Act], wrongs: list[str], writes: list[tuple[str, Ref]]) -> None:
+    """Play all acts and give what went wrong, and what was still written when all was done."""
+    scene = Play()
+    try:
+        for act in acts:
+            await scene.happen(act)
+        await scene.rest()
+        wrongs += scene.remains()
+        for cluster in scene.stage.clusters.values():
+            cluster.writes.clear()
+        scene.stage.wake()
+        await scene.stage.calm(60)
+        every = [write for cluster in scene.stage.clusters.values() for write in cluster.writes]
+        writes += [(verb, ref) for verb, ref in every if ref.kind != NODE]
+    finally:
+        await scene.stage.stop()
+
+
+def one(what: str) -> Act:
+    """Let something happen to pod one on lower-a, with time in between."""
+    return Act(what, "one", A, 0, calm=True)
+
+
+@example([one("make, delete, end, late, fail, make, delete")])
+@example([one("make, force, end, late, fail, make, delete, restart")])
+@example([one("make, late above, replace, run, hear")])
+@example([one("make, silence, replace"), Act("hear", "one", B, 0, calm=False)])
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(some.lists(anything, max_size=20))
+def test_no_order_of_events_harms_a_pod(acts: list[Act]) -> None:
+    """Nothing forbidden is ever asked for; in the end all is as declared; and then nothing is written any more."""
+    wrongs: list[str] = []
+    writes: list[tuple[str, Ref]] = []
+    play(acts, wrongs, writes)
+    assert wrongs == []
+    assert writes == []

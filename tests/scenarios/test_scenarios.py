@@ -1,0 +1,59 @@
+"""Scenarios: a topology and the state of clusters go in, what the engine does about it comes out as recorded text.
+
+Each YAML file here has a text of the same name beside it. TENSILE_RECORD=1 in the environment writes the texts anew:
+read what changed before you keep it.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scenario_words import as_text, happen, staged, standing, told
+from stagekit import Stage
+from virtualtime import in_virtual_time
+
+HERE = Path(__file__).parent
+SCENARIOS = sorted(HERE.glob("*.yaml"))
+RECORDING = bool(os.environ.get("TENSILE_RECORD"))
+
+
+@in_virtual_time
+async def play(scenario: dict[str, Any], lines: list[str]) -> None:
+    """Play a scenario, and record it in `lines`."""
+    stage = staged(scenario)
+    try:
+        await _play(scenario, stage, lines)
+    finally:
+        await stage.stop()
+
+
+async def _play(scenario: dict[str, Any], stage: Stage, lines: list[str]) -> None:
+    lines.append(f"# {scenario['about']}")
+    stage.start()
+    await stage.settle()
+    if not scenario.get("before"):
+        lines += ["", "start:", *_indented(told(stage.script.lines))]
+    for act in scenario.get("then") or ():
+        stage.script.lines.clear()
+        await happen(stage, act)
+        await stage.settle()
+        lines += ["", f"{as_text(act)}:", *_indented(told(stage.script.lines))]
+    lines += ["", "in the end:", *_indented(await standing(stage))]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in "\n".join(lines).split("\n")] if lines else ["  nothing"]
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenario(path: Path) -> None:
+    """What the engine does is what was recorded."""
+    record = path.with_suffix(".txt")
+    lines: list[str] = []
+    play(yaml.safe_load(path.read_text()), lines)
+    got = "\n".join(lines) + "\n"
+    if RECORDING:
+        record.write_text(got)
+    assert got == record.read_text()

@@ -1,0 +1,360 @@
+"""A stage for the whole engine but its edges: its rules and its loop, on clusters in memory under a test's control.
+
+Every cluster can be out of reach, refuse, or do what it is asked and lose the answer; its caches can hear late, or miss
+what happened. Time passes only when the test lets it, so what is seen does not hang on the machine.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+import orjson
+from worldkit import NOW, world, written
+
+from tensile.app import rules
+from tensile.cache import Cache
+from tensile.cluster import Patch, Selection
+from tensile.errors import ClusterError, Denied, Unreachable
+from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds
+from tensile.kube.fleet import Feed
+from tensile.kubelet.node import NodeRule
+from tensile.kubelet.node import key_of as node_key
+from tensile.objects import NODE, POD, UPPER, Kind, Manifest, Ref, uid
+from tensile.reconcile.desired import Present
+from tensile.reconcile.loop import Loop, Timing
+from tensile.reconcile.plan import Step
+from tensile.reconcile.rehearsal import Rehearsal
+from tensile.reconcile.selecting import is_selected
+from tensile.topology import Topology
+from tensile.world import Key, Problem, World
+
+_SOON = 1.0
+_ROUNDS = 60
+
+
+class Weather(Rehearsal):
+    """A rehearsal with moods: `down`, `denied` writes by (verb, kind), and `failing`: down after so many writes more.
+
+    The last of these writes is done, and its answer lost. `watched` hears of what is about to be made or deleted.
+
+    Where pods take their time to end, they are bound to a real node as soon as they are made.
+    """
+
+    def __init__(self, name: str, *, ends_pods: bool, now: Callable[[], datetime]) -> None:
+        super().__init__(name, ends_pods=ends_pods, version="v1.36.3", now=now)
+        self._binds = not ends_pods and name != UPPER
+        self.down = False
+        self.denied: dict[tuple[str, str], str] = {}
+        self.failing = 0
+        self.writes: list[tuple[str, Ref]] = []
+        self.watched: Callable[[str, Ref, Manifest], None] = lambda _verb, _ref, _body: None
+
+    async def read(self, ref: Ref) -> bytes:
+        """Read, if it answers."""
+        self._answers("read", ref)
+        return await super().read(ref)
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Create, as the weather allows."""
+        self._answers("create", ref)
+        self.watched("create", ref, body)
+        if self._binds and ref.kind == POD:
+            body = {**body, "spec": {**body["spec"], "nodeName": "n1"}}
+        return self._answered("create", ref, await super().create(ref, body))
+
+    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
+        """Patch, as the weather allows."""
+        self._answers("patch", ref)
+        return self._answered("patch", ref, await super().patch(ref, patch, subresource))
+
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
+        """Delete, as the weather allows."""
+        self._answers("delete", ref)
+        self.watched("delete", ref, {"metadata": {"uid": uid}})
+        return self._answered("delete", ref, await super().delete(ref, uid=uid, grace=grace))
+
+    def _answers(self, verb: str, ref: Ref) -> None:
+        if self.down:
+            raise Unreachable("no answer", cluster=self.name, doing=verb)
+        message = self.denied.get((verb, ref.kind.name))
+        if message is not None:
+            raise Denied(message, cluster=self.name, doing=verb, status=403, reason="Forbidden")
+
+    def _answered(self, verb: str, ref: Ref, answer: bytes) -> bytes:
+        self.writes.append((verb, ref))
+        was_failing = self.failing
+        self.failing -= bool(self.failing)
+        self.down = self.down or was_failing > self.failing == 0
+        if self.down:
+            raise Unreachable("the connection broke", cluster=self.name, doing=verb)
+        return answer
+
+
+class Ear:
+    """Stands between a cluster and a cache: while `late`, what happens is told only by `hear`; `deaf`: never."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.late = False
+        self._waiting: list[Callable[[], None]] = []
+        self._told: set[tuple[str, str]] = set()
+
+    def put(self, raw: bytes) -> None:
+        """Tell of an object, now or later."""
+        meta = orjson.loads(raw)["metadata"]
+        self._told.add((meta.get("namespace", ""), meta["name"]))
+        self._tell(partial(self.cache.put, raw))
+
+    def remove(self, raw: bytes) -> None:
+        """Tell that an object went, now or later."""
+        meta = orjson.loads(raw)["metadata"]
+        self._told.discard((meta.get("namespace", ""), meta["name"]))
+        self._tell(partial(self.cache.remove, raw))
+
+    def get(self, namespace: str, name: str) -> object | None:
+        """Say whether the watch has told of an object, or is about to."""
+        return True if (namespace, name) in self._told else None
+
+    def hear(self) -> None:
+        """Tell all that was held back, in its order."""
+        waiting, self._waiting = self._waiting, []
+        for telling in waiting:
+            telling()
+
+    def forget(self) -> None:
+        """Lose all that was held back: a list will tell the rest."""
+        self._waiting.clear()
+
+    def listed(self, raws: list[bytes], version: int) -> None:
+        """Take over a list."""
+        self.forget()
+        metas = [orjson.loads(raw)["metadata"] for raw in raws]
+        self._told = {(meta.get("namespace", ""), meta["name"]) for meta in metas}
+        self.cache.replace(raws, version)
+
+    def _tell(self, telling: Callable[[], None]) -> None:
+        if self.late:
+            self._waiting.append(telling)
+        else:
+            telling()
+
+
+class Said(NamedTuple):
+    """What the loop told its observer: of a step and its error, a problem, or a rule that broke."""
+
+    key: Key
+    step: Step | None = None
+    error: ClusterError | None = None
+    problem: Problem | None = None
+
+
+class Script:
+    """Writes down what the loop does; a rule that breaks fails the test."""
+
+    def __init__(self) -> None:
+        self.lines: list[Said] = []
+
+    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Note a step."""
+        self.lines.append(Said(key, step=step, error=error))
+
+    def stuck(self, key: Key, problem: Problem) -> None:
+        """Note a problem."""
+        self.lines.append(Said(key, problem=problem))
+
+    def broke(self, key: Key, error: Exception) -> None:
+        """Let the test fail."""
+        raise AssertionError(key) from error
+
+
+class Stage:
+    """Clusters that outlive engines, and the engine that runs on them now; used inside one event loop.
+
+    Lower pods that are deleted go at once (`prompt`), or stay until the test has them vanish.
+    """
+
+    def __init__(self, *lowers: str, more: str = "", prompt: bool = True) -> None:
+        self.script = Script()
+        self._given = (lowers, more)
+        names = [spec.name for spec in world(*lowers, more=more).topology.lowers]
+        self.clusters = {
+            name: Weather(name, ends_pods=prompt and name != UPPER, now=self.now) for name in (UPPER, *names)
+        }
+        self.silent: dict[str, float] = {}
+        self.world = self._made()
+        self.ears = self._attached()
+        self.loop: Loop | None = None
+
+    def now(self) -> datetime:
+        """Give the time on stage."""
+        return NOW + timedelta(seconds=asyncio.get_running_loop().time())
+
+    def raise_nodes(self) -> None:
+        """Have the virtual nodes be there already, just as the engine would have them."""
+        for lower in self.world.lowers.values():
+            (made,) = NodeRule().decide(node_key(lower), self.world).wanted
+            assert isinstance(made, Present)
+            node = {**made.manifest, "metadata": made.manifest["metadata"] | {"uid": f"node-{lower.node}"}}
+            self.clusters[UPPER].place(NODE, written(node))
+
+    def start(self) -> None:
+        """Let an engine begin on what the caches hold."""
+        self.loop = Loop(self.world, rules(), self.clusters, self.script, Timing(self.now, lambda: 0.5))
+        for name in self.world.lowers:
+            self.loop.open(name)
+
+    async def stop(self) -> None:
+        """Let the engine end, whatever it is at."""
+        if self.loop is not None:
+            for name in self.world.lowers:
+                await self.loop.close(name)
+        self.loop = None
+
+    async def restart(self) -> None:
+        """Let the engine end, and another begin that knows nothing but what lists tell it."""
+        await self.stop()
+        spoken = self.world.topology
+        self.world = self._made()
+        self._reload(spoken)
+        self.ears = self._attached()
+        self.relist()
+        self._hush()
+        self.start()
+
+    def reload(self, topology: Topology) -> None:
+        """Put another topology in force."""
+        self._reload(topology)
+        self.wake()
+
+    def quieten(self, lower: str, seconds: float) -> None:
+        """Let a lower not have answered for so long (0: it answers), as its health check would notice."""
+        self.clusters[lower].down = seconds > 0
+        self.silent[lower] = seconds
+        self._hush()
+        self.wake(lower)
+
+    def wake(self, *lowers: str) -> None:
+        """Have everything looked at again."""
+        for name in lowers or tuple(self.world.lowers):
+            if self.loop is not None:
+                self.loop.wake(name)
+
+    def relist(self, cluster: str | None = None, kind: Kind | None = None) -> None:
+        """Have caches take lists instead of the watch's word; what was missed in between stays unseen."""
+        for feed, ear in self.ears:
+            if cluster in (None, feed.cluster) and kind in (None, feed.kind):
+                self._list(feed, ear)
+
+    def distrust(self, cluster: str) -> None:
+        """Have a cluster's caches be known to be incomplete."""
+        for feed, _ in self.ears:
+            if feed.cluster == cluster:
+                feed.cache.distrust()
+
+    def slip(self, ref: Ref) -> None:
+        """Have an object go unseen: no watch tells of it, only the next list lacks it."""
+        mine = [ear for feed, ear in self.ears if (feed.cluster, feed.kind) == (ref.cluster, ref.kind)]
+        before = [ear.late for ear in mine]
+        for ear in mine:
+            ear.late = True
+        self.clusters[ref.cluster].vanish(ref)
+        for ear, late in zip(mine, before, strict=True):
+            ear.late = late
+            ear.forget()
+        self.relist(ref.cluster, ref.kind)
+
+    def overlook(self, ref: Ref) -> None:
+        """Have a list lack an object that is there, and be told of nothing else."""
+        for feed, ear in self.ears:
+            if (feed.cluster, feed.kind) == (ref.cluster, ref.kind):
+                self._list(feed, ear, lacking=(ref.namespace, ref.name))
+
+    def delay(self, cluster: str) -> None:
+        """Have the watches of a cluster lag behind until they are heard."""
+        for feed, ear in self.ears:
+            ear.late = ear.late or feed.cluster == cluster
+
+    def hear(self, cluster: str) -> None:
+        """Have the watches of a cluster tell all that they have to tell, and lag no more."""
+        for feed, ear in self.ears:
+            if feed.cluster == cluster:
+                ear.late = False
+                ear.hear()
+
+    async def settle(self) -> None:
+        """Run to the fixpoint, as a rehearsal does: until nothing is left to do that is due within a second."""
+        if self.loop is None:
+            return
+        for _ in range(_ROUNDS):
+            await self.loop.quiet()
+            if not self.loop.hasten(_SOON):
+                return
+        raise AssertionError([(one.key, one.step and one.step.reason, one.error) for one in self.script.lines[-6:]])
+
+    async def calm(self, seconds: float = 20.0) -> None:
+        """Let time pass, and then run to the fixpoint."""
+        await asyncio.sleep(seconds)
+        await self.settle()
+
+    def find(self, ref: Ref) -> Manifest | None:
+        """Give an object as its cluster has it."""
+        return self.clusters[ref.cluster].find(ref.kind, ref.namespace, ref.name)
+
+    async def delete(self, ref: Ref, grace: int | None = None) -> None:
+        """Have somebody else delete an object, whatever the weather."""
+        seen = self.find(ref)
+        assert seen is not None
+        await Rehearsal.delete(self.clusters[ref.cluster], ref, uid=uid(seen), grace=grace)
+
+    async def listed(self, cluster: str, kind: Kind = POD) -> list[Manifest]:
+        """Give every object of a kind that a cluster has."""
+        found = await self.clusters[cluster].list(kind, Selection())
+        return [orjson.loads(raw) for raw in found.items]
+
+    def _made(self) -> World:
+        """Make a world of empty caches that have had their first list, as the engine itself makes them."""
+        made = world(*self._given[0], more=self._given[1], now=self.now())
+        for name, plain in made.lowers.items():
+            made.lowers[name] = lower = lower_world(plain.spec)
+            lower.version = plain.version
+            for cache in lower.caches():
+                cache.replace((), 1)
+        return made
+
+    def _attached(self) -> list[tuple[Feed, Ear]]:
+        found = []
+        for feed in _feeds(self.world):
+            ear = Ear(feed.cache)
+            self.clusters[feed.cluster].follow(feed.kind, ear, partial(_picks, feed))  # type: ignore[arg-type]
+            found.append((feed, ear))
+        return found
+
+    def _list(self, feed: Feed, ear: Ear, lacking: tuple[str, str] | None = None) -> None:
+        held = self.clusters[feed.cluster]._held[feed.kind]
+        found = [raw for place, raw in held.items() if place != lacking]
+        raws = [raw for raw in found if is_selected(orjson.loads(raw), feed.selection)]
+        ear.listed(raws, self.clusters[feed.cluster]._count)
+
+    def _reload(self, topology: Topology) -> None:
+        self.world.topology = topology
+        specs = {spec.name: spec for spec in topology.lowers}
+        for name, lower in self.world.lowers.items():
+            lower.in_topology = name in specs
+            lower.spec = specs.get(name, lower.spec)
+
+    def _hush(self) -> None:
+        for name, seconds in self.silent.items():
+            self.world.lowers[name].silent = seconds
+
+
+def _feeds(of: World) -> Iterator[Feed]:
+    yield from upper_feeds(of.upper, of.owner)
+    for lower in of.lowers.values():
+        yield bound_feed(lower)
+        yield from lower_feeds(lower, of.owner)
+
+
+def _picks(feed: Feed, manifest: Manifest) -> bool:
+    return is_selected(manifest, feed.selection)

@@ -1,0 +1,130 @@
+"""What is counted, what is asked at each scrape, and that Prometheus can read it."""
+
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.parser import text_string_to_metric_families
+
+import tensile
+from tensile.telemetry import Metrics, Readings
+
+Series = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    """Give metrics in which nothing was counted yet."""
+    return Metrics()
+
+
+def scraped(metrics: Metrics) -> dict[Series, float]:
+    """Read every sample as Prometheus does, by name and labels."""
+    families = text_string_to_metric_families(metrics.text().decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value for one in families for sample in one.samples
+    }
+
+
+def series(name: str, **labels: str) -> Series:
+    """Name a series."""
+    return name, tuple(sorted(labels.items()))
+
+
+def test_steps_are_counted_by_what_came_of_them(metrics: Metrics) -> None:
+    """And the upper cluster, which has no name, is called so."""
+    for _ in range(3):
+        metrics.step("lower-a", "create", "Pod", "ok")
+    metrics.step("lower-a", "create", "Pod", "Denied")
+    metrics.step("", "patch", "Pod", "ok")
+    found = scraped(metrics)
+    steps = {key: value for key, value in found.items() if key[0] == "tensile_steps_total"}
+    assert steps == {
+        series("tensile_steps_total", cluster="lower-a", verb="create", kind="Pod", result="ok"): 3,
+        series("tensile_steps_total", cluster="lower-a", verb="create", kind="Pod", result="Denied"): 1,
+        series("tensile_steps_total", cluster="upper", verb="patch", kind="Pod", result="ok"): 1,
+    }
+
+
+def test_each_cluster_s_writes_are_counted_apart(metrics: Metrics) -> None:
+    """Who hears of a cluster's writes is made once and need not say which cluster it is."""
+    upper, lower = metrics.observe(""), metrics.observe("lower-a")
+    upper("patch", "Lease", "ok")
+    lower("create", "Pod", "ok")
+    lower("create", "Pod", "ok")
+    again = metrics.observe("lower-a")
+    again("create", "Pod", "Unreachable")
+    found = scraped(metrics)
+    assert found[series("tensile_writes_total", cluster="upper", verb="patch", kind="Lease", result="ok")] == 1
+    assert found[series("tensile_writes_total", cluster="lower-a", verb="create", kind="Pod", result="ok")] == 2
+    assert (
+        found[series("tensile_writes_total", cluster="lower-a", verb="create", kind="Pod", result="Unreachable")] == 1
+    )
+
+
+def test_reloads_are_there_before_the_first(metrics: Metrics) -> None:
+    """So that the first refusal is a rise that an alert can see."""
+    accepted, refused = (series("tensile_topology_reloads_total", result=result) for result in ("accepted", "refused"))
+    found = scraped(metrics)
+    assert (found[accepted], found[refused]) == (0, 0)
+    metrics.reload(accepted=True)
+    metrics.reload(accepted=False)
+    metrics.reload(accepted=False)
+    found = scraped(metrics)
+    assert (found[accepted], found[refused]) == (1, 2)
+
+
+def test_defects_are_counted_by_rule(metrics: Metrics) -> None:
+    """A rule without one is not listed."""
+    metrics.defect("pod")
+    metrics.defect("pod")
+    found = scraped(metrics)
+    assert {key: value for key, value in found.items() if key[0] == "tensile_defects_total"} == {
+        series("tensile_defects_total", rule="pod"): 2
+    }
+
+
+def test_what_is_so_is_asked_at_each_scrape(metrics: Metrics) -> None:
+    """A lower that is gone has no series any more, and a problem that was settled neither."""
+    depth, silent, problems = {"a": 3, "b": 0}, {"a": 0.0, "b": 41.5}, [("a", "Denied"), ("a", "Denied"), ("b", "x")]
+    metrics.readings = Readings(depth=lambda: depth, silent=lambda: silent, problems=lambda: problems)
+    found = scraped(metrics)
+    assert found[series("tensile_queue_depth", lower="a")] == 3
+    assert found[series("tensile_queue_depth", lower="b")] == 0
+    assert found[series("tensile_lower_silent_seconds", lower="b")] == 41.5
+    assert found[series("tensile_problems", lower="a", reason="Denied")] == 2
+    del depth["b"], silent["b"]
+    problems.clear()
+    found = scraped(metrics)
+    assert series("tensile_queue_depth", lower="b") not in found
+    assert series("tensile_lower_silent_seconds", lower="b") not in found
+    assert not [key for key in found if key[0] == "tensile_problems"]
+
+
+def test_without_readings_there_is_still_a_scrape(metrics: Metrics) -> None:
+    """The server answers before the engine is there; the version and the process are told then."""
+    found = scraped(metrics)
+    assert found[series("tensile_build_info", version=tensile.__version__)] == 1
+    assert found[series("process_resident_memory_bytes")] > 1_000_000
+    assert any(name == "python_gc_collections_total" for name, _ in found)
+
+
+def test_labels_are_escaped(metrics: Metrics) -> None:
+    """A reason comes from a cluster and may hold anything."""
+    reason = 'a"b\\c\nd'
+    metrics.readings = Readings(problems=lambda: [("a", reason)])
+    assert scraped(metrics)[series("tensile_problems", lower="a", reason=reason)] == 1
+
+
+def test_two_engines_in_one_process_count_apart(metrics: Metrics) -> None:
+    """And neither appears in the registry that all libraries share."""
+    other = Metrics()
+    metrics.defect("pod")
+    assert series("tensile_defects_total", rule="pod") not in scraped(other)
+    assert not [family.name for family in REGISTRY.collect() if family.name.startswith("tensile")]
+
+
+def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
+    """It is the only manual that whoever reads a dashboard has."""
+    metrics.readings = Readings(depth=lambda: {"a": 1}, silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
+    families = [one for one in metrics.registry.collect() if one.name.startswith("tensile")]
+    assert len(families) == 8
+    assert all(len(family.documentation) > 20 for family in families)

@@ -1,0 +1,129 @@
+"""The telemetry server as Prometheus and a health check see it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from tensile.errors import TensileError
+from tensile.telemetry import Metrics, TelemetryServer
+
+
+class Engine:
+    """What the server asks: whether the engine is ready, and its metrics."""
+
+    def __init__(self) -> None:
+        self.missing = ""
+        self.metrics = Metrics()
+
+    def ready(self) -> str:
+        """Say what is missing."""
+        return self.missing
+
+
+@pytest.fixture
+def engine() -> Engine:
+    """Give an engine that is ready."""
+    return Engine()
+
+
+@pytest.fixture
+async def server(engine: Engine) -> AsyncIterator[TelemetryServer]:
+    """Serve an engine's telemetry on a free port."""
+    found = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready)
+    await found.start()
+    yield found
+    await found.close()
+
+
+async def ask(server: TelemetryServer, path: str, method: str = "GET") -> tuple[int, str, str]:
+    """Send a request; gives status, content type and body."""
+    url = f"http://127.0.0.1:{server.port}{path}"
+    async with asyncio.timeout(20), aiohttp.ClientSession() as session, session.request(method, url) as answer:
+        return answer.status, answer.headers["Content-Type"], await answer.text()
+
+
+async def test_health_is_that_it_answers(server: TelemetryServer, engine: Engine) -> None:
+    """Whether or not the engine is ready: a restart would not bring a cluster back."""
+    engine.missing = "the upper cluster does not answer"
+    assert (await ask(server, "/healthz"))[::2] == (200, "ok\n")
+
+
+async def test_readiness_says_what_is_missing(server: TelemetryServer, engine: Engine) -> None:
+    """Asked anew each time."""
+    assert (await ask(server, "/readyz"))[::2] == (200, "ok\n")
+    engine.missing = "the upper cluster does not answer"
+    assert (await ask(server, "/readyz"))[::2] == (503, "the upper cluster does not answer\n")
+    engine.missing = ""
+    assert (await ask(server, "/readyz"))[0] == 200
+
+
+async def test_metrics_are_served_as_prometheus_reads_them(server: TelemetryServer, engine: Engine) -> None:
+    """As they are at that moment, with the media type of the format."""
+    engine.metrics.step("lower-a", "create", "Pod", "ok")
+    status, media, body = await ask(server, "/metrics")
+    assert (status, media) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert 'tensile_steps_total{cluster="lower-a",kind="Pod",result="ok",verb="create"} 1.0' in body
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [("/", "GET", 404), ("/metrics", "POST", 405), ("/readyz/../../etc/passwd", "GET", 404), ("/healthz", "HEAD", 200)],
+)
+async def test_nothing_else_is_there(server: TelemetryServer, path: str, method: str, status: int) -> None:
+    """Only three paths, and only to be read."""
+    assert (await ask(server, path, method))[0] == status
+
+
+async def test_a_port_that_is_taken_is_an_error_that_says_what_to_change(
+    server: TelemetryServer, engine: Engine
+) -> None:
+    """Without a traceback, and the first server goes on."""
+    second = TelemetryServer("127.0.0.1", server.port, engine.metrics, engine.ready)
+    with pytest.raises(TensileError) as refusal:
+        await second.start()
+    assert str(refusal.value) == (
+        f"telemetry cannot listen on 127.0.0.1:{server.port}: another program listens there: "
+        "set telemetry.port in the topology file, or stop that program"
+    )
+    await second.close()
+    assert (await ask(server, "/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(("bind", "shown"), [("192.0.2.1", "192.0.2.1"), ("2001:db8::1", "[2001:db8::1]")])
+async def test_an_address_that_the_machine_does_not_have_is_an_error(bind: str, shown: str, engine: Engine) -> None:
+    """It names the key of the file."""
+    with pytest.raises(TensileError, match=r"telemetry\.bind") as refusal:
+        await TelemetryServer(bind, 0, engine.metrics, engine.ready).start()
+    assert str(refusal.value).startswith(f"telemetry cannot listen on {shown}:0: ")
+
+
+async def test_closed_it_gives_its_port_back(engine: Engine) -> None:
+    """Closing again, or without having started, is no error; and it can be started again."""
+    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready)
+    await server.close()
+    await server.start()
+    port = server.port
+    await server.close()
+    await server.close()
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=20):
+        pass
+    await server.start()
+    assert (await ask(server, "/healthz"))[0] == 200
+    await server.close()
+
+
+async def test_closing_does_not_wait_for_who_stays_connected(engine: Engine) -> None:
+    """Prometheus keeps its connection open between two scrapes."""
+    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready)
+    await server.start()
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        await server.close()
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()

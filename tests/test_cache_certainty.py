@@ -1,0 +1,130 @@
+"""How certain a cache is that a name is empty, and what it remembers of what stood there."""
+
+import orjson
+import pytest
+
+from tensile.cache import Cache, Delta, Departure, Kept
+
+
+def raw(name: str, version: int, uid: str = "", phase: str = "Running") -> bytes:
+    """Make an object."""
+    meta = {"namespace": "ns", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
+    return orjson.dumps({"metadata": meta, "phase": phase})
+
+
+def phase_of(given: bytes) -> Kept:
+    """Keep an object, and its phase as a fact."""
+    return Kept(given, orjson.loads(given)["phase"])
+
+
+def filled(*, remembers: int = 0) -> tuple[Cache, list[Delta]]:
+    """Make a cache with one object, and a list of what it tells from then on."""
+    cache, told = Cache(phase_of, remembers=remembers), list[Delta]()
+    cache.replace([raw("a", 5)], 5)
+    cache.subscribe(told.append)
+    return cache, told
+
+
+def test_what_the_watch_saw_go_was_seen() -> None:
+    """So was what went by our own deletion; what a read finds missing was not."""
+    cache, _ = filled()
+    cache.remove(raw("a", 6))
+    assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=True)
+    for seen in (True, False):
+        cache, _ = filled()
+        cache.confirm_absent("ns", "a", seen=seen)
+        assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=seen)
+
+
+def test_the_watch_makes_certain_what_a_read_found_and_says_so() -> None:
+    """With what the object was in the end, to those who have heard that it is gone."""
+    cache, told = filled()
+    cache.confirm_absent("ns", "a")
+    told.clear()
+    cache.remove(raw("a", 6, phase="Failed"))
+    assert cache.departed("ns", "a") == Departure("uid-a", "Failed", seen=True)
+    ((before, after),) = told
+    assert (before and before.facts, after) == ("Failed", None)
+
+
+@pytest.mark.parametrize("uid", ["uid-a", "another"])
+def test_nobody_is_told_twice_of_what_is_certain(uid: str) -> None:
+    """Our own deletions come back on the watch, thousands of them."""
+    cache, told = filled()
+    cache.confirm_absent("ns", "a", seen=uid == "uid-a")
+    told.clear()
+    cache.remove(raw("a", 6, uid=uid))
+    assert told == []
+
+
+def test_a_doubt_takes_the_certainty_and_nothing_else() -> None:
+    """The name is still empty as far as is known, and late words of the old object are still passed over."""
+    cache, told = filled()
+    cache.remove(raw("a", 6))
+    told.clear()
+    cache.doubt("ns", "a")
+    assert cache.departed("ns", "a") is None
+    cache.put(raw("a", 5))
+    assert cache.get("ns", "a") is None
+    assert told == []
+
+
+def test_a_doubt_ends_with_the_next_certainty() -> None:
+    """A read that finds nothing, or an object that comes and goes."""
+    cache, _ = filled()
+    cache.remove(raw("a", 6))
+    cache.doubt("ns", "a")
+    cache.confirm_absent("ns", "a")
+    assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=True)
+    cache.doubt("ns", "a")
+    cache.put(raw("a", 7, uid="second"))
+    cache.remove(raw("a", 8, uid="second"))
+    assert cache.departed("ns", "a") == Departure("second", "Running", seen=True)
+
+
+def test_a_doubt_about_a_name_that_is_taken_changes_nothing() -> None:
+    """Once that object goes, its going counts."""
+    cache, _ = filled()
+    cache.doubt("ns", "a")
+    assert cache.get("ns", "a") is not None
+    cache.remove(raw("a", 6))
+    assert cache.departed("ns", "a") is not None
+
+
+def test_a_copy_doubts_the_same() -> None:
+    """And its doubts are its own from then on."""
+    cache, _ = filled(remembers=1)
+    cache.remove(raw("a", 6))
+    cache.doubt("ns", "a")
+    copy = cache.copy()
+    assert copy.departed("ns", "a") is None
+    assert copy.last("ns", "a") == cache.last("ns", "a") != b""
+    copy.confirm_absent("ns", "a")
+    assert cache.departed("ns", "a") is None
+
+
+def test_last_words_are_those_of_the_watch() -> None:
+    """The object as it was when it went, not as it was last put."""
+    cache, _ = filled(remembers=1)
+    assert cache.last("ns", "a") == b""
+    cache.remove(raw("a", 6, phase="Succeeded"))
+    assert cache.last("ns", "a") == raw("a", 6, phase="Succeeded")
+
+
+def test_last_words_go_when_the_name_is_taken_again() -> None:
+    """They were another object's."""
+    cache, _ = filled(remembers=1)
+    cache.remove(raw("a", 6))
+    cache.put(raw("a", 7, uid="second"))
+    assert cache.last("ns", "a") == b""
+
+
+def test_only_so_many_last_words_are_remembered() -> None:
+    """The oldest go first; without a number, there are none."""
+    cache, _ = filled(remembers=2)
+    for version, name in enumerate("abc", start=6):
+        cache.remove(raw(name, version))
+    assert [bool(cache.last("ns", name)) for name in "abc"] == [False, True, True]
+    forgetful, _ = filled()
+    forgetful.remove(raw("a", 6))
+    assert forgetful.last("ns", "a") == b""

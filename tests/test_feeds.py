@@ -1,0 +1,140 @@
+"""What is followed of each cluster: everything that decisions need, each object once, and strangers' only as facts."""
+
+import orjson
+import pytest
+from worldkit import (
+    OWNER_HERE,
+    STRANGER,
+    A,
+    account,
+    config_map,
+    lower_node,
+    marked,
+    secret,
+    space,
+    topology,
+    twin,
+    upper_pod,
+)
+
+from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds, upper_world
+from tensile.kube.fleet import Feed
+from tensile.objects import CONFIG_MAP, SECRET, UPPER, Manifest
+from tensile.reconcile.podfacts import PodFacts
+from tensile.reconcile.selecting import is_selected
+from tensile.world import LowerWorld
+
+LOWER_KINDS = ["Pod", "Pod", "Namespace", "ServiceAccount", "ConfigMap", "Secret", "Node"]
+
+
+def lower() -> LowerWorld:
+    """Make the caches of lower-a."""
+    return lower_world(topology().lowers[0])
+
+
+def takers(feeds: list[Feed], kind: str, manifest: Manifest) -> list[Feed]:
+    """Give the feeds that pick an object."""
+    return [feed for feed in feeds if feed.kind.name == kind and is_selected(manifest, feed.selection)]
+
+
+def test_every_cache_is_fed_once() -> None:
+    """A cache without a feed would never be complete, and nothing would be decided."""
+    here, upper = lower(), upper_world()
+    feeds = [bound_feed(here), *lower_feeds(here, OWNER_HERE)]
+    assert {id(feed.cache) for feed in feeds} == {id(cache) for cache in here.caches()}
+    assert len(feeds) == len(list(here.caches()))
+    assert {id(feed.cache) for feed in upper_feeds(upper, OWNER_HERE)} == {id(cache) for cache in upper.caches()}
+    assert [feed.kind.name for feed in lower_feeds(here, OWNER_HERE)] == LOWER_KINDS
+
+
+def test_feeds_say_whose_they_are() -> None:
+    """The pods that are bound come from the upper cluster, though they belong to the lower."""
+    assert bound_feed(lower()).cluster == UPPER
+    assert {feed.cluster for feed in lower_feeds(lower(), OWNER_HERE)} == {A}
+    assert {feed.cluster for feed in upper_feeds(upper_world(), OWNER_HERE)} == {UPPER}
+
+
+def test_of_the_upper_clusters_pods_only_those_bound_to_the_node_are_followed() -> None:
+    """By the node's name, which need not be the lower's."""
+    spec = topology("name: lower-a, node: {name: edge-1}").lowers[0]
+    selection = bound_feed(lower_world(spec)).selection
+    assert is_selected(upper_pod(spec={"nodeName": "edge-1"}), selection)
+    assert not is_selected(upper_pod(spec={"nodeName": "lower-a"}), selection)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [upper_pod(), twin(upper_pod()), marked(upper_pod(), "one", STRANGER), upper_pod(labels={"owner": "x"})],
+    ids=["unmarked", "ours", "another owner's", "another label"],
+)
+def test_each_pod_below_is_followed_by_exactly_one_feed(pod: Manifest) -> None:
+    """Else its requests were counted twice, or its name taken for free."""
+    here = lower()
+    (feed,) = takers(lower_feeds(here, OWNER_HERE), "Pod", pod)
+    ours = pod["metadata"].get("labels", {}).get("tensile-kube.io/owner") == OWNER_HERE.mark
+    assert feed.cache is (here.pods if ours else here.foreign_pods)
+
+
+@pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET])
+def test_of_config_maps_and_secrets_below_only_ours_are_followed(kind: object) -> None:
+    """The engine has no business with the content of others."""
+    made = config_map() if kind == CONFIG_MAP else secret()
+    feeds = lower_feeds(lower(), OWNER_HERE)
+    assert takers(feeds, made["kind"], made) == []
+    assert takers(feeds, made["kind"], marked(made, "one", STRANGER)) == []
+    assert len(takers(feeds, made["kind"], marked(made, "one"))) == 1
+
+
+def test_of_the_upper_clusters_nodes_only_ours_are_followed() -> None:
+    """Real nodes beat every ten seconds, each."""
+    feeds = upper_feeds(upper_world(), OWNER_HERE)
+    assert takers(feeds, "Node", lower_node()) == []
+    assert len(takers(feeds, "Node", marked(lower_node(), "one"))) == 1
+
+
+def test_releases_of_helm_are_not_followed() -> None:
+    """They are large, and no pod refers to them."""
+    feeds = upper_feeds(upper_world(), OWNER_HERE)
+    assert takers(feeds, "Secret", secret(kind="helm.sh/release.v1")) == []
+    assert len(takers(feeds, "Secret", secret())) == 1
+
+
+def test_of_accounts_only_the_default_one_is_followed() -> None:
+    """It shows that a namespace is ready for pods."""
+    feeds = lower_feeds(lower(), OWNER_HERE)
+    assert len(takers(feeds, "ServiceAccount", account())) == 1
+    assert takers(feeds, "ServiceAccount", account(name="builder")) == []
+
+
+def test_strangers_are_kept_as_facts_and_what_is_ours_whole() -> None:
+    """Of accounts only that they are there."""
+    here = lower()
+    here.pods.put(stored(twin(upper_pod())))
+    here.foreign_pods.put(stored(upper_pod()))
+    here.accounts.put(stored(account()))
+    here.namespaces.put(stored(space()))
+    ours = here.pods.get("default", "web")
+    assert ours is not None
+    assert ours.raw
+    assert isinstance(ours.facts, PodFacts)
+    foreign, default = here.foreign_pods.get("default", "web"), here.accounts.get("default", "default")
+    assert foreign is not None
+    assert (foreign.raw, bool(foreign.facts)) == (b"", True)
+    assert default is not None
+    assert (default.raw, default.facts) == (b"", None)
+    assert [entry.facts for entry in here.namespaces] == [False]
+
+
+def test_the_last_words_of_a_lower_pod_are_kept() -> None:
+    """Until they have been said above; strangers' never are."""
+    here = lower()
+    for cache in (here.pods, here.foreign_pods, here.upper_pods):
+        cache.put(stored(upper_pod(), 5))
+        cache.remove(stored(upper_pod(status={"phase": "Succeeded"}), 6))
+    assert orjson.loads(here.pods.last("default", "web"))["status"]["phase"] == "Succeeded"
+    assert here.foreign_pods.last("default", "web") == here.upper_pods.last("default", "web") == b""
+
+
+def stored(manifest: Manifest, version: int = 5) -> bytes:
+    """Give an object as the API sends it."""
+    return orjson.dumps({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(version)}})

@@ -1,0 +1,33 @@
+"""A lower of which only its Node is left: enough of it to keep that Node."""
+
+import pytest
+from worldkit import raised, thing, world
+
+from tensile.joined import left_behind
+from tensile.names import KUBELET_PORT
+from tensile.objects import Manifest
+
+
+def node(name: str = "edge-1", **annotations: str) -> Manifest:
+    """Make a Node of ours that no topology declares."""
+    return thing("Node", name, "", annotations=annotations)
+
+
+def test_a_node_that_was_left_behind_gives_a_lower_of_its_own() -> None:
+    """Its name cannot be one of the file's, so nothing of the topology is mistaken for it."""
+    lower = left_behind(node())
+    assert (lower.name, lower.node.name) == ("(edge-1)", "edge-1")
+
+
+@pytest.mark.parametrize(
+    ("written", "port"), [("10777", 10777), ("", 10350), ("many", 10350)], ids=["a port", "none", "nonsense"]
+)
+def test_it_keeps_the_port_that_the_node_says(written: str, port: int) -> None:
+    """What else stands there is not believed."""
+    assert left_behind(node(**{KUBELET_PORT: written})).node.kubelet_port == port
+
+
+def test_what_the_engine_makes_can_be_left_behind() -> None:
+    """A Node as the engine writes it says its port."""
+    here = world("name: lower-a, node: {kubeletPort: 10555}")
+    assert left_behind(raised(here).manifest()).node.kubelet_port == 10555

@@ -1,0 +1,134 @@
+"""Where things are found in a world, what is known of a lower as a whole, and a copy for trying things out."""
+
+import pytest
+from worldkit import A, B, config_map, put, space, twin, upper_pod, world
+
+from tensile.cache import Cache
+from tensile.objects import CONFIG_MAP, EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.world import Key, LowerWorld, Problem, UpperWorld
+
+BELOW = {
+    POD: "pods",
+    NAMESPACE: "namespaces",
+    SERVICE_ACCOUNT: "accounts",
+    CONFIG_MAP: "config_maps",
+    SECRET: "secrets",
+}
+ABOVE = {NODE: "nodes", NAMESPACE: "namespaces", CONFIG_MAP: "config_maps", SECRET: "secrets"}
+
+
+@pytest.mark.parametrize(("kind", "name"), BELOW.items(), ids=BELOW.values())
+def test_an_object_below_is_in_its_lowers_cache(kind: Kind, name: str) -> None:
+    """Whichever lower's key asks for it."""
+    here = world()
+    for asking in (A, B):
+        assert here.cache(A, kind, asking) is getattr(here.lowers[A], name)
+
+
+@pytest.mark.parametrize(("kind", "name"), ABOVE.items(), ids=ABOVE.values())
+def test_an_object_above_is_in_the_upper_clusters_cache(kind: Kind, name: str) -> None:
+    """The same one for every lower."""
+    here = world()
+    assert here.cache(UPPER, kind, A) is here.cache(UPPER, kind, B) is getattr(here.upper, name)
+
+
+def test_an_upper_pod_is_in_the_cache_of_its_node() -> None:
+    """Each lower follows the pods bound to its own."""
+    here = world()
+    assert here.cache(UPPER, POD, A) is here.lowers[A].upper_pods
+    assert here.cache(UPPER, POD, B) is here.lowers[B].upper_pods
+
+
+@pytest.mark.parametrize(("cluster", "kind"), [(UPPER, EVENT), (UPPER, LEASE), (A, EVENT), (A, NODE)])
+def test_what_is_not_followed_has_no_cache(cluster: str, kind: Kind) -> None:
+    """Nodes below are counted, never written."""
+    assert world().cache(cluster, kind, A) is None
+
+
+def _every(holder: UpperWorld | LowerWorld) -> set[int]:
+    return {id(cache) for name in type(holder).__slots__ if isinstance(cache := getattr(holder, name), Cache)}
+
+
+def test_every_cache_is_given() -> None:
+    """One that is left out would not count for what is settled."""
+    here = world()
+    for holder in (here.upper, here.lowers[A]):
+        given = list(holder.caches())
+        assert {id(cache) for cache in given} == _every(holder)
+        assert len(given) == len(_every(holder))
+
+
+def test_a_lower_is_settled_when_every_cache_is_complete() -> None:
+    """One that is not is enough against it."""
+    lower = world().lowers[A]
+    assert lower.settled
+    for cache in lower.caches():
+        cache.distrust()
+        assert not lower.settled
+        cache.replace((), 5)
+    assert lower.settled
+
+
+def test_what_is_owned_are_pods_and_what_they_refer_to() -> None:
+    """Not namespaces, of which others use ours, nor what is above."""
+    here = world()
+    lower = here.lowers[A]
+    put(lower.pods, twin(upper_pod("one")), twin(upper_pod("two")))
+    put(lower.config_maps, config_map())
+    put(lower.namespaces, space())
+    put(lower.upper_pods, upper_pod("three"))
+    assert lower.owned() == 3
+
+
+@pytest.mark.parametrize("side", ["upper_pods", "pods"])
+def test_a_lower_is_empty_when_it_certainly_has_no_pods(side: str) -> None:
+    """On neither side; and a cache that is not complete is no certainty."""
+    lower = world().lowers[A]
+    assert lower.is_empty
+    cache = getattr(lower, side)
+    cache.distrust()
+    assert not lower.is_empty
+    cache.replace((), 5)
+    put(cache, upper_pod())
+    assert not lower.is_empty
+
+
+def test_of_a_lower_left_behind_only_the_upper_side_can_be_known() -> None:
+    """Nobody can reach the other any more."""
+    lower = world().lowers[A]
+    lower.connected = False
+    lower.pods.distrust()
+    assert lower.is_empty
+    put(lower.upper_pods, upper_pod())
+    assert not lower.is_empty
+
+
+def test_lowers_and_nodes_have_names_of_their_own() -> None:
+    """Both are given in the topology."""
+    here = world(f"name: {A}, node: {{name: vk-east}}", f"name: {B}")
+    assert (here.lowers[A].name, here.lowers[A].node) == (A, "vk-east")
+    assert here.virtual_nodes == {"vk-east", B}
+
+
+def test_namespaces_have_the_same_name_below() -> None:
+    """In both directions."""
+    lower = world().lowers[A]
+    assert lower.namespace("default") == lower.upper_namespace("default") == "default"
+
+
+def test_a_copy_of_a_world_goes_its_own_way() -> None:
+    """Every cache of it is another one with the same content, so that nothing tried out there happens here."""
+    here = world()
+    put(here.upper.config_maps, config_map())
+    put(here.lowers[A].upper_pods, upper_pod())
+    here.lowers[A].silent = 60.0
+    here.problems[Key("pod", A, "default", "web")] = Problem("Denied", "no room")
+    made = here.copy()
+    assert made.upper.config_maps.get("default", "settings") is not None
+    assert len(made.lowers[A].upper_pods) == 1
+    assert made.lowers[A].silent == 60.0
+    assert made.problems == {}
+    assert (made.topology, made.owner, made.node_address) == (here.topology, here.owner, here.node_address)
+    for name in ("upper", *here.lowers):
+        mine, theirs = (one.upper if name == "upper" else one.lowers[name] for one in (here, made))
+        assert not _every(mine) & _every(theirs)

@@ -1,0 +1,210 @@
+"""What an edit changes, in words and lower by lower."""
+
+from pathlib import Path
+
+import pytest
+from corpus_form import EMPTY, HEAD
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensile.topology import Topology, decode, parse
+from tensile.topology.edit import Lowers, edit
+
+EXAMPLE = decode((Path(__file__).parents[2] / "topology.example.yaml").read_bytes())
+NOTHING: frozenset[str] = frozenset()
+
+
+def topology(*lowers: str, more: str = "", name: str = "demo") -> Topology:
+    """Read a file of lowers, each NAME or NAME and more fields in flow style, and of other keys."""
+    items = "".join(f"- {{kubeconfig: k, name: {lower}}}\n" for lower in lowers)
+    return parse(f"{HEAD.replace('demo', name)}lowers:{' []' if not lowers else ''}\n{items}{more}\n")
+
+
+def words(old: Topology, new: Topology) -> tuple[str, ...]:
+    """Say what comes into force."""
+    return edit(old, new).words
+
+
+def test_the_same_topology_is_no_edit() -> None:
+    """However it is written: nothing is named, nothing refused, and every lower is left alone."""
+    one = topology("a, node: {labels: {x: y}}", "b")
+    other = parse(
+        f"# a comment\n{HEAD}lowers:\n- name: a\n  kubeconfig: k\n  qps: 500\n"
+        "  node: {labels: {clusterID: a, x: y}}\n"
+        "- name: b\n  kubeconfig: k\n  node: {kubeletPort: 10351}\n"
+    )
+    found = edit(one, other)
+    assert (found.words, found.refused) == ((), ())
+    assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING, frozenset("ab"), NOTHING)
+
+
+def test_one_changed_label_is_all_that_is_named() -> None:
+    """Neither the fields beside it nor the other lower."""
+    old = topology("lower-a, qps: 7, node: {labels: {zone: b, rack: r}}", "lower-b, node: {labels: {zone: b}}")
+    new = topology("lower-a, qps: 7, node: {labels: {zone: c, rack: r}}", "lower-b, node: {labels: {zone: b}}")
+    assert words(old, new) == ("lowers[lower-a].node.labels.zone: b -> c",)
+    changed, same = frozenset(["lower-a"]), frozenset(["lower-b"])
+    assert edit(old, new).lowers == Lowers(NOTHING, NOTHING, changed, same, NOTHING)
+
+
+def test_lowers_come_and_go() -> None:
+    """Each is one line, not one for every field; who stays with the same port is left alone."""
+    found = edit(topology("a", "b"), topology("a", "c"))
+    assert found.words == ("lower c added", "lower b removed")
+    assert found.lowers == Lowers(frozenset("c"), frozenset("b"), NOTHING, frozenset("a"), NOTHING)
+
+
+def test_a_lower_that_stands_elsewhere_changes_its_port_only() -> None:
+    """Ports follow from the place in the file, names do not."""
+    found = edit(topology("a", "b"), topology("b", "a"))
+    assert found.words == ("lowers[a].node.kubeletPort: 10350 -> 10351", "lowers[b].node.kubeletPort: 10351 -> 10350")
+    ported = ("a, node: {kubeletPort: 5}", "b, node: {kubeletPort: 6}")
+    assert edit(topology(*ported), topology(*reversed(ported))).lowers.same == frozenset("ab")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("qps: 1", "qps: 2", "qps: 1 -> 2"),
+        ("context: null", "context: eu", "context: null -> eu"),
+        ("context: 'null'", "context: eu", 'context: "null" -> eu'),
+        ("context: a b", "context: '2'", 'context: "a b" -> "2"'),
+        ('context: "\\u202e"', "context: eu", 'context: "\\u202e" -> eu'),
+        ("qps: 1", "qps: 1, capacity: {limit: {nvidia.com/gpu: '4'}}", 'capacity.limit["nvidia.com/gpu"]: added, "4"'),
+        ("storageClasses: {fast: ssd}", "qps: 500", "storageClasses.fast: removed, was ssd"),
+        ("unreachable: {evictAfter: 300s}", "unreachable: {evictAfter: 1h}", "unreachable.evictAfter: 5m -> 1h"),
+        ("controllers: [PV, RBAC]", "controllers: [PV]", "controllers: RBAC removed"),
+        ("ignoreLabels: []", "ignoreLabels: [x/y]", "ignoreLabels: x/y added"),
+        ("node: {annotations: {a: b}}", "node: {annotations: {a: c}}", "node.annotations.a: b -> c"),
+    ],
+)
+def test_a_change_in_a_lower_is_said_in_the_words_of_the_file(old: str, new: str, said: str) -> None:
+    """Keys as in the file, values as the file could have them; what is only text is quoted where it could be more."""
+    start, end = (topology(f"a, serviceAccounts: {{identity: none}}, {fields}") for fields in (old, new))
+    assert words(start, end) == (f"lowers[a].{said}",)
+
+
+def test_taints_are_written_as_kubectl_does() -> None:
+    """They are a set: another order is no change, another effect is another taint."""
+    first, second = "{key: k, value: v, effect: NoSchedule}", "{key: k, effect: NoExecute}"
+    both = topology(f"a, node: {{taints: [{first}, {second}]}}")
+    assert words(both, topology(f"a, node: {{taints: [{second}, {first}]}}")) == ()
+    assert words(both, topology(f"a, node: {{taints: [{second}]}}")) == (
+        "lowers[a].node.taints: k=v:NoSchedule removed",
+    )
+    assert words(topology("a, node: {taints: []}"), topology(f"a, node: {{taints: [{second}]}}")) == (
+        "lowers[a].node.taints: k=:NoExecute added",
+    )
+
+
+def test_a_long_value_is_cut() -> None:
+    """An annotation may have 256 KiB, a line of a log may not."""
+    (said,) = words(
+        topology("a, node: {annotations: {k: v}}"), topology(f"a, node: {{annotations: {{k: {'x' * 999}}}}}")
+    )
+    assert said.startswith("lowers[a].node.annotations.k: v -> xxxx")
+    assert said.endswith("...")
+    assert len(said) < 130
+
+
+def test_what_several_lowers_have_in_common_is_said_once() -> None:
+    """A new default concerns them all, but for the one that says otherwise."""
+    old = topology("a", "b, qps: 7", "c")
+    new = topology("a", "b, qps: 7", "c", more="lowerDefaults: {qps: 3}")
+    assert words(old, new) == ("lowers[a, c].qps: 500 -> 3",)
+    assert edit(old, new).lowers.changed == frozenset("ac")
+
+
+def test_a_default_without_effect_is_not_named() -> None:
+    """Every lower says otherwise, so nothing changes."""
+    found = edit(topology("a, qps: 7"), topology("a, qps: 7", more="lowerDefaults: {qps: 3}"))
+    assert (found.words, found.lowers.changed) == ((), NOTHING)
+
+
+def test_what_lowers_inherit_from_the_topology_is_named_there_and_at_the_lowers() -> None:
+    """The file says the first, the second is what comes of it."""
+    old, new = topology("a", more="onConflict: fail"), topology("a", more="onConflict: adopt")
+    assert words(old, new) == ("onConflict: fail -> adopt", "lowers[a].onConflict: fail -> adopt")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("guard: {maxDeletes: 5}", "guard.maxDeletes: 20 -> 5"),
+        ("telemetry: {port: 9}", "telemetry.port: 9095 -> 9"),
+        ("descheduler: {interval: 90s}", "descheduler.interval: 1m -> 90s"),
+        ("excludeNamespaces: []", "excludeNamespaces: kube-system removed"),
+        ("kubelet: {clientCAFile: ca}", "kubelet.clientCAFile: null -> ca"),
+        ("webhook: {service: {namespace: n, name: m}}", 'webhook.service: null -> {"namespace": "n", "name": "m"}'),
+    ],
+)
+def test_a_change_outside_the_lowers_is_said_in_the_words_of_the_file(more: str, said: str) -> None:
+    """And no lower is touched by it."""
+    found = edit(topology("a"), topology("a", more=more))
+    assert found.words == (said,)
+    assert found.lowers.same == frozenset("a")
+
+
+def test_name_and_upper_do_not_reload() -> None:
+    """They are refused by field and stay as in force; the rest of the edit holds."""
+    old = topology("a", more="upper: {kubeconfig: u}")
+    new = topology("a, qps: 3", more="upper: {kubeconfig: v, qps: 9}", name="other")
+    found = edit(old, new)
+    assert found.words == ("lowers[a].qps: 500 -> 3",)
+    assert found.refused == (
+        "name: demo -> other: not while running, restart needed",
+        "upper.kubeconfig: u -> v: not while running, restart needed",
+        "upper.qps: 500 -> 9: not while running, restart needed",
+    )
+    assert (found.topology.name, found.topology.upper) == ("demo", old.upper)
+    assert found.topology.lowers == new.lowers
+
+
+def test_without_a_refusal_the_new_topology_is_the_one_to_put_in_force() -> None:
+    """Its text included, so that notices still have their place."""
+    new = topology("a", more="guard: {maxDeletes: 5}")
+    found = edit(topology("a"), new)
+    assert found.topology == new
+    assert found.topology.source.root is new.source.root
+
+
+def test_a_lower_called_as_a_section_is_not_taken_for_it() -> None:
+    """`upper` is a good name for a lower cluster."""
+    found = edit(topology("upper", "name"), topology("upper, qps: 3", "name, qps: 4"))
+    assert found.refused == ()
+    assert found.words == ("lowers[name].qps: 500 -> 4", "lowers[upper].qps: 500 -> 3")
+
+
+@pytest.mark.parametrize("fields", ["node: {name: other}", "namespaces: {mapping: prefix}"])
+def test_a_lower_whose_pods_would_be_lost_sight_of_has_moved(fields: str) -> None:
+    """Its pods are found by the node's name and by their namespace."""
+    found = edit(topology("a", "b"), topology(f"a, {fields}", "b, qps: 3"))
+    assert found.lowers.moved == frozenset("a")
+    assert found.lowers.changed == frozenset("ab")
+
+
+@given(st.data())
+def test_each_lower_has_one_fate(data: st.DataObject) -> None:
+    """Added, removed, changed or same, whatever the edit; and back again is the reverse."""
+    names = st.lists(st.sampled_from("abcde"), unique=True)
+    fields = st.sampled_from(["", ", qps: 7", ", node: {name: other, kubeletPort: 7}", ", maintenance: drain"])
+    old, new = (
+        topology(*(name + (data.draw(fields) if place == 0 else "") for place, name in enumerate(data.draw(names))))
+        for _ in range(2)
+    )
+    there, back = edit(old, new), edit(new, old)
+    added, removed, changed, same, moved = there.lowers
+    assert sorted([*added, *removed, *changed, *same]) == sorted(
+        {lower.name for lower in old.lowers} | {lower.name for lower in new.lowers}
+    )
+    assert moved <= changed
+    assert back.lowers == Lowers(removed, added, changed, same, moved)
+    assert bool(there.words) == (old != new)
+
+
+def test_the_example_can_be_left_and_reached() -> None:
+    """Every field that a file can have is compared without an error, in both directions."""
+    example, empty = parse(EXAMPLE), parse(EMPTY)
+    assert "lower lower-a added" in words(empty, example)
+    assert "kubelet.tlsKeyFile: pki/kubelet.key -> null" in words(example, empty)
+    assert words(example, parse(EXAMPLE)) == ()
