@@ -23,6 +23,7 @@ from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.namespaces import NamespaceRule
+from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
 
 _LOOK = 1.0
@@ -64,7 +65,7 @@ class Engine:
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         for spec in self.topology.lowers:
             await self._join(spec)
-        self._tasks = [asyncio.create_task(self._keep_looking()), asyncio.create_task(self._settle())]
+        self._tasks = [supervised("lookout", self._keep_looking), supervised("settling", self._settle)]
 
     async def stop(self) -> None:
         """Stop, in reverse; what is in flight is given up."""

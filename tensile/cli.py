@@ -49,10 +49,8 @@ def main() -> None:
         code = _fail(str(error))
     except OSError as error:
         code = _fail(f"{error.filename or 'input/output'}: {error.strerror or error}")
-    except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        code = _fail(f"{error.format_message()} (see: tensile --help)")
+    except Exception as error:  # noqa: BLE001 - a user never meets a traceback
+        code = _fail(_words(error))
     sys.exit(code or 0)
 
 
@@ -221,6 +219,15 @@ def _configure_logs(level: str, form: str | None) -> None:
     from tensile.telemetry import configure  # noqa: PLC0415 - see the module's docstring
 
     configure(level, form or ("text" if sys.stderr.isatty() else "json"), sys.stderr)
+
+
+def _words(error: Exception) -> str:
+    """Say what is wrong with the arguments, or, for anything else, that the program is at fault."""
+    if hasattr(error, "format_message"):
+        return f"{error.format_message()} (see: tensile --help)"
+    from tensile.telemetry import described  # noqa: PLC0415 - see the module's docstring
+
+    return f"unexpected error, a defect of tensile: please report this line: {described(error)}"
 
 
 def _fail(message: str) -> int:

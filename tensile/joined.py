@@ -22,6 +22,7 @@ from tensile.kubelet.nodestatus import SILENT_AFTER
 from tensile.names import KUBELET_PORT
 from tensile.objects import UPPER, Manifest, annotations
 from tensile.reconcile.observed import is_ours
+from tensile.supervision import supervised
 from tensile.topology import Lower, parse
 from tensile.world import LowerWorld, World
 
@@ -77,11 +78,11 @@ class Joined:
         self.lower = self._world.lowers[spec.name] = lower_world(spec)
         self.lower.connected = self.lower.in_topology = connect
         self._fleet.follow(bound_feed(self.lower))
-        self._tasks = [asyncio.create_task(self._connect())] if connect else []
+        self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
         if beat:
             upper = self._fleet.cluster(UPPER)
             heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
-            self._tasks.append(asyncio.create_task(heartbeat.run()))
+            self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
 
     async def complete(self) -> None:
         """Return when the cluster has answered and every cache has had its first list."""
@@ -109,16 +110,16 @@ class Joined:
 
     async def _connect(self) -> None:
         """Open the connection as soon as its credentials can be read; then ask for the version."""
-        access = await self._access()
         lower = self.lower
-        self._fleet.open(
-            lower.name,
-            access,
-            lower_feeds(lower, self._world.owner),
-            qps=lower.spec.qps,
-            burst=lower.spec.burst,
-            connections=_CONNECTIONS,
-        )
+        if lower.name not in self._fleet.names():
+            self._fleet.open(
+                lower.name,
+                await self._access(),
+                lower_feeds(lower, self._world.owner),
+                qps=lower.spec.qps,
+                burst=lower.spec.burst,
+                connections=_CONNECTIONS,
+            )
         await self._fleet.identified(lower.name)
         lower.refusal = ""
         while not lower.version:

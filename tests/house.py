@@ -33,7 +33,7 @@ EDGES = {
     "kubelet/presence", "kubelet/service", "kubelet/wire",
     "kubelet/heartbeat", "reconcile/apply", "reconcile/loop", "reconcile/rehearsal", "reconcile/source",
     "reconcile/workqueue", "telemetry/server", "cluster",
-    "app", "clusters", "joined", "nodeports", "oneshot", "planning", "running",
+    "app", "clusters", "joined", "nodeports", "oneshot", "planning", "running", "supervision",
 }  # fmt: skip
 
 

@@ -41,7 +41,8 @@ def finalise(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime
     """Let the object above go, now that its lower pod is certainly gone; `last` is how that one was last seen.
 
     Controllers that hold a finalizer, and those that count ended pods, wait for a terminal phase; it costs a write, so
-    it is written for them only. An object whose grace period is 0 already is kept by its finalizers alone.
+    it is written for them only. An object whose grace period is 0 already is kept by its finalizers alone; one without
+    any was left behind by a deletion that was cut off halfway, and Kubernetes removes it when it is deleted once more.
     """
     meta = metadata(upper_pod)
     wanted: list[Wanted] = []
@@ -49,7 +50,7 @@ def finalise(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime
     status = ending(upper_pod, last, now.strftime(_TIME)) if counted else None
     if status is not None:
         wanted.append(status_write(upper_pod, status, "the pod ended"))
-    if meta.get("deletionGracePeriodSeconds") != 0:
+    if meta.get("deletionGracePeriodSeconds") != 0 or not meta.get("finalizers"):
         wanted.append(Absent(ref, meta["uid"], "its lower pod is gone", 0))
     return Decision(tuple(wanted))
 

@@ -107,6 +107,11 @@ def test_an_object_that_only_its_finalizers_keep_is_left_to_them() -> None:
     assert not any(isinstance(one, Absent) for one in wanted)
 
 
+def test_a_deletion_that_was_cut_off_halfway_is_sent_again() -> None:
+    """Kubernetes sets the grace period to 0 first and removes the object then: a crash in between leaves it standing."""
+    assert finalise(deleted(0, RAN), None, ABOVE, NOW).wanted == (Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),)
+
+
 def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
     """Give the entry of an upper pod, and a lower where lower pods of that name came and went."""
     here = world()
