@@ -108,7 +108,7 @@ def test_an_object_that_only_its_finalizers_keep_is_left_to_them() -> None:
 
 
 def test_a_deletion_that_was_cut_off_halfway_is_sent_again() -> None:
-    """Kubernetes sets the grace period to 0 first and removes the object then: a crash in between leaves it standing."""
+    """Kubernetes sets the grace period to 0 first and then removes the object: a crash in between leaves it there."""
     assert finalise(deleted(0, RAN), None, ABOVE, NOW).wanted == (Absent(ABOVE, "Pod-web", "its lower pod is gone", 0),)
 
 
