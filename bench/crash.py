@@ -70,11 +70,12 @@ async def crash(trial: Trial, lives: list[Round], quiet: float) -> dict[str, Any
         written.append(sum(writes(trial).values()) - before)
         print(f"round {number}: killed after {life.kill:.2f} s and {written[-1]} writes", flush=True)
     begin = time.monotonic()
-    trial.start_engine()
-    found = await trial.settled(standing(lives))
+    await until(trial.start_engine().has_started, "the engine has started", STARTED)
+    await trial.settled(standing(lives))
     recovered = round(time.monotonic() - begin, 2)
     silence = await trial.quiet(quiet)
-    broken = judge(trial, found, deleted)
+    found = await trial.snapshot()
+    broken = [*found.unsettled(), *judge(trial, found, deleted)]
     broken += [words for name, kept in silence.items() for words in oracles.not_quiet(kept, quiet, name)]
     await trial.clear()
     result = {"kills_s": [round(life.kill, 3) for life in lives], "writes_before_kill": written}

@@ -12,7 +12,7 @@ class Lag:
 
     def __init__(self, begin: float) -> None:
         self._begin = begin
-        self._since: dict[str, float] = {}
+        self._since: dict[str, tuple[float, str]] = {}
         self.longest = 0.0
         self.what = ""
 
@@ -21,7 +21,7 @@ class Lag:
 
         A status that was wrong at the last look counts up to this one: rather too long than too short.
         """
-        for uid, since in self._since.items():
+        for since, words in self._since.values():
             if now - max(since, self._begin) > self.longest:
-                self.longest, self.what = now - max(since, self._begin), wrong.get(uid, uid)
-        self._since = {uid: self._since.get(uid, now) for uid in wrong}
+                self.longest, self.what = now - max(since, self._begin), words
+        self._since = {uid: (self._since.get(uid, (now, ""))[0], words) for uid, words in wrong.items()}

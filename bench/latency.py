@@ -52,7 +52,8 @@ class Stopwatch:
         begin = time.monotonic()
         await self._site.call("POST", path, body)
         async with asyncio.timeout(LIMIT):
-            taken = await self._ready.pop(name) - begin
+            taken = await self._ready[name] - begin
+        del self._ready[name]
         await self._site.remove(f"{path}/{name}")
         return taken
 

@@ -3,8 +3,10 @@
 What a command needs is imported when it runs, so that `--version` and `validate` answer in a fraction of a second.
 """
 
+import errno
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,55 +19,102 @@ if TYPE_CHECKING:
     from tensile.topology import Topology
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-sandbox = typer.Typer(no_args_is_help=True, help="Real control planes on loopback, to try things on.")
+sandbox = typer.Typer(no_args_is_help=True)
 app.add_typer(sandbox, name="sandbox")
 
+_LEVELS = ("debug", "info", "warn", "error")
+_FORMS = ("text", "json")
+_OUTPUTS = ("text", "json", "markdown")
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - the form that typer calls
+    if value:
+        typer.echo(f"tensile {tensile.__version__}")
+        raise typer.Exit
+
+
+def _one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | None], str | None]:
+    """Make the check of an option that takes one of some words; given before the command, it holds for the command."""
+
+    def checked(context: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
+        """Give the option's value, None where it is given nowhere."""
+        if value is not None and value not in words:
+            raise typer.BadParameter(f"{value!r}: take one of {', '.join(words)}")
+        given: dict[str, str] = context.meta.setdefault("tensile", {})
+        name = str(param.name).removeprefix("_")
+        return given.get(name) if value is None else given.setdefault(name, value)
+
+    return checked
+
+
 FileOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "-f",
         "--file",
         help="The topology file; - for standard input. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
+        show_default=False,
     ),
 ]
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warn or error.")]
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", help="debug, info, warn or error.", callback=_one_of(*_LEVELS), show_default=False),
+]
 LogFormat = Annotated[
-    str | None, typer.Option("--log-format", help="text or json. Default: text on a terminal, else json.")
+    str | None,
+    typer.Option(
+        "--log-format",
+        help="text or json. Default: text on a terminal, else json.",
+        callback=_one_of(*_FORMS),
+        show_default=False,
+    ),
+]
+Output = Annotated[str, typer.Option("-o", "--output", help="text, json or markdown.", callback=_one_of(*_OUTPUTS))]
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
 ]
 ExecPlugins = Annotated[
     bool, typer.Option("--allow-exec-plugins", help="Let kubeconfigs run programs for credentials, by absolute path.")
 ]
 DirectoryOption = Annotated[Path, typer.Option("--dir", help="Where the sandbox keeps its files.")]
 _SANDBOX = Path(".tensile-sandbox")
+_STANDARD_INPUT = "standard input"
+_INTERRUPTED = 130
+"""What typer makes of Ctrl-C."""
 
 
-def main() -> None:
-    """Run the program; a usage error and an error that is ours both exit with 1, without a traceback."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program on arguments (None: the command line's) and raise SystemExit, with 0 or the code of an error.
+
+    A usage error and an error that is ours both exit with 1, without a traceback.
+    """
     try:
-        code = app(standalone_mode=False)
-    except (typer.Exit, typer.Abort) as ended:
-        code = getattr(ended, "exit_code", 1)
+        code = app(arguments, standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        code = _INTERRUPTED
     except TensileError as error:
         code = _fail(str(error))
     except OSError as error:
         code = _fail(f"{error.filename or 'input/output'}: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001 - a user never meets a traceback
         code = _fail(_words(error))
-    sys.exit(code or 0)
+    sys.exit(_fail("interrupted") if code == _INTERRUPTED else code or 0)
 
 
-@app.callback(invoke_without_command=True)
-def _root(
-    *, version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False
-) -> None:
+@app.callback()
+def _root(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
     """One upper Kubernetes cluster sees several lower clusters as nodes, declared by one topology file."""
-    if version:
-        typer.echo(f"tensile {tensile.__version__}")
-        raise typer.Exit
+
+
+@sandbox.callback()
+def _sandbox(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
+    """Real control planes on loopback, to try things on."""
 
 
 @app.command()
-def validate(file: FileOption = "") -> None:
+def validate(
+    file: FileOption = None, _log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False
+) -> None:
     """Check a topology file; open nothing but the file itself."""
     from tensile.topology import decode, not_yet, parse  # noqa: PLC0415 - see the module's docstring
 
@@ -78,16 +127,17 @@ def validate(file: FileOption = "") -> None:
 
 @app.command()
 def run(
-    file: FileOption = "",
-    log_level: LogLevel = "info",
+    file: FileOption = None,
+    log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
     allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
 ) -> None:
     """Run the engine; it reloads the topology file when it changes."""
     from tensile import running  # noqa: PLC0415 - see the module's docstring
 
-    _configure_logs(log_level, log_format)
+    _configure_logs(log_level or "info", log_format)
     name = _file_name(file)
     if name == "-":
         raise TensileError("run follows a file: standard input cannot be followed; give its name with -f")
@@ -96,17 +146,18 @@ def run(
 
 @app.command()
 def plan(
-    file: FileOption = "",
-    output: Annotated[str, typer.Option("-o", "--output", help="text, json or markdown.")] = "text",
-    log_level: LogLevel = "warn",
+    file: FileOption = None,
+    output: Output = "text",
+    log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
     allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
 ) -> None:
     """Print what the engine would change in every cluster, and why; change nothing. Exits with 2 when it would."""
     from tensile import planning  # noqa: PLC0415 - see the module's docstring
 
-    _configure_logs(log_level, log_format)
+    _configure_logs(log_level or "warn", log_format)
     topology, directory = _topology(file)
     text, changed = planning.plan(
         topology, directory, output, colour=sys.stdout.isatty(), allow_exec_plugins=allow_exec_plugins
@@ -117,38 +168,42 @@ def plan(
 
 @app.command()
 def apply(
-    file: FileOption = "",
-    log_level: LogLevel = "info",
+    file: FileOption = None,
+    log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
     force: Annotated[bool, typer.Option("--force", help="Carry out deletions that the guard holds back.")] = False,
     allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
 ) -> None:
     """Converge once and end; may run beside the engine."""
     from tensile import planning  # noqa: PLC0415 - see the module's docstring
 
-    _configure_logs(log_level, log_format)
+    _configure_logs(log_level or "info", log_format)
     topology, directory = _topology(file)
     typer.echo(planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins))
 
 
 @app.command()
 def demo(
-    log_level: LogLevel = "info",
+    log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
     engine_log: Annotated[bool, typer.Option("--engine-log", help="Show the engine's log at the end.")] = False,
+    _version: Version = False,
 ) -> None:
     """Start clusters, the engine and a workload, and show them; leave nothing behind."""
     from tensile.demo import Wishes  # noqa: PLC0415 - see the module's docstring
     from tensile.demo import demo as shown  # noqa: PLC0415
 
-    _configure_logs(log_level, log_format)
-    raise typer.Exit(shown(Wishes(engine_log=engine_log, log_level=log_level, log_format=log_format or "text")))
+    _configure_logs(log_level or "info", log_format)
+    raise typer.Exit(
+        shown(Wishes(engine_log=engine_log, log_level=log_level or "info", log_format=log_format or "text"))
+    )
 
 
 @app.command()
-def schema() -> None:
+def schema(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
     """Print the JSON schema of the topology file."""
     import orjson  # noqa: PLC0415 - see the module's docstring
 
@@ -162,6 +217,10 @@ def up(
     lowers: Annotated[int | None, typer.Option(help="How many lower clusters. Default: 2.")] = None,
     nodes: Annotated[int | None, typer.Option(help="How many nodes in each. Default: 3.")] = None,
     directory: DirectoryOption = _SANDBOX,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
 ) -> None:
     """Start the clusters; they live until `down`."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
@@ -170,7 +229,13 @@ def up(
 
 
 @sandbox.command()
-def status(directory: DirectoryOption = _SANDBOX) -> None:
+def status(
+    directory: DirectoryOption = _SANDBOX,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
     """Say what runs."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
@@ -178,7 +243,13 @@ def status(directory: DirectoryOption = _SANDBOX) -> None:
 
 
 @sandbox.command()
-def down(directory: DirectoryOption = _SANDBOX) -> None:
+def down(
+    directory: DirectoryOption = _SANDBOX,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
     """Stop the clusters and remove what they left."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
@@ -193,18 +264,42 @@ def prepare() -> None:
     raise typer.Exit(commands.prepare())
 
 
-def _file_name(file: str) -> str:
+def _file_name(file: str | None) -> str:
+    if file == "":
+        raise TensileError("-f: empty: name a topology file, or leave the option away")
     return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
 
 
-def _read(file: str) -> tuple[str, bytes]:
+def _read(file: str | None) -> tuple[str, bytes]:
+    """Read a topology file, never much more than one can be; gives with it its name for messages."""
     name = _file_name(file)
-    if name == "-":
-        return "standard input", sys.stdin.buffer.read()
-    return name, Path(name).read_bytes()
+    try:
+        if name == "-":
+            return _STANDARD_INPUT, _bytes_of(_standard_input())
+        return name, _bytes_of(name)
+    except FileNotFoundError:
+        why = "no such file: put it there, or name another with -f or $TENSILE_TOPOLOGY"
+    except IsADirectoryError:
+        why = "not a file: name a topology file"
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}: mend that, or name another with -f or $TENSILE_TOPOLOGY"
+    raise TensileError(f"{_STANDARD_INPUT if name == '-' else name}: {why}")
 
 
-def _topology(file: str) -> "tuple[Topology, Path]":
+def _standard_input() -> int:
+    if sys.stdin is None:  # started with it closed
+        raise OSError(errno.EBADF, "closed")
+    return sys.stdin.fileno()
+
+
+def _bytes_of(file: str | int) -> bytes:
+    from tensile.yamltext import MAX_BYTES  # noqa: PLC0415 - see the module's docstring
+
+    with open(file, "rb", closefd=isinstance(file, str)) as stream:
+        return stream.read(MAX_BYTES + 1)
+
+
+def _topology(file: str | None) -> "tuple[Topology, Path]":
     """Read a topology; gives with it the directory that paths in it start from."""
     from tensile.topology import decode, not_yet, parse  # noqa: PLC0415 - see the module's docstring
 
@@ -212,7 +307,7 @@ def _topology(file: str) -> "tuple[Topology, Path]":
     topology = parse(decode(data, name=name), name=name)
     for notice in not_yet(topology):
         typer.echo(str(notice), err=True)
-    return topology, Path.cwd() if name == "standard input" else Path(name).absolute().parent
+    return topology, Path.cwd() if name == _STANDARD_INPUT else Path(name).absolute().parent
 
 
 def _configure_logs(level: str, form: str | None) -> None:
@@ -224,7 +319,8 @@ def _configure_logs(level: str, form: str | None) -> None:
 def _words(error: Exception) -> str:
     """Say what is wrong with the arguments, or, for anything else, that the program is at fault."""
     if hasattr(error, "format_message"):
-        return f"{error.format_message()} (see: tensile --help)"
+        said = str(error.format_message())
+        return said if said.startswith("Usage:") else f"{said} (see: tensile --help)"
     from tensile.telemetry import described  # noqa: PLC0415 - see the module's docstring
 
     return f"unexpected error, a defect of tensile: please report this line: {described(error)}"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from tensile.cluster import Cluster
 from tensile.feeds import upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
-from tensile.kube.access import Access, in_cluster
+from tensile.kube.access import Access, AccessError, in_cluster
 from tensile.kube.fleet import Fleet
 from tensile.names import owner_of
 from tensile.objects import UPPER
@@ -57,10 +57,13 @@ class Clusters:
     async def open_upper(self, topology: Topology) -> Cluster:
         """Begin to follow the upper cluster, whether it answers or not; raises AccessError for bad credentials."""
         upper = topology.upper
-        if upper is None or upper.kubeconfig is None:
-            self._access = await in_cluster()
-            return self.fleet.open(UPPER, self._access)
-        self._access = await self.ways.access(upper.kubeconfig, upper.context)
+        try:
+            if upper is None or upper.kubeconfig is None:
+                self._access = await in_cluster()
+                return self.fleet.open(UPPER, self._access)
+            self._access = await self.ways.access(upper.kubeconfig, upper.context)
+        except AccessError as error:
+            raise AccessError(f"upper: {error}") from None
         return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=64)
 
     @property

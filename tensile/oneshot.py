@@ -15,7 +15,7 @@ from tensile.cluster import Cluster
 from tensile.clusters import Clusters, Connections, utc_now
 from tensile.errors import TensileError
 from tensile.feeds import bound_feed, lower_feeds, upper_feeds
-from tensile.joined import Ways
+from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Feed, Fleet
 from tensile.nodeports import node_address
 from tensile.objects import UPPER
@@ -89,17 +89,22 @@ async def _fill(clusters: Clusters, topology: Topology) -> None:
         async with asyncio.timeout(PATIENCE):
             await clusters.make_world(topology, node_address(topology, clusters.upper_address))
             await clusters.fleet.synced(UPPER)
-            waiting = {spec.name for spec in topology.lowers}
             for spec in topology.lowers:
                 clusters.join(spec)
             for stray in clusters.strays():
                 clusters.join(stray, connect=False)
-            for name, joined in clusters.joined.items():
-                await joined.complete()
-                waiting.discard(name)
+            waiting = set(clusters.joined)
+            await asyncio.gather(*(_completed(joined, waiting) for joined in clusters.joined.values()))
+            waiting = {UPPER}
             await clusters.fleet.synced(UPPER)
     except TimeoutError:
         raise Unreached("\n".join(_why(clusters, name) for name in sorted(waiting))) from None
+
+
+async def _completed(joined: Joined, waiting: set[str]) -> None:
+    """Wait for one lower beside the others, so that one that does not answer is not taken for all of them."""
+    await joined.complete()
+    waiting.discard(joined.lower.name)
 
 
 async def _check_credentials(clusters: Clusters, topology: Topology) -> None:

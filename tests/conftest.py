@@ -13,6 +13,13 @@ import pytest
 from tensile.sandbox.environment import Sandbox
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests on real control planes in one process, which has one sandbox; the others run beside them."""
+    for item in items:
+        if item.get_closest_marker("real"):
+            item.add_marker(pytest.mark.xdist_group("real"))
+
+
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """One upper cluster and two lowers of three nodes each, shared: a test uses a namespace of its own."""

@@ -16,7 +16,7 @@ import structlog
 
 from tensile.cache import Cache
 from tensile.cluster import Selection
-from tensile.errors import ClusterError, Unreachable
+from tensile.errors import ClusterError
 from tensile.kube.access import Access
 from tensile.kube.client import HttpCluster, Observe
 from tensile.kube.health import Health, WrongCluster
@@ -43,7 +43,7 @@ class _Open:
     def __init__(self, cluster: HttpCluster) -> None:
         self.cluster = cluster
         self.identified = asyncio.Event()
-        self.trouble: ClusterError | None = Unreachable("not contacted yet")
+        self.trouble: ClusterError | None = ClusterError("not contacted yet")
         self.followed: list[tuple[Feed, Informer]] = []
         self.following: dict[int, asyncio.Task[None]] = {}
         self.tasks: list[asyncio.Task[None]] = []

@@ -13,7 +13,7 @@ from tensile.sandbox.state import Binaries, Options
 
 FAST_CLIENT = ("--kube-api-qps=5000", "--kube-api-burst=10000")
 FAST_DETECTION = (
-    "--node-monitor-grace-period=8s",
+    "--node-monitor-grace-period=12s",
     "--node-monitor-period=1s",
     "--node-eviction-rate=10",
     "--secondary-node-eviction-rate=10",

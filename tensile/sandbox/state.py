@@ -33,7 +33,7 @@ class Options(msgspec.Struct, frozen=True):
     Attributes:
         lowers: number of lower clusters, 0-26.
         nodes: nodes of each lower cluster.
-        compressed_eviction: the upper cluster calls a silent node dead after 8 s and evicts 5 s later,
+        compressed_eviction: the upper cluster calls a silent node dead after 12 s and evicts 5 s later,
             instead of 40 s and 5 minutes. It then has one cordoned node of its own that stays alive:
             Kubernetes evicts nothing while every node of a cluster is silent.
         verify_kubelet: apiservers accept only kubelets whose certificate their authority signed.

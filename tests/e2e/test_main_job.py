@@ -1,5 +1,6 @@
 """The main job: a Deployment above runs below with all that it needs, answers kubectl, follows edits, and goes."""
 
+import asyncio
 import json
 from base64 import b64encode
 
@@ -36,7 +37,14 @@ def workload(ground: Ground) -> Manifest:
     }
     volumes = [{"name": "settings", "configMap": {"name": "settings"}}, {"name": "scratch", "emptyDir": {}}]
     labels = {"app": "web", TRIPPED: "gang"}
-    template = ground.template(labels, {"containers": [container], "volumes": volumes}, annotations={"note": "kept"})
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "clusterID",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    parts = {"containers": [container], "volumes": volumes, "topologySpreadConstraints": [spread]}
+    template = ground.template(labels, parts, annotations={"note": "kept"})
     spec = {"replicas": 4, "selector": {"matchLabels": {"app": "web"}}, "template": template}
     return {"metadata": {"name": "web"}, "spec": spec}
 
@@ -220,9 +228,12 @@ async def test_a_pod_deleted_above_ends_below_with_its_grace(ground: Ground) -> 
     made = await ground.bind("graceful", {"terminationGracePeriodSeconds": 45})
     await ground.upper.until(ground.pod_path("graceful"), is_ready)
     hold = {"metadata": {"finalizers": ["e2e.example.com/hold"]}}
+    ending = asyncio.create_task(
+        site.until(ground.pod_path("graceful"), lambda one: "deletionTimestamp" in one["metadata"])
+    )  # before the deletion: the lower's node shortens the grace to nothing as soon as it sees it
     await site.patch(ground.pod_path("graceful"), hold)
     await ground.upper.delete(ground.pod_path("graceful"), 17)
-    below = await site.until(ground.pod_path("graceful"), lambda one: "deletionTimestamp" in one["metadata"])
+    below = await ending
     assert below["metadata"]["deletionGracePeriodSeconds"] == 17
     above = await ground.upper.read(ground.pod_path("graceful"))
     assert above["metadata"]["uid"] == made["metadata"]["uid"]

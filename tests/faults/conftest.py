@@ -12,7 +12,7 @@ from tensile.sandbox.state import Options
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """An upper cluster and two lowers of one node each, whose components a test may kill."""
     with Sandbox.start(tmp_path_factory.mktemp("fragile") / "s", Options(nodes=1)) as sandbox:

@@ -150,7 +150,7 @@ def test_eviction_can_be_compressed_above(upper: Layout, binaries: Binaries) -> 
     options = Options(compressed_eviction=True)
     manager = command(upper, binaries, "kube-controller-manager", options)
     server = command(upper, binaries, "kube-apiserver", options)
-    assert manager["node-monitor-grace-period"] == "8s"
+    assert manager["node-monitor-grace-period"] == "12s"
     assert manager["node-monitor-period"] == "1s"
     assert float(manager["node-eviction-rate"]) >= 1
     assert server["default-not-ready-toleration-seconds"] == "5"

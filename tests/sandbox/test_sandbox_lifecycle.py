@@ -191,7 +191,7 @@ def test_down_leaves_only_what_is_not_the_sandboxs(directory: Path, capsys: pyte
         (signal.SIGKILL, 3),
         (signal.SIGKILL, ALL_OF_ONE_LOWER),
         (signal.SIGTERM, 3),
-        (signal.SIGINT, ALL_OF_ONE_LOWER),
+        (signal.SIGINT, 3),
     ],
     ids=["KILL at once", "KILL half way", "KILL at the end", "TERM", "INT"],
 )

@@ -1,0 +1,105 @@
+"""`tensile apply` on real clusters: converges once, says what it did and what it could not do."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from clikit import PROGRAM, lines
+from enginekit import LOWERS, UPPER, A, Done, Edit, Ground, ran, with_fields
+from programkit import Program
+from sitekit import is_ready
+
+from tensile.names import OWNER
+
+pytestmark = pytest.mark.real
+
+NOTHING = "Applied: 0 to add, 0 to change, 0 to delete (no changes)\n"
+CONTENT = "YXBwbGllZC1zZWNyZXQ="
+TIGHT = with_fields(guard={"maxDeletes": 1, "maxDeletePercent": 1})
+
+
+async def applied(ground: Ground, *arguments: str, edits: tuple[Edit, ...] = ()) -> Done:
+    """Save the file and run `tensile apply` on it."""
+    done = await ran([PROGRAM, "apply", "-f", str(ground.save(*edits)), *arguments])
+    assert "Traceback" not in done.err
+    assert CONTENT not in done.out + done.err
+    assert "applied-secret" not in done.out + done.err
+    return done
+
+
+async def left_below(ground: Ground, name: str) -> list[str]:
+    """Give the names of the pods and Secrets of this topology in a lower."""
+    found: list[Any] = []
+    for plural in ("pods", "secrets"):
+        found += (await ground.sites[name].read(f"/api/v1/{plural}?labelSelector={OWNER}={ground.owner.mark}"))["items"]
+    return sorted(one["metadata"]["name"] for one in found)
+
+
+async def test_it_converges_and_then_has_nothing_to_do(ground: Ground) -> None:
+    """What is in the way is told with exit code 1; once it is mended the rest follows, and in the end `plan` agrees."""
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
+    await ground.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+    await ground.bind("stuck", {"volumes": [{"name": "lost", "configMap": {"name": "lost"}}]})
+    partly = await applied(ground, "--log-format", "text")
+    assert (partly.code, partly.out) == (1, "")
+    lost = f"ConfigMap {ground.namespace}/lost: it does not exist"
+    assert f"\n! pod {ground.namespace}/stuck on {A}: ConfigMapNotFound: {lost}\n" in partly.err
+    assert partly.err.splitlines()[-1].startswith("Applied in part: 5 to add, ")
+    await ground.sites[A].until(ground.pod_path("whole"), is_ready)
+    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "lost"}, "data": {"found": "again"}})
+    mended = await applied(ground, "--log-level", "debug")
+    assert mended.code == 0, mended.err
+    assert mended.out == "Applied: 2 to add, 1 to change, 0 to delete (upper: 1 to change; lower-a: 2 to add)\n"
+    assert {"Pod created", "ConfigMap created"} <= {one["event"] for one in lines(mended.err)}
+    await ground.sites[A].until(ground.pod_path("stuck"), is_ready)
+    again, plan = await asyncio.gather(
+        applied(ground, "--log-level", "warn"), ran([PROGRAM, "plan", "-f", str(ground.save())])
+    )
+    assert again == (0, NOTHING, "")
+    assert (plan.code, plan.err) == (0, "")
+    assert plan.out.startswith("No changes. ")
+
+
+async def test_deletions_that_nobody_asked_for_wait_for_force(ground: Ground) -> None:
+    """Three pods lost above are too many for this guard: told, and nothing deleted; with --force they go.
+
+    Then the lowers are empty, and a topology without them needs no force to take the nodes away.
+    """
+    for number in range(3):
+        await ground.bind(f"web-{number}")
+    assert (await applied(ground, edits=(TIGHT,))).code == 0
+    pods = await left_below(ground, A)
+    assert pods == ["web-0", "web-1", "web-2"]
+    await ground.upper.delete(ground.path("pods"), 0)
+    held = await applied(ground, "--log-format", "text", edits=(TIGHT,))
+    assert (held.code, held.out) == (1, "")
+    assert "3" in held.err
+    assert "tensile apply --force" in held.err
+    assert await left_below(ground, A) == pods
+    forced = await applied(ground, "--force", edits=(TIGHT,))
+    assert forced.code == 0, forced.err
+    assert forced.out == "Applied: 0 to add, 0 to change, 3 to delete (lower-a: 3 to delete)\n"
+    assert await left_below(ground, A) == []
+    emptied = await applied(ground, edits=(with_fields(lowers=[]),))
+    assert emptied.out == "Applied: 0 to add, 0 to change, 2 to delete (upper: 2 to delete)\n"
+    for node in ground.nodes.values():
+        assert await ground.sites[UPPER].read(f"/api/v1/nodes/{node}") == {}
+
+
+async def test_it_may_run_beside_the_engine(program: Program) -> None:
+    """Both see the same pods at once; each pod is made once, none is touched again, and neither complains."""
+    await program.note()
+    for number in range(6):
+        await program.bind(f"web-{number}", lower=LOWERS[number % 2])
+    done = await applied(program, "--log-format", "json")
+    assert done.code == 0, done.err
+    for number in range(6):
+        await program.upper.until(program.pod_path(f"web-{number}"), is_ready)
+    assert (await applied(program)).out == NOTHING
+    pods = [one for one in await program.writes() if one.resource == "pods" and one.cluster != UPPER]
+    assert sorted((one.verb, one.name) for one in pods) == [("create", f"web-{number}") for number in range(6)]
+    found = lines(program.log.read_text()) + lines(done.err)
+    created = {(one["event"], one["object"]) for one in found if "object" in one}
+    assert {("Node created", node) for node in program.nodes.values()} <= created
+    steps = [one for one in found if one["logger"] == "tensile.reconcile"]
+    assert [one for one in steps if one["level"] not in ("info", "debug")] == []

@@ -1,0 +1,142 @@
+"""Which file a command reads, and what it says of one that it cannot use."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clikit import Files, refused, tensile
+
+ADVICE = "put it there, or name another with -f"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """A topology in a directory of its own."""
+    (tmp_path / "given").mkdir()
+    return Files(tmp_path / "given")
+
+
+def test_the_file_is_the_option_else_the_variable_else_the_one_at_hand(files: Files, tmp_path: Path) -> None:
+    """The most particular wins; which file it was is in the answer."""
+    given, named = files.save(), files.save(name="named.yaml")
+    files.save(lambda topology: topology.update(lowers=[]), name="other.yaml")
+    variable = {"TENSILE_TOPOLOGY": "other.yaml"}
+    cwd = files.directory
+    assert tensile("validate", cwd=cwd).out == "topology.yaml: valid: topology files with 1 lower clusters\n"
+    assert tensile("validate", cwd=cwd, **variable).out == "other.yaml: valid: topology files with 0 lower clusters\n"
+    assert tensile("validate", "-f", named, cwd=cwd, **variable).out.startswith(f"{named}: valid: ")
+    assert tensile("validate", cwd=cwd, TENSILE_TOPOLOGY="").out.startswith("topology.yaml: valid: ")
+    assert ADVICE in refused("validate", cwd=tmp_path)
+    assert given.exists()
+
+
+@pytest.mark.parametrize("command", ["validate", "apply"])
+def test_standard_input_is_read_where_nothing_runs_on(files: Files, command: str) -> None:
+    """What is wrong in it is told with its name, line and column."""
+    text = files.save().read_bytes() + b"nonsense: 1\n"
+    line = text.count(b"\n")
+    said = refused(command, "-f", "-", stdin=text)
+    assert said.startswith(f"standard input:{line}:1: nonsense: ")
+
+
+def test_a_valid_topology_on_standard_input(files: Files) -> None:
+    """It is as good as a file."""
+    told = tensile("validate", "-f", "-", stdin=files.save().read_bytes())
+    assert (told.code, told.out) == (0, "standard input: valid: topology files with 1 lower clusters\n")
+
+
+def test_paths_are_relative_to_the_file(files: Files, tmp_path: Path) -> None:
+    """Wherever the command is called; for standard input, to where that is."""
+    path = files.save(lambda topology: topology["upper"].update(kubeconfig="missing"))
+    said = refused("plan", "-f", "given/topology.yaml", cwd=tmp_path)
+    assert said.startswith(f"upper: {files.directory}/missing: cannot be read (No such file or directory): ")
+    said = refused("apply", "-f", "-", stdin=path.read_bytes(), cwd=tmp_path)
+    assert said.startswith(f"upper: {tmp_path}/missing: cannot be read (No such file or directory): ")
+
+
+def test_run_does_not_take_standard_input(files: Files) -> None:
+    """It could not follow it, and says so and what to do."""
+    said = refused("run", "-f", "-", stdin=files.save().read_bytes())
+    assert said == "run follows a file: standard input cannot be followed; give its name with -f\n"
+
+
+def _missing(path: Path) -> None:
+    path.unlink()
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _binary(path: Path) -> None:
+    path.write_bytes(b"name: \xff\xfe\x00\x01")
+
+
+def _large(path: Path) -> None:
+    path.write_bytes(b"# nothing\n" * 200_000)
+
+
+def _loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("command", "spoil", "words"),
+    [
+        ("validate", _missing, f"no such file: {ADVICE}"),
+        ("validate", _directory, "not a file: name a topology file"),
+        ("validate", _binary, "a byte that is not UTF-8; save the file as UTF-8"),
+        ("validate", _large, "larger than 1048576 bytes; no topology is"),
+        ("validate", _loop, "cannot be read: Too many levels of symbolic links: mend that, or name another with -f"),
+        ("run", _missing, f"no such file: {ADVICE}"),
+        ("run", _directory, "not a file: name a topology file"),
+        ("run", _large, "larger than 1048576 bytes; no topology is"),
+    ],
+)
+def test_a_file_that_is_no_use_is_named_with_what_to_do(
+    files: Files, command: str, spoil: Callable[[Path], None], words: str
+) -> None:
+    """The commands that read it once and the one that follows it say so in the same words."""
+    path = files.save()
+    spoil(path)
+    said = refused(command, "-f", path)
+    assert said.startswith(f"{path}:")
+    assert words in said
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_may_not_be_read(files: Files) -> None:
+    """The reason is the system's, the advice ours."""
+    path = files.save()
+    path.chmod(0)
+    assert refused("validate", "-f", path).startswith(f"{path}: cannot be read: Permission denied: mend that")
+
+
+def test_a_file_without_an_end_is_not_read_to_it() -> None:
+    """A device that gives for ever is too large, at once."""
+    assert "/dev/zero:1:1: " in refused("validate", "-f", "/dev/zero")
+
+
+def test_every_error_of_a_file_is_told_at_once(files: Files) -> None:
+    """A line each, with place and key; `run` says the same as `validate`."""
+
+    def spoil(topology: dict[str, object]) -> None:
+        """Make two mistakes."""
+        topology.update(name="Not A Label", telemetri={})
+
+    path = files.save(spoil)
+    said = refused("validate", "-f", path)
+    keys = [line.removeprefix(f"{path}:").split(": ")[1] for line in said.splitlines()]
+    assert {"name", "telemetri"} <= set(keys)
+    assert refused("run", "-f", path) == said
+
+
+def test_a_field_that_has_no_effect_yet_is_told_beside_the_result(files: Files) -> None:
+    """On stderr with its place, while stdout and the exit code say that the file is valid."""
+    told = tensile("validate", "-f", files.save(lambda topology: topology.update(controllers=["RBAC"])))
+    assert told.code == 0
+    assert told.out.endswith(": valid: topology files with 1 lower clusters\n")
+    assert ": controllers: accepted, not in effect yet: " in told.err

@@ -1,0 +1,99 @@
+"""`tensile plan` on real clusters: its three outputs, its exit codes, and that it changes nothing."""
+
+import asyncio
+import os
+import pty
+import re
+from pathlib import Path
+
+import orjson
+import pytest
+from clikit import PROGRAM, environment
+from enginekit import A, Done, Ground, ran
+
+pytestmark = pytest.mark.real
+
+LAST = re.compile(r"^Plan: (\d+) to add, (\d+) to change, (\d+) to delete \(.+\)$")
+CONTENT = "cGxhbm5lZC1zZWNyZXQ="
+
+
+async def planned(path: Path, *arguments: str) -> Done:
+    """Run `tensile plan` on a file."""
+    return await ran([PROGRAM, "plan", "-f", str(path), *arguments])
+
+
+async def waiting_pods(ground: Ground) -> None:
+    """Bind a pod that has all that it needs, and one whose ConfigMap is missing."""
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
+    await ground.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+    await ground.bind("stuck", {"volumes": [{"name": "lost", "configMap": {"name": "lost"}}]})
+
+
+async def test_the_three_outputs_say_the_same_and_nothing_is_changed(ground: Ground) -> None:
+    """Exit code 2; all on stdout; no cluster gets a single write; what stands in the way is told in each of them."""
+    await waiting_pods(ground)
+    path = ground.save()
+    await ground.note()
+    text, document, markdown = await asyncio.gather(
+        *(planned(path, "-o", form) for form in ("text", "json", "markdown"))
+    )
+    assert await ground.attempts() == []
+    for done in (text, document, markdown):
+        assert (done.code, done.err) == (2, "")
+        assert "\x1b" not in done.out
+        assert CONTENT not in done.out
+        assert "planned-secret" not in done.out
+    _hold_text(ground, text.out, markdown.out)
+    _hold_document(ground, text.out, document.out)
+
+
+def _hold_text(ground: Ground, text: str, markdown: str) -> None:
+    last = LAST.match(text.splitlines()[-1])
+    assert last is not None
+    assert int(last[1]) == len(re.findall(r"^\+ ", text, re.MULTILINE)) > 3
+    assert (last[2], last[3]) == ("1", "0")
+    assert f"\n+ Pod {ground.namespace}/whole: " in text
+    assert f"\n! pod {ground.namespace}/stuck on {A}: ConfigMapNotFound: ConfigMap {ground.namespace}/lost: " in text
+    assert markdown.startswith("```diff\n")
+    assert markdown.replace("```diff\n", "").replace("\n```", "") == text
+
+
+def _hold_document(ground: Ground, text: str, out: str) -> None:
+    document = orjson.loads(out)
+    assert document["formatVersion"] == "1.0"
+    assert document["topology"] == ground.namespace
+    problems = {(one["lower"], one["namespace"], one["name"], one["reason"]) for one in document["problems"]}
+    assert (A, ground.namespace, "stuck", "ConfigMapNotFound") in problems
+    made = {(one["kind"], one["namespace"], one["name"]) for one in document["changes"] if one["cluster"] == A}
+    home = ground.namespace
+    assert made == {("Namespace", "", home), ("Secret", home, "key"), ("Pod", home, "whole")}
+    assert all(one["reason"] and one["operations"] for one in document["changes"])
+    assert all({"op", "path"} <= operation.keys() for one in document["changes"] for operation in one["operations"])
+    summary = document["summary"]
+    assert text.splitlines()[-1].startswith(f"Plan: {summary['add']} to add, {summary['change']} to change, ")
+
+
+async def test_colours_are_for_terminals(ground: Ground) -> None:
+    """The same plan on a terminal has them, and without them it is the same text."""
+    path = ground.save()
+    plain, (code, coloured) = await asyncio.gather(
+        planned(path), asyncio.to_thread(_on_a_terminal, "plan", "-f", str(path))
+    )
+    assert code == plain.code == 2
+    assert "\x1b[32m+\x1b[0m Node " in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).replace("\r\n", "\n") == plain.out
+
+
+def _on_a_terminal(*arguments: str) -> tuple[int, str]:
+    """Run the program with a terminal for its output; gives the exit code and what it wrote."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(PROGRAM, [PROGRAM, *arguments], environment(TERM="xterm"))
+    written = b""
+    while True:
+        try:
+            written += os.read(terminal, 65536)
+        except OSError:
+            break
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written.decode()
