@@ -5,6 +5,7 @@ directory of a running sandbox to use instead, which saves the start while a tes
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import pytest
 from tensile.sandbox.environment import Sandbox
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests on real control planes in one process, which has one sandbox; the others run beside them."""
-    for item in items:
-        if item.get_closest_marker("real"):
-            item.add_marker(pytest.mark.xdist_group("real"))
+def pytest_configure() -> None:
+    """Have programs that tests start hear SIGINT, also where the tests run in the background of a shell.
+
+    Such a shell ignores it for everything that it starts, and what is ignored stays so for a child.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
