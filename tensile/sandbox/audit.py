@@ -5,6 +5,7 @@ over, which may be a moment after its answer arrived.
 """
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,18 @@ Record = dict[str, Any]
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
+_TAIL = 1 << 20
+"""Bytes at the end of a log in which its last line begins: no record is longer."""
+
+
 def position(log: Path) -> int:
-    """Return where the log ends now, in bytes, to read on from later."""
-    return log.stat().st_size if log.exists() else 0
+    """Return where the last whole record ends now, in bytes, to read on from later."""
+    if not log.exists():
+        return 0
+    with log.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        start = file.seek(max(0, end - _TAIL))
+        return start + file.read(end - start).rfind(b"\n") + 1
 
 
 def read(log: Path, start: int = 0) -> list[Record]:

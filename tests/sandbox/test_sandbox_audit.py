@@ -40,6 +40,15 @@ def test_reading_goes_on_from_a_position(log: Path) -> None:
     assert [one["verb"] for one in audit.read(log, start)] == ["delete"]
 
 
+def test_a_position_is_where_a_record_begins(log: Path) -> None:
+    """Taken while a line is being written, it is before that line: a reader never begins in its middle."""
+    line = json.dumps(record("patch"))
+    append(log, line[:20])
+    start = audit.position(log)
+    append(log, line[20:] + "\n")
+    assert [one["verb"] for one in audit.read(log, start)] == ["patch"]
+
+
 def test_a_line_that_is_being_written_is_left_alone(log: Path) -> None:
     """Half a record is no record, until its other half arrives."""
     start = audit.position(log)
