@@ -6,22 +6,17 @@ One pod after the other; the same parties take turns as for the makespan. Writes
 engine's median is over the bar, in multiples of the ceiling's.
 """
 
-import argparse
 import asyncio
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from bench.makespan import NAMESPACE, percentile
+from bench.makespan import percentile
 from bench.oracles import is_ready
-from bench.parties import PARTIES, emptied, taking_part
-from bench.reporting import RESULTS, keep, medians, ratios, table
+from bench.parties import Turn
+from bench.race import NAMESPACE, Race, main
 from bench.sites import PODS, Site
 from bench.workload import pod as pod_of
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.layout import UPPER
 
 GROUP = "latency"
 LIMIT = 60.0
@@ -77,37 +72,13 @@ def summary(taken: list[float]) -> dict[str, float]:
     return {field: round(percentile(taken, share) * 1000, 1) for field, share in shares.items()}
 
 
-async def measure(sandbox: Sandbox, pods: int, rounds: int, results: Path) -> int:
-    """Run all rounds, keep and print them; gives the exit code."""
-    runs: list[dict[str, Any]] = []
-    for number in range(1, rounds + 1):
-        for party in PARTIES:
-            async with taking_part(party, sandbox) as turn:
-                taken = await series(turn.site, pods)
-                await emptied(sandbox, NAMESPACE, LIMIT)
-            runs.append({"round": number, "party": party.name, "load": turn.load, **summary(taken), "seconds": taken})
-            print(f"round={number} party={party.name} {summary(taken)}", flush=True)
-    async with Site(sandbox.clusters[UPPER]) as site:
-        kubernetes = await site.version()
-    found = {party.name: medians(runs, party.name, FIELDS) for party in PARTIES}
-    against = ratios(found, FIELDS)
-    result = {"pods": pods, "rounds": rounds, "medians": found, "ratios": against, "bar": BAR, "runs": runs}
-    path = keep(results, "latency", kubernetes, result)
-    print(table(found, FIELDS))
-    print(f"p50: {against['ceiling']['p50_ms']:g} x the ceiling (bar {BAR:g}) ({path})")
-    return 0 if against["ceiling"]["p50_ms"] <= BAR else 1
+async def run(turn: Turn, pods: int) -> dict[str, Any]:
+    """Give the percentiles of one turn, and every pod's seconds."""
+    taken = await series(turn.site, pods)
+    return {**summary(taken), "seconds": taken}
 
 
-def main() -> int:
-    """Read the arguments, start a sandbox, measure."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pods", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch, Sandbox.start(Path(scratch) / "sandbox") as sandbox:
-        return asyncio.run(measure(sandbox, given.pods, given.rounds, given.results))
-
+RACE = Race("latency", run, FIELDS, "p50_ms", BAR)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(RACE, 40, __doc__))

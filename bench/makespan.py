@@ -7,26 +7,19 @@ whatever else the machine does hits them alike. Writes makespan-PODS.json; exits
 the bar, in multiples of the ceiling's.
 """
 
-import argparse
 import asyncio
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from bench.children import Child, Usage
+from bench.children import Usage
 from bench.oracles import is_ready
-from bench.parties import PARTIES, Party, emptied, taking_part
-from bench.reporting import RESULTS, keep, medians, ratios, table
+from bench.parties import Turn
+from bench.race import LIMIT, NAMESPACE, Race, main
 from bench.sites import DEPLOYMENTS, PODS, NotInTime, Site, until_gone
 from bench.workload import deployment
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.layout import UPPER
 
-NAMESPACE = "default"
-LIMIT = 400.0
 FIELDS = ("last_ready_s", "p50_s", "p99_s", "all_gone_s", "cpu_s", "cpu_ms_pod", "rss_mib")
 BAR = 1.5
 NOTHING = Usage(0.0, 0)
@@ -76,8 +69,9 @@ async def all_ready(site: Site, name: str, pods: int, begin: float, limit: float
     return found
 
 
-async def race(site: Site, child: Child | None, pods: int) -> dict[str, float]:
+async def run(turn: Turn, pods: int) -> dict[str, Any]:
     """Create, wait, measure, delete, wait; gives one run's numbers."""
+    site, child = turn.site, turn.child
     name = f"makespan-{time.time_ns() // 1_000_000}"
     path, before = DEPLOYMENTS.format(NAMESPACE), child.usage() if child else NOTHING
     body = deployment(name, pods)
@@ -98,47 +92,7 @@ async def race(site: Site, child: Child | None, pods: int) -> dict[str, float]:
     }
 
 
-async def take_turns(
-    sandbox: Sandbox, pods: int, rounds: int, parties: Sequence[Party] = PARTIES
-) -> list[dict[str, Any]]:
-    """Run every party once a round; gives the runs in the order in which they were."""
-    runs: list[dict[str, Any]] = []
-    for number in range(1, rounds + 1):
-        for party in parties:
-            async with taking_part(party, sandbox) as turn:
-                run = {"round": number, "party": party.name, "load": turn.load}
-                run |= await race(turn.site, turn.child, pods)
-                await emptied(sandbox, NAMESPACE, LIMIT)
-            runs.append(run)
-            print(" ".join(f"{key}={value}" for key, value in run.items()), flush=True)
-    return runs
-
-
-async def measure(sandbox: Sandbox, pods: int, rounds: int, results: Path) -> int:
-    """Run all rounds, keep and print them; gives the exit code."""
-    runs = await take_turns(sandbox, pods, rounds)
-    async with Site(sandbox.clusters[UPPER]) as site:
-        kubernetes = await site.version()
-    found = {party.name: medians(runs, party.name, FIELDS) for party in PARTIES}
-    against = ratios(found, FIELDS)
-    result = {"pods": pods, "rounds": rounds, "medians": found, "ratios": against, "bar": BAR, "runs": runs}
-    path = keep(results, f"makespan-{pods}", kubernetes, result)
-    ratio = against["ceiling"]["last_ready_s"]
-    print(table(found, FIELDS))
-    print(f"last Ready: {ratio:g} x the ceiling (bar {BAR:g}), {against['alone']['last_ready_s']:g} x alone ({path})")
-    return 0 if ratio <= BAR else 1
-
-
-def main() -> int:
-    """Read the arguments, start a sandbox, measure."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pods", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch, Sandbox.start(Path(scratch) / "sandbox") as sandbox:
-        return asyncio.run(measure(sandbox, given.pods, given.rounds, given.results))
-
+RACE = Race("makespan-{pods}", run, FIELDS, "last_ready_s", BAR)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(RACE, 1000, __doc__))

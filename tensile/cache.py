@@ -68,6 +68,13 @@ class Delta(NamedTuple):
     before: Entry | None
     after: Entry | None
 
+    @property
+    def entry(self) -> Entry:
+        """The object as it is, or as it was before it went."""
+        entry = self.after or self.before
+        assert entry is not None, "a delta tells of something"
+        return entry
+
 
 class Departure(NamedTuple):
     """The last that was known of an object that is gone for certain; uid "" when the name was only read as empty.

@@ -18,6 +18,7 @@ from tensile.feeds import bound_feed, lower_feeds, lower_world
 from tensile.kube.access import Access, from_kubeconfig
 from tensile.kube.fleet import Fleet
 from tensile.kubelet.heartbeat import Heartbeat
+from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
 from tensile.kubelet.nodestatus import SILENT_AFTER
 from tensile.names import KUBELET_PORT
 from tensile.objects import UPPER, Manifest, annotations
@@ -146,7 +147,7 @@ class Joined:
         return node.uid if node is not None and is_ours(node.manifest(), self._world.owner) else ""
 
 
-_LIMITS = (SILENT_AFTER, 40.0)
+_LIMITS = (SILENT_AFTER, UNREACHABLE_AFTER)
 
 
 def _beat_lost(node: str, error: ClusterError | None) -> None:

@@ -4,6 +4,7 @@ Model classes drop the fields that they do not know and cost fifty times the dec
 apiserver sent. What is typed is only what names them.
 """
 
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 Manifest = dict[str, Any]
@@ -11,6 +12,9 @@ Manifest = dict[str, Any]
 
 UPPER = ""
 """The upper cluster's name in references and keys; lowers have the topology's names, which are never empty."""
+
+
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Kind(NamedTuple):
@@ -80,3 +84,13 @@ def annotations(manifest: Manifest) -> dict[str, str]:
 def uid(manifest: Manifest) -> str:
     """Give the object's UID, "" for one that was never stored."""
     return str(metadata(manifest).get("uid", ""))
+
+
+def timestamp(moment: datetime) -> str:
+    """Write a moment (UTC) as Kubernetes does in objects: RFC 3339 in whole seconds."""
+    return moment.strftime(_TIME)
+
+
+def moment_of(text: str) -> datetime:
+    """Read a `timestamp`; raises ValueError for any other form."""
+    return datetime.strptime(text, _TIME).replace(tzinfo=UTC)

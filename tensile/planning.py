@@ -2,11 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
+from tensile.clusters import Clusters
 from tensile.errors import ClusterError, TensileError
 from tensile.joined import Ways
-from tensile.oneshot import converge, opened, rehearse
+from tensile.oneshot import Problems, converge, opened, rehearse
 from tensile.reconcile.narration import Narration
 from tensile.reconcile.plan import Step
 from tensile.reconcile.preview import (
@@ -64,29 +67,28 @@ def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugi
 
 async def _plan(topology: Topology, ways: Ways) -> Preview:
     recorder = Recorder()
-    async with opened(topology, ways) as clusters:
-        before = observed(clusters.world.copy())
-        problems = await rehearse(clusters, recorder)
-        lowers = [spec.name for spec in topology.lowers]
-        _raise_for(recorder)
-        return preview(recorder.recorded, problems, before, topology=topology.name, lowers=lowers)
+    return await _recorded(topology, ways, recorder, lambda clusters: rehearse(clusters, recorder))
 
 
 async def _apply(topology: Topology, ways: Ways, *, forced: bool) -> str:
     recorder = _Applying(Narration(Metrics(), time.monotonic))
-    async with opened(topology, ways) as clusters:
-        before = observed(clusters.world.copy())
-        problems = await converge(clusters, recorder, forced=forced)
-    _raise_for(recorder)
-    lowers = [spec.name for spec in topology.lowers]
-    done = preview(recorder.recorded, problems, before, topology=topology.name, lowers=lowers)
-    if problems:
+    work = partial(converge, observer=recorder, forced=forced)
+    done = await _recorded(topology, ways, recorder, work)
+    if done.problems:
         body, _, last = as_text(done, colour=False).rpartition("Plan: ")
         raise TensileError(f"{body}Applied in part: {last}")
     return summary_line(done).replace("Plan: ", "Applied: ", 1)
 
 
-def _raise_for(recorder: Recorder) -> None:
+async def _recorded(
+    topology: Topology, ways: Ways, recorder: Recorder, work: Callable[[Clusters], Awaitable[Problems]]
+) -> Preview:
+    """Do one-shot work on the clusters of a topology; gives what `recorder` heard of it."""
+    async with opened(topology, ways) as clusters:
+        before = observed(clusters.world.copy())
+        problems = await work(clusters)
     found = defects(recorder.broken)
     if found:
         raise TensileError(found)
+    lowers = [spec.name for spec in topology.lowers]
+    return preview(recorder.recorded, problems, before, topology=topology.name, lowers=lowers)

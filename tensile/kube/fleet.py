@@ -7,9 +7,7 @@ behind a known address before anything is decided from its contents.
 
 import asyncio
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 import structlog
@@ -24,6 +22,7 @@ from tensile.kube.informer import Chance, Informer
 from tensile.kube.limits import Backoff, Pace
 from tensile.kube.transport import Clock, Sleep
 from tensile.objects import Kind
+from tensile.telemetry import described
 
 _log = structlog.get_logger("tensile.kube.fleet")
 
@@ -213,7 +212,7 @@ class Fleet:
             try:
                 await job()
             except Exception as error:  # noqa: BLE001 - a defect in one cluster's task must not end the others
-                _log.error("a task failed and is started again", cluster=name, task=what, error=_defect(error))
+                _log.error("a task failed and is started again", cluster=name, task=what, error=described(error))
             await self._sleep(backoff.after_failure(self._chance()))
 
     async def _keep_identified(self, entry: _Open) -> None:
@@ -259,10 +258,3 @@ class Fleet:
             informer.wake()
         if self._notify:
             self._notify(entry.cluster.name)
-
-
-def _defect(error: Exception) -> str:
-    """Say what went wrong and on which line, for a report of the defect."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from tensile.kubelet.statuspatch import conditions_of, status_of
 from tensile.names import LOWER_SCHEDULED, MIRRORED
-from tensile.objects import Manifest, metadata
+from tensile.objects import Manifest, metadata, timestamp
 
 READY = "Ready"
 CONTAINERS_READY = "ContainersReady"
@@ -29,7 +29,6 @@ _COPIED = (
 )
 _TERMINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 _DELETED_BELOW = "the pod's counterpart in the lower cluster is being deleted there"
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def is_terminal(phase: str | None) -> bool:
@@ -164,4 +163,4 @@ def _deleted_below(kind: str, status: str, lower_pod: Manifest) -> Manifest:
     end = datetime.fromisoformat(meta["deletionTimestamp"])
     start = end - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
     made = {"type": kind, "status": status, "reason": POD_DELETED, "message": _DELETED_BELOW}
-    return made | {"lastTransitionTime": start.strftime(_TIME)}
+    return made | {"lastTransitionTime": timestamp(start)}

@@ -8,7 +8,8 @@ from collections.abc import Collection
 
 from tensile.kubelet.statuspatch import conditions_of
 from tensile.names import MIRRORED, VIRTUAL_POD
-from tensile.objects import Manifest, labels, metadata
+from tensile.objects import Manifest, metadata
+from tensile.reconcile.podfacts import is_daemon
 from tensile.world import Problem
 
 
@@ -17,7 +18,7 @@ def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None
     namespace = metadata(upper_pod)["namespace"]
     if namespace in namespaces:
         return Problem("NamespaceExcluded", f"pods of namespace {namespace} are not mirrored (excludeNamespaces)")
-    if _is_of_daemon_set(upper_pod) and labels(upper_pod).get(VIRTUAL_POD) != "true":
+    if is_daemon(upper_pod):
         return Problem("DaemonSet", f'pods of DaemonSets are mirrored only with the label {VIRTUAL_POD}: "true"')
     return None
 
@@ -30,8 +31,3 @@ def is_kept_out(upper_pod: Manifest, namespaces: Collection[str]) -> bool:
     objection = excluded(upper_pod, namespaces)
     said = conditions_of(upper_pod).get(MIRRORED) or {}
     return objection is not None and (said.get("status"), said.get("reason")) == ("False", objection.reason)
-
-
-def _is_of_daemon_set(upper_pod: Manifest) -> bool:
-    owners = metadata(upper_pod).get("ownerReferences") or ()
-    return any(owner.get("controller") and owner["kind"] == "DaemonSet" for owner in owners)

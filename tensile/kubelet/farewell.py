@@ -11,12 +11,10 @@ from tensile.cache import Entry
 from tensile.kubelet.reflection import ending, upper_status
 from tensile.kubelet.statuspatch import status_of
 from tensile.kubelet.statuswrite import status_write
-from tensile.objects import Manifest, Ref, metadata
+from tensile.objects import Manifest, Ref, metadata, timestamp
 from tensile.reconcile.desired import Absent, Decision, Wanted
 from tensile.reconcile.observed import upper_uid_of
 from tensile.world import LowerWorld
-
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def withdraw(upper_pod: Manifest, below: Entry, ref: Ref, *, asked: bool) -> Decision:
@@ -47,7 +45,7 @@ def finalise(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime
     meta = metadata(upper_pod)
     wanted: list[Wanted] = []
     counted = meta.get("finalizers") or upper_pod["spec"].get("restartPolicy", "Always") != "Always"
-    status = ending(upper_pod, last, now.strftime(_TIME)) if counted else None
+    status = ending(upper_pod, last, timestamp(now)) if counted else None
     if status is not None:
         wanted.append(status_write(upper_pod, status, "the pod ended"))
     if meta.get("deletionGracePeriodSeconds") != 0 or not meta.get("finalizers"):

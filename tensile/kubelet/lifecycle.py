@@ -16,7 +16,7 @@ from tensile.objects import POD, UPPER, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.plan import conflict
-from tensile.reconcile.podfacts import was_deleted
+from tensile.reconcile.podfacts import is_mirror, mirrors, was_deleted
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "pod"
@@ -66,7 +66,7 @@ class PodRule:
 
 def _deleted_above(key: Key, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """End the lower pod of one that was seen deleted, unless Kubernetes itself had ended it for its node's sake."""
-    if below is None or below.facts.terminating or not _is_ours(below, world):
+    if below is None or below.facts.terminating or not is_mirror(below, world.owner):
         return _NOTHING
     departure = lower.upper_pods.departed(key.namespace, key.name)
     if departure is None or not was_deleted(departure, below.facts.upper_uid):
@@ -76,7 +76,7 @@ def _deleted_above(key: Key, below: Entry | None, lower: LowerWorld, world: Worl
 
 def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Have the lower pod end, and let the upper one go once that is certain."""
-    if below is not None and _is_of(below, upper, world):
+    if below is not None and mirrors(below, upper, world.owner):
         return withdraw(upper.manifest(), below, _below_ref(key, lower), asked=not upper.facts.unasked)
     ref, pod = _below_ref(key, lower), upper.manifest()
     certain = below is not None or lower.pods.departed(ref.namespace, ref.name) is not None
@@ -89,7 +89,7 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
 
 def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Make, keep in step, or say why not."""
-    ours = below is not None and _is_of(below, upper, world)
+    ours = below is not None and mirrors(below, upper, world.owner)
     objection = None if ours else _objection(upper, lower, world)
     if objection is not None:
         return report(upper.manifest(), objection, world.now)
@@ -118,7 +118,7 @@ def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
 def _is_older_twin(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
     """Say whether a lower pod is ours, for another upper pod of that name than the one there is now."""
     certain = lower.pods.synced and lower.silent <= UNREACHABLE_AFTER
-    return certain and _is_ours(below, world) and below.facts.upper_uid not in ("", upper.uid)
+    return certain and is_mirror(below, world.owner) and below.facts.upper_uid not in ("", upper.uid)
 
 
 def _older_twin(key: Key, below: Entry, lower: LowerWorld) -> Decision:
@@ -149,17 +149,14 @@ def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
     """Find the other lower where the pod of an older pod of that name runs, as far as is known: two never run."""
     for other in world.lowers.values():
         twin = other.pods.get(other.namespace(key.namespace), key.name) if other.name != key.lower else None
-        if twin is not None and _is_ours(twin, world) and twin.facts.upper_uid != upper.uid and not twin.facts.terminal:
+        if (
+            twin is not None
+            and is_mirror(twin, world.owner)
+            and twin.facts.upper_uid != upper.uid
+            and not twin.facts.terminal
+        ):
             return other
     return None
-
-
-def _is_ours(below: Entry, world: World) -> bool:
-    return bool(below.facts.owner == world.owner.mark)
-
-
-def _is_of(below: Entry, upper: Entry, world: World) -> bool:
-    return _is_ours(below, world) and bool(below.facts.upper_uid == upper.uid)
 
 
 def _below_ref(key: Key, lower: LowerWorld) -> Ref:
@@ -167,14 +164,12 @@ def _below_ref(key: Key, lower: LowerWorld) -> Ref:
 
 
 def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    entry = delta.after or delta.before
-    assert entry is not None
+    entry = delta.entry
     yield key_of(lower, entry.namespace, entry.name)
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    entry = delta.after or delta.before
-    assert entry is not None
+    entry = delta.entry
     yield key_of(lower, world.lowers[lower].upper_namespace(entry.namespace), entry.name)
 
 

@@ -10,6 +10,7 @@ from tensile.cache import Entry
 from tensile.cluster import Cluster
 from tensile.kubelet.target import Target
 from tensile.names import Owner
+from tensile.reconcile.podfacts import mirrors
 from tensile.world import LowerWorld
 
 _LIST = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%b]}'
@@ -48,5 +49,4 @@ class MirroredPods:
 
     def _below(self, upper: Entry) -> Entry | None:
         below = self._lower.pods.get(self._lower.namespace(upper.namespace), upper.name)
-        ours = below is not None and below.facts.owner == self._owner.mark and below.facts.upper_uid == upper.uid
-        return below if ours else None
+        return below if below and mirrors(below, upper, self._owner) else None

@@ -14,14 +14,13 @@ from tensile.kubelet.projection import lower_pod, mutable_metadata, notes
 from tensile.kubelet.reflection import upper_status
 from tensile.kubelet.statuswrite import status_write
 from tensile.kubelet.tolerations import tolerations_for_upper
-from tensile.objects import POD, UPPER, Manifest, Ref, metadata, uid
+from tensile.objects import POD, UPPER, Manifest, Ref, metadata, timestamp, uid
 from tensile.reconcile import dependencies, namespaces
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
 from tensile.reconcile.references import Reference
 from tensile.world import Key, LowerWorld, Problem, World
 
-TIME = "%Y-%m-%dT%H:%M:%SZ"
 _MUTABLE = ("metadata.labels", "metadata.annotations")
 
 
@@ -49,7 +48,7 @@ def arrive(key: Key, upper_pod: Manifest, needs: Iterable[Reference], lower: Low
 def keep(upper_pod: Manifest, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Keep a mirrored pod in step; without its lower pod (None), all that is known is that nobody knows."""
     if below is None:
-        body = unreachable(upper_pod, world.now.strftime(TIME))
+        body = unreachable(upper_pod, timestamp(world.now))
         lost = f"lower cluster {lower.name} does not answer"
         return Decision((status_write(upper_pod, body, lost),) if body else ())
     wanted: list[Wanted] = []
@@ -65,7 +64,7 @@ def keep(upper_pod: Manifest, below: Entry | None, lower: LowerWorld, world: Wor
 
 
 def _complaint(upper_pod: Manifest, problem: Problem, now: datetime) -> list[Wanted]:
-    body = pending_because(upper_pod, problem.reason, problem.message, now.strftime(TIME))
+    body = pending_because(upper_pod, problem.reason, problem.message, timestamp(now))
     if body is None:
         return []
     written = status_write(upper_pod, body, problem.message)

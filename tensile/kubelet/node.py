@@ -11,7 +11,6 @@ from typing import Any
 from tensile.cache import Delta
 from tensile.cluster import Patch
 from tensile.kubelet.nodestatus import (
-    HOLDER,
     SILENT_AFTER,
     architecture,
     differs,
@@ -20,6 +19,7 @@ from tensile.kubelet.nodestatus import (
     moved,
     node_status,
 )
+from tensile.kubelet.orphans import key_of as orphans_key
 from tensile.names import CLUSTER_ID, CORDONED_BY, KUBELET_PORT, OWNER, OWNER_NAME, PREFIX, UNREACHABLE_TAINT, UPPER_UID
 from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, labels
 from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Wanted
@@ -111,7 +111,7 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
 
 def _heeded(lower: LowerWorld) -> tuple[Key, ...]:
     """Give the key whose problem the Node's conditions tell of."""
-    return (Key(HOLDER, lower.name, "", ""),)
+    return (orphans_key(lower.name),)
 
 
 def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
@@ -210,8 +210,7 @@ def _identity(taint: dict[str, str]) -> str:
 
 
 def _same_name(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    entry = delta.after or delta.before
-    if entry is not None and entry.name == world.lowers[lower].node:
+    if delta.entry.name == world.lowers[lower].node:
         yield key_of(world.lowers[lower])
 
 

@@ -5,25 +5,23 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tensile.kubelet.capacity import NodeOffer, capacity, declared_features
+from tensile.kubelet.orphans import key_of as orphans_key
 from tensile.names import IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, PREFIX
-from tensile.objects import Manifest
+from tensile.objects import Manifest, moment_of, timestamp
 from tensile.quantities import parse
-from tensile.world import Key, LowerWorld, World
+from tensile.world import LowerWorld, World
 
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 SILENT_AFTER = 10.0
 """Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
 _SHOWN_FROM = 0.05
 """A change of what is advertised by more than this share is something that a person wants to see in a plan."""
-HOLDER = "orphans"
-"""The rule whose one key of each lower holds deletions back."""
 DELETIONS_HELD = PREFIX + "DeletionsHeld"
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 
 
 def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
     """Give the node's status; `seen` is the Node as it is, {} when there is none."""
-    now = world.now.strftime(_TIME)
+    now = timestamp(world.now)
     old = _said_by_type(seen)
     amounts = _amounts(seen, lower)
     return {
@@ -68,13 +66,9 @@ def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -
         if any((before.get(field) or "") != one[field] for field in ("status", "reason", "message")):
             return True
         beat = before.get("lastHeartbeatTime")
-        if not beat or now - _moment(beat, now) >= timedelta(seconds=heartbeat - 1):
+        if not beat or now - moment_of(beat) >= timedelta(seconds=heartbeat - 1):
             return True
     return False
-
-
-def _moment(text: str, now: datetime) -> datetime:
-    return datetime.strptime(text, _TIME).replace(tzinfo=now.tzinfo)
 
 
 def moved(seen: Manifest, wanted: Manifest) -> bool:
@@ -105,7 +99,7 @@ def _amounts(seen: Manifest, lower: LowerWorld) -> dict[str, str]:
 def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[str, bool, str, str]]:
     """Give (type, true, reason, message) of every condition that is ours; `seen` is the Node as it is."""
     reachable, schedulable = is_reachable(seen, lower), has_ready_node(seen, lower)
-    held = world.problems.get(Key(HOLDER, lower.name, "", ""))
+    held = world.problems.get(orphans_key(lower.name))
     what = f"lower cluster {lower.name}"
     return [
         ("Ready", True, "KubeletReady", "the engine runs"),

@@ -15,16 +15,15 @@ from tensile.kubelet.ownstatus import lost
 from tensile.kubelet.reflection import upper_status
 from tensile.kubelet.statuspatch import status_of
 from tensile.kubelet.statuswrite import status_write
-from tensile.objects import POD, UPPER, Ref, metadata
+from tensile.objects import POD, UPPER, Ref, metadata, timestamp
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Route
 from tensile.reconcile.observed import has_node
-from tensile.reconcile.podfacts import was_deleted
+from tensile.reconcile.podfacts import is_mirror, was_deleted
 from tensile.world import Key, LowerWorld, World
 
 NAME = "orphans"
 _COLLECT = 0.5
 _Found = Absent | Confirmed | Patched
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def key_of(lower: str) -> Key:
@@ -62,7 +61,7 @@ class OrphanRule:
 def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
     """Find our lower pods that should end though nobody deleted their upper pod."""
     for below in lower.pods:
-        if below.facts.owner != world.owner.mark or not below.facts.upper_uid or below.facts.terminating:
+        if not is_mirror(below, world.owner) or below.facts.terminating:
             continue
         upper = lower.upper_pods.get(lower.upper_namespace(below.namespace), below.name)
         if upper is None:
@@ -116,7 +115,7 @@ def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
         body = upper_status(pod, last, generation=status_of(pod).get("observedGeneration") or 0)
         yield from [status_write(pod, body, "the lower pod said so last")] if body else ()
         return
-    body = lost(pod, world.now.strftime(_TIME))
+    body = lost(pod, timestamp(world.now))
     if body is not None:
         yield status_write(pod, body, "its lower pod is gone, and nobody above deleted it", asked=False)
 

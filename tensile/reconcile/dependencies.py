@@ -152,8 +152,7 @@ def _needed(world: World, lower: LowerWorld, key: Key, problem: Problem) -> Prob
 
 def _original(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        entry = delta.after or delta.before
-        assert entry is not None
+        entry = delta.entry
         here = world.lowers[lower]
         copies = here.below(kind)
         assert copies is not None
@@ -166,8 +165,7 @@ def _original(kind: Kind) -> Keys:
 
 def _copy(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        entry = delta.after or delta.before
-        assert entry is not None
+        entry = delta.entry
         yield key_of(lower, world.lowers[lower].upper_namespace(entry.namespace), kind.name, entry.name)
 
     return keys
@@ -177,15 +175,13 @@ def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give what a pod above begins or ceases to need; one that goes on needing the same concerns nothing."""
     excluded = world.topology.exclude_namespaces
     needs = [_references(entry) if entry and lives_below(entry, excluded) else frozenset() for entry in delta]
-    entry = delta.after or delta.before
-    assert entry is not None
+    entry = delta.entry
     yield from _keys_of(lower, entry.namespace, needs[0] ^ needs[1])
 
 
 def _referrer_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give what a pod below begins or ceases to refer to; one that ended refers to it until it goes."""
-    entry = delta.after or delta.before
-    assert entry is not None
+    entry = delta.entry
     namespace = world.lowers[lower].upper_namespace(entry.namespace)
     yield from _keys_of(lower, namespace, _references(delta.before) ^ _references(delta.after))
 

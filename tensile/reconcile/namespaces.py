@@ -102,8 +102,7 @@ def _manifest(name: str, above: Manifest, world: World) -> Manifest:
 
 
 def _name_of(delta: Delta) -> str:
-    entry = delta.after or delta.before
-    assert entry is not None
+    entry = delta.entry
     return entry.name
 
 
@@ -117,6 +116,5 @@ def _below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
 
 
 def _account_below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-    entry = delta.after or delta.before
-    assert entry is not None
+    entry = delta.entry
     yield key_of(lower, world.lowers[lower].upper_namespace(entry.namespace))

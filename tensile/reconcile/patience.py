@@ -1,8 +1,7 @@
 """Two books the loop keeps about keys that cannot go on: what they wait for, and which step was refused.
 
 Both are plain data with the time passed in. A refused step rests for a while that doubles; the key's other steps
-do not,
-so a pod whose creation is denied can still be reported on, and deleted.
+do not, so a pod whose creation is denied can still be reported on, and deleted.
 """
 
 from collections.abc import Container, Iterable, Iterator

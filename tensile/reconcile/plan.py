@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from tensile.cache import Entry
 from tensile.cluster import Patch
 from tensile.names import COMPONENT, UPPER_UID
-from tensile.objects import EVENT, Manifest, Ref, annotations
+from tensile.objects import EVENT, Manifest, Ref, annotations, timestamp
 from tensile.objects import uid as uid_of
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
@@ -167,7 +167,7 @@ def _event(told: Told, world: World) -> Step:
     digest = sha256(f"{told.uid}/{told.reason}/{told.message}".encode()).hexdigest()[:16]
     name = f"{told.about.name[:_NAME_LIMIT].rstrip('-.')}.{digest}"
     ref = Ref(told.about.cluster, EVENT, told.about.namespace or "default", name)
-    moment = world.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = timestamp(world.now)
     body: dict[str, Any] = {
         "apiVersion": EVENT.api,
         "kind": EVENT.name,

@@ -10,7 +10,7 @@ import msgspec
 import orjson
 
 from tensile.cache import Departure, Entry, Kept
-from tensile.names import OWNER, VIRTUAL_POD
+from tensile.names import OWNER, VIRTUAL_POD, Owner
 from tensile.objects import Manifest, labels, metadata
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.references import Reference, references
@@ -55,7 +55,7 @@ def facts_of(pod: Manifest) -> PodFacts:
         terminating="deletionTimestamp" in metadata(pod),
         unasked=_disruption(status) in _NOBODY_ASKED,
         ran=phase != "Pending" or bool(status.get("containerStatuses")),
-        daemon=_is_daemon(pod),
+        daemon=is_daemon(pod),
         references=references(pod),
     )
 
@@ -95,7 +95,18 @@ def by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
 INDEXES = {"namespace": by_namespace, "reference": by_reference}
 
 
-def _is_daemon(pod: Manifest) -> bool:
+def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
+    """Say whether a lower pod is this owner's."""
+    return bool(lower_pod.facts.owner == owner.mark)
+
+
+def mirrors(lower_pod: Entry, upper_pod: Entry, owner: Owner) -> bool:
+    """Say whether a lower pod is this owner's, and for that very upper pod."""
+    return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)
+
+
+def is_daemon(pod: Manifest) -> bool:
+    """Say whether a DaemonSet put an upper pod on its node, without having asked for it to be mirrored."""
     owners = metadata(pod).get("ownerReferences") or ()
     daemon = any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners)
     return daemon and labels(pod).get(VIRTUAL_POD) != "true"

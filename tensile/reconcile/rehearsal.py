@@ -22,10 +22,10 @@ from tensile.cache import Cache, Meta
 from tensile.cluster import Cluster, Endpoint, Listing, Patch, Selection, WatchEvent
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.names import FIELD_MANAGER
-from tensile.objects import NAMESPACE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref, metadata, uid
+from tensile.objects import NAMESPACE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref, metadata, timestamp, uid
 from tensile.reconcile.patching import patched
 from tensile.reconcile.selecting import is_selected
-from tensile.reconcile.storing import TIME, Author, booked, created, fence, goes, marked, released, revised, tidied
+from tensile.reconcile.storing import Author, booked, created, fence, goes, marked, released, revised, tidied
 
 SOMEBODY = "somebody-else"
 """The field manager of what `place` and `alter` write."""
@@ -291,7 +291,7 @@ class Rehearsal:
 
     def _author(self, manager: str) -> Author:
         """Say who writes now."""
-        return Author(manager, self._now().strftime(TIME))
+        return Author(manager, timestamp(self._now()))
 
 
 def _decoded(raw: bytes) -> Manifest:

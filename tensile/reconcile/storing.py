@@ -12,9 +12,8 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from tensile.errors import Conflict, NotFound
-from tensile.objects import NAMESPACE, NODE, POD, Kind, Manifest, Ref, metadata
+from tensile.objects import NAMESPACE, NODE, POD, Kind, Manifest, Ref, metadata, moment_of, timestamp
 
-TIME = "%Y-%m-%dT%H:%M:%SZ"
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _DEFAULT_GRACE = 30
 _WITH_STATUS = frozenset({POD, NODE, NAMESPACE})
@@ -179,7 +178,7 @@ def marked(kind: Kind, manifest: Manifest, grace: int | None, now: datetime) -> 
         return _shortened(manifest, grace)
     if kind == NAMESPACE:
         ending = {**(manifest.get("status") or {}), "phase": "Terminating"}
-        return {**manifest, "metadata": {**meta, "deletionTimestamp": now.strftime(TIME)}, "status": ending}
+        return {**manifest, "metadata": {**meta, "deletionTimestamp": timestamp(now)}, "status": ending}
     if kind == POD:
         return _with_grace(manifest, _grace(manifest, grace), now)
     return _with_grace(manifest, 0, now) if meta.get("finalizers") else manifest
@@ -197,7 +196,7 @@ def _grace(pod: Manifest, asked: int | None) -> int:
 def _with_grace(manifest: Manifest, grace: int, now: datetime) -> Manifest:
     """Mark an object as ending after so many seconds."""
     meta = metadata(manifest)
-    end = (now + timedelta(seconds=grace)).strftime(TIME)
+    end = timestamp(now + timedelta(seconds=grace))
     generation = {"generation": meta["generation"] + 1} if "generation" in meta else {}
     ending = {**meta, **generation, "deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
     return {**manifest, "metadata": ending}
@@ -209,8 +208,8 @@ def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
     known = meta.get("deletionGracePeriodSeconds")
     if known is None or grace is None or grace >= known:
         return manifest
-    end = datetime.strptime(f"{meta['deletionTimestamp']}+0000", f"{TIME}%z") - timedelta(seconds=known - grace)
-    ending = {**meta, "deletionTimestamp": end.strftime(TIME), "deletionGracePeriodSeconds": grace}
+    end = moment_of(meta["deletionTimestamp"]) - timedelta(seconds=known - grace)
+    ending = {**meta, "deletionTimestamp": timestamp(end), "deletionGracePeriodSeconds": grace}
     return {**manifest, "metadata": ending}
 
 
