@@ -44,7 +44,11 @@ class Snapshot:
 
     def unsettled(self) -> list[str]:
         """Say what still has to happen before nothing is left to do."""
-        waiting = [f"{pod['metadata']['name']} is not Ready" for pod in self.upper if not is_ready(pod)]
+        waiting = [
+            f"{pod['metadata']['name']} is {'not Ready' if 'nodeName' in pod['spec'] else 'not bound to a node'}"
+            for pod in self.upper
+            if not is_ready(pod)
+        ]
         waiting += [
             f"{pod['metadata']['name']} is not gone" for pod in self.upper if "deletionTimestamp" in pod["metadata"]
         ]
