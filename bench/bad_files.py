@@ -2,7 +2,8 @@
 
     .venv/bin/python bench/bad_files.py
 
-Each file is timed next to a `--version` of its own, so that what else the machine does hits both. Writes
+Each file is timed next to a `--version` of its own, so that what else the machine does hits both, again while it is
+over the bar, and once more in the end: the fastest is what the program takes, the rest is what the machine adds. Writes
 bench/results/bad-files.json; exits with 1 when a file is not refused as it should be or takes 200 ms longer.
 """
 
@@ -22,7 +23,7 @@ from test_bad_files import ALL  # noqa: E402
 
 TENSILE = str(Path(sys.executable).with_name("tensile"))
 BAR = 0.2
-TRIES = 3
+TRIES = 7
 
 
 def is_a_file(bad: Bad) -> bool:
@@ -38,33 +39,39 @@ def timed(*arguments: str) -> tuple[float, subprocess.CompletedProcess[str]]:
 
 
 def flaws(file: Path, place: str) -> tuple[list[str], float]:
-    """Give what is wrong with one refusal, and by how many seconds it is slower than `--version`, at best."""
-    best, found = float("inf"), []
+    """Give what is wrong with one refusal, and by how many seconds it is slower than `--version`."""
+    versions, answers, slower, found = [], [], 0.0, []
     for _ in range(TRIES):
-        version, _done = timed("--version")
+        versions.append(timed("--version")[0])
         taken, done = timed("validate", "-f", str(file))
-        best = min(best, taken - version)
+        answers.append(taken)
+        slower = min(answers) - min(versions)
         if done.returncode != 1 or done.stdout or "Traceback" in done.stderr:
             found.append(f"exit {done.returncode}: {done.stderr[:200]}")
         if place not in done.stderr:
             found.append(f"{place} is not in {done.stderr[:200]}")
-        if best <= BAR:
+        if slower <= BAR:
             break
-    return found + ([f"{best:.3f} s slower than --version"] if best > BAR else []), best
+    return found + ([f"{slower:.3f} s slower than --version"] if slower > BAR else []), slower
+
+
+def asked(kinds: list[Bad], folder: Path) -> dict[str, tuple[list[str], float]]:
+    """Give the flaws and the seconds of each kind, by its name."""
+    file, said = folder / "topology.yaml", {}
+    for bad in kinds:
+        file.write_text(bad.text)
+        said[bad.kind] = flaws(file, f"{file}:{bad.line}:{bad.column}: ")
+    return said
 
 
 def main() -> int:
-    """Try every kind, print what is wrong, keep the result."""
-    slower: dict[str, float] = {}
-    broken: dict[str, list[str]] = {}
+    """Try every kind, those with a flaw once more in the end, print what is wrong, keep the result."""
+    kinds = [bad for bad in ALL if is_a_file(bad)]
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "topology.yaml"
-        for bad in filter(is_a_file, ALL):
-            file.write_text(bad.text)
-            found, slower[bad.kind] = flaws(file, f"{file}:{bad.line}:{bad.column}: ")
-            if found:
-                broken[bad.kind] = found
-                print(bad.kind, *found, sep="\n  ", flush=True)
+        said = asked(kinds, Path(folder))
+        said |= asked([bad for bad in kinds if said[bad.kind][0]], Path(folder))
+    broken = {kind: found for kind, (found, _) in said.items() if found}
+    slower = {kind: seconds for kind, (_, seconds) in said.items()}
     worst = max(slower, key=lambda kind: slower[kind])
     result = {
         "kinds": len(slower),

@@ -21,11 +21,11 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 """Levels of nesting, aliases followed; the topology needs 7."""
 
-MAX_NODES = 50_000
-"""Keys and values in a document, the values under aliases counted each time."""
+MAX_NODES = 10_000
+"""Keys and values in a document, the values under aliases counted each time: 1,000 lowers with what each must have."""
 
-MAX_ENTRIES = 5_000
-"""Entries of one mapping or list: as many as Kubernetes supports nodes, hence lowers."""
+MAX_ENTRIES = 1_000
+"""Entries of one mapping or list: more lower clusters than anybody joins, each with watches of its own."""
 
 MAX_ALIASES = 100
 """Uses of anchors in a document."""
@@ -114,16 +114,16 @@ class _Composer:
     def feed(self, event: yaml.Event) -> None:
         """Take the next event."""
         start = _at(event.start_mark)
-        if isinstance(event, yaml.DocumentStartEvent):
-            self.open_document(event, start)
+        if isinstance(event, yaml.ScalarEvent):  # most are
+            self.scalar(event, start)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self.open(event, start)
         elif isinstance(event, yaml.CollectionEndEvent):
             self.close()
         elif isinstance(event, yaml.AliasEvent):
             self.alias(str(event.anchor), start)
-        elif isinstance(event, yaml.ScalarEvent):
-            self.scalar(event, start)
-        elif isinstance(event, yaml.CollectionStartEvent):
-            self.open(event, start)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self.open_document(event, start)
 
     def open_document(self, event: yaml.DocumentStartEvent, start: Position) -> None:
         """Begin the document, of which there may be one."""
@@ -182,7 +182,8 @@ class _Composer:
         self.refuse_tag(event.tag, start)
         self.set_anchor(event.anchor, None)
         is_mapping = isinstance(event, yaml.MappingStartEvent)
-        self.frames.append(_Frame(Node(start, {} if is_mapping else []), event.anchor, is_mapping))
+        node = Node(start, {}, {}) if is_mapping else Node(start, [])
+        self.frames.append(_Frame(node, event.anchor, is_mapping))
 
     def close(self) -> None:
         """End a mapping or list and hand it to what it stands in."""
