@@ -10,6 +10,7 @@ on the watch, or read at quorum, after anything that stood there: only that allo
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ import orjson
 from tensile.objects import Manifest
 
 _DEPARTED_KEPT = 20_000
+_DECODED_KEPT = 256
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
@@ -46,9 +48,15 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     facts: Any
 
     def manifest(self) -> Manifest:
-        """Decode the object; a new one at each call."""
-        decoded: Manifest = orjson.loads(self.raw)
-        return decoded
+        """Give the object, decoded; others may hold the same one."""
+        return decoded(self.raw)
+
+
+@lru_cache(maxsize=_DECODED_KEPT)
+def decoded(raw: bytes) -> Manifest:
+    """Decode an object. The last ones stay decoded: what digests one and what decides about it follow each other."""
+    manifest: Manifest = orjson.loads(raw)
+    return manifest
 
 
 class Kept(NamedTuple):

@@ -13,6 +13,7 @@ from tensile.kubelet.requests import pod_demand
 from tensile.names import OWNER, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER
 from tensile.reconcile import namespaces
+from tensile.reconcile.observed import digest_mark
 from tensile.reconcile.podfacts import INDEXES, digest
 from tensile.topology import Lower
 from tensile.world import LowerWorld, UpperWorld
@@ -25,7 +26,7 @@ _LAST_WORDS = 1_000
 
 def upper_world() -> UpperWorld:
     """Make the upper cluster's caches, empty."""
-    return UpperWorld(nodes=Cache(), namespaces=Cache(), config_maps=Cache(), secrets=Cache())
+    return UpperWorld(nodes=Cache(digest_mark), namespaces=Cache(), config_maps=Cache(), secrets=Cache())
 
 
 def upper_feeds(upper: UpperWorld, owner: Owner) -> list[Feed]:

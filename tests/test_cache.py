@@ -56,13 +56,13 @@ def test_a_new_cache_knows_nothing() -> None:
 
 
 def test_a_list_fills_it() -> None:
-    """Objects are found by namespace and name, as bytes and decoded anew at each call."""
+    """Objects are found by namespace and name, as bytes and decoded, once for all who ask."""
     cache = filled(raw("a", 5, spec={"x": 1}), raw("b", 6), version=20)
     assert (cache.synced, cache.version, len(cache), names(cache)) == (True, 20, 2, ["a", "b"])
     entry = cache.get("ns", "a")
     assert entry is not None
     assert (entry.uid, entry.version, entry.manifest()["spec"]) == ("uid-a", 5, {"x": 1})
-    assert entry.manifest() is not entry.manifest()
+    assert entry.manifest() is entry.manifest()
     assert cache.get("other", "a") is None
 
 

@@ -5,6 +5,7 @@ that they are put in, so that a test says only what it is about.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +20,7 @@ from tensile.kubelet.projection import lower_pod
 from tensile.kubelet.requests import pod_demand
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import Manifest, annotations, labels, metadata, uid
-from tensile.reconcile import namespaces, podfacts
+from tensile.reconcile import namespaces, observed, podfacts
 from tensile.reconcile.desired import Decision, Present, Rule, Wanted
 from tensile.reconcile.plan import Plan, plan
 from tensile.topology import Lower, Topology, parse
@@ -45,7 +46,7 @@ def topology(*lowers: str, more: str = "") -> Topology:
 def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
     """Make a world of empty clusters, in sync, for a topology as above."""
     found = topology(*lowers, more=more)
-    upper = UpperWorld(*(filled() for _ in range(4)))
+    upper = UpperWorld(filled(observed.digest_mark), filled(), filled(), filled())
     made = World(found, OWNER_HERE, upper, now, "10.0.0.1")
     made.lowers.update({spec.name: opened(spec) for spec in found.lowers})
     return made
@@ -216,7 +217,7 @@ def changed(cache: Cache, name: str, change: Callable[[Manifest], None], namespa
     """Let somebody change an object: `change` gets it decoded; the watch tells of the result."""
     entry = cache.get(namespace, name)
     assert entry is not None
-    manifest = entry.manifest()
+    manifest = deepcopy(entry.manifest())
     change(manifest)
     return put(cache, manifest)
 
@@ -225,9 +226,12 @@ def changed(cache: Cache, name: str, change: Callable[[Manifest], None], namespa
 
 
 def decided(rule: Rule, key: Key, of: World) -> tuple[Decision, Plan]:
-    """Ask a rule about a key, and work out the steps."""
+    """Ask a rule about a key, and work out the steps; nobody may change an object that the caches share."""
     decision = rule.decide(key, of)
-    return decision, plan(key, decision, of)
+    found = plan(key, decision, of)
+    for cache in (*of.upper.caches(), *(cache for lower in of.lowers.values() for cache in lower.caches())):
+        assert all(entry.manifest() == orjson.loads(entry.raw) for entry in cache if entry.raw)
+    return decision, found
 
 
 def only(decision: Decision) -> Wanted:

@@ -49,6 +49,11 @@ class Access:
     renew: Callable[[], Awaitable["Access"]] = field(repr=False)
     good_until: float = math.inf
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.url.startswith("https:")
+
 
 async def from_kubeconfig(
     path: Path, context: str | None = None, *, allow_exec_plugins: bool = False, clock: Clock = time.monotonic

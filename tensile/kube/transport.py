@@ -7,9 +7,9 @@ closed; a delete carries the UID, so its repetition cannot hit another object.)
 """
 
 import asyncio
-import io
 import os
 import socket
+import ssl
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -23,17 +23,15 @@ from yarl import URL
 from tensile import __version__
 from tensile.errors import TensileError, Unreachable
 from tensile.kube.access import Access
+from tensile.kube.calls import CONNECT_SECONDS, Broken, Calls, header_lines, keep_alive
 from tensile.kube.limits import Bucket
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[None]]
 
-_CONNECT_SECONDS = 10.0
 _RENEWAL_SECONDS = 10.0
 _STREAM_BUFFER = 1 << 20
-_LARGE_BODY = 1 << 20
 _TURNS = 20
-_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
@@ -82,12 +80,13 @@ class Transport:
         self._sleep = sleep
         self._slots = asyncio.Semaphore(connections)
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._calls = self._session(timeout, 1 << 16)
-        self._streams = self._session(None, _STREAM_BUFFER)
+        self._timeout = timeout
+        self._calls = Calls()
+        self._streams = self._session()
         self._renewing = asyncio.Lock()
         self._renew_from = -_RENEWAL_SECONDS
-        self._prepared: dict[str, Mapping[str, str]] = {}
-        self._credential: Mapping[str, str] = {}
+        self._prepared: dict[str, str] = {}
+        self._credential: tuple[Access, Mapping[str, str]] | None = None
 
     async def close(self) -> None:
         """Close every connection; one that waits for a frozen server to say goodbye, too, is hung up."""
@@ -127,11 +126,11 @@ class Transport:
         try:
             async with self._streams.get(
                 URL(access.url + target, encoded=True),
-                headers=self._headers(access, ""),
+                headers=_headers(access.headers(), ""),
                 ssl=access.tls,
                 server_hostname=access.server_name,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS),
             ) as reply:
                 yield reply
         except _FAILURES as error:
@@ -145,42 +144,32 @@ class Transport:
         """Send a request once, on a connection that is free."""
         async with self._slots:
             try:
-                async with self._calls.request(
-                    request.method,
-                    URL(access.url + request.target, encoded=True),
-                    data=_payload(request.body),
-                    headers=self._headers(access, request.media),
-                    ssl=access.tls,
-                    server_hostname=access.server_name,
-                    allow_redirects=False,
-                ) as reply:
-                    content = await reply.read()
-                    found = reply.headers
-                    return Reply(reply.status, content, found.get("Content-Type", ""), found.get("Retry-After", ""))
+                lines = self._lines(access, request.media)
+                async with asyncio.timeout(self._timeout):
+                    answer = await self._calls.call(access, request.method, request.target, lines, request.body or b"")
             except _FAILURES as error:
                 raise _failure(error, access) from None
+        found = answer.headers
+        return Reply(answer.status, answer.body, found.get(b"content-type", ""), found.get(b"retry-after", ""))
 
-    def _headers(self, access: Access, media: str) -> Mapping[str, str]:
-        """Give a request's headers, prepared once for each credential and media type."""
+    def _lines(self, access: Access, media: str) -> str:
+        """Give a call's headers, written out once for each credential and media type."""
         credential = access.headers()
-        if credential is not self._credential:
-            self._credential = credential
+        if (access, credential) != self._credential:
+            self._credential = (access, credential)
             self._prepared = {}
         prepared = self._prepared.get(media)
         if prepared is None:
-            prepared = {"User-Agent": f"tensile/{__version__}", "Accept": "application/json", **credential}
-            if media:
-                prepared["Content-Type"] = media
-            self._prepared[media] = prepared
+            prepared = self._prepared[media] = header_lines(access, _headers(credential, media))
         return prepared
 
-    def _session(self, timeout: float | None, buffer: int) -> aiohttp.ClientSession:
-        """Make a pool of connections."""
+    def _session(self) -> aiohttp.ClientSession:
+        """Make a pool of connections for streams."""
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, socket_factory=self._socket),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_SECONDS),
-            read_bufsize=buffer,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            read_bufsize=_STREAM_BUFFER,
             max_line_size=1 << 16,
             max_field_size=1 << 16,
         )
@@ -215,36 +204,34 @@ class Transport:
             return ""
 
 
-def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Give a body as aiohttp wants it: large ones as a file."""
-    return io.BytesIO(body) if body is not None and len(body) > _LARGE_BODY else body
+def _headers(credential: Mapping[str, str], media: str) -> Mapping[str, str]:
+    """Give a request's headers."""
+    headers = {"User-Agent": f"tensile/{__version__}", "Accept": "application/json", **credential}
+    return {**headers, "Content-Type": media} if media else headers
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Make a socket that finds out within 30 s that the other side is gone, also when nothing is sent."""
+    """Make a socket for a stream."""
     family, sort, protocol, _, _ = address
     made = socket.socket(family=family, type=sort, proto=protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    keep_alive(made)
     return made
 
 
 def _failure(error: Exception, access: Access) -> Unreachable:
     """Say what a failed connection means; the sorts of trouble that a person mends differently are told apart."""
     where = f"{access.address}:{access.port}"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return Unreachable(
             f"{where} shows a certificate that is not trusted ({_why(error)}): check the CA in {access.origin}"
         )
-    if isinstance(error, aiohttp.ClientSSLError):
+    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
         return Unreachable(
             f"{where}: TLS failed ({_why(error)}): check that it is an apiserver, and the certificate used"
         )
     if isinstance(error, TimeoutError):
         return Unreachable(f"{where} did not answer in time: check that the apiserver runs and is reachable from here")
-    if isinstance(error, aiohttp.ClientConnectorError):
+    if isinstance(error, aiohttp.ClientConnectorError | OSError) and not isinstance(error, Broken):
         return Unreachable(
             f"{where} cannot be connected to ({_why(error)}): check the address and that the apiserver runs"
         )

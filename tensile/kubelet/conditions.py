@@ -49,16 +49,17 @@ def reflected_conditions(upper_pod: Manifest, lower_pod: Manifest, generation: i
 
     `generation` is the upper generation whose spec the lower pod has.
     """
+    above = conditions_of(upper_pod)
     below = {kind: _renumbered(one, lower_pod, generation) for kind, one in conditions_of(lower_pod).items()}
     wanted: dict[str, Manifest | None] = {kind: below.get(kind) for kind in _COPIED}
     wanted |= {READY: _ready(upper_pod, lower_pod, below), MIRRORED: None}
-    if SCHEDULED not in conditions_of(upper_pod):
+    if SCHEDULED not in above:
         wanted[SCHEDULED] = _bound_from_the_start(upper_pod)
     scheduled = below.get(SCHEDULED)
     wanted[LOWER_SCHEDULED] = scheduled and {**scheduled, "type": LOWER_SCHEDULED}
     if is_terminal(status_of(lower_pod).get("phase")):
         wanted[CONTAINERS_READY] = _unready_at_end(wanted[CONTAINERS_READY], lower_pod)
-    if disruption := _disruption(upper_pod, lower_pod, below):
+    if disruption := _disruption(upper_pod, lower_pod, above, below):
         wanted[DISRUPTION] = disruption
     return wanted
 
@@ -147,11 +148,13 @@ def _since(above: dict[str, Manifest], status: str, otherwise: str) -> dict[str,
     return {"lastTransitionTime": time} if time else {}
 
 
-def _disruption(upper_pod: Manifest, lower_pod: Manifest, below: dict[str, Manifest]) -> Manifest | None:
+def _disruption(
+    upper_pod: Manifest, lower_pod: Manifest, above: dict[str, Manifest], below: dict[str, Manifest]
+) -> Manifest | None:
     """Give the condition that tells a Job's failure policy that a pod did not fail by itself; None: leave as it is."""
     if DISRUPTION in below:
         return below[DISRUPTION]
-    marked = (conditions_of(upper_pod).get(DISRUPTION) or {}).get("status") == "True"
+    marked = (above.get(DISRUPTION) or {}).get("status") == "True"
     if marked or not is_disrupted(upper_pod, lower_pod):
         return None
     return _deleted_below(DISRUPTION, "True", lower_pod)

@@ -45,6 +45,8 @@ def present_containers(upper_pod: Manifest) -> dict[str, list[Manifest]]:
 def _reflected(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Manifest]:
     """Give one list as it should be above."""
     below: list[Manifest] = status_of(lower_pod).get(field) or []
+    if not below:
+        return []
     above: list[Manifest] = status_of(upper_pod).get(field) or []
     spec = upper_pod["spec"]
     specs = {one["name"]: one for one in spec.get(CONTAINERS_OF[field]) or ()}

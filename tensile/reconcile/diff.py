@@ -2,8 +2,7 @@
 
 `==` comes first: it takes microseconds, and most objects are as they should be. jsonpatch then works out the operations
 of what did change. They are both what `plan -o json` prints and the body that is sent, so a plan cannot say one
-thing and
-do another.
+thing and do another.
 """
 
 from typing import Any
@@ -23,6 +22,8 @@ def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list
     for section in sections:
         path = section.split(".")
         want, see = _at(wanted, path), _at(seen, path)
+        if want == see:
+            continue
         if section in _KEYED:
             want = _merged(want or {}, see or {}, our_keys(seen, _KEYED[section]))
         if want != see and (want or see):

@@ -6,9 +6,7 @@ forbids. One that is there already is used as it is, whoever made it; only what 
 
 from collections.abc import Iterable, Iterator
 
-import orjson
-
-from tensile.cache import Delta, Kept
+from tensile.cache import Delta, Kept, decoded
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, Ref, labels, metadata
 from tensile.reconcile.desired import Decision, Present, Route
@@ -24,7 +22,7 @@ _NAME_LABEL = "kubernetes.io/metadata.name"
 
 def digest(raw: bytes) -> Kept:
     """Keep a namespace; its facts are whether it is being deleted."""
-    return Kept(raw, "deletionTimestamp" in metadata(orjson.loads(raw)))
+    return Kept(raw, "deletionTimestamp" in metadata(decoded(raw)))
 
 
 def key_of(lower: str, upper_namespace: str) -> Key:

@@ -29,7 +29,7 @@ class Narration:
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float], log: Any = None) -> None:
         self._metrics = metrics
-        self._log = log or structlog.get_logger("tensile.reconcile")
+        self._log = log or structlog.get_logger("tensile.reconcile").bind()
         self._seldom = _Seldom(clock)
 
     def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:

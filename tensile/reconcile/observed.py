@@ -6,6 +6,7 @@ or come back with a backup, and then the object is another's. Who wrote what is 
 and one that somebody else set there stays.
 """
 
+from tensile.cache import Kept, decoded
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID, Owner
 from tensile.objects import Manifest, annotations, labels
 from tensile.world import LowerWorld, World
@@ -30,7 +31,13 @@ def is_of(manifest: Manifest, owner: Owner, upper_uid: str) -> bool:
 def has_node(lower: LowerWorld, world: World) -> bool:
     """Say whether the Node by which pods come to a lower is there and ours: pods on another's are not our concern."""
     node = world.upper.nodes.get("", lower.node)
-    return node is not None and is_ours(node.manifest(), world.owner)
+    return node is not None and bool(node.facts == world.owner.mark)
+
+
+def digest_mark(raw: bytes) -> Kept:
+    """Keep an object, and as its facts the mark of its owner, "" for one that is not marked or not by us."""
+    manifest = decoded(raw)
+    return Kept(raw, labels(manifest).get(OWNER, "") if upper_uid_of(manifest) else "")
 
 
 def our_keys(manifest: Manifest, section: str) -> frozenset[str]:

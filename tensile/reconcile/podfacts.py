@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
-import orjson
 
-from tensile.cache import Departure, Entry, Kept
+from tensile.cache import Departure, Entry, Kept, decoded
 from tensile.names import OWNER, VIRTUAL_POD, Owner
 from tensile.objects import Manifest, labels, metadata
 from tensile.reconcile.observed import upper_uid_of
@@ -39,8 +38,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
 def digest(raw: bytes) -> Kept:
     """Keep the pod and its facts."""
-    pod = orjson.loads(raw)
-    return Kept(raw, facts_of(pod))
+    return Kept(raw, facts_of(decoded(raw)))
 
 
 def facts_of(pod: Manifest) -> PodFacts:

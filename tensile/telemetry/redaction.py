@@ -19,12 +19,16 @@ _SECRET_KEYS = frozenset(
 )
 _CREDENTIAL = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_PLAIN = re.compile(r"[\x21-\x7e]*").fullmatch
+"""One word of ASCII: neither a credential, which has a blank in it, nor a control character."""
 _MOST_ITEMS = 100
 _DEEPEST = 6
 
 
 def clean(text: str) -> str:
     """Give a text on one line: control characters escaped, credentials hidden, its end cut off where it is long."""
+    if _PLAIN(text) and len(text) <= LONGEST:
+        return text
     short = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     return _CONTROL.sub(_escaped, _CREDENTIAL.sub(rf"\1\2{HIDDEN}", short))
 

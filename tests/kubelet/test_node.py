@@ -1,5 +1,6 @@
 """The virtual node: made, kept in step with the topology, cordoned and let go, and never taken from anybody."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def node(here: World) -> Manifest:
     """Give the Node as it is."""
     entry = here.upper.nodes.get("", A)
     assert entry is not None
-    return entry.manifest()
+    return deepcopy(entry.manifest())
 
 
 def the_step(here: World) -> Step:

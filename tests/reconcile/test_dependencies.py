@@ -1,5 +1,6 @@
 """Copies of ConfigMaps and Secrets: below before the pod, kept in step, gone with the last one that refers to them."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def copied(here: World) -> World:
     """Put the copies below, as the engine makes them."""
     for above, below in zip((here.upper.config_maps, here.upper.secrets), _copies(here.lowers[A]), strict=True):
         for entry in above:
-            made = copy_of(entry.manifest(), OWNER_HERE, entry.namespace)
+            made = copy_of(deepcopy(entry.manifest()), OWNER_HERE, entry.namespace)
             made["metadata"]["uid"] = f"below-{entry.uid}"
             put(below, written(made))
     return here

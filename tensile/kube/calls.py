@@ -1,0 +1,210 @@
+"""Calls to one server over connections that are kept: one request and its whole answer at a time on each.
+
+Half of what a mirrored pod costs is the way of two small requests through an HTTP client, so this path has little on
+it: the parser that nginx-like servers use (llhttp), and a list of free connections. Nothing is sent twice, nothing is
+followed or decompressed, and a connection that said anything out of turn is not used again.
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import httptools
+
+from tensile.kube.access import Access
+
+CONNECT_SECONDS = 10.0
+_MOST_HEADERS = 1 << 16
+_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+_KEPT = (b"content-type", b"retry-after")
+_BREAKS = re.compile(r"[\r\n\0]").search
+_BLANKS = re.compile(r"[^\x21-\x7e]").search
+
+
+class Broken(ConnectionError):
+    """The connection ended, or said what is no HTTP, before the answer was whole."""
+
+
+class Answer(NamedTuple):
+    """An answer: HTTP's status, the headers that are read here in lower case, and the body."""
+
+    status: int
+    headers: Mapping[bytes, str]
+    body: bytes
+
+
+class Calls:
+    """Connections to one server; made inside a running event loop, closed with `close`.
+
+    Raises ssl.SSLError, OSError and TimeoutError for a server that cannot be connected to, and Broken.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[_Connection] = []
+        self._all: set[_Connection] = set()
+        self._closed = False
+
+    async def call(self, access: Access, method: str, target: str, headers: str, body: bytes) -> Answer:
+        """Send a request and give its answer; `headers` are as `header_lines` writes them.
+
+        Whoever cancels it, or lets it time out, ends its connection.
+        """
+        connection = self._take(access) or await self._connect(access)
+        try:
+            answer = await connection.call(_request(access, method, target, headers, body))
+        except BaseException:
+            connection.end()
+            raise
+        if connection.is_usable and self._leads_to(connection, access):
+            self._free.append(connection)
+        else:
+            connection.end()
+        return answer
+
+    async def close(self) -> None:
+        """End every connection, and take no calls from now on."""
+        self._closed = True
+        for connection in tuple(self._all):
+            connection.end()
+        self._free.clear()
+        await asyncio.sleep(0)
+
+    def _take(self, access: Access) -> "_Connection | None":
+        """Take a free connection, the one used last first; those to another server or with other keys are ended."""
+        while self._free:
+            connection = self._free.pop()
+            if connection.is_usable and self._leads_to(connection, access):
+                return connection
+            connection.end()
+        return None
+
+    def _leads_to(self, connection: "_Connection", access: Access) -> bool:
+        return connection.way == _way(access)
+
+    async def _connect(self, access: Access) -> "_Connection":
+        if self._closed:
+            raise Broken("closed")
+        connection = _Connection(_way(access), self._all)
+        tls, name = (access.tls, access.server_name) if access.is_encrypted else (None, None)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection, access.address, access.port, ssl=tls, server_hostname=name
+            )
+        return connection
+
+
+def _way(access: Access) -> tuple[str, int, str, ssl.SSLContext]:
+    return access.address, access.port, access.server_name, access.tls
+
+
+def keep_alive(made: socket.socket) -> None:
+    """Have a socket find out within 30 s that the other side is gone, also when nothing is sent."""
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def header_lines(access: Access, headers: Mapping[str, str]) -> str:
+    """Write headers out, that of the host with them; raises ValueError for a value that would begin another."""
+    host = f"[{access.address}]" if ":" in access.address else access.address
+    found = {"Host": f"{host}:{access.port}", **headers}
+    if any(_BREAKS(name) or _BREAKS(value) for name, value in found.items()):
+        raise ValueError("a header with a line break")
+    return "".join(f"{name}: {value}\r\n" for name, value in found.items())
+
+
+def _request(access: Access, method: str, target: str, headers: str, body: bytes) -> bytes:
+    if _BLANKS(target):
+        raise ValueError("a path with a blank")
+    length = f"Content-Length: {len(body)}\r\n" if body or method != "GET" else ""
+    return f"{method} {access.prefix}{target} HTTP/1.1\r\n{headers}{length}\r\n".encode("latin-1") + body
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, and the parser's listener while an answer comes in."""
+
+    def __init__(self, way: tuple[object, ...], among: set["_Connection"]) -> None:
+        self.way = way
+        self.is_usable = False
+        self._among = among
+        self._transport: asyncio.Transport | None = None
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._awaited: asyncio.Future[Answer] | None = None
+        self._headers: dict[bytes, str] = {}
+        self._size = 0
+        self._parts: list[bytes] = []
+
+    async def call(self, request: bytes) -> Answer:
+        """Send a request and wait for the whole answer."""
+        if self._transport is None or not self.is_usable:
+            raise Broken("the connection is closed")
+        self._awaited = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._awaited
+
+    def end(self) -> None:
+        """Close the connection without waiting for the other side."""
+        self.is_usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take calls from now on."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_usable = True
+        self._among.add(self)
+        keep_alive(transport.get_extra_info("socket"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is awaited."""
+        self._among.discard(self)
+        self._fail(str(exc or "closed"))
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; what comes when nothing is awaited ends the connection."""
+        if self._awaited is None or self._awaited.done():
+            self.end()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(type(error).__name__)
+            self.end()
+
+    def on_message_begin(self) -> None:
+        """Begin an answer."""
+        self._headers, self._size, self._parts = {}, 0, []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep the headers that are read, and count all."""
+        self._size += len(name) + len(value)
+        if self._size > _MOST_HEADERS:
+            raise ValueError("headers too large")
+        known = name.lower()
+        if known in _KEPT:
+            self._headers[known] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the body."""
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """Give the answer, unless it is one of those that come before it."""
+        status = self._parser.get_status_code()
+        if status < 200:  # noqa: PLR2004 - informational
+            return
+        asked = self._awaited is not None and not self._awaited.done()
+        self.is_usable = self.is_usable and asked and self._parser.should_keep_alive()
+        if self._awaited is None or not asked:
+            return
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._awaited.set_result(Answer(status, self._headers, body))
+
+    def _fail(self, why: str) -> None:
+        self.is_usable = False
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_exception(Broken(why))

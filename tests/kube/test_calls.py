@@ -1,0 +1,194 @@
+"""Calls over connections that are kept, against a server that writes exactly the bytes that a test lays out."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from tensile.kube.access import Access
+from tensile.kube.calls import Broken, Calls, header_lines
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class Wire:
+    """What came in, connection by connection, and the answers that are still to be given, in their order."""
+
+    def __init__(self, answers: Sequence[bytes]) -> None:
+        self.port = 0
+        self.heard: list[bytes] = []
+        self.ended = asyncio.Event()
+        self.serving: list[asyncio.Task[None]] = []
+        self._answers = list(answers)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer each request of a connection; an answer of b"" closes it instead."""
+        self.heard.append(b"")
+        self.serving.append(cast("asyncio.Task[None]", asyncio.current_task()))
+        while head := await self._request(reader):
+            self.heard[-1] += head
+            answer = self._answers.pop(0)
+            if not answer:
+                break
+            writer.write(answer)
+        self.ended.set()
+        writer.close()
+
+    async def _request(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return b""
+        length = next((int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length:")), 0)
+        return head + await reader.readexactly(length)
+
+
+@asynccontextmanager
+async def wire(*answers: bytes) -> AsyncIterator[tuple[Wire, Access, Calls]]:
+    """Serve answers in plain HTTP on loopback, and give the access to it and a set of connections."""
+    made, calls = Wire(answers), Calls()
+    async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
+        made.port = server.sockets[0].getsockname()[1]
+        yield made, access_to(made.port), calls
+        await calls.close()
+        await asyncio.gather(*made.serving)
+
+
+def access_to(port: int) -> Access:
+    """Give an access without TLS and without a credential."""
+
+    async def renew() -> Access:
+        return access_to(port)
+
+    tls = ssl.create_default_context()
+    url = f"http://127.0.0.1:{port}"
+    return Access("test", url, "127.0.0.1", port, "", "127.0.0.1", tls, dict, renew)
+
+
+async def ask(calls: Calls, access: Access, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
+    """Ask for /x; gives status and body."""
+    answer = await calls.call(access, method, "/x", header_lines(access, {}), body)
+    return answer.status, answer.body
+
+
+async def test_a_request_is_written_as_http_has_it() -> None:
+    """Path, host, headers, length and body."""
+    async with wire(OK) as (made, access, calls):
+        lines = header_lines(access, {"Accept": "application/json"})
+        answer = await calls.call(replace(access, prefix="/k8s"), "POST", "/x?y=z", lines, b"body")
+    host = f"Host: 127.0.0.1:{made.port}\r\n".encode()
+    expected = b"POST /k8s/x?y=z HTTP/1.1\r\n" + host + b"Accept: application/json\r\nContent-Length: 4\r\n\r\nbody"
+    assert made.heard == [expected]
+    assert (answer.status, answer.body, answer.headers) == (200, b"{}", {b"content-type": "application/json"})
+
+
+async def test_a_connection_is_kept() -> None:
+    """Calls one after the other use one."""
+    async with wire(OK, OK, OK) as (made, access, calls):
+        for method in ("GET", "PATCH", "DELETE"):
+            assert await ask(calls, access, method) == (200, b"{}")
+    assert len(made.heard) == 1
+
+
+async def test_calls_at_one_time_have_connections_of_their_own() -> None:
+    """No answer waits for another."""
+    async with wire(OK, OK) as (made, access, calls):
+        await asyncio.gather(ask(calls, access), ask(calls, access))
+    assert len(made.heard) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
+        b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + OK,
+    ],
+    ids=["chunked", "continue", "hints"],
+)
+async def test_every_form_of_an_answer_is_read_to_its_end(answer: bytes) -> None:
+    """In parts, or after what only announces it; the connection is used again."""
+    async with wire(answer, OK) as (made, access, calls):
+        assert await ask(calls, access) == (200, b"{}")
+        assert await ask(calls, access) == (200, b"{}")
+    assert len(made.heard) == 1
+
+
+@pytest.mark.parametrize(
+    "first",
+    [OK.replace(b"Content-Type", b"Connection: close\r\nContent-Type"), OK + OK, OK.replace(b"1.1", b"1.0")],
+    ids=["close", "said too much", "http/1.0"],
+)
+async def test_a_connection_that_ends_or_says_too_much_is_not_used_again(first: bytes) -> None:
+    """The next call gets an answer to its own request, on another."""
+    async with wire(first, OK) as (made, access, calls):
+        assert await ask(calls, access) == (200, b"{}")
+        assert await ask(calls, access) == (200, b"{}")
+    assert len(made.heard) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n{}"],
+    ids=["closed", "no HTTP", "endless headers"],
+)
+async def test_what_is_no_answer_breaks_the_call(answer: bytes) -> None:
+    """And only that one."""
+    async with wire(answer, OK) as (made, access, calls):
+        with pytest.raises(Broken):
+            await ask(calls, access)
+        assert await ask(calls, access) == (200, b"{}")
+    assert len(made.heard) == 2
+
+
+async def test_a_call_that_is_given_up_ends_its_connection() -> None:
+    """A late answer would be taken for that of the next."""
+    async with wire(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", OK) as (made, access, calls):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await ask(calls, access)
+        await made.ended.wait()
+        assert await ask(calls, access) == (200, b"{}")
+
+
+async def test_a_connection_belongs_to_its_keys() -> None:
+    """What was opened with other certificates is not used any more."""
+    async with wire(OK, OK) as (made, access, calls):
+        await ask(calls, access)
+        await ask(calls, replace(access, tls=ssl.create_default_context()))
+    assert len(made.heard) == 2
+
+
+async def test_nothing_is_called_once_it_is_closed() -> None:
+    """Whoever still asks is told."""
+    async with wire(OK) as (made, access, calls):
+        await ask(calls, access)
+        await calls.close()
+        with pytest.raises(Broken):
+            await ask(calls, access)
+        await made.ended.wait()
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: y", "a\ny", "a\0"])
+def test_no_header_begins_another(value: str) -> None:
+    """A token with a line break in it is refused before anything is sent."""
+    with pytest.raises(ValueError, match="line break"):
+        header_lines(access_to(1), {"Authorization": value})
+
+
+@pytest.mark.parametrize("target", ["/x y", "/x\r\nHost: z", "/\u00e4"])
+async def test_no_path_ends_the_request_line(target: str) -> None:
+    """One with a blank, a line break, or anything beyond ASCII is refused."""
+    async with wire(OK) as (made, access, calls):
+        with pytest.raises(ValueError, match="blank"):
+            await calls.call(access, "GET", target, header_lines(access, {}), b"")
+        assert made.heard in ([], [b""])
+
+
+def test_an_address_of_ipv6_is_written_in_brackets() -> None:
+    """As a URL has it."""
+    assert header_lines(replace(access_to(1), address="::1", port=6443), {}) == "Host: [::1]:6443\r\n"
