@@ -109,6 +109,7 @@ def endpoint(layout: Layout, binaries: Binaries) -> list[str]:
         *_serving(layout, "kubelet", key_flag="--tls-key-file"),
         f"--client-ca-file={layout.pki / 'ca.crt'}",
         f"--client-name={KUBELET_CLIENT}",
+        f"--kubeconfig={layout.pki / 'endpoint.kubeconfig'}",
         f"--logs={layout.logs}",
         f"--work={layout.work}",
     ]

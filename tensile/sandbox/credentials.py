@@ -18,6 +18,7 @@ COMPONENT_USERS = {
     "kube-controller-manager": ("system:kube-controller-manager", ()),
     "kube-scheduler": ("system:kube-scheduler", ()),
     "kwok": ("kwok", (ADMINISTRATORS,)),
+    "endpoint": ("endpoint", (ADMINISTRATORS,)),
 }
 APISERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
