@@ -116,14 +116,17 @@ def endpoint(layout: Layout, binaries: Binaries) -> list[str]:
 
 
 def commands(layout: Layout, binaries: Binaries, options: Options, stages: Sequence[str]) -> dict[str, list[str]]:
-    """Return every component of the cluster with its command line, in the order in which they start."""
+    """Return every component of the cluster with its command line, in the order in which they start.
+
+    A real node is none of them: it is a machine of its own.
+    """
     whole = {
         "etcd": etcd(layout, binaries),
         "kube-apiserver": apiserver(layout, binaries, options),
         "kube-controller-manager": controller_manager(layout, binaries, options),
         "kube-scheduler": scheduler(layout, binaries),
     }
-    if layout.place == 0 and layout.nodes == 0:
+    if layout.network or (layout.place == 0 and layout.nodes == 0):
         return whole
     return {
         **whole,
