@@ -77,6 +77,9 @@ ExecPlugins = Annotated[
     bool, typer.Option("--allow-exec-plugins", help="Let kubeconfigs run programs for credentials, by absolute path.")
 ]
 DirectoryOption = Annotated[Path, typer.Option("--dir", help="Where the sandbox keeps its files.")]
+RealNode = Annotated[
+    bool, typer.Option("--real-node", help="Give lower-a one node that runs containers, in place of its others: root.")
+]
 _SANDBOX = Path(".tensile-sandbox")
 _STANDARD_INPUT = "standard input"
 _INTERRUPTED = 130
@@ -220,12 +223,13 @@ def up(
     _log_level: LogLevel = None,
     _log_format: LogFormat = None,
     *,
+    real_node: RealNode = False,
     _version: Version = False,
 ) -> None:
     """Start the clusters; they live until `down`."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
-    raise typer.Exit(commands.up(lowers, nodes, directory))
+    raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node))
 
 
 @sandbox.command()

@@ -109,20 +109,24 @@ def endpoint(layout: Layout, binaries: Binaries) -> list[str]:
         *_serving(layout, "kubelet", key_flag="--tls-key-file"),
         f"--client-ca-file={layout.pki / 'ca.crt'}",
         f"--client-name={KUBELET_CLIENT}",
+        f"--kubeconfig={layout.pki / 'endpoint.kubeconfig'}",
         f"--logs={layout.logs}",
         f"--work={layout.work}",
     ]
 
 
 def commands(layout: Layout, binaries: Binaries, options: Options, stages: Sequence[str]) -> dict[str, list[str]]:
-    """Return every component of the cluster with its command line, in the order in which they start."""
+    """Return every component of the cluster with its command line, in the order in which they start.
+
+    A real node is none of them: it is a machine of its own.
+    """
     whole = {
         "etcd": etcd(layout, binaries),
         "kube-apiserver": apiserver(layout, binaries, options),
         "kube-controller-manager": controller_manager(layout, binaries, options),
         "kube-scheduler": scheduler(layout, binaries),
     }
-    if layout.place == 0 and layout.nodes == 0:
+    if layout.network or (layout.place == 0 and layout.nodes == 0):
         return whole
     return {
         **whole,

@@ -1,8 +1,9 @@
 """Finds the programs of a sandbox, or builds them once.
 
-They come in three sets, and a place counts for a set only when it has all of it: the control plane, kwok, and our
-kubelet endpoint. First hit wins: $KUBEBUILDER_ASSETS, $PATH, and a cache under the user's cache directory whose folder
-names carry a hash of the sources, so that a new version of this package never runs the programs of an old one.
+They come in sets, and a place counts for a set only when it has all of it: the control plane, kwok, and our kubelet
+endpoint; for a real node, which few ask for, also the kubelet and what holds it. First hit wins: $KUBEBUILDER_ASSETS,
+$PATH, and a cache under the user's cache directory whose folder names carry a hash of the sources, so that a new
+version of this package never runs the programs of an old one.
 """
 
 import fcntl
@@ -16,10 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensile.sandbox import golang
+from tensile.sandbox import golang, runtime
 from tensile.sandbox.errors import SandboxError
 from tensile.sandbox.golang import Progress
-from tensile.sandbox.state import Binaries
+from tensile.sandbox.runtime import Runtime
+from tensile.sandbox.state import Binaries, NodePrograms
 
 SOURCES = Path(__file__).parent / "controlplane"
 VERSION_FLAGS = "-s -w" + "".join(
@@ -59,6 +61,8 @@ CONTROL_PLANE = ProgramSet(
     "about 5 minutes on 2 cores",
 )
 KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "about a minute")
+KUBELET = ProgramSet("kubelet", "v1.36.3", ("kubelet",), ".", VERSION_FLAGS, "about a minute")
+NODE = ProgramSet("node", "v1", ("tensile-node",), ".", "-s -w", "a few seconds")
 ENDPOINT = ProgramSet("endpoint", "v1", ("tensile-endpoint",), ".", "-s -w", "a few seconds")
 PROGRAM_OF = {
     "apiserver": "kube-apiserver",
@@ -91,6 +95,17 @@ class Finder:
             SandboxError: it could not be built.
         """
         return existing(wanted, self.environ) or self._cached(wanted)
+
+    def runtime(self) -> Runtime:
+        """Return the container runtime, fetching it when nothing has it; one fetches, the others wait for it.
+
+        Raises:
+            SandboxError: it could not be fetched.
+        """
+        cache = cache_directory(self.environ)
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(cache / "lock"):
+            return runtime.find(cache, self.environ, self.progress)
 
     def _cached(self, wanted: ProgramSet) -> Path:
         """Return the set's folder of the cache; one builds, the others wait for it."""
@@ -141,6 +156,17 @@ def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None) ->
         folder = finder.find(wanted)
         found |= {program: str(folder / program) for program in wanted.programs}
     return Binaries(**{name: found[PROGRAM_OF.get(name, name)] for name in Binaries.__struct_fields__})
+
+
+def find_or_build_node(progress: Progress, extra: Mapping[str, str] | None = None) -> NodePrograms:
+    """Return the programs of a real node; builds or fetches those that are not there, saying so to `progress`.
+
+    Raises:
+        SandboxError: something could not be built or fetched.
+    """
+    finder = Finder(os.environ, progress, extra or {})
+    kubelet, node = (finder.find(wanted) / wanted.programs[0] for wanted in (KUBELET, NODE))
+    return NodePrograms(str(kubelet), str(node), finder.runtime())
 
 
 def existing(wanted: ProgramSet, environ: Mapping[str, str]) -> Path | None:

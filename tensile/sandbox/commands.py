@@ -39,6 +39,7 @@ def up(
     directory: Path = DEFAULT_DIRECTORY,
     *,
     compressed_eviction: bool = False,
+    real_node: bool = False,
 ) -> int:
     """Start a sandbox that lives until `down`; says so when it already runs.
 
@@ -47,11 +48,17 @@ def up(
         nodes: nodes of each lower cluster; None: 3, or as many as already run.
         directory: where its files go.
         compressed_eviction: let the upper cluster give up a silent node after seconds instead of minutes.
+        real_node: give the first lower cluster one node that runs containers, in place of its others.
 
     Returns:
         0, or 1 when it could not be started or one that is not as asked runs there; nothing is left of what was begun.
     """
-    given = {"lowers": lowers, "nodes": nodes, "compressed_eviction": compressed_eviction or None}
+    given = {
+        "lowers": lowers,
+        "nodes": nodes,
+        "compressed_eviction": compressed_eviction or None,
+        "real_node": real_node or None,
+    }
     asked = {key: value for key, value in given.items() if value is not None}
     directory = directory.resolve()
     begun = time.monotonic()

@@ -12,12 +12,14 @@ from tensile.sandbox.certificates import Authority, Pair
 from tensile.sandbox.layout import LOOPBACK, Layout
 
 ADMINISTRATORS = "system:masters"
+NODES = "system:nodes"
 KUBELET_CLIENT = "kube-apiserver-kubelet-client"
 FRONT_PROXY_CLIENT = "front-proxy-client"
 COMPONENT_USERS = {
     "kube-controller-manager": ("system:kube-controller-manager", ()),
     "kube-scheduler": ("system:kube-scheduler", ()),
     "kwok": ("kwok", (ADMINISTRATORS,)),
+    "endpoint": ("endpoint", (ADMINISTRATORS,)),
 }
 APISERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 
@@ -32,6 +34,8 @@ def write(layout: Layout, now: datetime) -> Authority:
     _write_clients(layout, signer)
     _write_front_proxy(layout, now)
     _write_account_keys(layout)
+    if layout.network:
+        _write_node(layout, signer)
     return signer
 
 
@@ -49,15 +53,25 @@ def write_secret(path: Path, content: bytes) -> None:
 
 def kubelet_pair(signer: Authority) -> Pair:
     """Return a serving certificate for a kubelet API on loopback."""
-    return signer.issue("system:node:sandbox", ("system:nodes",), hosts=("localhost",), addresses=(LOOPBACK,))
+    return signer.issue("system:node:sandbox", (NODES,), hosts=("localhost",), addresses=(LOOPBACK,))
 
 
 def _write_servers(layout: Layout, signer: Authority) -> None:
     """Write what the apiserver and the kubelet API show."""
-    addresses = (LOOPBACK, layout.service_address)
+    addresses = (LOOPBACK, layout.service_address, *([layout.gateway] if layout.network else ()))
     pair = signer.issue("kube-apiserver", hosts=APISERVER_NAMES, addresses=addresses)
     write_pair(layout.pki / "apiserver", pair)
     write_pair(layout.pki / "kubelet", kubelet_pair(signer))
+
+
+def _write_node(layout: Layout, signer: Authority) -> None:
+    """Write what a real node shows to the apiserver, as a server and as a client that may touch what is its own."""
+    name = f"system:node:{layout.node_names[0]}"
+    pair = signer.issue(name, (NODES,), addresses=(layout.node_address,))
+    write_pair(layout.pki / "node-serving", pair)
+    server = f"https://{layout.gateway}:{layout.ports.apiserver}"
+    text = kubeconfig.render(layout.name, server, name, signer.pair.certificate, signer.issue(name, (NODES,)))
+    write_secret(layout.pki / "node.kubeconfig", text.encode())
 
 
 def _write_clients(layout: Layout, signer: Authority) -> None:

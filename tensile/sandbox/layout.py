@@ -26,13 +26,17 @@ class Ports(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """One cluster: `root` is the sandbox's directory, `place` 0 for the upper cluster and 1, 2, … for the lowers."""
+    """One cluster: `root` is the sandbox's directory, `place` 0 for the upper cluster and 1, 2, … for the lowers.
+
+    `network` is "" where nodes exist in name only, else the first three numbers of the real node's network.
+    """
 
     root: str
     name: str
     place: int
     nodes: int
     ports: Ports
+    network: str = ""
 
     @property
     def directory(self) -> Path:
@@ -58,6 +62,21 @@ class Layout(msgspec.Struct, frozen=True):
     def work(self) -> Path:
         """The folder in which commands run: NAMESPACE/POD/CONTAINER is where one starts."""
         return self.directory / "work"
+
+    @property
+    def node_folder(self) -> Path:
+        """The folder of what a real node is told."""
+        return self.directory / "node"
+
+    @property
+    def gateway(self) -> str:
+        """The machine's address in the network of the real node."""
+        return f"{self.network}.1"
+
+    @property
+    def node_address(self) -> str:
+        """The real node's address."""
+        return f"{self.network}.2"
 
     @property
     def audit_log(self) -> Path:

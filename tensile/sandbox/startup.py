@@ -4,13 +4,14 @@ Clusters start together, component by component, because a start is mostly waiti
 written after every process, and a guard stands by until the end.
 """
 
+import os
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tensile.sandbox import arguments, binaries, credentials, manifests, ports, processes, readiness
+from tensile.sandbox import arguments, binaries, credentials, machine, manifests, ports, processes, readiness, realnode
 from tensile.sandbox.api import Api
 from tensile.sandbox.claim import Claim, claimed
 from tensile.sandbox.errors import PortTakenError, SandboxError
@@ -18,13 +19,15 @@ from tensile.sandbox.golang import Progress
 from tensile.sandbox.guard import Guard, begin, unless_done
 from tensile.sandbox.layout import LOOPBACK, MAX_LOWERS, Layout, Ports, cluster_names
 from tensile.sandbox.state import FILE, Cluster, Options, State, load, save
-from tensile.sandbox.teardown import remove_entries, tear_down
+from tensile.sandbox.teardown import end_processes, remove_entries, tear_down
 
 STAGES = Path(__file__).parent / "stages"
 TRIES = 3
 PORTS_OF_A_CLUSTER = len(Ports.__struct_fields__)
 SPARE_KUBELET_PORTS = 8
 FIRST = ("etcd", "kube-apiserver")
+REAL = 1
+"""The place of the cluster that a real node is for."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def bring_up(directory: Path, options: Options, progress: Progress, *, bound: bo
     Raises:
         SandboxError: it could not be started; nothing of it is left then.
     """
-    check(options)
+    check(options, directory)
     with claimed(directory) as claim:
         found = load(directory)
         if found is not None and found.ready:
@@ -66,18 +69,31 @@ def bring_up(directory: Path, options: Options, progress: Progress, *, bound: bo
     return bring_up(directory, options, progress, bound=bound)
 
 
-def check(options: Options) -> None:
-    """Refuse what cannot be started."""
+def check(options: Options, directory: Path) -> None:
+    """Refuse what cannot be started, before anything is changed."""
     if not 0 <= options.lowers <= MAX_LOWERS:
         raise SandboxError(f"--lowers {options.lowers}: give a number from 0 to {MAX_LOWERS}")
     if options.nodes < 0:
         raise SandboxError(f"--nodes {options.nodes}: give 0 or more")
     if not Path("/proc/self/environ").exists():
         raise SandboxError("the sandbox needs Linux: it finds its processes in /proc")
+    if options.real_node:
+        _check_real_node(options, directory)
+
+
+def _check_real_node(options: Options, directory: Path) -> None:
+    """Refuse a real node where the machine does not allow one."""
+    if not options.lowers:
+        raise SandboxError("--real-node: the node is one of a lower cluster; give --lowers 1 or more")
+    why = machine.obstacle((directory, binaries.cache_directory(os.environ)), os.environ)
+    if why:
+        raise SandboxError(f"--real-node: no real node on this machine: {why}")
 
 
 def nodes_of(place: int, options: Options) -> int:
     """Return how many nodes the cluster at that place gets; the upper one has at most the one that never dies."""
+    if place == REAL and options.real_node:
+        return 1
     return options.nodes if place else int(options.compressed_eviction)
 
 
@@ -141,10 +157,13 @@ def _launch(directory: Path, state: State, progress: Progress) -> None:
 
     def again() -> None:
         progress("another program took a port: trying others")
-        processes.end_all(state.identity)
+        end_processes(state)
         remove_entries(directory, state.entries)
 
-    state.binaries = binaries.find_or_build(progress, {processes.MARK: state.identity})
+    mark = {processes.MARK: state.identity}
+    state.binaries = binaries.find_or_build(progress, mark)
+    if state.options.real_node:
+        state.node = binaries.find_or_build_node(progress, mark)
     with_other_ports(lambda: _launch_once(directory, state, progress), again)
     state.ready = True
     save(directory, state)
@@ -155,12 +174,18 @@ def _launch_once(directory: Path, state: State, progress: Progress) -> None:
     names = cluster_names(state.options.lowers)
     runs = ports.choose([PORTS_OF_A_CLUSTER] * len(names) + [len(names) + SPARE_KUBELET_PORTS, 1])
     state.clusters = {
-        name: Cluster(Layout(str(directory), name, place, nodes_of(place, state.options), Ports(*run)))
+        name: Cluster(_layout(directory, state, name, place, Ports(*run)))
         for place, (name, run) in enumerate(zip(names, runs, strict=False))
     }
     _write_files(directory, state, kubelet_port=runs[-2][0], telemetry_port=runs[-1][0])
     progress(f"starting {len(names)} control planes on {LOOPBACK}: {', '.join(names)}")
     _start(directory, state)
+
+
+def _layout(directory: Path, state: State, name: str, place: int, run: Ports) -> Layout:
+    """Return where everything of a cluster is."""
+    network = realnode.network(state.identity) if state.node and place == REAL else ""
+    return Layout(str(directory), name, place, nodes_of(place, state.options), run, network)
 
 
 def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_port: int) -> None:
@@ -169,6 +194,8 @@ def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_por
     for cluster in state.clusters.values():
         signer = credentials.write(cluster.layout, now)
         (cluster.layout.directory / "audit-policy.yaml").write_text(arguments.AUDIT_POLICY)
+        if state.node and cluster.layout.network:
+            realnode.write(cluster.layout, state.node)
         if not cluster.layout.place:
             credentials.write_pair(directory / "kubelet", credentials.kubelet_pair(signer))
     lowers = [name for name, cluster in state.clusters.items() if cluster.layout.place]
@@ -196,15 +223,18 @@ def _commands(state: State, cluster: Cluster) -> dict[str, list[str]]:
     """Return the command lines of a cluster's components."""
     assert state.binaries is not None
     stages = sorted(map(str, STAGES.glob("*.yaml")))
-    return arguments.commands(cluster.layout, state.binaries, state.options, stages)
+    found = arguments.commands(cluster.layout, state.binaries, state.options, stages)
+    if state.node and cluster.layout.network:
+        found["node"] = realnode.command(cluster.layout, state.identity, state.node)
+    return found
 
 
 def _populate(cluster: Cluster) -> None:
-    """Create what a cluster has from its start: the kubelet client's role, and the nodes."""
+    """Create what a cluster has from its start: the kubelet client's role, and the nodes in name only."""
     api = Api(cluster.layout)
     bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
     api.create(bindings, manifests.kubelet_binding())
-    for name in cluster.layout.node_names:
+    for name in () if cluster.layout.network else cluster.layout.node_names:
         api.create("/api/v1/nodes", manifests.node(name, cluster.layout))
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from tensile.sandbox.errors import SandboxError
 from tensile.sandbox.layout import Layout
+from tensile.sandbox.runtime import Runtime
 
 FILE = "state.json"
 NEW_FILE = ".state.json.new"
@@ -27,6 +28,14 @@ class Binaries(msgspec.Struct, frozen=True):
     endpoint: str
 
 
+class NodePrograms(msgspec.Struct, frozen=True):
+    """The programs of a real node: absolute paths, and its container runtime."""
+
+    kubelet: str
+    node: str
+    runtime: Runtime
+
+
 class Options(msgspec.Struct, frozen=True):
     """What a sandbox is asked to be.
 
@@ -36,12 +45,14 @@ class Options(msgspec.Struct, frozen=True):
         compressed_eviction: the upper cluster calls a silent node dead after 12 s and evicts 5 s later,
             instead of 40 s and 5 minutes. It then has one cordoned node of its own that stays alive:
             Kubernetes evicts nothing while every node of a cluster is silent.
+        real_node: the first lower cluster has one node that runs containers, in place of those in name only.
         verify_kubelet: apiservers accept only kubelets whose certificate their authority signed.
     """
 
     lowers: int = 2
     nodes: int = 3
     compressed_eviction: bool = False
+    real_node: bool = False
     verify_kubelet: bool = True
 
 
@@ -71,6 +82,7 @@ class State(msgspec.Struct):
         made: the directories that were made for it, deepest first.
         ready: everything has been ready once; until then nobody may rely on it.
         binaries: its programs, None before they are found.
+        node: the programs of its real node, None when it has none or before they are found.
         clusters: by name, the upper one first.
     """
 
@@ -80,6 +92,7 @@ class State(msgspec.Struct):
     made: list[str]
     ready: bool = False
     binaries: Binaries | None = None
+    node: NodePrograms | None = None
     clusters: dict[str, Cluster] = {}
 
 

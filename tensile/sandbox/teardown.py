@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensile.sandbox import processes
+from tensile.sandbox import processes, remains
 from tensile.sandbox.claim import claimed
 from tensile.sandbox.state import FILE, NEW_FILE, Process, State, load
 
@@ -30,9 +30,16 @@ def end(directory: Path) -> list[str] | None:
 
 def tear_down(directory: Path, state: State) -> list[str]:
     """End the processes, remove the files; return the names in the directory that were not ours and stay."""
-    processes.end_all(state.identity, apiservers(state))
+    end_processes(state)
     remove_entries(directory, [*state.entries, NEW_FILE, FILE])
     return remove_made(directory, state.made)
+
+
+def end_processes(state: State) -> None:
+    """End all processes, and clear away what the kernel keeps of a real node."""
+    processes.end_all(state.identity, apiservers(state))
+    if state.options.real_node:
+        remains.clear(state.identity)
 
 
 def apiservers(state: State) -> list[Process]:

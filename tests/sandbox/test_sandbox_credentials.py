@@ -56,7 +56,7 @@ def test_every_kubeconfig_points_at_its_own_cluster(written: Layout) -> None:
     """No kubeconfig of a cluster leads elsewhere."""
     paths = [written.kubeconfig, *written.pki.glob("*.kubeconfig")]
     servers = {yaml.safe_load(path.read_text())["clusters"][0]["cluster"]["server"] for path in paths}
-    assert len(paths) == 4
+    assert len(paths) == 5
     assert servers == {written.server}
 
 
@@ -93,7 +93,7 @@ def test_kubelets_are_on_loopback(written: Layout) -> None:
 def test_nobody_else_can_read_what_is_secret(written: Layout) -> None:
     """Keys and kubeconfigs are readable by their owner alone."""
     secret = [written.kubeconfig, *written.pki.glob("*.key"), *written.pki.glob("*.kubeconfig")]
-    assert len(secret) == 12
+    assert len(secret) == 13
     assert {path.stat().st_mode & 0o777 for path in secret} == {0o600}
 
 

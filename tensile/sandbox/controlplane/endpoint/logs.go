@@ -17,7 +17,10 @@ import (
 )
 
 // logReader serves the log files of containers.
-type logReader struct{ folder string }
+type logReader struct {
+	folder string
+	pods   *pods
+}
 
 // serve answers containerLogs with the options of kubectl logs.
 func (l logReader) serve(w http.ResponseWriter, r *http.Request, t target) {
@@ -27,44 +30,67 @@ func (l logReader) serve(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	out := flushing{w, w.(http.Flusher)}
-	if err := l.read(r.Context(), t, options, out, out); err != nil && r.Context().Err() == nil {
+	read := l.read
+	if r.URL.Query().Get("previous") == "true" {
+		read = l.readPrevious
+	}
+	if err := read(r.Context(), t, options, out, out); err != nil && r.Context().Err() == nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
 
-// read copies a container's log, and goes on for as long as its file exists when it follows.
+// read copies a container's log. When it follows, it goes on until the container's run ends, or, where the container
+// has no process, until its file is removed.
 func (l logReader) read(ctx context.Context, t target, o *crilogs.LogOptions, out, err io.Writer) error {
-	path, failed := l.file(t)
+	process, failed := l.pods.process(ctx, t)
 	if failed != nil {
+		return failed
+	}
+	path := l.path(t)
+	if process != nil {
+		return crilogs.ReadLogs(ctx, path, path, o, process.state(), out, err)
+	}
+	if failed := l.begun(path, t); failed != nil {
 		return failed
 	}
 	return crilogs.ReadLogs(ctx, path, path, o, existing{}, out, err)
 }
 
-// file names the container's log, and writes its first line when there is none yet.
-func (l logReader) file(t target) (string, error) {
-	path := filepath.Join(l.folder, t.namespace, t.pod, t.container+".log")
+// readPrevious copies the log of the run before this one.
+func (l logReader) readPrevious(ctx context.Context, t target, o *crilogs.LogOptions, out, err io.Writer) error {
+	path := previous(l.path(t))
+	if _, failed := os.Stat(path); failed != nil {
+		return fmt.Errorf("previous terminated container %q in pod %q not found", t.container, t.pod)
+	}
+	o.Follow = false
+	return crilogs.ReadLogs(ctx, path, path, o, existing{}, out, err)
+}
+
+// path names the container's log.
+func (l logReader) path(t target) string {
+	return filepath.Join(l.folder, t.namespace, t.pod, t.container+".log")
+}
+
+// begun writes the first line of a log when there is none yet.
+func (l logReader) begun(path string, t target) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", err
+		return err
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if os.IsExist(err) {
-		return path, nil
+		return nil
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer file.Close()
 	_, err = fmt.Fprintf(file, "%s stdout F %s started in pod %s/%s\n",
 		time.Now().UTC().Format(time.RFC3339Nano), t.container, t.namespace, t.pod)
-	return path, err
+	return err
 }
 
 // logOptions reads the query as the kubelet does.
 func logOptions(query url.Values, now time.Time) (*crilogs.LogOptions, error) {
-	if query.Get("previous") == "true" {
-		return nil, fmt.Errorf("previous terminated container not found")
-	}
 	options := &crilogs.LogOptions{
 		Follow:    query.Get("follow") == "true",
 		Timestamp: query.Get("timestamps") == "true",
@@ -121,9 +147,25 @@ func (f flushing) Write(data []byte) (int, error) {
 type existing struct{ internalapi.RuntimeService }
 
 func (existing) ContainerStatus(_ context.Context, path string, _ bool) (*runtimeapi.ContainerStatusResponse, error) {
-	state := runtimeapi.ContainerState_CONTAINER_RUNNING
-	if _, err := os.Stat(path); err != nil {
-		state = runtimeapi.ContainerState_CONTAINER_EXITED
+	_, err := os.Stat(path)
+	return status(err == nil), nil
+}
+
+// lasting calls a container running until its run is over.
+type lasting struct {
+	internalapi.RuntimeService
+	done <-chan struct{}
+}
+
+func (l lasting) ContainerStatus(context.Context, string, bool) (*runtimeapi.ContainerStatusResponse, error) {
+	return status(!over(l.done)), nil
+}
+
+// status is all that the reader of logs asks of a container's status.
+func status(runs bool) *runtimeapi.ContainerStatusResponse {
+	state := runtimeapi.ContainerState_CONTAINER_EXITED
+	if runs {
+		state = runtimeapi.ContainerState_CONTAINER_RUNNING
 	}
-	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{State: state}}, nil
+	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{State: state}}
 }

@@ -1,11 +1,12 @@
 // Command endpoint serves the streaming half of the kubelet API (containerLogs, exec, attach,
 // portForward) for nodes that exist in name only: commands run as local processes, logs are read
-// from files. It is made of the streaming server and the log reader that container runtimes and
+// from files, and what belongs to a pod goes with it. It is made of the streaming server and the log reader that container runtimes and
 // the kubelet use themselves, so exit codes, half-closed streams and log options behave as they
 // do on a real node.
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -18,7 +19,7 @@ import (
 
 // options are the command line.
 type options struct {
-	listen, certFile, keyFile, clientCAFile, clientName, logs, work string
+	listen, certFile, keyFile, clientCAFile, clientName, kubeconfig, logs, work string
 }
 
 // segment is what a path may name: no separator and no leading dot, so it never leaves its folder.
@@ -34,6 +35,7 @@ func main() {
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "key of the serving certificate")
 	flag.StringVar(&o.clientCAFile, "client-ca-file", "", "authority that signed the caller's certificate")
 	flag.StringVar(&o.clientName, "client-name", "", "the only common name that may call")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "how to reach the apiserver whose pods these are")
 	flag.StringVar(&o.logs, "logs", "", "folder of NAMESPACE/POD/CONTAINER.log in CRI format")
 	flag.StringVar(&o.work, "work", "", "folder in which each container gets a working directory")
 	flag.Parse()
@@ -53,9 +55,14 @@ func serve(o options) error {
 	if !pool.AppendCertsFromPEM(authority) {
 		return errors.New(o.clientCAFile + " holds no certificate")
 	}
+	followed, err := newPods(o.kubeconfig, o.logs, o.work)
+	if err != nil {
+		return err
+	}
+	go followed.follow(context.Background())
 	server := &http.Server{
 		Addr:    o.listen,
-		Handler: onlyFrom(o.clientName, routes(o)),
+		Handler: onlyFrom(o.clientName, routes(followed.streams)),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
 			ClientAuth: tls.RequireAndVerifyClientCert,
@@ -67,11 +74,10 @@ func serve(o options) error {
 }
 
 // routes maps the kubelet's paths to their handlers.
-func routes(o options) http.Handler {
-	logs, streams := logReader{folder: o.logs}, streamer{logs: logReader{folder: o.logs}, work: o.work}
+func routes(streams streamer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
-	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", named(logs.serve))
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", named(streams.logs.serve))
 	for path, handler := range map[string]func(http.ResponseWriter, *http.Request, target){
 		"/exec": streams.exec, "/attach": streams.attach,
 	} {

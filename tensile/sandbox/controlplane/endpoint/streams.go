@@ -21,6 +21,9 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
+// chunk is how much input is handed on at a time.
+const chunk = 64 * 1024
+
 // idle is how long a stream may be silent, as the kubelet has it.
 const idle = 4 * time.Hour
 
@@ -28,6 +31,7 @@ const idle = 4 * time.Hour
 type streamer struct {
 	logs logReader
 	work string
+	pods *pods
 }
 
 // exec runs a command for one request.
@@ -41,7 +45,7 @@ func (s streamer) exec(w http.ResponseWriter, r *http.Request, t target) {
 		idle, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
-// attach shows what the container logs from now on.
+// attach connects to the container's process, or shows what is logged from now on when it has none.
 func (s streamer) attach(w http.ResponseWriter, r *http.Request, t target) {
 	streams, err := remotecommand.NewOptions(r)
 	if err != nil {
@@ -80,11 +84,11 @@ func (c container) ExecInContainer(ctx context.Context, _, _, _ string, command 
 		return err
 	}
 	if tty {
-		err = runOnTerminal(process, in, out, resize)
+		err = c.runOnTerminal(process, in, out, resize)
 	} else {
-		err = run(process, in, out, errOut)
+		err = c.run(process, in, out, errOut)
 	}
-	return withExitCode(err)
+	return withExitCode(process.ProcessState, err)
 }
 
 // process is the command, not yet started, in the container's working directory.
@@ -100,7 +104,7 @@ func (c container) process(ctx context.Context, command []string) (*exec.Cmd, er
 }
 
 // run connects pipes. Input is copied beside it: a command may end before its input does.
-func run(process *exec.Cmd, in io.Reader, out, errOut io.Writer) error {
+func (c container) run(process *exec.Cmd, in io.Reader, out, errOut io.Writer) error {
 	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if out != nil {
 		process.Stdout = out
@@ -114,20 +118,26 @@ func run(process *exec.Cmd, in io.Reader, out, errOut io.Writer) error {
 			return err
 		}
 		go func() {
-			_, _ = io.Copy(pipe, in)
+			_, _ = io.CopyBuffer(pipe, in, make([]byte, chunk))
 			_ = pipe.Close()
 		}()
 	}
-	return process.Run()
+	if err := process.Start(); err != nil {
+		return err
+	}
+	defer c.pods.holds(c.target, process.Process.Pid)()
+	return process.Wait()
 }
 
 // runOnTerminal gives the command a terminal of its own, resized as the caller's is.
-func runOnTerminal(process *exec.Cmd, in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {
+func (c container) runOnTerminal(process *exec.Cmd, in io.Reader, out io.Writer,
+	resize <-chan remotecommand.TerminalSize) error {
 	terminal, err := pty.Start(process)
 	if err != nil {
 		return err
 	}
 	defer terminal.Close()
+	defer c.pods.holds(c.target, process.Process.Pid)()
 	go func() {
 		for size := range resize {
 			_ = pty.Setsize(terminal, &pty.Winsize{Rows: size.Height, Cols: size.Width})
@@ -142,31 +152,55 @@ func runOnTerminal(process *exec.Cmd, in io.Reader, out io.Writer, resize <-chan
 	return process.Wait()
 }
 
+// exitCode is how a shell would tell of a command's end.
+func exitCode(state *os.ProcessState) int {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return state.ExitCode()
+}
+
 // withExitCode turns an ended command's error into the one the streaming server reports as a code.
-func withExitCode(err error) error {
+func withExitCode(state *os.ProcessState, err error) error {
 	var ended *exec.ExitError
 	if !errors.As(err, &ended) {
 		return err
 	}
-	code := ended.ExitCode()
-	if status, ok := ended.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		code = 128 + int(status.Signal())
-	}
+	code := exitCode(state)
 	return utilexec.CodeExitError{Err: fmt.Errorf("command ended with exit code %d", code), Code: code}
 }
 
-// AttachContainer follows the container's log from its end.
-func (c container) AttachContainer(ctx context.Context, _, _, _ string, _ io.Reader, out, errOut io.WriteCloser,
-	tty bool, _ <-chan remotecommand.TerminalSize) error {
-	none := int64(0)
-	var stdout, stderr io.Writer = io.Discard, io.Discard
+// killGroup ends a process and what it started.
+func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
+
+// AttachContainer connects to the container's process; without one it follows the container's log from its end.
+func (c container) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, errOut io.WriteCloser,
+	tty bool, resize <-chan remotecommand.TerminalSize) error {
+	var stdout, stderr io.Writer
 	if out != nil {
 		stdout = out
 	}
 	if errOut != nil && !tty {
 		stderr = errOut
 	}
-	return c.logs.read(ctx, c.target, &crilogs.LogOptions{Follow: true, TailLines: &none}, stdout, stderr)
+	process, err := c.pods.process(ctx, c.target)
+	if err != nil {
+		return err
+	}
+	if process != nil {
+		return process.attach(ctx, in, stdout, stderr, resize)
+	}
+	none := int64(0)
+	options := &crilogs.LogOptions{Follow: true, TailLines: &none}
+	return c.logs.read(ctx, c.target, options, orNothing(stdout), orNothing(stderr))
+}
+
+// orNothing is the writer, or one that takes everything and keeps nothing.
+func orNothing(sink io.Writer) io.Writer {
+	if sink == nil {
+		return io.Discard
+	}
+	return sink
 }
 
 // loopback stands for every pod's network.
