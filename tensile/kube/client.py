@@ -243,7 +243,7 @@ class HttpCluster:
         """Say how to open a connection of one's own."""
         access = self._transport.access
         return Endpoint(
-            access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers())
+            access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)
         )
 
     async def _pages(self, doing: Doing, path: str, query: dict[str, str]) -> Listing:

@@ -162,7 +162,7 @@ class Transport:
 
     def _headers(self, access: Access, media: str) -> Mapping[str, str]:
         """Give a request's headers, prepared once for each credential and media type."""
-        credential = access.headers()
+        credential = access.headers
         if credential is not self._credential:
             self._credential = credential
             self._prepared = {}

@@ -299,7 +299,7 @@ def renewing(port: int, tokens: list[str]) -> Access:
         return renewing(port, tokens)
 
     headers = {"Authorization": f"Bearer {token}"}
-    return access_to(port, lambda: headers, renew)
+    return access_to(port, headers, renew)
 
 
 def shown(asked: Asked) -> str:
