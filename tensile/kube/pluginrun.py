@@ -8,7 +8,7 @@ hold a secret and goes nowhere.
 import asyncio
 import os
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -50,32 +50,55 @@ def _demand_program(command: str, subject: str) -> None:
 
 
 async def _output(plugin: Plugin, variables: Mapping[str, str], subject: str) -> bytes:
-    """Start the program and read what it prints; when that fails, nothing of it is left."""
-    process = await asyncio.create_subprocess_exec(
-        plugin.command,
-        *plugin.arguments,
-        env=variables,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=DEVNULL,
-        start_new_session=True,
-    )
+    """Start the program and read what it prints; when that fails, nothing of it is left.
+
+    The pipe is our own: asyncio takes a program for running as long as one that it made has not been read to its end.
+    """
+    reader, pipe, end = await _pipe()
     try:
-        output = await _read(process, subject)
-        await process.wait()
-    except BaseException:
-        await _end(process)
-        raise
+        process = await _started(plugin, variables, end)
+        try:
+            output = await _read(reader, subject)
+            await process.wait()
+        except BaseException:
+            await _end(process)
+            raise
+    finally:
+        pipe.close()
     if process.returncode:
         raise AccessError(f"{subject} failed with code {process.returncode}: run it by hand")
     return output
 
 
-async def _read(process: Process, subject: str) -> bytes:
+async def _pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
+    """Make a pipe; give its readable end, what closes that, and the number of the writable one."""
+    readable, writable = os.pipe()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(readable, "rb"))
+    return reader, transport, writable
+
+
+async def _started(plugin: Plugin, variables: Mapping[str, str], output: int) -> Process:
+    """Start the program; our copy of the end that it writes to is closed."""
+    try:
+        return await asyncio.create_subprocess_exec(
+            plugin.command,
+            *plugin.arguments,
+            env=variables,
+            stdin=DEVNULL,
+            stdout=output,
+            stderr=DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+
+
+async def _read(reader: asyncio.StreamReader, subject: str) -> bytes:
     """Read to the end, or to where it is no answer any more."""
-    assert process.stdout is not None
     output = b""
-    while piece := await process.stdout.read(1 << 16):
+    while piece := await reader.read(1 << 16):
         output += piece
         if len(output) > MOST:
             raise AccessError(f"{subject} printed more than {MOST} bytes: run it by hand")
