@@ -60,11 +60,11 @@ class Clusters:
         try:
             if upper is None or upper.kubeconfig is None:
                 self._access = await in_cluster()
-                return self.fleet.open(UPPER, self._access)
+                return self.fleet.open(UPPER, self._access, anchored=True)
             self._access = await self.ways.access(upper.kubeconfig, upper.context)
         except AccessError as error:
             raise AccessError(f"upper: {error}") from None
-        return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=64)
+        return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=64, anchored=True)
 
     @property
     def upper_address(self) -> tuple[str, int]:

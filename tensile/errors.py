@@ -11,6 +11,10 @@ class TensileError(Exception):
     """Something to tell a user in one or more lines: what, where, for which input, and what to do."""
 
 
+class AccessError(TensileError):
+    """The way to a cluster cannot be used as it is written down; the message holds no secret."""
+
+
 class ClusterError(TensileError):
     """A cluster did not do what was asked.
 

@@ -102,12 +102,16 @@ class Joined:
         self._world.lowers.pop(self.lower.name, None)
 
     def look(self) -> bool:
-        """Take the time since the cluster last answered; says whether that changes what is to be decided."""
-        before = self.lower.silent
-        open_now = self.lower.name in self._fleet.names()
-        waited = asyncio.get_running_loop().time() - self._since
-        self.lower.silent = self._fleet.silent(self.lower.name) if open_now else waited
-        return any((before > limit) != (self.lower.silent > limit) for limit in (0.0, *_LIMITS))
+        """Take what is known of the connection; says whether that changes what is to be decided."""
+        lower = self.lower
+        before = _seen(lower)
+        if lower.name in self._fleet.names():
+            lower.silent = self._fleet.silent(lower.name)
+            lower.refusal = self._fleet.complaint(lower.name)
+            lower.is_wrong = self._fleet.health(lower.name).wrong
+        else:
+            lower.silent = asyncio.get_running_loop().time() - self._since
+        return _seen(lower) != before
 
     async def _connect(self) -> None:
         """Open the connection as soon as its credentials can be read; then ask for the version."""
@@ -121,8 +125,8 @@ class Joined:
                 burst=lower.spec.burst,
                 connections=_CONNECTIONS,
             )
+            lower.refusal = ""
         await self._fleet.identified(lower.name)
-        lower.refusal = ""
         while not lower.version:
             try:
                 lower.version = await self._fleet.cluster(lower.name).version()
@@ -147,7 +151,12 @@ class Joined:
         return node.uid if node is not None and is_ours(node.manifest(), self._world.owner) else ""
 
 
-_LIMITS = (SILENT_AFTER, UNREACHABLE_AFTER)
+_LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
+
+
+def _seen(lower: LowerWorld) -> tuple[object, ...]:
+    """Give what decisions see of a lower's connection."""
+    return lower.refusal, lower.is_wrong, *(lower.silent > limit for limit in _LIMITS)
 
 
 def _beat_lost(node: str, error: ClusterError | None) -> None:

@@ -90,6 +90,7 @@ def _at(mark: Any) -> Position:
 class _Composer:
     """Builds the tree from the events of one text, and collects its flaws."""
 
+    what: str
     frames: list[_Frame] = field(default_factory=list)
     anchors: dict[str, Node | None] = field(default_factory=dict)
     flaws: list[Flaw] = field(default_factory=list)
@@ -129,7 +130,7 @@ class _Composer:
         """Begin the document, of which there may be one."""
         self.documents += 1
         if self.documents > 1:
-            raise _Stop(start, "a second document; put one topology in one file")
+            raise _Stop(start, f"a second document; put one {self.what} in one file")
         if event.version and tuple(event.version) != (1, 2):
             self.flaw(start, "an old version of YAML; remove the %YAML line, or write %YAML 1.2")
 
@@ -167,7 +168,8 @@ class _Composer:
         if first:
             self.flaw(start, f"the same key twice (first in line {first.line}); remove one of them")
         elif frame.drop:
-            self.flaw(start, "a merge key; write the fields out, or use lowerDefaults")
+            instead = ", or use lowerDefaults" if self.what == "topology" else ""
+            self.flaw(start, f"a merge key; write the fields out{instead}")
         elif not is_text:
             self.flaw(start, "a key that is not text; put it in quotes")
 
@@ -272,11 +274,11 @@ def _read(text: str, composer: _Composer, loader: Any) -> None:
         raise _syntax(text, error) from None
 
 
-def compose(text: str, *, loader: Any = _LOADER) -> Document:
+def compose(text: str, *, what: str = "topology", loader: Any = _LOADER) -> Document:
     """Read one document: never raises for what the text says, gives its flaws in the order of their finding.
 
-    A byte order mark at the start is no part of the text. An empty text has a root of null. `loader` is PyYAML's
-    reader, the one in C where there is one.
+    A byte order mark at the start is no part of the text. An empty text has a root of null. `what` the document is to
+    be is said in its flaws. `loader` is PyYAML's reader, the one in C where there is one.
     """
     text = text.removeprefix("\ufeff")
     if len(text.encode(errors="replace")) > MAX_BYTES:
@@ -284,7 +286,7 @@ def compose(text: str, *, loader: Any = _LOADER) -> Document:
     flaws = _forbidden(text)
     if flaws:
         return Document(None, flaws)
-    composer = _Composer()
+    composer = _Composer(what)
     try:
         _read(text, composer, loader)
     except _Stop as stop:

@@ -27,7 +27,8 @@ BANNED = {
     "types",
 }
 EDGES = {
-    "kube/access", "kube/calls", "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/transport",
+    "kube/access", "kube/calls", "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/pluginrun",
+    "kube/transport",
     "kubelet/authentication", "kubelet/authority", "kubelet/authorization", "kubelet/certs", "kubelet/dialogue",
     "kubelet/exec", "kubelet/listener", "kubelet/logs", "kubelet/lower", "kubelet/pipe", "kubelet/server",
     "kubelet/presence", "kubelet/service", "kubelet/wire",

@@ -2,7 +2,11 @@
 
 Model classes drop fields that they do not know and cost more than the request itself, so objects pass as bytes. A write
 is sent once: when its answer is lost, whether it happened is for the next decision to see, and preconditions make a
-second try harmless. Only reads are tried again in the call, and only on failures that are known to pass.
+second try harmless. Only reads are tried again in the call, and only on failures that are known to pass; but what was
+answered with 401 was not done, and is repeated with the credential read anew.
+
+After a lost connection, a refused credential, or a change of the way there, it has to be shown that the same cluster
+answers before anything else is sent that way.
 """
 
 import asyncio
@@ -19,7 +23,7 @@ import tenacity
 from aiohttp import StreamReader
 
 from tensile.cluster import Endpoint, Listing, Patch, Selection, WatchEvent
-from tensile.errors import ClusterError, Denied, Expired, Throttled, Unreachable
+from tensile.errors import ClusterError, Denied, Expired, Throttled, Unauthorized, Unreachable
 from tensile.kube.access import Access
 from tensile.kube.answers import (
     Doing,
@@ -73,7 +77,8 @@ class HttpCluster:
     """One cluster; made inside a running event loop, closed with `close`.
 
     `qps` and `burst` bound requests a second (0: no bound), `connections` the calls at one time, `timeout` one call in
-    seconds. `observe(verb, kind, result)` hears of every write, result being "ok" or the error's name.
+    seconds. `anchored`: the way there may not come to lead to another server. `observe(verb, kind, result)` hears of
+    every write, result being "ok" or the error's name.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class HttpCluster:
         connections: int = 64,
         timeout: float = 30.0,
         margin: float = MARGIN,
+        anchored: bool = False,
         observe: Observe | None = None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
@@ -104,6 +110,7 @@ class HttpCluster:
             bucket=Bucket(qps, burst, clock()),
             connections=connections,
             timeout=timeout,
+            anchored=anchored,
             clock=clock,
             sleep=sleep,
         )
@@ -120,6 +127,36 @@ class HttpCluster:
         """The lower's name, or `objects.UPPER`."""
         return self._name
 
+    @property
+    def access(self) -> Access:
+        """The way to it now."""
+        return self._transport.access
+
+    @property
+    def complaint(self) -> str:
+        """What somebody has to put right about its credential or address, "" for nothing."""
+        health = self.health
+        return health.error if health.wrong or health.shut_out else self._transport.stale
+
+    @property
+    def stale(self) -> str:
+        """Why what its credential was read from cannot be used as it is by now, "" when it can."""
+        return self._transport.stale
+
+    async def refresh(self) -> str:
+        """Read credential and address anew; "" when another way is taken from now on, else why not."""
+        known = self.access
+        problem = await self._transport.refresh()
+        self._mistrust(known)
+        return problem
+
+    def take(self, access: Access) -> str:
+        """Go another way from now on; "" when it is taken, else why not."""
+        known = self.access
+        problem = self._transport.take(access)
+        self._mistrust(known)
+        return problem
+
     async def close(self) -> None:
         """Close every connection."""
         if self._settling is not None:
@@ -134,19 +171,25 @@ class HttpCluster:
         first cluster is back.
         """
         doing = Doing(self._name, "read", "Namespace kube-system")
-        uid = identity_of(doing, await self._read(doing, KUBE_SYSTEM.path()))
+        access = self.access
+        uid = identity_of(doing, await self._read(doing, KUBE_SYSTEM.path(), settled=False))
         if self.pin and uid != self.pin:
-            self._doubt = True
-            message = (
-                f"another cluster answers at {self._transport.access.url} than before (kube-system {uid} instead of "
-                f"{self.pin}): nothing is done there; restore the address, or restart if this is intended"
-            )
-            self.health.refuse(self._clock(), message)
-            raise WrongCluster(message, cluster=self._name, doing=str(doing))
+            raise self._wrong(doing, uid)
         self.pin = uid
-        self._doubt = False
+        self._doubt = self._doubt and access is not self.access
         self.health.accept(self._clock())
         return uid
+
+    def _wrong(self, doing: Doing, uid: str) -> WrongCluster:
+        """Note that another cluster answers, and give the error that says so."""
+        self._doubt = True
+        message = (
+            f"another cluster answers at {self.access.url} than before (kube-system {uid} instead of {self.pin}): "
+            f"nothing is done there; put the address in {self.access.origin} right, or, if it is meant, take the lower "
+            "out of the topology and give the new cluster a name of its own"
+        )
+        self.health.refuse(self._clock(), message)
+        return WrongCluster(message, cluster=self._name, doing=str(doing))
 
     def suspect(self, message: str) -> Unreachable:
         """Note that the cluster seems to hang, and give the error that says so."""
@@ -157,12 +200,11 @@ class HttpCluster:
     async def version(self) -> str:
         """Give the server's version such as "v1.36.3"."""
         doing = Doing(self._name, "read", "version")
-        return release_of(doing, await self._read(doing, "/version"))
+        return release_of(doing, await self._read(doing, "/version", settled=False))
 
     async def read(self, ref: Ref) -> bytes:
         """Give the object at quorum, so that "not found" means that it does not exist."""
         doing = Doing(self._name, "read", _shown(ref))
-        await self._settle()
         return await self._read(doing, _path(doing, ref))
 
     async def list(self, kind: Kind, selection: Selection) -> Listing:
@@ -171,7 +213,6 @@ class HttpCluster:
         When the store forgets the pages' version on the way, everything is asked for at once.
         """
         doing = Doing(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
-        await self._settle()
         query = _query(selection)
         try:
             return await self._pages(doing, kind.path(selection.namespace), query)
@@ -186,7 +227,6 @@ class HttpCluster:
         margin, and the error of an ERROR line.
         """
         doing = Doing(self._name, "watch", f"{kind.name} {selection.namespace}".rstrip())
-        await self._settle()
         query = _query(selection) | {
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -199,7 +239,7 @@ class HttpCluster:
                 async for chunk in stream.iter_any():
                     for event in lines.feed(chunk):
                         yield event
-                        self.health.contact(self._clock())
+                        self.health.hear(self._clock())
         except ClusterError as error:
             raise self._told(doing, error) from None
 
@@ -240,10 +280,13 @@ class HttpCluster:
         return await self._write(doing, ref.kind, request)
 
     def endpoint(self) -> Endpoint:
-        """Say how to open a connection of one's own."""
-        access = self._transport.access
+        """Say how to open a connection of one's own; raises Unreachable while it is not certain who answers there."""
+        access = self.access
+        if self._doubt:
+            message = self.complaint or "it is being made sure which cluster answers there: try again in a moment"
+            raise Unreachable(message, cluster=self._name, doing="open a stream")
         return Endpoint(
-            access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers())
+            access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)
         )
 
     async def _pages(self, doing: Doing, path: str, query: dict[str, str]) -> Listing:
@@ -261,24 +304,24 @@ class HttpCluster:
     @asynccontextmanager
     async def _opened(self, doing: Doing, target: str, seconds: int) -> AsyncIterator[StreamReader]:
         """Open a watch; raises what its refusal means."""
-        async with self._transport.stream(target, seconds + self._margin) as answer:
+        access = await self._way(settled=True)
+        async with self._transport.stream(access, target, seconds + self._margin) as answer:
             if answer.status == HTTPStatus.OK:
                 self.health.contact(self._clock())
                 yield answer.content
                 return
             reply = Reply(answer.status, await answer.read(), "", answer.headers.get("Retry-After", ""))
         if reply.status == HTTPStatus.UNAUTHORIZED:
-            reply = reply._replace(renewal=await self._transport.renew(self._transport.access))
+            reply = reply._replace(renewal=await self._renewed(access))
         raise _refusal(doing, reply)
 
-    async def _read(self, doing: Doing, target: str) -> bytes:
+    async def _read(self, doing: Doing, target: str, *, settled: bool = True) -> bytes:
         """Send a read, again where a failure is known to pass."""
-        return await self._retrying.copy()(self._send, doing, Request("GET", target))
+        return await self._retrying.copy()(self._send, doing, Request("GET", target), settled=settled)
 
     async def _write(self, doing: Doing, kind: Kind, request: Request) -> bytes:
         """Send a write once, and tell who counts writes."""
         try:
-            await self._settle()
             raw = await self._send(doing, request)
         except ClusterError as error:
             if self._observe:
@@ -288,10 +331,10 @@ class HttpCluster:
             self._observe(doing.verb, kind.name, "ok")
         return raw
 
-    async def _send(self, doing: Doing, request: Request) -> bytes:
-        """Send a request and give the body of its answer."""
+    async def _send(self, doing: Doing, request: Request, *, settled: bool = True) -> bytes:
+        """Send a request and give the body of its answer; `settled`: to no other cluster than the one it should be."""
         try:
-            reply = await self._transport.request(request)
+            reply = await self._asked(request, settled=settled)
             if not 200 <= reply.status < 300:  # noqa: PLR2004
                 raise _refusal(doing, reply)
             if not reply.media.startswith(_JSON):
@@ -301,10 +344,43 @@ class HttpCluster:
         self.health.contact(self._clock())
         return reply.body
 
+    async def _asked(self, request: Request, *, settled: bool) -> Reply:
+        """Send a request, and once more if the credential is not accepted and there is another."""
+        access = await self._way(settled=settled)
+        reply = await self._transport.request(access, request)
+        if reply.status != HTTPStatus.UNAUTHORIZED:
+            return reply
+        problem = await self._renewed(access)
+        if problem:
+            return reply._replace(renewal=problem)
+        return await self._transport.request(await self._way(settled=settled), request)
+
+    async def _way(self, *, settled: bool) -> Access:
+        """Give the way to send by; `settled`: after it has been made sure that the same cluster answers there."""
+        if self._clock() >= self.access.good_until:
+            await self._renewed(self.access)
+        while settled and self._doubt:
+            await self._settle()
+        return self.access
+
+    async def _renewed(self, refused: Access) -> str:
+        """Read the credential anew after it was not accepted; "" when there is another to try, else why not."""
+        problem = await self._transport.renew(refused)
+        self._mistrust(refused)
+        return problem
+
+    def _mistrust(self, known: Access) -> None:
+        """Doubt who answers when the way there is another one than the one known before."""
+        if known is not self.access and self.pin and known.shows() != self.access.shows():
+            self._doubt = True
+
     def _told(self, doing: Doing, error: ClusterError) -> ClusterError:
         """Complete an error and note what it says about the cluster's health."""
         error.cluster, error.doing = doing.cluster, str(doing)
-        if not isinstance(error, Unreachable):
+        if isinstance(error, Unauthorized):
+            self.health.shut(self._clock(), error.message)
+            self._doubt = bool(self.pin)
+        elif not isinstance(error, Unreachable):
             self.health.contact(self._clock())
         elif not isinstance(error, WrongCluster):
             self.health.silence(self._clock(), error.message)
@@ -312,9 +388,7 @@ class HttpCluster:
         return error
 
     async def _settle(self) -> None:
-        """After a connection was lost, make sure once for all waiting calls that the same cluster is back."""
-        if not self._doubt:
-            return
+        """Ask once for all waiting calls who answers; raises what keeps it from being the cluster it should be."""
         if self._settling is None or self._settling.done():
             self._settling = asyncio.create_task(self.identity())
             self._settling.add_done_callback(lambda task: task.cancelled() or task.exception())

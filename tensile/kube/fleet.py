@@ -2,7 +2,8 @@
 
 Whatever one cluster does, hang, refuse, or send nonsense, stays in the tasks and connections of its own. A probe reads
 each cluster's identity every few seconds: it finds a hanging apiserver long before a watch would, and another cluster
-behind a known address before anything is decided from its contents.
+behind a known address before anything is decided from its contents. The files that a credential was read from are
+looked at twice a second: a rotated one is in use before the old one ends.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from tensile.cluster import Selection
 from tensile.errors import ClusterError
 from tensile.kube.access import Access
 from tensile.kube.client import HttpCluster, Observe
+from tensile.kube.freshness import Freshness
 from tensile.kube.health import Health, WrongCluster
 from tensile.kube.informer import Chance, Informer
 from tensile.kube.limits import Backoff, Pace
@@ -24,6 +26,10 @@ from tensile.kube.transport import Clock, Sleep
 from tensile.objects import Kind
 from tensile.telemetry import described
 
+LOOK = 0.5
+"""Seconds between two looks at the files of a credential."""
+SLOWEST = 2.0
+"""Seconds between two tries to identify a cluster that is in trouble, unless it asks for more."""
 _log = structlog.get_logger("tensile.kube.fleet")
 
 
@@ -43,6 +49,7 @@ class _Open:
         self.cluster = cluster
         self.identified = asyncio.Event()
         self.trouble: ClusterError | None = ClusterError("not contacted yet")
+        self.stale = ""
         self.followed: list[tuple[Feed, Informer]] = []
         self.following: dict[int, asyncio.Task[None]] = {}
         self.tasks: list[asyncio.Task[None]] = []
@@ -87,10 +94,11 @@ class Fleet:
         qps: float = 0,
         burst: int = 1000,
         connections: int = 64,
+        anchored: bool = False,
     ) -> HttpCluster:
         """Begin to follow a cluster; returns at once, whether it answers or not. It must not be open already.
 
-        `qps`, `burst` and `connections` bound its requests, as in HttpCluster.
+        `qps`, `burst` and `connections` bound its requests and `anchored` keeps it at its server, as in HttpCluster.
         """
         if name in self._open:
             raise ValueError(f"cluster {name!r} is open already")
@@ -100,15 +108,26 @@ class Fleet:
             qps=qps,
             burst=burst,
             connections=connections,
+            anchored=anchored,
             observe=self._observe(name) if self._observe else None,
             clock=self._clock,
             sleep=self._sleep,
         )
         entry = self._open[name] = _Open(cluster)
         self._supervise(entry, "probe", lambda: self._keep_identified(entry))
+        self._supervise(entry, "credential", lambda: self._keep_fresh(entry))
         for feed in feeds:
             self.follow(feed)
         return cluster
+
+    async def replace(self, name: str, access: Access) -> None:
+        """Have an open cluster reached in another way from now on; what runs ends on the old one.
+
+        Nothing is done there before it has shown itself to be the same cluster.
+        """
+        entry = self._open[name]
+        problem = entry.cluster.take(access)
+        await self._took(entry, problem)
 
     def follow(self, feed: Feed) -> Informer:
         """Feed one more cache from an open cluster, as soon as its identity is known."""
@@ -183,6 +202,10 @@ class Fleet:
         """Give for how many seconds an open cluster has not answered, 0 when it does."""
         return self.health(name).unreachable_for(self._clock())
 
+    def complaint(self, name: str) -> str:
+        """Say what somebody has to put right about an open cluster's credential or address, "" for nothing."""
+        return self._open[name].cluster.complaint
+
     def identity(self, name: str) -> str:
         """Give the UID of an open cluster's kube-system, "" before its first answer."""
         return self._open[name].cluster.pin
@@ -219,14 +242,58 @@ class Fleet:
         """Read the identity for ever: every few seconds, sooner while that fails."""
         backoff = Backoff(self._pace)
         while True:
-            try:
-                await self._identify(entry)
+            error = await self._try_to_identify(entry)
+            if error is None:
                 backoff.reset()
                 wait = self._probe
-            except ClusterError as error:
-                self._doubt(entry, error)
-                wait = backoff.after_failure(self._chance(), answered=True, at_least=error.retry_after)
-            await self._sleep(wait)
+            else:
+                wait = min(backoff.after_failure(self._chance(), answered=True), SLOWEST)
+            await self._sleep(max(wait, error.retry_after if error else 0.0))
+
+    async def _try_to_identify(self, entry: _Open) -> ClusterError | None:
+        """Read the identity once, and note what keeps it from being shown."""
+        try:
+            await self._identify(entry)
+        except ClusterError as error:
+            self._doubt(entry, error)
+            return error
+        return None
+
+    async def _keep_fresh(self, entry: _Open) -> None:
+        """Look at the credential's files for ever, and read them anew when they have changed."""
+        cluster = entry.cluster
+        freshness = Freshness(cluster.access.files)
+        while True:
+            await self._sleep(LOOK)
+            self._tell_stale(entry)
+            if not freshness.is_due(cluster.access.files.again(), self._clock()):
+                continue
+            problem = await cluster.refresh()
+            if cluster.stale:
+                freshness.note_refused(self._clock())
+            else:
+                freshness.note_read(cluster.access.files)
+            await self._took(entry, problem)
+
+    async def _took(self, entry: _Open, problem: str) -> None:
+        """Find out at once who answers there, if another way is taken, and have everybody try it."""
+        self._tell_stale(entry)
+        if problem:
+            return
+        _log.info("credential was read anew", cluster=entry.cluster.name or "upper", file=entry.cluster.access.origin)
+        if await self._try_to_identify(entry) is None:
+            self._tell(entry)
+
+    def _tell_stale(self, entry: _Open) -> None:
+        """Say, once for each reason, that a credential's files cannot be used as they are, and when they can again."""
+        known, entry.stale = entry.stale, entry.cluster.stale
+        name = entry.cluster.name or "upper"
+        if entry.stale and entry.stale != known:
+            _log.error(
+                "credential cannot be read anew: what was read before stays in use", cluster=name, error=entry.stale
+            )
+        elif known and not entry.stale:
+            _log.info("credential can be read again", cluster=name)
 
     async def _identify(self, entry: _Open) -> None:
         """Read the identity once, in bounded time."""

@@ -1,7 +1,8 @@
 """Whether a cluster answers, as far as its traffic tells.
 
 An open watch on which nothing happens is no silence: silence begins with a failure and ends with any answer, even a
-refusal.
+refusal. One refusal is silence too: a cluster that does not accept our credential answers nobody, and what watches go
+on telling, which were opened before, does not change that.
 """
 
 from tensile.errors import Unreachable
@@ -17,19 +18,25 @@ class Health:
     """What is known of one cluster's presence. Times are of one monotonic clock, in seconds.
 
     `last_contact` is the last answer, None before the first; `error` the present trouble, "" for none; `wrong` is true
-    while another cluster answers in its place.
+    while another cluster answers in its place, `shut_out` while it does not accept our credential.
     """
 
     def __init__(self, now: float) -> None:
         self.last_contact: float | None = None
         self.error = "not contacted yet"
         self.wrong = False
+        self.shut_out = False
         self._silent_since: float | None = now
 
     def contact(self, now: float) -> None:
-        """Note an answer."""
+        """Note an answer to a request."""
+        self.shut_out = False
+        self.hear(now)
+
+    def hear(self, now: float) -> None:
+        """Note a word of a watch that is open."""
         self.last_contact = now
-        if not self.wrong:
+        if not self.wrong and not self.shut_out:
             self.error = ""
             self._silent_since = None
 
@@ -42,6 +49,11 @@ class Health:
     def refuse(self, now: float, error: str) -> None:
         """Note that another cluster answers; counts as silence until `accept`."""
         self.wrong = True
+        self.silence(now, error)
+
+    def shut(self, now: float, error: str) -> None:
+        """Note that our credential is not accepted; counts as silence until `contact`."""
+        self.shut_out = True
         self.silence(now, error)
 
     def accept(self, now: float) -> None:

@@ -10,38 +10,59 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
 
-import yaml
+from tensile.errors import AccessError
+from tensile.kube.address import Address, check_server_name, read_server
+from tensile.kube.plugin import LONGEST_TOKEN, Plugin, is_token, read_plugin
+from tensile.kube.wording import listed, shown
+from tensile.yamltext import MAX_BYTES, compose
+from tensile.yamltree import plain
 
-from tensile.errors import TensileError
+__all__ = ["MAX_BYTES", "AccessError", "Entry", "Material", "decode", "parse"]
 
-MAX_BYTES = 1 << 20
-MAX_DEPTH = 32
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
+_CLUSTER_KEYS = frozenset(
+    (
+        "server",
+        "tls-server-name",
+        "insecure-skip-tls-verify",
+        "certificate-authority",
+        "certificate-authority-data",
+        "proxy-url",
+        "disable-compression",
+        "extensions",
+    )
+)
+_USER_KEYS = frozenset(
+    (
+        "client-certificate",
+        "client-certificate-data",
+        "client-key",
+        "client-key-data",
+        "token",
+        "tokenFile",
+        "exec",
+        "extensions",
+    )
+)
 _REFUSED_CLUSTER = {
     "insecure-skip-tls-verify": "give certificate-authority-data instead: without it anybody can pose as the cluster",
     "proxy-url": "proxies are not supported: give a server address that is reachable directly",
 }
+_BASIC = "Kubernetes removed passwords in 1.19: use a token, tokenFile or client certificate"
+_IMPERSONATION = "impersonation is not supported: give the credential of the account itself"
 _REFUSED_USER = {
     "auth-provider": "Kubernetes removed auth providers in 1.26: use a token, tokenFile or client certificate",
-    "username": "Kubernetes removed passwords in 1.19: use a token, tokenFile or client certificate",
-    "password": "Kubernetes removed passwords in 1.19: use a token, tokenFile or client certificate",
-    "as": "impersonation is not supported: give the credential of the account itself",
-    "as-uid": "impersonation is not supported: give the credential of the account itself",
-    "as-groups": "impersonation is not supported: give the credential of the account itself",
-    "as-user-extra": "impersonation is not supported: give the credential of the account itself",
+    "username": _BASIC,
+    "password": _BASIC,
+    "as": _IMPERSONATION,
+    "as-uid": _IMPERSONATION,
+    "as-groups": _IMPERSONATION,
+    "as-user-extra": _IMPERSONATION,
 }
 
 
-class AccessError(TensileError):
-    """The way to a cluster cannot be used as it is written down; the message holds no secret."""
-
-
 class Material(NamedTuple):
-    """Something in PEM: the bytes themselves, or the file that holds them; neither when it was not given."""
+    """Something in PEM: the bytes themselves, or else the file that holds them; neither when it was not given."""
 
     data: bytes = b""
     file: str = ""
@@ -55,18 +76,24 @@ class Entry:
     """One way into one cluster. `token`, `token_file`, `plugin` and the certificate are alternatives."""
 
     server: str
+    address: Address
     server_name: str = ""
     authority: Material = _NOTHING
     certificate: Material = _NOTHING
     key: Material = field(default=_NOTHING, repr=False)
     token: str = field(default="", repr=False)
     token_file: str = ""
-    plugin: Mapping[str, Any] | None = field(default=None, repr=False)
+    plugin: Plugin | None = field(default=None, repr=False)
 
     def files(self) -> list[str]:
-        """List the files that the entry refers to."""
+        """List the files that the entry refers to, also those in whose place it holds the content."""
         named = (self.authority.file, self.certificate.file, self.key.file, self.token_file)
         return [file for file in named if file]
+
+    def needed(self) -> list[str]:
+        """List the files that the entry cannot do without."""
+        found = [one.file for one in (self.authority, self.certificate, self.key) if not one.data]
+        return [file for file in (*found, self.token_file) if file]
 
 
 class _Section(NamedTuple):
@@ -84,27 +111,38 @@ class _Section(NamedTuple):
             raise AccessError(f"{self.where}: {key} must be text: put it in quotes")
         return value
 
-    def refuse(self, refused: Mapping[str, str]) -> None:
-        """Raise for the first key that is set and not supported."""
+    def check(self, known: frozenset[str], refused: Mapping[str, str]) -> None:
+        """Raise for the first key that is set and not supported, or not known."""
         for key, advice in refused.items():
-            if self.values.get(key):
+            if self.values.get(key) not in (None, False, ""):
                 raise AccessError(f"{self.where}: {key} is refused: {advice}")
+        for key in sorted(self.values.keys() - known - refused.keys()):
+            raise AccessError(f"{self.where}: {shown(key)} is not known: remove it, or correct its spelling")
 
     def material(self, key: str) -> Material:
         """Give what `key` names as a file or `key`-data holds as base64; data wins, as in Kubernetes."""
-        encoded = self.text(f"{key}-data")
-        if not encoded:
-            return Material(file=self.text(key))
         try:
-            return Material(data=base64.b64decode("".join(encoded.split()), validate=True))
+            data = base64.b64decode("".join(self.text(f"{key}-data").split()), validate=True)
         except (binascii.Error, ValueError):
             raise AccessError(f"{self.where}: {key}-data is not base64: encode the PEM file with base64") from None
+        return Material(data, self.text(key))
 
 
-def parse(text: str, context: str | None, origin: str) -> Entry:
+def decode(data: bytes, origin: str) -> str:
+    """Give a kubeconfig's bytes as text; raises AccessError for what is none, or too much of it."""
+    if len(data) > MAX_BYTES:
+        raise AccessError(f"{origin}: larger than 1 MiB: this is no kubeconfig")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise AccessError(f"{origin}: byte {error.start} is not UTF-8: save it as UTF-8") from None
+
+
+def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") -> Entry:
     """Give what `context` (None: the file's current-context) names in the kubeconfig `text`.
 
-    `origin` says in errors where the text is from. Raises AccessError.
+    `origin` says in errors where the text is from. With `no_plugins`, which says why, a user with an exec plugin is
+    refused, whatever the plugin is. Raises AccessError.
     """
     config = _load(text, origin)
     name = context if context is not None else config.text("current-context")
@@ -113,50 +151,24 @@ def parse(text: str, context: str | None, origin: str) -> Entry:
     chosen = _named(config, "context", name)
     cluster = _named(config, "cluster", _referred(chosen, "cluster"))
     user = _named(config, "user", _referred(chosen, "user"))
-    cluster.refuse(_REFUSED_CLUSTER)
-    user.refuse(_REFUSED_USER)
+    cluster.check(_CLUSTER_KEYS, _REFUSED_CLUSTER)
+    user.check(_USER_KEYS, _REFUSED_USER)
+    if no_plugins and user.values.get("exec") is not None:
+        raise AccessError(f"{user.where}: exec plugins are refused {no_plugins}")
     return _entry(cluster, user)
 
 
-def split_server(server: str, where: str) -> SplitResult:
-    """Take the server's address apart; raises AccessError unless it is https with a host and no query."""
-    try:
-        parts = urlsplit(server)
-        port_fits = parts.port != 0
-    except ValueError:
-        raise AccessError(f"{where}: server {server!r} is no address: write https://HOST:PORT") from None
-    if parts.scheme != "https":
-        raise AccessError(f"{where}: server {server!r} is refused: it must begin with https://")
-    if not parts.hostname or not port_fits or parts.username or parts.query or parts.fragment:
-        raise AccessError(f"{where}: server is no plain address: write https://HOST:PORT")
-    return parts
-
-
 def _load(text: str, origin: str) -> _Section:
-    """Read the text as YAML into a mapping."""
-    if len(text) > MAX_BYTES:
-        raise AccessError(f"{origin}: larger than 1 MiB: this is no kubeconfig")
-    try:
-        _measure(text, origin)
-        loaded = yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, in C where there is one
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise AccessError(f"{origin}{place}: not YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, TypeError):
-        raise AccessError(f"{origin}: not YAML that can be read: write it anew, with kubectl for example") from None
+    """Read the text, within the limits of every configuration, into a mapping."""
+    document = compose(text, what="kubeconfig")
+    for flaw in document.flaws:
+        raise AccessError(f"{origin}:{flaw.position.line}:{flaw.position.column}: {flaw.text}")
+    loaded = plain(document.root) if document.root else None
     if not isinstance(loaded, dict):
         raise AccessError(f"{origin}: no kubeconfig: expected the keys clusters, users and contexts")
+    if loaded.get("kind") not in (None, "Config") or loaded.get("apiVersion") not in (None, "v1"):
+        raise AccessError(f"{origin}: no kubeconfig: expected kind Config and apiVersion v1")
     return _Section(origin, loaded)
-
-
-def _measure(text: str, origin: str) -> None:
-    """Refuse what is nested so deep that a loader would not survive it, before one sees it."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise AccessError(f"{origin}: nested deeper than {MAX_DEPTH} levels: this is no kubeconfig")
 
 
 def _referred(context: _Section, key: str) -> str:
@@ -169,33 +181,37 @@ def _referred(context: _Section, key: str) -> str:
 
 def _named(config: _Section, sort: str, name: str) -> _Section:
     """Find the entry called `name` in the list of contexts, clusters or users, and give its body."""
-    listed = config.values.get(f"{sort}s") or []
-    entries = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    given = config.values.get(f"{sort}s")
+    entries = [item for item in given if isinstance(item, dict)] if isinstance(given, tuple) else []
     found = [item for item in entries if item.get("name") == name]
+    where = f"{config.where}: {sort} '{shown(name)}'"
     if len(found) != 1:
-        names = [item["name"] for item in entries if isinstance(item.get("name"), str)]
-        known = ", ".join(sorted(names)) or "none"
+        known = listed(item["name"] for item in entries if isinstance(item.get("name"), str))
         problem = "more than once" if found else f"not (there are: {known})"
-        raise AccessError(f"{config.where}: {sort} {name!r} is defined {problem}: define it once, or name another")
+        raise AccessError(f"{where} is defined {problem}: define it once, or name another")
     body = found[0].get(sort)
-    return _Section(f"{config.where}: {sort} {name!r}", body if isinstance(body, dict) else {})
+    if not isinstance(body, dict):
+        raise AccessError(f"{where} has no {sort} in it: write the mapping {sort} beside its name")
+    return _Section(where, body)
 
 
 def _entry(cluster: _Section, user: _Section) -> Entry:
     """Put together what cluster and user say."""
-    split_server(cluster.text("server"), cluster.where)
+    server, server_name = cluster.text("server"), cluster.text("tls-server-name")
+    address = read_server(server, cluster.where)
+    check_server_name(server_name, cluster.where)
+    token_file = user.text("tokenFile")
     plugin = user.values.get("exec")
-    if plugin is not None and not isinstance(plugin, dict):
-        raise AccessError(f"{user.where}: exec must be a mapping with command and apiVersion")
     entry = Entry(
-        server=cluster.text("server").rstrip("/"),
-        server_name=cluster.text("tls-server-name"),
+        server=server.rstrip("/"),
+        address=address,
+        server_name=server_name,
         authority=cluster.material("certificate-authority"),
         certificate=user.material("client-certificate"),
         key=user.material("client-key"),
-        token=user.text("token").strip(),
-        token_file="" if user.text("token") else user.text("tokenFile"),
-        plugin=plugin,
+        token="" if token_file else user.text("token").strip(),
+        token_file=token_file,
+        plugin=None if plugin is None else read_plugin(plugin, user.where),
     )
     _demand_credential(entry, user.where)
     return entry
@@ -207,5 +223,7 @@ def _demand_credential(entry: Entry, where: str) -> None:
         raise AccessError(f"{where}: client-certificate and client-key belong together: give both")
     if not (any(entry.certificate) or entry.token or entry.token_file or entry.plugin):
         raise AccessError(f"{where}: has no credential: give a token, tokenFile or client certificate")
-    if any(sign in entry.token for sign in "\r\n\0"):
-        raise AccessError(f"{where}: token has more than one line: give the bare token")
+    if not is_token(entry.token):
+        raise AccessError(
+            f"{where}: token is not one line of at most {LONGEST_TOKEN} visible characters: give the bare token"
+        )

@@ -1,12 +1,15 @@
 """One cluster's HTTP connections: a request in, an answer or one named failure out.
 
 Calls and watches have connections of their own, so that a burst of writes never keeps a watch from coming back. A
-create or patch is never sent twice, with one exception: an answer of 401 says that nothing was done, so the request is
-repeated with the credential read anew. (aiohttp repeats what HTTP calls idempotent when a kept connection turns out
+create or patch is never sent twice. (aiohttp repeats what HTTP calls idempotent when a kept connection turns out
 closed; a delete carries the UID, so its repetition cannot hit another object.)
+
+The way there can be exchanged while it is used: what runs ends on the old one, and a request goes the way that it was
+given, so that what was found out about that way holds for it.
 """
 
 import asyncio
+import math
 import os
 import socket
 import ssl
@@ -14,6 +17,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -30,6 +34,7 @@ Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[None]]
 
 _RENEWAL_SECONDS = 10.0
+_RENEWAL_LONGEST = 80.0
 _STREAM_BUFFER = 1 << 20
 _TURNS = 20
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
@@ -62,6 +67,8 @@ class Transport:
     """Connections to one cluster; made inside a running event loop, and closed with `close`.
 
     `connections` bounds concurrent calls, `timeout` is for one call in seconds, from when a connection is free for it.
+    `access` is the way there now; `stale` says why what it was read from cannot be used as it is by now, "" when it
+    can. `anchored`: it stays at its server, whatever its kubeconfig says later.
     """
 
     def __init__(
@@ -71,10 +78,13 @@ class Transport:
         bucket: Bucket,
         connections: int,
         timeout: float,
+        anchored: bool = False,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.access = access
+        self.stale = ""
+        self._anchored = anchored
         self._bucket = bucket
         self._clock = clock
         self._sleep = sleep
@@ -84,9 +94,10 @@ class Transport:
         self._calls = Calls()
         self._streams = self._session()
         self._renewing = asyncio.Lock()
-        self._renew_from = -_RENEWAL_SECONDS
+        self._renew_from = -math.inf
+        self._renewal_seconds = _RENEWAL_SECONDS
         self._prepared: dict[str, str] = {}
-        self._credential: tuple[Access, Mapping[str, str]] | None = None
+        self._prepared_for: Access | None = None
 
     async def close(self) -> None:
         """Close every connection; one that waits for a frozen server to say goodbye, too, is hung up."""
@@ -100,33 +111,28 @@ class Transport:
                 return
             await asyncio.sleep(0)
 
-    async def request(self, request: Request) -> Reply:
-        """Send a request and give the whole answer.
+    async def request(self, access: Access, request: Request) -> Reply:
+        """Send a request that way and give the whole answer.
 
         Raises Unreachable, and Dropped where the connection broke.
         """
         if wait := self._bucket.take(self._clock()):
             await self._sleep(wait)
-        access = await self._current()
         reply = await self._exchange(access, request)
-        if reply.status == HTTPStatus.UNAUTHORIZED:
-            problem = await self._renew(access)
-            if not problem:
-                return await self._exchange(self.access, request)
-            return reply._replace(renewal=problem)
+        if reply.status != HTTPStatus.UNAUTHORIZED and access is self.access:
+            self._renewal_seconds = _RENEWAL_SECONDS
         return reply
 
     @asynccontextmanager
-    async def stream(self, target: str, seconds: float) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def stream(self, access: Access, target: str, seconds: float) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open an answer that is read as it comes, for at most `seconds` in all.
 
         Raises Unreachable also for what goes wrong inside the block while reading.
         """
-        access = await self._current()
         try:
             async with self._streams.get(
                 URL(access.url + target, encoded=True),
-                headers=_headers(access.headers(), ""),
+                headers=_headers(access.headers, ""),
                 ssl=access.tls,
                 server_hostname=access.server_name,
                 allow_redirects=False,
@@ -137,8 +143,39 @@ class Transport:
             raise _failure(error, access) from None
 
     async def renew(self, refused: Access) -> str:
-        """Read the credential anew after `refused` was not accepted; "" when there is a new try, else why not."""
-        return await self._renew(refused)
+        """Read the credential anew after `refused` was not accepted; "" when there is a new try, else why not.
+
+        Once for all that were refused, and after ten seconds at the earliest again, then after twice as long each time
+        as long as nothing is accepted.
+        """
+        async with self._renewing:
+            if self.access is not refused:
+                return ""
+            if self._clock() < self._renew_from:
+                return self.stale or "the credential was read anew just before"
+            self._renew_from = self._clock() + self._renewal_seconds
+            self._renewal_seconds = min(2 * self._renewal_seconds, _RENEWAL_LONGEST)
+            return await self._reread()
+
+    async def refresh(self) -> str:
+        """Read everything anew because its files have changed; "" when another way is taken now, else why not."""
+        async with self._renewing:
+            return await self._reread()
+
+    def take(self, fresh: Access) -> str:
+        """Go another way from now on; "" when it is taken, else why not."""
+        known, self.stale = self.access, ""
+        if self._anchored and fresh.url != known.url:
+            self.stale = (
+                f"{fresh.origin} names another server by now ({fresh.url}): what was read before stays in use; "
+                "another upper cluster needs a restart"
+            )
+            return self.stale
+        if fresh.shows() == known.shows():
+            self.access = replace(known, files=fresh.files, renew=fresh.renew, good_until=fresh.good_until)
+            return f"{fresh.origin} holds the same credential as before"
+        self.access = fresh.keeping(known)
+        return ""
 
     async def _exchange(self, access: Access, request: Request) -> Reply:
         """Send a request once, on a connection that is free."""
@@ -153,14 +190,13 @@ class Transport:
         return Reply(answer.status, answer.body, found.get(b"content-type", ""), found.get(b"retry-after", ""))
 
     def _lines(self, access: Access, media: str) -> str:
-        """Give a call's headers, written out once for each credential and media type."""
-        credential = access.headers()
-        if (access, credential) != self._credential:
-            self._credential = (access, credential)
+        """Give a call's headers, written out once for each access and media type."""
+        if access is not self._prepared_for:
+            self._prepared_for = access
             self._prepared = {}
         prepared = self._prepared.get(media)
         if prepared is None:
-            prepared = self._prepared[media] = header_lines(access, _headers(credential, media))
+            prepared = self._prepared[media] = header_lines(access, _headers(access.headers, media))
         return prepared
 
     def _session(self) -> aiohttp.ClientSession:
@@ -180,28 +216,13 @@ class Transport:
         self._sockets.add(made)
         return made
 
-    async def _current(self) -> Access:
-        """Give the access, renewed when its credential has reached its end."""
-        if self._clock() >= self.access.good_until:
-            await self._renew(self.access)
-        return self.access
-
-    async def _renew(self, refused: Access) -> str:
-        """Renew once for all that were refused, at most every ten seconds."""
-        async with self._renewing:
-            if self.access is not refused:
-                return ""
-            if self._clock() < self._renew_from:
-                return "the credential was read anew just before"
-            self._renew_from = self._clock() + _RENEWAL_SECONDS
-            try:
-                fresh = await refused.renew()
-            except TensileError as error:
-                return str(error)
-            if fresh.url != refused.url:
-                return f"{refused.origin} names another server by now ({fresh.url}): it is not followed by itself"
-            self.access = fresh
-            return ""
+    async def _reread(self) -> str:
+        """Read everything anew, and take what was found unless it cannot be used."""
+        try:
+            return self.take(await self.access.renew())
+        except TensileError as error:
+            self.stale = str(error)
+            return self.stale
 
 
 def _headers(credential: Mapping[str, str], media: str) -> Mapping[str, str]:

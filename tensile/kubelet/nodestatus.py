@@ -15,6 +15,7 @@ SILENT_AFTER = 10.0
 """Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
 _SHOWN_FROM = 0.05
 """A change of what is advertised by more than this share is something that a person wants to see in a plan."""
+WRONG_CLUSTER = "WrongCluster"
 DELETIONS_HELD = PREFIX + "DeletionsHeld"
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 
@@ -37,7 +38,7 @@ def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
 
 def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
     """Say whether the lower cluster answers; one that was said not to has to answer first, also after a restart."""
-    if lower.silent > SILENT_AFTER:
+    if lower.silent > SILENT_AFTER or lower.is_wrong:
         return False
     return _said(seen, LOWER_REACHABLE) != "False" or (lower.silent == 0 and lower.nodes.synced)
 
@@ -106,11 +107,18 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
         ("MemoryPressure", False, "KubeletHasSufficientMemory", "of the lower's nodes' own concern"),
         ("DiskPressure", False, "KubeletHasNoDiskPressure", "of the lower's nodes' own concern"),
         ("PIDPressure", False, "KubeletHasSufficientPID", "of the lower's nodes' own concern"),
-        (LOWER_REACHABLE, reachable, "Answers" if reachable else "NoAnswer", lower.refusal or what),
+        (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), lower.refusal or what),
         (LOWER_SCHEDULABLE, schedulable, "NodesReady" if schedulable else "NoReadyNode", what),
         (IN_TOPOLOGY, lower.in_topology, "Declared" if lower.in_topology else "Removed", _why(lower)),
         (DELETIONS_HELD, held is not None, held.reason if held else "NothingHeld", held.message if held else ""),
     ]
+
+
+def _reach(lower: LowerWorld, *, reachable: bool) -> str:
+    """Give the reason in CamelCase why the lower cluster counts as reachable, or not."""
+    if lower.is_wrong:
+        return WRONG_CLUSTER
+    return "Answers" if reachable else "NoAnswer"
 
 
 def _said_by_type(seen: Manifest) -> dict[str, Any]:

@@ -248,11 +248,10 @@ async def running(apiserver: Apiserver, tls: ssl.SSLContext | None = None) -> As
 
 def access_to(
     port: int,
-    headers: Callable[[], Mapping[str, str]] | None = None,
+    headers: Mapping[str, str] | None = None,
     renew: Callable[[], Awaitable[Access]] | None = None,
 ) -> Access:
     """Make a way to an apiserver that speaks plain HTTP, as no kubeconfig could."""
-    nothing: Mapping[str, str] = {}
 
     async def again() -> Access:
         """Make the same access again."""
@@ -266,7 +265,7 @@ def access_to(
         prefix="",
         server_name="127.0.0.1",
         tls=ssl.create_default_context(),
-        headers=headers or (lambda: nothing),
+        headers=headers or {},
         renew=renew or again,
     )
 

@@ -299,7 +299,7 @@ def renewing(port: int, tokens: list[str]) -> Access:
         return renewing(port, tokens)
 
     headers = {"Authorization": f"Bearer {token}"}
-    return access_to(port, lambda: headers, renew)
+    return access_to(port, headers, renew)
 
 
 def shown(asked: Asked) -> str:
@@ -347,18 +347,21 @@ async def test_many_refused_calls_renew_once(apiserver: Apiserver) -> None:
     assert [shown(asked) for asked in apiserver.asked].count("new") == 5
 
 
-async def test_a_renewal_that_names_another_server_is_not_followed(apiserver: Apiserver) -> None:
-    """A kubeconfig that points elsewhere by now is another cluster until somebody says otherwise."""
+async def test_an_anchored_way_is_not_followed_to_another_server(apiserver: Apiserver) -> None:
+    """A kubeconfig of the upper cluster that points elsewhere by now asks for a restart, and the old way stays."""
 
     async def renew() -> Access:
         """Give an access to somewhere else."""
         return access_to(1)
 
-    cluster = HttpCluster("a", access_to(apiserver.port, renew=renew))
+    cluster = HttpCluster("a", access_to(apiserver.port, renew=renew), anchored=True)
     apiserver.play("list", refusal(401, "Unauthorized"))
-    with pytest.raises(Unauthorized, match=r"names another server by now \(http://127\.0\.0\.1:1\)"):
+    with pytest.raises(Unauthorized, match=r"names another server by now \(http://127\.0\.0\.1:1\).* restart"):
         await cluster.read(REF)
+    assert "needs a restart" in cluster.complaint
+    await cluster.read(REF)
     await cluster.close()
+    assert len(apiserver.asked) == 2
 
 
 async def test_a_credential_is_renewed_before_it_ends(apiserver: Apiserver) -> None:

@@ -144,8 +144,13 @@ async def test_closing_does_not_wait_for_a_frozen_server(home: Path, papers: Pap
 async def test_a_renewed_certificate_is_shown_on_new_connections(home: Path, papers: Papers) -> None:
     """After a rotation of the kubeconfig the next connection shows the new certificate, without a restart."""
     async with running(Apiserver(), papers.server_context(ask=True)) as server:
-        cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
+        address = f"https://127.0.0.1:{server.port}"
+        cluster = await opened(home, papers, address)
         before = cluster.endpoint().tls
+        alice, key = papers.authority.sign("alice")
+        pair = {"client-certificate-data": inline(alice), "client-key-data": inline(key)}
+        authority = {"certificate-authority-data": inline(papers.authority.pem)}
+        (home / "lower.kubeconfig").write_text(kubeconfig(pair, authority, server=address))
         server.play("version", refusal(401, "Unauthorized"))
         assert await cluster.version() == "v1.36.3"
         assert cluster.endpoint().tls is not before

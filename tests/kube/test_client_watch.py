@@ -107,7 +107,7 @@ async def test_a_refused_watch_is_the_tables_error(
 
 async def test_a_watch_refused_for_its_credential_renews_it(apiserver: Apiserver) -> None:
     """The next watch shows the new one."""
-    fresh = access_to(apiserver.port, lambda: {"Authorization": "Bearer new"})
+    fresh = access_to(apiserver.port, {"Authorization": "Bearer new"})
 
     async def renew() -> Access:
         """Give the access with the new token."""

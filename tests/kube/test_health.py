@@ -45,6 +45,30 @@ def test_another_cluster_in_its_place_is_silence_until_it_is_back() -> None:
     assert health.unreachable_for(50.0) == 0.0
 
 
+def test_a_cluster_that_shuts_us_out_is_silent_until_it_accepts_us() -> None:
+    """What an old watch goes on telling shows that it is there, and not that anything can be done there."""
+    health = Health(0.0)
+    health.contact(1.0)
+    health.shut(10.0, "credential")
+    health.hear(20.0)
+    assert health.shut_out
+    assert (health.unreachable_for(30.0), health.error, health.last_contact) == (20.0, "credential", 20.0)
+    health.contact(40.0)
+    assert not health.shut_out
+    assert (health.unreachable_for(50.0), health.error) == (0.0, "")
+
+
+def test_a_word_of_a_watch_ends_other_silence() -> None:
+    """An event is as good as an answer after a lost connection, and not while another cluster answers."""
+    health = Health(0.0)
+    health.silence(5.0, "lost")
+    health.hear(6.0)
+    assert health.unreachable_for(9.0) == 0.0
+    health.refuse(10.0, "another")
+    health.hear(11.0)
+    assert health.unreachable_for(20.0) == 10.0
+
+
 def test_a_clock_that_steps_back_makes_no_negative_silence() -> None:
     """The time is never below zero."""
     health = Health(100.0)

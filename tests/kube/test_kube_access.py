@@ -1,31 +1,16 @@
 """Ways to clusters: what is opened from files and Secrets, how credentials are renewed, what is refused."""
 
-import json
 import math
-import os
 import ssl
-import stat
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from papers import Papers, inline, kubeconfig
+from pluginkit import exec_config, plugin
 
 from tensile.kube.access import Access, AccessError, from_kubeconfig, from_text, in_cluster
 
 SECRET = "hunter2-do-not-show"
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Give the time."""
-        return self.now
 
 
 def write(path: Path, text: str) -> Path:
@@ -36,7 +21,7 @@ def write(path: Path, text: str) -> Path:
 
 def bearer(access: Access) -> str:
     """Give the token that an access shows."""
-    return access.headers()["Authorization"].removeprefix("Bearer ")
+    return access.headers["Authorization"].removeprefix("Bearer ")
 
 
 async def test_address_port_and_prefix_come_from_the_server(home: Path) -> None:
@@ -71,26 +56,43 @@ async def test_files_are_found_beside_the_kubeconfig(home: Path, papers: Papers)
     user = {"client-certificate": "pki/alice", "client-key": "pki/key"}
     access = await from_kubeconfig(write(home / "f", kubeconfig(user, {"certificate-authority": "pki/ca"})))
     assert len(access.tls.get_ca_certs()) == 1
-    assert access.headers() == {}
+    assert access.headers == {}
 
 
-async def test_a_token_file_is_read_again_while_it_changes(home: Path) -> None:
-    """A replaced token is in use ten seconds later, and a file in the middle of being replaced changes nothing."""
-    clock = Clock()
-    token = write(home / "token", "one\n")
-    access = await from_kubeconfig(write(home / "f", kubeconfig({"tokenFile": "token"})), clock=clock)
-    first = access.headers()
-    token.write_text("two\n")
-    clock.now += 9
-    assert access.headers() is first
-    clock.now += 1
-    assert bearer(access) == "two"
-    token.write_text("")
-    clock.now += 10
-    assert bearer(access) == "two"
-    token.unlink()
-    clock.now += 10
-    assert bearer(access) == "two"
+async def test_every_file_that_was_read_can_be_looked_at_again(home: Path, papers: Papers) -> None:
+    """The kubeconfig and all that it names, so that a change of any of them is seen; no more than that."""
+    for name, content in (("token", b"one"), ("ca", papers.authority.pem)):
+        (home / name).write_bytes(content)
+    text = kubeconfig({"tokenFile": "token"}, {"certificate-authority": "ca"})
+    access = await from_kubeconfig(write(home / "f", text))
+    assert access.files.paths == tuple(str(home / name) for name in ("f", "ca", "token"))
+    assert access.files.again() == access.files
+    write(home / "token", "other")
+    assert access.files.again() != access.files
+    assert bearer(access) == "one"
+    assert bearer(await access.renew()) == "other"
+
+
+async def test_what_changes_while_it_is_read_counts_as_changed_afterwards(home: Path) -> None:
+    """The look at the files comes before the reading, so nothing can slip in between."""
+    ran = plugin(home, {"token": "t"}, f"echo >> {home / 'f'}")
+    access = await from_kubeconfig(exec_config(home, str(ran)), allow_exec_plugins=True)
+    assert access.files.again() != access.files
+
+
+async def test_the_same_papers_keep_their_context(home: Path, papers: Papers) -> None:
+    """Another token alone does not cost the connections that are open; another CA does."""
+    authority = {"certificate-authority-data": inline(papers.authority.pem)}
+    path = write(home / "f", kubeconfig({"token": "one"}, authority))
+    access = await from_kubeconfig(path)
+    same = await access.renew()
+    assert same.shows() == access.shows()
+    write(path, kubeconfig({"token": "two"}, authority))
+    other = (await access.renew()).keeping(access)
+    assert other.shows() != access.shows()
+    assert other.tls is access.tls
+    write(path, kubeconfig({"token": "two"}, {"certificate-authority-data": inline(papers.other.pem)}))
+    assert (await access.renew()).keeping(access).tls is not access.tls
 
 
 async def test_renewing_reads_everything_anew(home: Path) -> None:
@@ -107,7 +109,7 @@ async def test_renewing_says_when_the_file_is_bad_by_now(home: Path) -> None:
     path = write(home / "f", kubeconfig({"token": "one"}))
     access = await from_kubeconfig(path)
     path.write_text("broken: [")
-    with pytest.raises(AccessError, match="not YAML"):
+    with pytest.raises(AccessError, match="not valid YAML"):
         await access.renew()
 
 
@@ -162,7 +164,10 @@ async def test_a_kubeconfig_out_of_a_secret_opens_no_files_and_runs_nothing() ->
         await from_text(kubeconfig({"tokenFile": "/etc/shadow"}), "Secret a/b")
     with pytest.raises(AccessError, match="exec plugins are refused"):
         await from_text(kubeconfig({"exec": {"command": "/bin/true", "apiVersion": "v1"}}), "Secret a/b")
-    access = await from_text(kubeconfig({"token": "t"}), "Secret a/b")
+    with pytest.raises(AccessError, match="byte 3 is not UTF-8"):
+        await from_text(b"a: \xff", "Secret a/b")
+    access = await from_text(kubeconfig({"token": "t"}).encode(), "Secret a/b")
+    assert access.files.paths == ()
     assert access.origin == "Secret a/b"
     assert bearer(await access.renew()) == "t"
 
@@ -183,92 +188,6 @@ async def test_outside_of_a_pod_that_is_said(home: Path) -> None:
     """The message names what is missing and the field to set."""
     with pytest.raises(AccessError, match=r"upper\.kubeconfig"):
         await in_cluster({}, home)
-
-
-def plugin(home: Path, status: Mapping[str, str], extra: str = "") -> Path:
-    """Write an exec plugin that answers with `status`."""
-    credential = json.dumps(
-        {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
-    )
-    path = write(home / "plugin", f"#!/bin/sh\n{extra}\ncat <<'EOF'\n{credential}\nEOF\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-
-def exec_config(home: Path, command: str, **more: object) -> Path:
-    """Write a kubeconfig that uses an exec plugin."""
-    section = {"command": command, "apiVersion": "client.authentication.k8s.io/v1", **more}
-    return write(home / "f", kubeconfig({"exec": section}))
-
-
-async def test_exec_plugins_run_only_when_allowed(home: Path) -> None:
-    """Without the permission the program is not started."""
-    ran = home / "ran"
-    config = exec_config(home, str(plugin(home, {"token": "t"}, f"touch {ran}")))
-    with pytest.raises(AccessError, match="--allow-exec-plugins"):
-        await from_kubeconfig(config)
-    assert not ran.exists()
-    assert bearer(await from_kubeconfig(config, allow_exec_plugins=True)) == "t"
-    assert ran.exists()
-
-
-async def test_exec_plugins_are_run_by_absolute_path_only(home: Path) -> None:
-    """A bare name would be looked for on the PATH, where somebody else may have put it."""
-    with pytest.raises(AccessError, match="'plugin' is refused: give its absolute path"):
-        await from_kubeconfig(exec_config(home, "plugin"), allow_exec_plugins=True)
-
-
-async def test_exec_plugins_do_not_see_the_whole_environment(home: Path) -> None:
-    """A plugin gets its own variables and a handful of harmless ones, not ours."""
-    seen = home / "seen"
-    config = exec_config(home, str(plugin(home, {"token": "t"}, f"env > {seen}")), env=[{"name": "ITS", "value": "x"}])
-    await from_kubeconfig(config, allow_exec_plugins=True)
-    assert "ITS=x" in seen.read_text()
-    assert "PATH=" in seen.read_text()
-    assert "PYTEST_CURRENT_TEST" in os.environ
-    assert "PYTEST_CURRENT_TEST" not in seen.read_text()
-
-
-async def test_a_plugins_credential_has_an_end(home: Path) -> None:
-    """It is used until a minute before the time that the plugin tells, and for ever when it tells none."""
-    status = {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}
-    clock = Clock()
-    access = await from_kubeconfig(exec_config(home, str(plugin(home, status))), allow_exec_plugins=True, clock=clock)
-    assert access.good_until == clock.now
-    in_an_hour = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    later = {"token": "t", "expirationTimestamp": in_an_hour}
-    access = await from_kubeconfig(exec_config(home, str(plugin(home, later))), allow_exec_plugins=True, clock=clock)
-    assert clock.now + 3500 < access.good_until <= clock.now + 3540
-    access = await from_kubeconfig(
-        exec_config(home, str(plugin(home, {"token": "t"}))), allow_exec_plugins=True, clock=clock
-    )
-    assert access.good_until == math.inf
-
-
-async def test_a_plugin_may_give_a_certificate(home: Path, papers: Papers) -> None:
-    """A pair in PEM is shown to the server; one that is none is refused."""
-    pair = {"clientCertificateData": papers.alice.decode(), "clientKeyData": papers.alice_key.decode()}
-    access = await from_kubeconfig(exec_config(home, str(plugin(home, pair))), allow_exec_plugins=True)
-    assert access.headers() == {}
-    pair["clientKeyData"] = papers.server_key.decode()
-    with pytest.raises(AccessError, match="no pair"):
-        await from_kubeconfig(exec_config(home, str(plugin(home, pair))), allow_exec_plugins=True)
-
-
-@pytest.mark.parametrize("extra", ["exit 3", "echo no json; exit 0", f"echo {SECRET} >&2; exit 1"])
-async def test_a_plugin_that_fails_is_an_error_that_shows_nothing(home: Path, extra: str) -> None:
-    """What a plugin writes may hold secrets and is not repeated."""
-    config = exec_config(home, str(plugin(home, {}, extra)))
-    with pytest.raises(AccessError, match="run it by hand") as refused:
-        await from_kubeconfig(config, allow_exec_plugins=True)
-    assert SECRET not in str(refused.value)
-
-
-async def test_a_plugin_that_gives_nothing_is_an_error(home: Path) -> None:
-    """An answer without a token and without a certificate is no credential, nor is a token of two lines."""
-    for status in ({}, {"clientKeyData": "k"}, {"token": "a\nb"}):
-        with pytest.raises(AccessError, match="gave no credential"):
-            await from_kubeconfig(exec_config(home, str(plugin(home, status))), allow_exec_plugins=True)
 
 
 async def test_an_access_does_not_show_its_secrets(home: Path) -> None:

@@ -204,6 +204,23 @@ def test_a_silent_lower_is_not_reachable() -> None:
     assert said(here, LOWER_REACHABLE) == ("False", "NoAnswer", "kubeconfig k/0 cannot be read")
 
 
+def test_another_cluster_in_its_place_is_told_at_once() -> None:
+    """Nothing is to be waited for: the node takes no new pods, and its condition says what to do."""
+    here = offering()
+    here.lowers[A].is_wrong, here.lowers[A].refusal = True, "another cluster answers: put the address right"
+    wanted = ("False", "WrongCluster", "another cluster answers: put the address right")
+    assert said(here, LOWER_REACHABLE) == wanted
+    here.lowers[A].is_wrong, here.lowers[A].refusal = False, ""
+    assert said(here, LOWER_REACHABLE)[0] == "True"
+
+
+def test_a_stale_credential_shows_while_its_cluster_answers() -> None:
+    """What was read before is in use, and the condition says what has to be put right before that ends."""
+    here = offering()
+    here.lowers[A].refusal = "k/0:3:1: not valid YAML"
+    assert said(here, LOWER_REACHABLE) == ("True", "Answers", "k/0:3:1: not valid YAML")
+
+
 def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
     """Starting anew is no sign of life: the node does not take pods for ten seconds because of it."""
     here = offering()

@@ -1,0 +1,262 @@
+"""A client whose way to its cluster changes: what is sent which way, and what has to be shown before."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from scripted import UID, Answer, Apiserver, Asked, Stream, access_to, event, pod, refusal, running
+
+from tensile.cluster import Selection
+from tensile.errors import Unauthorized, Unreachable
+from tensile.kube.access import Access, AccessError
+from tensile.kube.client import HttpCluster
+from tensile.kube.health import WrongCluster
+from tensile.objects import POD, Ref
+
+REF = Ref("a", POD, "default", "web")
+UNAUTHORIZED = refusal(401, "Unauthorized")
+
+
+def shown(asked: Asked) -> str:
+    """Give the token of a request."""
+    return asked.headers.get("authorization", "").removeprefix("Bearer ")
+
+
+def way(port: int, token: str, renewals: "Callable[[], Access] | None" = None) -> Access:
+    """Make a way with a token, whose renewal is what `renewals` gives, or the same."""
+
+    async def renew() -> Access:
+        """Give what is there by now."""
+        return renewals() if renewals else way(port, token)
+
+    return access_to(port, {"Authorization": f"Bearer {token}"}, renew)
+
+
+@asynccontextmanager
+async def two(uid: str = UID) -> AsyncIterator[tuple[Apiserver, Apiserver]]:
+    """Run two apiservers; the second is of the cluster with that UID."""
+    async with running(Apiserver()) as one, running(Apiserver(uid)) as other:
+        yield one, other
+
+
+@asynccontextmanager
+async def client(access: Access, **options: object) -> AsyncIterator[HttpCluster]:
+    """Make a client that knows its cluster."""
+    cluster = HttpCluster("a", access, timeout=5.0, **options)  # type: ignore[arg-type]
+    try:
+        await cluster.identity()
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+async def test_the_same_cluster_at_another_address_is_followed() -> None:
+    """It shows itself first, and then gets the requests; the old address gets none any more."""
+    async with two() as (one, other), client(way(one.port, "old")) as cluster:
+        assert cluster.take(way(other.port, "new")) == ""
+        await cluster.create(REF, pod("web", 1))
+        assert [(asked.sort, shown(asked)) for asked in other.asked] == [("identity", "new"), ("write", "new")]
+        assert [asked.sort for asked in one.asked] == ["identity"]
+        assert cluster.endpoint().port == other.port
+
+
+async def test_another_cluster_at_another_address_is_refused() -> None:
+    """A kubeconfig swapped for another cluster's gets nothing done there, however valid its credential is."""
+    async with two("another") as (one, other), client(way(one.port, "old")) as cluster:
+        cluster.take(way(other.port, "new"))
+        for call in (cluster.create(REF, pod("web", 1)), cluster.delete(REF, uid="u"), cluster.read(REF)):
+            with pytest.raises(WrongCluster, match="put the address in the test right"):
+                await call
+        assert {asked.sort for asked in other.asked} == {"identity"}
+        assert "another cluster answers" in cluster.complaint
+        cluster.take(way(one.port, "old"))
+        await cluster.create(REF, pod("web", 1))
+        assert cluster.complaint == ""
+        assert len(one.of("write")) == 1
+
+
+async def test_a_credential_of_another_cluster_behind_the_address_is_found_out(apiserver: Apiserver) -> None:
+    """After 401 the write is not repeated with the new credential before the cluster has shown itself."""
+    fresh = way(apiserver.port, "new")
+    async with client(way(apiserver.port, "old", lambda: fresh)) as cluster:
+        apiserver.uid = "another"
+        apiserver.play("write", UNAUTHORIZED)
+        with pytest.raises(WrongCluster):
+            await cluster.create(REF, pod("web", 1))
+        assert [(asked.sort, shown(asked)) for asked in apiserver.asked[1:]] == [("write", "old"), ("identity", "new")]
+
+
+async def test_a_request_goes_the_way_that_was_checked_for_it() -> None:
+    """One that waits for its turn while the way is exchanged is not sent to a cluster that nobody has looked at."""
+    turn = asyncio.Event()
+    waiting = asyncio.Event()
+
+    async def wait(_seconds: float) -> None:
+        """Wait until the test says so."""
+        waiting.set()
+        await turn.wait()
+
+    async with two("another") as (one, other):
+        async with client(way(one.port, "old"), qps=1.0, burst=1, clock=lambda: 0.0, sleep=wait) as cluster:
+            writing = asyncio.create_task(cluster.create(REF, pod("web", 1)))
+            await waiting.wait()
+            cluster.take(way(other.port, "new"))
+            turn.set()
+            await writing
+        assert [shown(asked) for asked in one.of("write")] == ["old"]
+        assert other.asked == []
+
+
+async def test_an_answer_of_the_old_way_does_not_vouch_for_the_new_one() -> None:
+    """The right identity, come late from the old address, does not open the new one."""
+    async with two("another") as (one, other), client(way(one.port, "old")) as cluster:
+        slow = Stream()
+        one.play("identity", slow)
+        asking = asyncio.create_task(cluster.identity())
+        await one.until("identity", 2)
+        cluster.take(way(other.port, "new"))
+        slow.raw(b'{"metadata": {"uid": "%s"}}' % UID.encode()).end()
+        assert await asking == UID
+        with pytest.raises(WrongCluster):
+            await cluster.create(REF, pod("web", 1))
+        assert other.of("write") == []
+
+
+async def test_a_stream_is_not_opened_while_it_is_open_who_answers() -> None:
+    """Exec and logs have no second look at the cluster: they wait until it has shown itself."""
+    async with two() as (one, other), client(way(one.port, "old")) as cluster:
+        cluster.take(way(other.port, "new"))
+        with pytest.raises(Unreachable, match="try again in a moment"):
+            cluster.endpoint()
+        await cluster.identity()
+        assert cluster.endpoint().headers == {"Authorization": "Bearer new"}
+
+
+async def test_a_watch_runs_on_when_the_way_changes() -> None:
+    """What was opened before ends by itself; the next watch goes the new way."""
+    async with two() as (one, other), client(way(one.port, "old")) as cluster:
+        stream = Stream().send(event("ADDED", pod("a", 5)))
+        one.play("watch", stream)
+        watch = cluster.watch(POD, Selection(), "1", 60)
+        await anext(watch)
+        cluster.take(way(other.port, "new"))
+        stream.send(event("ADDED", pod("b", 6))).end()
+        assert [seen.type async for seen in watch] == ["ADDED"]
+        other.play("watch", Stream().end())
+        assert [seen async for seen in cluster.watch(POD, Selection(), "6", 60)] == []
+        assert [asked.sort for asked in other.asked] == ["identity", "watch"]
+
+
+async def test_a_credential_that_is_not_accepted_is_silence(apiserver: Apiserver) -> None:
+    """Until it is accepted again nobody is there for us, and one question serves all that wait."""
+    now = [0.0]
+    async with client(way(apiserver.port, "old"), clock=lambda: now[0]) as cluster:
+        apiserver.play("write", UNAUTHORIZED)
+        with pytest.raises(Unauthorized, match="holds the same credential as before"):
+            await cluster.create(REF, pod("web", 1))
+        now[0] = 7.0
+        assert cluster.health.unreachable_for(now[0]) == 7.0
+        assert "Unauthorized" in cluster.complaint
+        apiserver.play("identity", UNAUTHORIZED)
+        with pytest.raises(Unauthorized):
+            await cluster.create(REF, pod("web", 1))
+        assert len(apiserver.of("write")) == 1
+        await cluster.create(REF, pod("web", 1))
+        assert (cluster.health.unreachable_for(now[0]), cluster.complaint) == (0.0, "")
+
+
+async def test_the_source_of_a_credential_is_asked_less_and_less_often(apiserver: Apiserver) -> None:
+    """A plugin or file is not read with each of a thousand refusals; something accepted begins anew."""
+    now, reads = [100.0], [0.0]
+
+    def again() -> Access:
+        """Give the same credential, and note when."""
+        reads.append(now[0])
+        return way(apiserver.port, "old", again)
+
+    async with client(way(apiserver.port, "old", again), clock=lambda: now[0]) as cluster:
+        apiserver.play("identity", *[UNAUTHORIZED] * 400)
+        for _ in range(300):
+            with pytest.raises(Unauthorized):
+                await cluster.identity()
+            now[0] += 1.0
+        assert reads[1:] == [100.0, 110.0, 130.0, 170.0, 250.0, 330.0]
+
+
+async def test_files_that_cannot_be_used_leave_the_way_as_it_is(apiserver: Apiserver) -> None:
+    """A half-written kubeconfig is told of and changes nothing."""
+
+    def fail() -> Access:
+        """Find nothing usable."""
+        raise AccessError("f:3:1: not valid YAML")
+
+    async with client(way(apiserver.port, "old", fail)) as cluster:
+        assert await cluster.refresh() == "f:3:1: not valid YAML"
+        assert (cluster.complaint, cluster.stale) == ("f:3:1: not valid YAML",) * 2
+        await cluster.create(REF, pod("web", 1))
+        assert [asked.sort for asked in apiserver.asked] == ["identity", "write"]
+        assert cluster.health.unreachable_for(1e9) == 0.0
+
+
+async def test_a_refresh_without_news_costs_nothing(apiserver: Apiserver) -> None:
+    """Files that were only touched lead to no question and no new connection."""
+    async with client(way(apiserver.port, "old")) as cluster:
+        assert await cluster.refresh() == "the test holds the same credential as before"
+        await cluster.create(REF, pod("web", 1))
+        assert [asked.sort for asked in apiserver.asked] == ["identity", "write"]
+        assert apiserver.connections == 1
+
+
+async def test_a_credential_that_ends_is_replaced_before(apiserver: Apiserver) -> None:
+    """The next call reads it anew, and has the cluster show itself first."""
+    now = [0.0]
+    fresh = way(apiserver.port, "new")
+    ending = replace(way(apiserver.port, "old", lambda: fresh), good_until=50.0)
+    async with client(ending, clock=lambda: now[0]) as cluster:
+        await cluster.create(REF, pod("web", 1))
+        now[0] = 50.0
+        await cluster.create(REF, pod("web", 1))
+        asked = [(one.sort, shown(one)) for one in apiserver.asked[1:]]
+        assert asked == [("write", "old"), ("identity", "new"), ("write", "new")]
+
+
+async def test_an_event_of_an_old_watch_does_not_end_the_silence(apiserver: Apiserver) -> None:
+    """An apiserver lets watches run on for minutes after their token has ended."""
+    now = [0.0]
+    async with client(way(apiserver.port, "old"), clock=lambda: now[0]) as cluster:
+        stream = Stream().send(event("ADDED", pod("a", 5)))
+        apiserver.play("watch", stream)
+        watch = cluster.watch(POD, Selection(), "1", 60)
+        await anext(watch)
+        apiserver.play("identity", UNAUTHORIZED)
+        with pytest.raises(Unauthorized):
+            await cluster.identity()
+        now[0] = 9.0
+        stream.send(event("ADDED", pod("b", 6)), event("ADDED", pod("c", 7)))
+        await anext(watch)
+        await anext(watch)
+        assert cluster.health.last_contact == 9.0
+        assert cluster.health.unreachable_for(now[0]) == 9.0
+        await watch.aclose()  # type: ignore[attr-defined]
+
+
+async def test_an_anchored_way_takes_other_credentials_for_its_server(apiserver: Apiserver) -> None:
+    """The upper cluster's kubeconfig may be rotated; only its server may not change."""
+    async with client(way(apiserver.port, "old"), anchored=True) as cluster:
+        assert cluster.take(way(apiserver.port, "new")) == ""
+        await cluster.create(REF, pod("web", 1))
+        assert "needs a restart" in cluster.take(way(1, "new"))
+        await cluster.create(REF, pod("web", 1))
+        assert [shown(asked) for asked in apiserver.of("write")] == ["new", "new"]
+        assert cluster.take(way(apiserver.port, "newer")) == ""
+        assert cluster.complaint == ""
+
+
+async def test_a_401_without_a_body_is_told_too(apiserver: Apiserver) -> None:
+    """Proxies answer without a Status."""
+    async with client(way(apiserver.port, "old")) as cluster:
+        apiserver.play("list", Answer(401, b""))
+        with pytest.raises(Unauthorized):
+            await cluster.read(REF)

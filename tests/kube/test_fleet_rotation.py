@@ -1,0 +1,252 @@
+"""A fleet whose kubeconfigs and token files change on disk: taken over, refused, told of, and put right again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from papers import Papers, inline, kubeconfig
+from scripted import UID, WAIT, Apiserver, News, Stream, listing, pod, refusal, running, told
+from structlog.testing import capture_logs
+
+from tensile.cache import Cache
+from tensile.cluster import Selection
+from tensile.kube.access import from_kubeconfig
+from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.health import WrongCluster
+from tensile.kube.limits import Pace
+from tensile.objects import POD, UPPER, Ref
+
+REF = Ref("a", POD, "default", "web")
+QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)
+
+
+class Ground:
+    """Two apiservers over TLS, a kubeconfig that leads to the first, and a fleet that follows it as cluster `a`."""
+
+    def __init__(self, home: Path, papers: Papers, servers: tuple[Apiserver, Apiserver]) -> None:
+        self.path = home / "lower.kubeconfig"
+        self.papers = papers
+        self.one, self.other = servers
+        self.news = News()
+        self.cache = Cache()
+        self.fleet = Fleet(
+            chance=self.news.roll, pace=QUICK, probe=0.02, patience=5.0, notify=self.news.tell, sleep=self._wait
+        )
+
+    def write(self, server: Apiserver, token: str = "t", text: str = "") -> None:
+        """Write the kubeconfig, or something else in its place, as an editor does: whole at once."""
+        authority = {"certificate-authority-data": inline(self.papers.authority.pem)}
+        found = text or kubeconfig({"token": token}, authority, server=f"https://127.0.0.1:{server.port}")
+        scratch = self.path.with_suffix(".new")
+        scratch.write_text(found)
+        scratch.rename(self.path)
+
+    async def open(self, name: str = "a", *, anchored: bool = False) -> None:
+        """Open the cluster and wait until it is known and listed."""
+        self.fleet.open(
+            name, await from_kubeconfig(self.path), [Feed(name, POD, Selection(), self.cache)], anchored=anchored
+        )
+        await self.fleet.identified(name)
+        await self.fleet.synced()
+
+    async def until_complaint(self, words: str, name: str = "a") -> None:
+        """Wait until the fleet complains in these words; "" for not at all."""
+        await self.news.until(
+            lambda: (words in self.fleet.complaint(name)) if words else not self.fleet.complaint(name)
+        )
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait shortly, whatever is asked for, and have the test look."""
+        self.news.tell()
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+def bearers(server: Apiserver) -> set[str]:
+    """Give the tokens that a server was shown."""
+    return {asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked}
+
+
+@asynccontextmanager
+async def ground(home: Path, papers: Papers, uid: str = UID) -> AsyncIterator[Ground]:
+    """Give the ground; the second apiserver is of the cluster with that UID."""
+    one, other = Apiserver(), Apiserver(uid)
+    tls = papers.server_context()
+    async with running(one, tls), running(other, tls), asyncio.timeout(2 * WAIT):
+        made = Ground(home, papers, (one, other))
+        made.write(one)
+        try:
+            yield made
+        finally:
+            await made.fleet.close_all()
+
+
+async def test_a_rotated_kubeconfig_is_in_use_before_anything_is_refused(home: Path, papers: Papers) -> None:
+    """The new token is shown without a 401 before, connections and the watch stay, and it is said once."""
+    async with ground(home, papers) as here:
+        await here.open()
+        await here.one.until("watch")
+        connections = here.one.connections
+        here.write(here.one, "new")
+        with capture_logs() as logs:
+            await here.news.until(lambda: "new" in bearers(here.one))
+        assert [line["event"] for line in logs] == ["credential was read anew"]
+        assert here.one.connections == connections
+        assert len(here.one.of("watch")) == 1
+        assert here.cache.synced
+
+
+async def test_a_rotated_token_file_is_in_use(home: Path, papers: Papers) -> None:
+    """Not the kubeconfig changes, but a file that it names."""
+    async with ground(home, papers) as here:
+        (home / "token").write_text("first")
+        authority = {"certificate-authority-data": inline(papers.authority.pem)}
+        server = f"https://127.0.0.1:{here.one.port}"
+        here.write(here.one, text=kubeconfig({"tokenFile": "token"}, authority, server=server))
+        await here.open()
+        (home / "token").write_text("second")
+        await here.news.until(lambda: "second" in bearers(here.one))
+        assert bearers(here.one) == {"first", "second"}
+
+
+async def test_a_rotated_authority_is_trusted_by_new_connections(home: Path, papers: Papers) -> None:
+    """A server that comes back with a certificate of another authority is reached once the CA file says so."""
+    certificate, key = papers.other.sign("server")
+    chain = home / "other.pem"
+    chain.write_bytes(certificate + key)
+    async with ground(home, papers) as here:
+        (home / "ca").write_bytes(papers.authority.pem)
+        server = Apiserver()
+        async with running(server, papers.server_context()):
+            address = f"https://127.0.0.1:{server.port}"
+            here.write(server, text=kubeconfig({"token": "t"}, {"certificate-authority": "ca"}, server=address))
+            await here.open()
+        tls = papers.server_context()
+        tls.load_cert_chain(chain)
+        async with running(server, tls):
+            await here.news.until(lambda: "not trusted" in here.fleet.health("a").error)
+            count = len(server.asked)
+            (home / "ca").write_bytes(papers.authority.pem + papers.other.pem)
+            await here.news.until(lambda: here.fleet.silent("a") == 0.0)
+            assert len(server.asked) > count
+            await here.fleet.close("a")
+
+
+async def test_the_same_cluster_at_another_address_is_followed(home: Path, papers: Papers) -> None:
+    """The kubeconfig names another server of the cluster: it is used, and what is cached stays true."""
+    async with ground(home, papers) as here:
+        here.one.play("list", listing(10, pod("a", 5)))
+        await here.open()
+        here.write(here.other)
+        await here.news.until(lambda: here.other.of("identity"))
+        await here.fleet.cluster("a").create(REF, pod("web", 1))
+        assert [asked.sort for asked in here.other.asked if asked.sort != "identity"] == ["write"]
+        assert here.one.of("write") == []
+        assert here.cache.synced
+
+
+async def test_a_kubeconfig_of_another_cluster_is_refused_until_it_is_put_right(home: Path, papers: Papers) -> None:
+    """Nothing but the question who it is reaches that cluster; afterwards everything is listed anew."""
+    async with ground(home, papers, "another") as here:
+        here.one.play("list", listing(20, pod("a", 5)))
+        await here.open()
+        here.write(here.other)
+        await here.until_complaint("another cluster answers")
+        await here.news.until(lambda: not here.cache.synced)
+        with pytest.raises(WrongCluster):
+            await here.fleet.cluster("a").create(REF, pod("web", 1))
+        assert {asked.sort for asked in here.other.asked} == {"identity"}
+        here.one.play("list", listing(30, pod("b", 6)))
+        here.write(here.one)
+        await told(here.cache, lambda: [entry.name for entry in here.cache] == ["b"])
+        assert here.fleet.complaint("a") == ""
+        assert {asked.sort for asked in here.other.asked} == {"identity"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "clusters: [", "kind: Secret\n", "a: \x00"], ids=["empty", "half", "other", "zero"]
+)
+async def test_a_kubeconfig_that_is_bad_changes_nothing_and_is_told(home: Path, papers: Papers, text: str) -> None:
+    """What was read before stays in use; it is said once, and again when it is put right."""
+    async with ground(home, papers) as here:
+        await here.open()
+        with capture_logs() as logs:
+            here.path.write_text(text)
+            await here.until_complaint(str(here.path))
+            await here.fleet.cluster("a").create(REF, pod("web", 1))
+            assert here.fleet.silent("a") == 0.0
+            here.write(here.one, "mended")
+            await here.news.until(lambda: "mended" in bearers(here.one))
+        assert here.fleet.complaint("a") == ""
+        said = [line["event"] for line in logs]
+        assert said.count("credential cannot be read anew: what was read before stays in use") == 1
+        assert said[-2:] == ["credential can be read again", "credential was read anew"]
+        assert {line["cluster"] for line in logs} == {"a"}
+
+
+async def test_a_kubeconfig_that_is_gone_changes_nothing(home: Path, papers: Papers) -> None:
+    """Deleted and written anew, it is taken over again."""
+    async with ground(home, papers) as here:
+        await here.open()
+        here.path.unlink()
+        await here.until_complaint("cannot be read (No such file or directory)")
+        await here.fleet.cluster("a").create(REF, pod("web", 1))
+        here.write(here.one)
+        await here.until_complaint("")
+
+
+async def test_a_file_that_comes_after_its_kubeconfig_is_found(home: Path, papers: Papers) -> None:
+    """A kubeconfig that names a token file which is not there yet is tried again without being touched."""
+    async with ground(home, papers) as here:
+        await here.open()
+        authority = {"certificate-authority-data": inline(papers.authority.pem)}
+        server = f"https://127.0.0.1:{here.one.port}"
+        here.fleet._clock = iter(range(10**9)).__next__  # type: ignore[assignment]
+        here.write(here.one, text=kubeconfig({"tokenFile": "late"}, authority, server=server))
+        await here.until_complaint("late: cannot be read")
+        (home / "late").write_text("late-token")
+        await here.news.until(lambda: "late-token" in bearers(here.one))
+        assert here.fleet.complaint("a") == ""
+
+
+async def test_the_upper_cluster_stays_at_its_server(home: Path, papers: Papers) -> None:
+    """A kubeconfig of the upper that names another server is told of, with what it needs, and not followed."""
+    async with ground(home, papers) as here:
+        await here.open(UPPER, anchored=True)
+        here.write(here.other)
+        await here.until_complaint("another upper cluster needs a restart", UPPER)
+        await here.fleet.cluster(UPPER).create(REF, pod("web", 1))
+        assert here.other.asked == []
+        assert len(here.one.of("write")) == 1
+        here.write(here.one, "rotated")
+        await here.news.until(lambda: "rotated" in bearers(here.one))
+        assert here.fleet.complaint(UPPER) == ""
+
+
+async def test_a_credential_that_ended_is_replaced_as_soon_as_there_is_another(home: Path, papers: Papers) -> None:
+    """While it is refused the cluster is silent and complained about; the watch that is open is left alone."""
+    async with ground(home, papers) as here:
+        stream = Stream()
+        here.one.play("watch", stream)
+        await here.open()
+        await here.one.until("watch")
+        here.one.play("identity", *[refusal(401, "Unauthorized")] * 10_000)
+        await here.until_complaint("Unauthorized")
+        assert here.fleet.silent("a") > 0
+        here.one._plays["identity"].clear()
+        here.write(here.one, "new")
+        await here.until_complaint("")
+        assert here.fleet.silent("a") == 0.0
+        await here.news.until(lambda: "new" in bearers(here.one))
+        assert len(here.one.of("watch")) == 1
+
+
+async def test_an_access_can_be_replaced_from_outside(home: Path, papers: Papers) -> None:
+    """Who reads kubeconfigs from elsewhere hands in what is to be used from now on."""
+    async with ground(home, papers) as here:
+        await here.open()
+        here.path.write_text(here.path.read_text().replace("token: t", "token: handed"))
+        await here.fleet.replace("a", await from_kubeconfig(here.path))
+        assert "handed" in bearers(here.one)
+        assert here.fleet.complaint("a") == ""
