@@ -76,7 +76,8 @@ class LowerWorld:
     `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods.
     `silent` is for how many seconds the cluster has not answered. `in_topology` turns false when it left the file.
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
-    `version` is its Kubernetes version, `refusal` why it is not acted on at all ("" when it is).
+    `version` is its Kubernetes version, `refusal` why it is not acted on at all ("" when it is), `warning` what is
+    wrong with the credentials on record while those in use still work.
     """
 
     spec: "Lower"
@@ -93,6 +94,7 @@ class LowerWorld:
     silent: float = 0.0
     version: str = ""
     refusal: str = ""
+    warning: str = ""
 
     @property
     def name(self) -> str:

@@ -73,7 +73,8 @@ class HttpCluster:
     """One cluster; made inside a running event loop, closed with `close`.
 
     `qps` and `burst` bound requests a second (0: no bound), `connections` the calls at one time, `timeout` one call in
-    seconds. `observe(verb, kind, result)` hears of every write, result being "ok" or the error's name.
+    seconds. `observe(verb, kind, result)` hears of every write, result being "ok" or the error's name. `pin` is the UID
+    that its kube-system must have, "" for the one of its first answer.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class HttpCluster:
         connections: int = 64,
         timeout: float = 30.0,
         margin: float = MARGIN,
+        pin: str = "",
         observe: Observe | None = None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
@@ -96,8 +98,8 @@ class HttpCluster:
         self._observe = observe
         self.health = Health(clock())
         self.followers: dict[Kind, list[Follower]] = {}
-        self.pin = ""
-        self._doubt = False
+        self.pin = pin
+        self._doubt = bool(pin)
         self._settling: asyncio.Task[str] | None = None
         self._transport = Transport(
             access,

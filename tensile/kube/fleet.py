@@ -87,10 +87,11 @@ class Fleet:
         qps: float = 0,
         burst: int = 1000,
         connections: int = 64,
+        pin: str = "",
     ) -> HttpCluster:
         """Begin to follow a cluster; returns at once, whether it answers or not. It must not be open already.
 
-        `qps`, `burst` and `connections` bound its requests, as in HttpCluster.
+        `qps`, `burst` and `connections` bound its requests, `pin` says which cluster it has to be, as in HttpCluster.
         """
         if name in self._open:
             raise ValueError(f"cluster {name!r} is open already")
@@ -100,6 +101,7 @@ class Fleet:
             qps=qps,
             burst=burst,
             connections=connections,
+            pin=pin,
             observe=self._observe(name) if self._observe else None,
             clock=self._clock,
             sleep=self._sleep,
