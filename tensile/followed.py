@@ -32,7 +32,7 @@ from tensile.supervision import supervised
 from tensile.topology import Topology, Upper
 
 _CONNECTIONS = 4
-_RETRY = 5.0
+_RETRY = 2.0
 _PATIENCE = 5.0
 _log = structlog.get_logger("tensile.run")
 

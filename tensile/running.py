@@ -8,7 +8,7 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from tensile.kube.fleet import Fleet
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.narration import Narration
 from tensile.reconcile.reading import Reading
-from tensile.status.lowers import Row, rows
+from tensile.status.lowers import Row, are_known, rows
 from tensile.status.standing import Standing
 from tensile.telemetry import Metrics, Readings, TelemetryServer
 from tensile.topology import Topology, not_yet
@@ -73,7 +73,7 @@ async def _run_engine(
     fleet = Fleet(chance=random.random, observe=metrics.observe)
     engine = Engine(topology, ways, Narration(metrics, time.monotonic), fleet)
     metrics.readings = _readings(engine)
-    standing.lowers, standing.waits = partial(_rows, engine), partial(_missing, engine)
+    standing.lowers, standing.waits = _lowers(engine), partial(_missing, engine)
     telemetry = _Telemetry(engine, metrics, standing)
     await telemetry.serve(topology)
     try:
@@ -152,7 +152,7 @@ async def _follow(
 def _refused(reading: Reading, metrics: Metrics) -> None:
     metrics.reload(accepted=False)
     for line in str(reading.error).splitlines():
-        _log.error("topology file refused: the last good one stays in force", error=line)
+        _log.error("topology refused: the last good one stays in force", error=line)
 
 
 async def _reload(topology: Topology, engine: Engine, telemetry: _Telemetry) -> None:
@@ -201,13 +201,20 @@ def _readings(engine: Engine) -> Readings:
     )
 
 
-def _rows(engine: Engine) -> list[Row] | None:
-    """Give how each lower is; None while nothing is known of them."""
-    if not engine.is_running:
-        return None
-    clusters = engine.clusters
-    troubles = {name: clusters.fleet.health(name).error for name in clusters.fleet.names()}
-    return rows(clusters.world, troubles)
+def _lowers(engine: Engine) -> Callable[[], list[Row] | None]:
+    """Make what gives how each lower is, None until that is known of every one: a start is no news of them."""
+    known = False
+
+    def lowers() -> list[Row] | None:
+        """Give the rows as of now."""
+        nonlocal known
+        known = known or (engine.is_running and are_known(engine.clusters.world))
+        if not known:
+            return None
+        fleet = engine.clusters.fleet
+        return rows(engine.clusters.world, {name: fleet.health(name).error for name in fleet.names()})
+
+    return lowers
 
 
 def _missing(engine: Engine) -> str:

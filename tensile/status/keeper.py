@@ -22,7 +22,7 @@ from tensile.reconcile.mapsource import Place
 from tensile.reconcile.plan import event
 from tensile.reconcile.reading import Reading
 from tensile.status.standing import Standing
-from tensile.status.statusmap import NameTaken, Write, resumed, status_ref, write
+from tensile.status.statusmap import NameTaken, Write, is_told, resumed, status_ref, write
 
 SELDOM = 5.0
 """Seconds between two looks at the lowers."""
@@ -61,6 +61,7 @@ class Keeper:
         self._now = now
         self._uid = ""
         self._events: list[Told] = []
+        self._said: Told | None = None
         self._woken = asyncio.Event()
         self._often = 0
         self._troubles: dict[str, str] = {}
@@ -70,11 +71,12 @@ class Keeper:
 
         What was told of the first before a restart holds on: the same text came into force then.
         """
+        told = _told(reading, self._place, first=self._standing.verdict.accepted is None)
         if not self._uid:
             self._standing.verdict = resumed(self._standing.verdict, self._seen(), self._owner)
+            self._said = told if is_told(self._seen(), self._owner, reading) else None
         self._uid = reading.text.uid or self._uid
-        if reading.text.uid:
-            self._say(_told(reading, self._place))
+        self._say(told)
         self._often = _OFTEN_FOR
         self._woken.set()
 
@@ -133,8 +135,9 @@ class Keeper:
             await self._cluster.create(step.ref, step.body or {})
 
     def _say(self, told: Told) -> None:
-        """Have an Event made, unless it waits already; the oldest are given up where they cannot be made."""
-        if told not in self._events and told.uid:
+        """Have an Event made, unless it was the last one; the oldest are given up where they cannot be made."""
+        if told != self._said and told.uid:
+            self._said = told
             self._events = [*self._events, told][-_MOST_EVENTS:]
 
     def _seen(self) -> Manifest | None:
@@ -154,11 +157,13 @@ def _ref(place: Place) -> Ref:
     return Ref(UPPER, CONFIG_MAP, place.namespace, place.name)
 
 
-def _told(reading: Reading, place: Place) -> Told:
+def _told(reading: Reading, place: Place, *, first: bool) -> Told:
     """Say in an Event what became of a text; the same text of the same version says the same."""
     about, text = _ref(place), reading.text
     if reading.error is not None:
-        words = f"the last good topology stays in force (resourceVersion {text.version}): {reading.error}"
-        return Told(about, text.uid, "TopologyRejected", words)
+        meanwhile = "the engine does not start" if first else "the last good topology stays in force"
+        return Told(
+            about, text.uid, "TopologyRejected", f"{meanwhile} (resourceVersion {text.version}): {reading.error}"
+        )
     words = f"in force: resourceVersion {text.version}, sha256 {text.sha256}"
     return Told(about, text.uid, "TopologyAccepted", words, warning=False)

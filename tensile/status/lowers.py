@@ -50,6 +50,11 @@ def rows(world: World, troubles: Mapping[str, str]) -> list[Row]:
     return [_row(lower, world, troubles.get(lower.name, "")) for lower in world.lowers.values()]
 
 
+def are_known(world: World) -> bool:
+    """Say whether it is known of each lower how it is, be it that it does not answer: not at once after a start."""
+    return all(_is_known(lower) for lower in world.lowers.values())
+
+
 def coarse(row: Row) -> Row:
     """Give a row that changes seldom while a cluster is away: its lag in steps, in the end of a minute each."""
     steps = [step for step in _STEPS if step <= row.lag]
@@ -82,6 +87,12 @@ def amounts(node: Manifest) -> Amounts:
 def _answers(lower: LowerWorld) -> bool:
     """Say whether the cluster has ever answered and did so lately; its version is the first that it is asked for."""
     return bool(lower.version) and lower.silent <= SILENT_AFTER
+
+
+def _is_known(lower: LowerWorld) -> bool:
+    if not lower.connected or lower.refusal or lower.silent > SILENT_AFTER:
+        return True
+    return bool(lower.version) and lower.settled
 
 
 def _real(lower: LowerWorld) -> Amounts:

@@ -16,6 +16,7 @@ SUFFIX = "-status"
 _STATE, LOWERS, _TOPOLOGY = "state", "lowers", "topology"
 OPTIONAL = ("accepted", "rejected")
 _ADVERTISED = "advertised"
+_UNKNOWN = "the lower clusters have not all told yet how they are"
 
 
 class Report(NamedTuple):
@@ -34,7 +35,7 @@ class Report(NamedTuple):
         return {
             "formatVersion": FORMAT,
             _TOPOLOGY: self.topology,
-            "waits": self.waits,
+            "waits": self.waits or (_UNKNOWN if self.lowers is None else ""),
             **self.verdict.document(),
             LOWERS: [row.document() for row in self.lowers or ()],
         }

@@ -4,6 +4,7 @@ One of that name that is not ours is nobody's to change: it stays as it is, and 
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
@@ -14,6 +15,7 @@ from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, metadata, moment_of
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.observed import is_ours
+from tensile.reconcile.reading import Reading, Text
 from tensile.status.report import LOWERS, OPTIONAL, SUFFIX
 from tensile.status.verdict import Verdict
 
@@ -63,15 +65,32 @@ def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner
 
 
 def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
-    """Give the verdict with the time at which the same text came into force before a restart."""
-    if seen is None or verdict.accepted is None or not is_ours(seen, owner):
-        return verdict
+    """Give the verdict with the times at which the same texts were judged before a restart."""
+    accepted, rejected = verdict
+    if accepted is not None:
+        accepted = accepted._replace(time=_time(seen, owner, "accepted", accepted.text) or accepted.time)
+    if rejected is not None:
+        rejected = rejected._replace(time=_time(seen, owner, "rejected", rejected.text) or rejected.time)
+    return Verdict(accepted, rejected)
+
+
+def _time(seen: Manifest | None, owner: Owner, part: str, text: Text) -> datetime | None:
+    """Give the time that a status of ours tells with a text, None where it does not tell of that text."""
+    if seen is None or not is_ours(seen, owner):
+        return None
     try:
-        told = orjson.loads(seen["data"]["accepted"])
-        same, time = told["sha256"] == verdict.accepted.text.sha256, moment_of(told["time"])
-    except (KeyError, TypeError, ValueError):
-        return verdict
-    return verdict._replace(accepted=verdict.accepted._replace(time=time)) if same else verdict
+        told = orjson.loads(seen["data"][part])
+        return moment_of(told["time"]) if told.get("sha256", "") == text.sha256 else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def is_told(seen: Manifest | None, owner: Owner, reading: Reading) -> bool:
+    """Say whether a status of ours tells already what became of this very state."""
+    part = "accepted" if reading.error is None else "rejected"
+    data = seen.get("data") or {} if seen is not None else {}
+    told = _time(seen, owner, part, reading.text) is not None and f'"{reading.text.version}"' in data[part]
+    return told and data.get("state") == part.capitalize()
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Any]:

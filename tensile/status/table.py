@@ -81,7 +81,8 @@ def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
         yield f"Topology {name}: in force since {accepted['time']} (sha256 {digest}...{version})"
         yield from (f"  not in force: {words}" for words in accepted.get("restartNeeded", ()))
     if rejected:
-        yield f"Refused at {rejected['time']}, the last good topology stays in force:"
+        meanwhile = "the last good topology stays in force" if accepted else "the engine does not start"
+        yield f"Refused at {rejected['time']}, {meanwhile}:"
         yield from (f"  {line}" for line in str(rejected["error"]).splitlines())
     if document.get("waits"):
         yield f"The engine is not ready: {document['waits']}"
