@@ -6,7 +6,6 @@ deleted, or that has lost its key, is a refused state like any other: the last g
 
 import asyncio
 import base64
-import binascii
 from collections.abc import AsyncGenerator
 from functools import partial
 from hashlib import sha256
@@ -96,10 +95,7 @@ def _value(manifest: Manifest, key: str) -> bytes | None:
     if text is not None:
         return str(text).encode()
     encoded = (manifest.get("binaryData") or {}).get(key)
-    try:
-        return None if encoded is None else base64.b64decode(encoded)
-    except (binascii.Error, ValueError):
-        return None
+    return None if encoded is None else base64.b64decode(encoded)
 
 
 def _no_key(manifest: Manifest, place: Place) -> str:

@@ -106,8 +106,8 @@ def _message(lower: LowerWorld, trouble: str) -> str:
     """Say what is wrong, the gravest first."""
     if not lower.connected:
         return "left the topology while the engine was down; its node is kept"
-    if lower.refusal or trouble:
-        return lower.refusal or trouble
+    if lower.refusal or trouble or lower.warning:
+        return lower.refusal or trouble or lower.warning
     if not lower.in_topology:
         return "left the topology; pods are bound to it still"
     return "" if lower.settled else "its objects are not all listed yet"
