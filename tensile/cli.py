@@ -16,6 +16,8 @@ import tensile
 from tensile.errors import TensileError
 
 if TYPE_CHECKING:
+    from tensile.joined import Ways
+    from tensile.reconcile.mapsource import Place
     from tensile.topology import Topology
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -76,6 +78,24 @@ Version = Annotated[
 ExecPlugins = Annotated[
     bool, typer.Option("--allow-exec-plugins", help="Let kubeconfigs run programs for credentials, by absolute path.")
 ]
+ConfigMapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--configmap",
+        help="NAMESPACE/NAME of the ConfigMap of the upper cluster that holds the topology, in place of a file.",
+        show_default=False,
+    ),
+]
+KeyOption = Annotated[str | None, typer.Option("--key", help="Its key. Default: topology.yaml.", show_default=False)]
+KubeconfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kubeconfig",
+        help="Kubeconfig of the upper cluster, with --configmap. Default: that of the pod this runs in.",
+        show_default=False,
+    ),
+]
+ContextOption = Annotated[str | None, typer.Option("--context", help="Context of that kubeconfig.", show_default=False)]
 DirectoryOption = Annotated[Path, typer.Option("--dir", help="Where the sandbox keeps its files.")]
 RealNode = Annotated[
     bool, typer.Option("--real-node", help="Give lower-a one node that runs containers, in place of its others: root.")
@@ -134,13 +154,21 @@ def run(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
-    """Run the engine; it reloads the topology file when it changes."""
+    """Run the engine; it reloads the topology file, or ConfigMap, when it changes."""
     from tensile import running  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "info", log_format)
+    found = _map(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    if found is not None:
+        running.run_map(*found)
+        return
     name = _file_name(file)
     if name == "-":
         raise TensileError("run follows a file: standard input cannot be followed; give its name with -f")
@@ -185,6 +213,37 @@ def apply(
     _configure_logs(log_level or "info", log_format)
     topology, directory = _topology(file)
     typer.echo(planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins))
+
+
+@app.command("status")
+def show_status(
+    file: FileOption = None,
+    output: Annotated[
+        str, typer.Option("-o", "--output", help="text or json.", callback=_one_of("text", "json"))
+    ] = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Print how the lower clusters of a running engine are, and what became of the last edit."""
+    from tensile.status import inquiry, table  # noqa: PLC0415 - see the module's docstring
+
+    _configure_logs(log_level or "warn", log_format)
+    found = _map(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    answer = inquiry.ask_engine(_topology(file)[0]) if found is None else inquiry.ask_map(*found)
+    typer.echo(
+        table.as_json(answer.document)
+        if output == "json"
+        else table.as_text(answer.document, colour=sys.stdout.isatty())
+    )
+    if answer.trouble:
+        raise TensileError(answer.trouble)
 
 
 @app.command()
@@ -312,6 +371,35 @@ def _topology(file: str | None) -> "tuple[Topology, Path]":
     for notice in not_yet(topology):
         typer.echo(str(notice), err=True)
     return topology, Path.cwd() if name == _STANDARD_INPUT else Path(name).absolute().parent
+
+
+def _map(
+    file: str | None,
+    configmap: str | None,
+    key: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    *,
+    allow_exec_plugins: bool,
+) -> "tuple[Place, Ways] | None":
+    """Say which ConfigMap is meant and how its cluster is reached; None where a file is."""
+    from tensile.joined import Ways  # noqa: PLC0415 - see the module's docstring
+    from tensile.reconcile.mapsource import KEY, Place  # noqa: PLC0415
+
+    given = {"--key": key, "--kubeconfig": kubeconfig, "--context": context}
+    if configmap is None:
+        lonely = next((name for name, value in given.items() if value is not None), None)
+        if lonely:
+            raise TensileError(f"{lonely}: goes with --configmap: a topology file names its clusters itself")
+        return None
+    if file is not None:
+        raise TensileError("--configmap and -f: give one of them")
+    namespace, _, name = configmap.partition("/")
+    if not namespace or not name or "/" in name:
+        raise TensileError(f"--configmap {configmap!r}: write NAMESPACE/NAME")
+    if context is not None and kubeconfig is None:
+        raise TensileError("--context: goes with --kubeconfig")
+    return Place(namespace, name, key or KEY), Ways(Path.cwd(), allow_exec_plugins, kubeconfig, context)
 
 
 def _configure_logs(level: str, form: str | None) -> None:

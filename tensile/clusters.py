@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from tensile.cluster import Cluster
 from tensile.feeds import upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
-from tensile.kube.access import Access, AccessError, in_cluster
+from tensile.kube.access import Access, AccessError
 from tensile.kube.fleet import Fleet
 from tensile.names import owner_of
 from tensile.objects import UPPER
@@ -58,10 +58,7 @@ class Clusters:
         """Begin to follow the upper cluster, whether it answers or not; raises AccessError for bad credentials."""
         upper = topology.upper
         try:
-            if upper is None or upper.kubeconfig is None:
-                self._access = await in_cluster()
-                return self.fleet.open(UPPER, self._access, anchored=True)
-            self._access = await self.ways.access(upper.kubeconfig, upper.context)
+            self._access = await self.ways.upper_access(upper)
         except AccessError as error:
             raise AccessError(f"upper: {error}") from None
         return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=64, anchored=True)

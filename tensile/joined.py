@@ -7,16 +7,19 @@ cannot be read, or a cluster that does not answer, must show on the node and cos
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 import structlog
 
+from tensile.cache import Cache
 from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
-from tensile.kube.access import Access, from_kubeconfig
+from tensile.kube.access import Access, from_kubeconfig, in_cluster
 from tensile.kube.fleet import Fleet
+from tensile.kube.secretfile import KeptKubeconfig
 from tensile.kubelet.heartbeat import Heartbeat
 from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
 from tensile.kubelet.nodestatus import SILENT_AFTER
@@ -24,19 +27,39 @@ from tensile.names import KUBELET_PORT
 from tensile.objects import UPPER, Manifest, annotations
 from tensile.reconcile.observed import is_ours
 from tensile.supervision import supervised
-from tensile.topology import Lower, parse
+from tensile.topology import Lower, Upper, parse
 from tensile.world import LowerWorld, World
 
 _RETRY = 5.0
+_LOOK = 1.0
 _CONNECTIONS = 32
 _log = structlog.get_logger("tensile.lower")
 
 
 class Ways(NamedTuple):
-    """How clusters are reached: paths are relative to `directory`."""
+    """How clusters are reached: paths are relative to `directory`.
+
+    `upper_kubeconfig` and `upper_context` say how the upper one is, where the topology does not.
+    """
 
     directory: Path
     allow_exec_plugins: bool = False
+    upper_kubeconfig: str | None = None
+    upper_context: str | None = None
+
+    async def upper_access(self, upper: Upper) -> Access:
+        """Open the way to the upper cluster, which without a kubeconfig is the one around us; raises AccessError."""
+        if self.upper_kubeconfig is not None:
+            return await self.access(self.upper_kubeconfig, self.upper_context)
+        if upper.kubeconfig is None:
+            return await in_cluster()
+        return await self.access(upper.kubeconfig, upper.context)
+
+    async def lower_access(self, spec: Lower, secrets: Cache) -> Access:
+        """Open the way to a lower cluster; `secrets` are the upper's. Raises AccessError."""
+        if spec.kubeconfig_secret is None:
+            return await self.access(spec.kubeconfig or "", spec.context)
+        return await KeptKubeconfig(secrets, spec.kubeconfig_secret, spec.context).access()
 
     async def access(self, kubeconfig: str, context: str | None) -> Access:
         """Read a kubeconfig; raises AccessError."""
@@ -69,6 +92,7 @@ class Joined:
         self._wake = wake
         self._tasks: list[asyncio.Task[None]] = []
         self._since = asyncio.get_running_loop().time()
+        self._kept: KeptKubeconfig | None = None
         self.lower: LowerWorld
 
     def begin(self, spec: Lower, *, beat: bool, connect: bool = True) -> None:
@@ -78,8 +102,11 @@ class Joined:
         """
         self.lower = self._world.lowers[spec.name] = lower_world(spec)
         self.lower.connected = self.lower.in_topology = connect
+        self._kept = self._kept_kubeconfig(spec)
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
+        if connect and self._kept is not None:
+            self._tasks.append(supervised(f"credentials of {spec.name}", partial(self._keep_credentials, self._kept)))
         if beat:
             upper = self._fleet.cluster(UPPER)
             heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
@@ -117,34 +144,67 @@ class Joined:
         """Open the connection as soon as its credentials can be read; then ask for the version."""
         lower = self.lower
         if lower.name not in self._fleet.names():
-            self._fleet.open(
-                lower.name,
-                await self._access(),
-                lower_feeds(lower, self._world.owner),
-                qps=lower.spec.qps,
-                burst=lower.spec.burst,
-                connections=_CONNECTIONS,
-            )
+            self._open(await self._access())
             lower.refusal = ""
         await self._fleet.identified(lower.name)
         while not lower.version:
             try:
                 lower.version = await self._fleet.cluster(lower.name).version()
-            except ClusterError:
+            except (ClusterError, KeyError):
                 await asyncio.sleep(_RETRY)
         self._wake(lower.name)
 
+    def _open(self, access: Access, pin: str = "") -> None:
+        spec, feeds = self.lower.spec, lower_feeds(self.lower, self._world.owner)
+        self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=_CONNECTIONS, pin=pin)
+
     async def _access(self) -> Access:
         """Read the credentials, for ever if need be."""
+        if self._kept is not None:
+            await self._fleet.synced(UPPER)
         while True:
             try:
-                return await self._ways.access(self.lower.spec.kubeconfig or "", self.lower.spec.context)
+                return await self._credentials()
             except TensileError as error:
                 if str(error) != self.lower.refusal:
                     self.lower.refusal = str(error)
                     _log.error("lower cluster cannot be reached", lower=self.lower.name, error=str(error))
                     self._wake(self.lower.name)
-            await asyncio.sleep(_RETRY)
+            await asyncio.sleep(_RETRY if self._kept is None else _LOOK)
+
+    async def _credentials(self) -> Access:
+        if self._kept is not None:
+            return await self._kept.access()
+        return await self._ways.lower_access(self.lower.spec, self._world.upper.secrets)
+
+    def _kept_kubeconfig(self, spec: Lower) -> KeptKubeconfig | None:
+        ref = spec.kubeconfig_secret
+        return KeptKubeconfig(self._world.upper.secrets, ref, spec.context) if ref is not None else None
+
+    async def _keep_credentials(self, kept: KeptKubeconfig) -> None:
+        """Open the connection anew when the Secret that describes it has changed; a bad one is only said."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            if self.lower.name in self._fleet.names():
+                access = await kept.look()
+                self._warn(kept.trouble)
+                if access is not None:
+                    await self._reopen(access)
+
+    async def _reopen(self, access: Access) -> None:
+        """Go over to another way to the same cluster: what is known of it stays, and so does which cluster it is."""
+        name, pin = self.lower.name, self._fleet.identity(self.lower.name)
+        await self._fleet.close(name)
+        self._open(access, pin)
+        _log.info("connection opened anew, as its kubeconfig changed", lower=name, origin=access.origin)
+
+    def _warn(self, words: str) -> None:
+        """Have the node say what is wrong with the credentials on record, once."""
+        if words != self.lower.warning:
+            self.lower.warning = words
+            if words:
+                _log.warning("kubeconfig refused", lower=self.lower.name, error=words)
+            self._wake(self.lower.name)
 
     def _node_uid(self) -> str:
         node = self._world.upper.nodes.get("", self.lower.node)

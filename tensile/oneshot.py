@@ -6,11 +6,12 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
 from tensile.app import rules
+from tensile.cache import Cache
 from tensile.cluster import Cluster
 from tensile.clusters import Clusters, Connections, utc_now
 from tensile.errors import TensileError
@@ -22,7 +23,7 @@ from tensile.objects import UPPER
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.rehearsal import Rehearsal
 from tensile.reconcile.selecting import is_selected
-from tensile.topology import Topology
+from tensile.topology import Lower, Topology
 from tensile.world import Key, Problem, World
 
 PATIENCE = 20.0
@@ -83,12 +84,14 @@ async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> P
 
 
 async def _fill(clusters: Clusters, topology: Topology) -> None:
-    await _check_credentials(clusters, topology)
+    by_file, by_secret = _by_source(topology)
+    await _check_credentials(clusters, by_file, Cache())
     waiting = {UPPER}
     try:
         async with asyncio.timeout(PATIENCE):
             await clusters.make_world(topology, node_address(topology, clusters.upper_address))
             await clusters.fleet.synced(UPPER)
+            await _check_credentials(clusters, by_secret, clusters.world.upper.secrets)
             for spec in topology.lowers:
                 clusters.join(spec)
             for stray in clusters.strays():
@@ -107,12 +110,18 @@ async def _completed(joined: Joined, waiting: set[str]) -> None:
     waiting.discard(joined.lower.name)
 
 
-async def _check_credentials(clusters: Clusters, topology: Topology) -> None:
+def _by_source(topology: Topology) -> tuple[list[Lower], list[Lower]]:
+    """Give the lowers whose kubeconfig is a file, and those that have it in a Secret."""
+    by_secret = [spec for spec in topology.lowers if spec.kubeconfig_secret is not None]
+    return [spec for spec in topology.lowers if spec not in by_secret], by_secret
+
+
+async def _check_credentials(clusters: Clusters, lowers: Iterable[Lower], secrets: Cache) -> None:
     """Say at once which credentials cannot be read: waiting would not help."""
     troubles = []
-    for spec in topology.lowers:
+    for spec in lowers:
         try:
-            await clusters.ways.access(spec.kubeconfig or "", spec.context)
+            await clusters.ways.lower_access(spec, secrets)
         except TensileError as error:
             troubles.append(f"{spec.name}: {error}")
     if troubles:

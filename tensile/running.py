@@ -1,4 +1,4 @@
-"""`tensile run`: the engine with what surrounds it: the file that it follows, telemetry, and the signals that end it.
+"""`tensile run`: the engine and what surrounds it: the topology that it follows, telemetry, the signals that end it.
 
 Whatever goes wrong before the first topology is in force ends the program with an error; afterwards nothing does but
 a signal: a bad file, a cluster that is away, or a port that cannot be had are said, and what works goes on.
@@ -8,54 +8,89 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+import orjson
 import structlog
 import uvloop
 
 from tensile.app import Engine
+from tensile.clusters import utc_now
 from tensile.errors import TensileError
+from tensile.followed import Followed, FollowedFile, FollowedMap
 from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
-from tensile.reconcile import source
+from tensile.reconcile.mapsource import Place
 from tensile.reconcile.narration import Narration
+from tensile.reconcile.reading import Reading
+from tensile.status.lowers import Row, are_known, rows
+from tensile.status.standing import Standing
 from tensile.telemetry import Metrics, Readings, TelemetryServer
 from tensile.topology import Topology, not_yet
-from tensile.topology.edit import edit
+from tensile.topology.edit import Edit, edit
 
 _log = structlog.get_logger("tensile.run")
 
 
 def run(path: Path, *, allow_exec_plugins: bool = False) -> None:
-    """Run until SIGTERM or SIGINT; raises TensileError when it cannot begin."""
-    uvloop.run(_run(path, Ways(path.parent, allow_exec_plugins)))
+    """Run on a topology file until SIGTERM or SIGINT; raises TensileError when it cannot begin."""
+    uvloop.run(_run(FollowedFile(path), Standing(utc_now), Ways(path.parent, allow_exec_plugins)))
 
 
-async def _run(path: Path, ways: Ways) -> None:
-    topology = await source.read(path)
+def run_map(place: Place, ways: Ways) -> None:
+    """Run on a topology in a ConfigMap of the upper cluster until SIGTERM or SIGINT; raises TensileError likewise."""
+
+    async def run() -> None:
+        """Follow it, told beside it."""
+        standing = Standing(utc_now)
+        await _run(FollowedMap(place, ways, standing), standing, ways)
+
+    uvloop.run(run())
+
+
+async def _run(followed: Followed, standing: Standing, ways: Ways) -> None:
+    stop = _stopped_by_signal()
+    try:
+        first = await _unless(stop, followed.first())
+        if first is not None and first.topology is not None:
+            standing.take(first)
+            followed.tell(first)
+            await _run_engine(first.topology, followed, standing, ways, stop)
+    finally:
+        await followed.close()
+    _log.info("stopped", topology=standing.topology)
+
+
+async def _run_engine(
+    topology: Topology, followed: Followed, standing: Standing, ways: Ways, stop: asyncio.Event
+) -> None:
     _say_not_yet(topology)
     metrics = Metrics()
     fleet = Fleet(chance=random.random, observe=metrics.observe)
     engine = Engine(topology, ways, Narration(metrics, time.monotonic), fleet)
     metrics.readings = _readings(engine)
-    telemetry = _Telemetry(engine, metrics)
-    stop = _stopped_by_signal()
+    standing.lowers, standing.waits = _lowers(engine), partial(_missing, engine)
+    telemetry = _Telemetry(engine, metrics, standing)
     await telemetry.serve(topology)
     try:
-        if await _unless(stop, engine.start()):
-            _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=str(path))
-            await _unless(stop, _follow(path, engine, metrics, telemetry))
+        await _unless(stop, engine.start())
+        if engine.is_running:
+            _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=followed.name)
+            await _unless(stop, _follow(followed, standing, engine, metrics, telemetry))
     finally:
         await engine.stop()
         await telemetry.close()
-    _log.info("stopped", topology=topology.name)
 
 
-async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
-    """Do the work until it is done or `stop` is set; says whether it was done."""
+T = TypeVar("T")
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T | None:
+    """Do the work until it is done or `stop` is set; gives its result, None when it was stopped."""
     doing = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(stop.wait())
     await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -64,15 +99,16 @@ async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> boo
     with suppress(asyncio.CancelledError):
         await waiting
     with suppress(asyncio.CancelledError):
-        await doing
-    return not stop.is_set()
+        return await doing
+    return None
 
 
 class _Telemetry:
     """The telemetry server where the topology in force wants it."""
 
-    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics, standing: Standing) -> None:
         self._metrics = metrics
+        self._standing = standing
         self._ready = partial(_missing, engine)
         self._place = ("", 0)
         self._server: TelemetryServer | None = None
@@ -82,7 +118,7 @@ class _Telemetry:
         place = (topology.telemetry.bind, topology.telemetry.port)
         if place == self._place:
             return
-        server = TelemetryServer(*place, self._metrics, self._ready)
+        server = TelemetryServer(*place, self._metrics, self._ready, self._status)
         await server.start()
         await self.close()
         self._place, self._server = place, server
@@ -92,35 +128,50 @@ class _Telemetry:
         if self._server is not None:
             await self._server.close()
 
-
-async def _follow(path: Path, engine: Engine, metrics: Metrics, telemetry: _Telemetry) -> None:
-    """Put each valid change of the file in force."""
-
-    def refused(error: TensileError) -> None:
-        """Say what is wrong with the file; the last good topology stays."""
-        metrics.reload(accepted=False)
-        for line in str(error).splitlines():
-            _log.error("topology file refused: the last good one stays in force", error=line)
-
-    async with aclosing(source.follow(path, engine.topology, refused)) as topologies:
-        async for topology in topologies:
-            metrics.reload(accepted=True)
-            await engine.reload(_accepted(engine.topology, topology))
-            try:
-                await telemetry.serve(engine.topology)
-            except TensileError as error:
-                _log.error("telemetry stays where it is", error=str(error))
+    def _status(self) -> bytes:
+        return orjson.dumps(self._standing.report().document())
 
 
-def _accepted(before: Topology, after: Topology) -> Topology:
-    """Say what an edit changes, and give the topology to put in force."""
-    change = edit(before, after)
+async def _follow(
+    followed: Followed, standing: Standing, engine: Engine, metrics: Metrics, telemetry: _Telemetry
+) -> None:
+    """Put each valid change of the topology in force; what is refused is said, and the last good one stays."""
+    async with aclosing(followed.readings(engine.topology)) as readings:
+        async for reading in readings:
+            if reading.topology is None:
+                _refused(reading, metrics)
+                standing.take(reading)
+            else:
+                if reading.changed:
+                    metrics.reload(accepted=True)
+                    await _reload(reading.topology, engine, telemetry)
+                standing.take(reading, edit(engine.topology, reading.topology).refused)
+            followed.tell(reading)
+
+
+def _refused(reading: Reading, metrics: Metrics) -> None:
+    metrics.reload(accepted=False)
+    for line in str(reading.error).splitlines():
+        _log.error("topology refused: the last good one stays in force", error=line)
+
+
+async def _reload(topology: Topology, engine: Engine, telemetry: _Telemetry) -> None:
+    """Put a topology in force, but for what of it asks for a restart."""
+    change = edit(engine.topology, topology)
+    _say(change)
+    _say_not_yet(topology)
+    await engine.reload(change.topology)
+    try:
+        await telemetry.serve(engine.topology)
+    except TensileError as error:
+        _log.error("telemetry stays where it is", error=str(error))
+
+
+def _say(change: Edit) -> None:
     for words in change.refused:
         _log.warning("not reloaded", change=words)
     for words in change.words:
         _log.info("topology changed", change=words)
-    _say_not_yet(after)
-    return change.topology
 
 
 def _say_not_yet(topology: Topology) -> None:
@@ -148,6 +199,22 @@ def _readings(engine: Engine) -> Readings:
         silent=lambda: {name: joined.lower.silent for name, joined in engine.clusters.joined.items()},
         problems=problems,
     )
+
+
+def _lowers(engine: Engine) -> Callable[[], list[Row] | None]:
+    """Make what gives how each lower is, None until that is known of every one: a start is no news of them."""
+    known = False
+
+    def lowers() -> list[Row] | None:
+        """Give the rows as of now."""
+        nonlocal known
+        known = known or (engine.is_running and are_known(engine.clusters.world))
+        if not known:
+            return None
+        fleet = engine.clusters.fleet
+        return rows(engine.clusters.world, {name: fleet.health(name).error for name in fleet.names()})
+
+    return lowers
 
 
 def _missing(engine: Engine) -> str:

@@ -77,7 +77,8 @@ class LowerWorld:
     `silent` is for how many seconds the cluster has not answered. `in_topology` turns false when it left the file.
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
     `version` is its Kubernetes version. `refusal` says what somebody has to put right about its credential or address
-    ("" for nothing), `is_wrong` that another cluster answers in its place, which nothing is done in.
+    ("" for nothing), `warning` what is wrong with the credentials on record while those in use still work, `is_wrong`
+    that another cluster answers in its place, which nothing is done in.
     """
 
     spec: "Lower"
@@ -95,6 +96,7 @@ class LowerWorld:
     version: str = ""
     refusal: str = ""
     is_wrong: bool = False
+    warning: str = ""
 
     @property
     def name(self) -> str:

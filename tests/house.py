@@ -28,13 +28,14 @@ BANNED = {
 }
 EDGES = {
     "kube/access", "kube/calls", "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/pluginrun",
-    "kube/transport",
+    "kube/secretfile", "kube/transport",
     "kubelet/authentication", "kubelet/authority", "kubelet/authorization", "kubelet/certs", "kubelet/dialogue",
     "kubelet/exec", "kubelet/listener", "kubelet/logs", "kubelet/lower", "kubelet/pipe", "kubelet/server",
     "kubelet/presence", "kubelet/service", "kubelet/wire",
     "kubelet/heartbeat", "reconcile/apply", "reconcile/loop", "reconcile/rehearsal", "reconcile/source",
-    "reconcile/workqueue", "telemetry/server", "cluster",
-    "app", "clusters", "joined", "nodeports", "oneshot", "planning", "running", "supervision",
+    "reconcile/mapsource", "reconcile/reading", "reconcile/workqueue", "status/inquiry", "status/keeper",
+    "telemetry/server", "cluster",
+    "app", "clusters", "followed", "joined", "nodeports", "oneshot", "planning", "running", "supervision",
 }  # fmt: skip
 
 

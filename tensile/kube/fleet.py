@@ -95,10 +95,12 @@ class Fleet:
         burst: int = 1000,
         connections: int = 64,
         anchored: bool = False,
+        pin: str = "",
     ) -> HttpCluster:
         """Begin to follow a cluster; returns at once, whether it answers or not. It must not be open already.
 
-        `qps`, `burst` and `connections` bound its requests and `anchored` keeps it at its server, as in HttpCluster.
+        `qps`, `burst` and `connections` bound its requests, `anchored` keeps it at its server, and `pin` says which
+        cluster it has to be, as in HttpCluster.
         """
         if name in self._open:
             raise ValueError(f"cluster {name!r} is open already")
@@ -109,6 +111,7 @@ class Fleet:
             burst=burst,
             connections=connections,
             anchored=anchored,
+            pin=pin,
             observe=self._observe(name) if self._observe else None,
             clock=self._clock,
             sleep=self._sleep,

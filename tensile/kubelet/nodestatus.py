@@ -107,7 +107,7 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
         ("MemoryPressure", False, "KubeletHasSufficientMemory", "of the lower's nodes' own concern"),
         ("DiskPressure", False, "KubeletHasNoDiskPressure", "of the lower's nodes' own concern"),
         ("PIDPressure", False, "KubeletHasSufficientPID", "of the lower's nodes' own concern"),
-        (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), lower.refusal or what),
+        (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), _trouble(lower) or what),
         (LOWER_SCHEDULABLE, schedulable, "NodesReady" if schedulable else "NoReadyNode", what),
         (IN_TOPOLOGY, lower.in_topology, "Declared" if lower.in_topology else "Removed", _why(lower)),
         (DELETIONS_HELD, held is not None, held.reason if held else "NothingHeld", held.message if held else ""),
@@ -135,6 +135,10 @@ def _features(seen: Manifest, lower: LowerWorld) -> list[str]:
         known: list[str] = seen.get("status", {}).get("declaredFeatures") or []
         return known
     return sorted(declared_features(_offers(lower)))
+
+
+def _trouble(lower: LowerWorld) -> str:
+    return lower.refusal or lower.warning
 
 
 def _why(lower: LowerWorld) -> str:

@@ -5,6 +5,7 @@ why the steps that `plan` prints are the ones that `run` carries out.
 """
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
@@ -83,7 +84,7 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
         case Confirmed(ref, uid, reason, asked):
             return [Step("confirm", ref, reason, uid=uid, shown=False, asked=asked)]
         case Told():
-            return [_event(wanted, world)]
+            return [event(wanted, world.now)]
 
 
 def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
@@ -162,12 +163,12 @@ def _operations_of(patch: Patch) -> tuple[Operation, ...]:
     return tuple(found)
 
 
-def _event(told: Told, world: World) -> Step:
+def event(told: Told, now: datetime) -> Step:
     """Make an Event whose name follows from what it says, so that it exists once however often it is said."""
     digest = sha256(f"{told.uid}/{told.reason}/{told.message}".encode()).hexdigest()[:16]
     name = f"{told.about.name[:_NAME_LIMIT].rstrip('-.')}.{digest}"
     ref = Ref(told.about.cluster, EVENT, told.about.namespace or "default", name)
-    moment = timestamp(world.now)
+    moment = timestamp(now)
     body: dict[str, Any] = {
         "apiVersion": EVENT.api,
         "kind": EVENT.name,

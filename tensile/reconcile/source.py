@@ -1,9 +1,12 @@
-"""Follows the topology file: yields what is valid in it, again and again; anything else is refused and changes nothing.
+"""Follows the topology file: gives each state that it comes to, valid or refused; what is refused changes nothing.
 
 Editors rename, tools delete and write anew, mounted ConfigMaps swap a symlink, and some writers take their time. So
 what counts is the content, never the notice: a notice, or the passing of half a second, only says that it is time to
 look, and what was found is taken once a second look finds the same. That also carries file systems without notices,
 and a folder that goes away and comes back.
+
+The beginning of a file is often a valid file, with fewer lowers or with 50 where 500 was. One that begins as the file
+in force does and ends before it is looked at for longer, and where it ends in the middle of a line it is refused.
 """
 
 import asyncio
@@ -11,6 +14,7 @@ import os
 import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +22,10 @@ import structlog
 from watchfiles import awatch
 
 from tensile.errors import TensileError
-from tensile.topology import Topology, decode, parse
+from tensile.reconcile.reading import Judge, Reading, Text, parsed
+from tensile.topology import Problem, Topology, TopologyErrors, decode, parse
 from tensile.yamltext import MAX_BYTES
+from tensile.yamltree import Position
 
 Watch = Callable[..., AsyncGenerator[Any, None]]
 """Gives something whenever a folder changed, called as watchfiles.awatch is."""
@@ -32,9 +38,11 @@ POLL = 0.5
 SETTLE = 0.1
 """Seconds for which a file has to stay as it is before it is believed to be whole."""
 
+SHRUNK = 1.0
+"""The same for a file that is the beginning of the one in force: whoever cut it may still be writing."""
+
 _DEBOUNCE = 200
 _STEP = 50
-_LARGE = 64 * 1024
 _log = structlog.get_logger("tensile.reconcile.source")
 
 
@@ -44,50 +52,74 @@ class _Look(NamedTuple):
     data: bytes
     trouble: str
 
+    def text(self) -> Text:
+        """Say what tells this content from another."""
+        return Text(len(self.data), "" if self.trouble else sha256(self.data).hexdigest())
 
-async def read(path: Path) -> Topology:
+
+async def read(path: Path) -> Reading:
     """Read the file once; raises TensileError with every error in it, or saying why it cannot be read."""
-    return await _parsed(path, _look(path))
+    found = _look(path)
+    return Reading(found.text(), await parsed(found.text(), lambda: _parse(path, found)), changed=True)
 
 
 async def follow(
-    path: Path,
-    first: Topology,
-    refused: Callable[[TensileError], None],
-    *,
-    watch: Watch = awatch,
-    sleep: Sleep = asyncio.sleep,
-) -> AsyncGenerator[Topology, None]:
-    """Give each topology that the file comes to hold after `first`, and tell `refused` once of each bad state of it.
+    path: Path, first: Topology, *, watch: Watch = awatch, sleep: Sleep = asyncio.sleep
+) -> AsyncGenerator[Reading, None]:
+    """Give each state of the file from now on, judged against `first` and then against the last good one.
 
-    What means the same as the last good one is not given. Never ends by itself; close it or cancel who awaits it.
+    Never ends by itself; close it or cancel who awaits it.
     """
-    good, doubted = first, False
-    async with aclosing(_states(path, watch, sleep)) as states:
-        async for found in states:
-            try:
-                topology = await _parsed(path, found)
-            except TensileError as error:
-                doubted = True
-                refused(error)
-                continue
-            if doubted:
-                _log.info("topology file is valid again", file=str(path))
-                doubted = False
-            if topology != good:
-                good = topology
-                yield topology
-
-
-async def _states(path: Path, watch: Watch, sleep: Sleep) -> AsyncGenerator[_Look, None]:
-    """Give what is at the path, first as it is and then each time that it is something else."""
-    seen: _Look | None = None
+    following = _Following(path, first, sleep)
     async with aclosing(_moments(path, watch, sleep)) as moments:
         async for _ in moments:
-            found = await _settled(path, seen, sleep)
-            if found != seen:
-                seen = found
-                yield found
+            if await following.look():
+                yield await following.judge()
+
+
+class _Following:
+    """What is known of a file that is followed: how it is, and how it was when it was good."""
+
+    def __init__(self, path: Path, first: Topology, sleep: Sleep) -> None:
+        self._path = path
+        self._sleep = sleep
+        self._judge = Judge(first, str(path))
+        self._whole = b""
+        self._seen: _Look | None = None
+
+    async def look(self) -> bool:
+        """Say whether the file is something else than before."""
+        found = await self._settled()
+        changed, self._seen = found != self._seen, found
+        return changed
+
+    async def judge(self) -> Reading:
+        """Judge the file as it was seen last."""
+        found = self._seen or _look(self._path)
+        reading = await self._judge.judge(found.text(), lambda: self._parse(found))
+        if reading.topology is not None:
+            self._whole = found.data
+        return reading
+
+    async def _settled(self) -> _Look:
+        """Look until two looks find the same, so that a file that is being written is not taken for whole."""
+        found = _look(self._path)
+        while found != self._seen:
+            await self._sleep(SHRUNK if self._is_part(found.data) else SETTLE)
+            before, found = found, _look(self._path)
+            if found == before:
+                break
+        return found
+
+    def _is_part(self, data: bytes) -> bool:
+        return 0 < len(data) < len(self._whole) and self._whole.startswith(data)
+
+    def _parse(self, found: _Look) -> Topology:
+        """Parse what was found; raises TensileError also where it is valid only because it was cut off."""
+        topology = _parse(self._path, found)
+        if topology != self._judge.good and self._is_part(found.data) and not found.data.endswith(b"\n"):
+            raise _cut_off(self._path, found.data)
+        return topology
 
 
 async def _moments(path: Path, watch: Watch, sleep: Sleep) -> AsyncGenerator[None, None]:
@@ -132,17 +164,6 @@ async def _notices(path: Path, watch: Watch) -> AsyncGenerator[None, None]:
                 return
 
 
-async def _settled(path: Path, seen: _Look | None, sleep: Sleep) -> _Look:
-    """Look until two looks find the same, so that a file that is being written is not taken for whole."""
-    found = _look(path)
-    while found != seen:
-        await sleep(SETTLE)
-        before, found = found, _look(path)
-        if found == before:
-            break
-    return found
-
-
 def _folders(path: Path) -> set[str]:
     """Give the folder of the path, and of the file that it leads to."""
     return {str(path.absolute().parent), str(Path(os.path.realpath(path)).parent)}
@@ -161,15 +182,16 @@ def _look(path: Path) -> _Look:
         return _Look(b"", f"cannot be read: {error.strerror}: mend that, or name another with -f")
 
 
-async def _parsed(path: Path, found: _Look) -> Topology:
+def _parse(path: Path, found: _Look) -> Topology:
     """Turn what was found into a topology; raises TensileError when it is none."""
     if found.trouble:
         raise TensileError(f"{path}: {found.trouble}")
-    if len(found.data) > _LARGE:
-        return await asyncio.to_thread(_parse, path, found.data)
-    return _parse(path, found.data)
+    return parse(decode(found.data, name=str(path)), name=str(path))
 
 
-def _parse(path: Path, data: bytes) -> Topology:
-    """Parse a file's bytes; large ones take long enough to hold up everything else."""
-    return parse(decode(data, name=str(path)), name=str(path))
+def _cut_off(path: Path, data: bytes) -> TopologyErrors:
+    """Say where the file ends too early."""
+    line = data[data.rfind(b"\n") + 1 :].decode(errors="replace")
+    place = Position(data.count(b"\n") + 1, len(line) + 1)
+    words = "ends in the middle of what was in force; write the file whole, with a newline at its end"
+    return TopologyErrors(str(path), (Problem(place, (), words),))

@@ -1,4 +1,4 @@
-"""The telemetry server: /metrics for Prometheus, /healthz and /readyz for whoever keeps the engine running.
+"""The telemetry server: /metrics for Prometheus, /healthz and /readyz for whoever keeps the engine running, /status.
 
 Health says only that the event loop turns: a restart heals nothing else, and an engine that is restarted because a
 cluster is away would leave the other clusters alone meanwhile. What is missing is what readiness says.
@@ -24,14 +24,18 @@ _ADVICE = {
 class TelemetryServer:
     """Serves on `bind`:`port` (0 for any free port) from `start` to `close`.
 
-    `ready` gives "" when the engine is ready, else a sentence that says why it is not.
+    `ready` gives "" when the engine is ready, else a sentence that says why it is not; `status` how everything is, as
+    JSON.
     """
 
-    def __init__(self, bind: str, port: int, metrics: Metrics, ready: Callable[[], str]) -> None:
+    def __init__(
+        self, bind: str, port: int, metrics: Metrics, ready: Callable[[], str], status: Callable[[], bytes]
+    ) -> None:
         self._bind = bind
         self._port = port
         self._metrics = metrics
         self._ready = ready
+        self._status = status
         self._runner: web.AppRunner | None = None
 
     @property
@@ -42,9 +46,13 @@ class TelemetryServer:
     async def start(self) -> None:
         """Begin to listen; raises TensileError, saying what to change, when that is not possible."""
         app = web.Application()
-        app.add_routes(
-            [web.get("/metrics", self._serve_metrics), web.get("/healthz", _healthz), web.get("/readyz", self._readyz)]
-        )
+        served = {
+            "/metrics": self._serve_metrics,
+            "/healthz": _healthz,
+            "/readyz": self._readyz,
+            "/status": self._serve_status,
+        }
+        app.add_routes([web.get(path, answer) for path, answer in served.items()])
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE)
         await runner.setup()
         try:
@@ -63,6 +71,9 @@ class TelemetryServer:
 
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _serve_status(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._status(), content_type="application/json")
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         missing = self._ready()

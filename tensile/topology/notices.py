@@ -42,11 +42,6 @@ NOT_YET: tuple[Row, ...] = (
         "pods that talk to the upper cluster come in a later release",
     ),
     Row(
-        ("lower", "kubeconfigSecret"),
-        (None,),
-        "kubeconfigs from Secrets come in a later release; this lower cannot be reached until then",
-    ),
-    Row(
         ("lower", "namespaces", "mapping"),
         ("same",),
         "prefix comes in a later release; same is in force",

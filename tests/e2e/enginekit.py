@@ -110,10 +110,7 @@ class Ground:
         clusters = self.sandbox.clusters
         for name in (UPPER, *LOWERS):
             self.sites[name] = Site(clusters[name])
-            pki = clusters[name].audit_log.parent / "pki"
-            issued = _user(pki, self.user)
-            text = kubeconfig.render(name, clusters[name].server, self.user, (pki / "ca.crt").read_bytes(), issued)
-            (self.directory / f"{name}.kubeconfig").write_text(text)
+            (self.directory / f"{name}.kubeconfig").write_text(self.kubeconfig(name, self.user))
         for name in ("kubelet.crt", "kubelet.key"):
             shutil.copy(self.sandbox.directory / name, self.directory)
         self.upper = self.sites[UPPER]
@@ -121,6 +118,12 @@ class Ground:
         self.owner = owner_of(
             (await self.upper.read("/api/v1/namespaces/kube-system"))["metadata"]["uid"], self.namespace
         )
+
+    def kubeconfig(self, name: str, user: str) -> str:
+        """Make a kubeconfig of a cluster for an administrator of that name."""
+        cluster = self.sandbox.clusters[name]
+        pki = cluster.audit_log.parent / "pki"
+        return kubeconfig.render(name, cluster.server, user, (pki / "ca.crt").read_bytes(), _user(pki, user))
 
     async def make_namespace(self, cluster: str, name: str, **meta: Any) -> None:
         """Make a namespace and wait until pods can be made in it."""

@@ -7,6 +7,7 @@ from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from enginekit import Edit, Ground, polled
 
@@ -47,10 +48,13 @@ class Program(Ground):
         await polled(lambda: words in self.log.read_text()[since:])
 
 
+P = TypeVar("P", bound=Program)
+
+
 @asynccontextmanager
-async def served(sandbox: Sandbox, directory: Path) -> AsyncIterator[Program]:
+async def served(sandbox: Sandbox, directory: Path, sort: type[P] = Program) -> AsyncIterator[P]:
     """Give a ground on which the program runs; at its end nothing of it may be left, and it ends cleanly."""
-    program = Program(sandbox, directory)
+    program = sort(sandbox, directory)
     try:
         await program.open()
         await program.start()

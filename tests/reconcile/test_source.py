@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 from watchfiles import awatch
 
 from tensile.errors import TensileError
+from tensile.reconcile.reading import Reading, Text
 from tensile.reconcile.source import SETTLE, follow, read
 from tensile.topology import Topology, TopologyErrors, parse
 
@@ -37,8 +39,18 @@ class Following:
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
         self.refusals: asyncio.Queue[str] = asyncio.Queue()
-        first = parse(text("first"))
-        self.topologies = follow(path, first, lambda error: self.refusals.put_nowait(str(error)), **options)
+        self.readings: list[Reading] = []
+        self.topologies = self._changes(follow(path, parse(text("first")), **options))
+
+    async def _changes(self, readings: AsyncGenerator[Reading, None]) -> AsyncGenerator[Topology, None]:
+        """Give what is to be put in force; keep what is refused apart, and everything together."""
+        async with aclosing(readings):
+            async for reading in readings:
+                self.readings.append(reading)
+                if reading.error is not None:
+                    self.refusals.put_nowait(str(reading.error))
+                elif reading.topology is not None and reading.changed:
+                    yield reading.topology
 
     async def next(self) -> list[str]:
         """Wait for the next topology; gives its lowers."""
@@ -215,7 +227,7 @@ async def test_a_folder_that_goes_and_comes_back_is_followed(path: Path) -> None
             await notices.begun.get()
             in_place(path, text("b"))
             assert await told.get() == "b"
-    assert [entry["event"] for entry in logs] == ["topology file is valid again"]
+    assert [entry["event"] for entry in logs] == ["topology is valid again"]
 
 
 async def test_an_edit_before_the_watching_began_is_seen(path: Path) -> None:
@@ -287,7 +299,7 @@ async def test_a_bad_file_that_is_put_back_is_no_change(path: Path) -> None:
             for lower in ("a", "b"):
                 in_place(path, text(lower))
                 assert await told.get() == lower
-    assert [entry["event"] for entry in logs] == ["topology file is valid again"]
+    assert [entry["event"] for entry in logs] == ["topology is valid again"]
 
 
 class Writer:
@@ -407,9 +419,12 @@ async def test_closing_leaves_no_task_behind(path: Path) -> None:
 
 async def test_a_file_is_read_once(path: Path) -> None:
     """As it is, with its name for the notices."""
-    topology = await read(path)
-    assert names(topology) == ["first"]
-    assert topology.source.name == str(path)
+    reading = await read(path)
+    assert reading.topology is not None
+    assert names(reading.topology) == ["first"]
+    assert reading.topology.source.name == str(path)
+    whole = text("first").encode()
+    assert reading.text == Text(len(whole), sha256(whole).hexdigest())
 
 
 async def test_a_large_file_is_read_without_holding_up_the_rest(path: Path) -> None:
@@ -420,7 +435,9 @@ async def test_a_large_file_is_read_without_holding_up_the_rest(path: Path) -> N
     while not task.done():
         await asyncio.sleep(0)
         turns += 1
-    assert len(names(await task)) == 200
+    topology = (await task).topology
+    assert topology is not None
+    assert len(names(topology)) == 200
     assert turns > 10
 
 

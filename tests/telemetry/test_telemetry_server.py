@@ -22,6 +22,10 @@ class Engine:
         """Say what is missing."""
         return self.missing
 
+    def status(self) -> bytes:
+        """Say how everything is."""
+        return b'{"state":"Accepted"}'
+
 
 @pytest.fixture
 def engine() -> Engine:
@@ -32,7 +36,7 @@ def engine() -> Engine:
 @pytest.fixture
 async def server(engine: Engine) -> AsyncIterator[TelemetryServer]:
     """Serve an engine's telemetry on a free port."""
-    found = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready)
+    found = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status)
     await found.start()
     yield found
     await found.close()
@@ -68,12 +72,17 @@ async def test_metrics_are_served_as_prometheus_reads_them(server: TelemetryServ
     assert 'tensile_steps_total{cluster="lower-a",kind="Pod",result="ok",verb="create"} 1.0' in body
 
 
+async def test_the_status_is_served_as_json(server: TelemetryServer) -> None:
+    """As the engine tells it at that moment."""
+    assert await ask(server, "/status") == (200, "application/json", '{"state":"Accepted"}')
+
+
 @pytest.mark.parametrize(
     ("path", "method", "status"),
     [("/", "GET", 404), ("/metrics", "POST", 405), ("/readyz/../../etc/passwd", "GET", 404), ("/healthz", "HEAD", 200)],
 )
 async def test_nothing_else_is_there(server: TelemetryServer, path: str, method: str, status: int) -> None:
-    """Only three paths, and only to be read."""
+    """Only four paths, and only to be read."""
     assert (await ask(server, path, method))[0] == status
 
 
@@ -81,7 +90,7 @@ async def test_a_port_that_is_taken_is_an_error_that_says_what_to_change(
     server: TelemetryServer, engine: Engine
 ) -> None:
     """Without a traceback, and the first server goes on."""
-    second = TelemetryServer("127.0.0.1", server.port, engine.metrics, engine.ready)
+    second = TelemetryServer("127.0.0.1", server.port, engine.metrics, engine.ready, engine.status)
     with pytest.raises(TensileError) as refusal:
         await second.start()
     assert str(refusal.value) == (
@@ -96,13 +105,13 @@ async def test_a_port_that_is_taken_is_an_error_that_says_what_to_change(
 async def test_an_address_that_the_machine_does_not_have_is_an_error(bind: str, shown: str, engine: Engine) -> None:
     """It names the key of the file."""
     with pytest.raises(TensileError, match=r"telemetry\.bind") as refusal:
-        await TelemetryServer(bind, 0, engine.metrics, engine.ready).start()
+        await TelemetryServer(bind, 0, engine.metrics, engine.ready, engine.status).start()
     assert str(refusal.value).startswith(f"telemetry cannot listen on {shown}:0: ")
 
 
 async def test_closed_it_gives_its_port_back(engine: Engine) -> None:
     """Closing again, or without having started, is no error; and it can be started again."""
-    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready)
+    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status)
     await server.close()
     await server.start()
     port = server.port
@@ -117,7 +126,7 @@ async def test_closed_it_gives_its_port_back(engine: Engine) -> None:
 
 async def test_closing_does_not_wait_for_who_stays_connected(engine: Engine) -> None:
     """Prometheus keeps its connection open between two scrapes."""
-    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready)
+    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, engine.status)
     await server.start()
     async with asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

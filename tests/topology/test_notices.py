@@ -43,10 +43,6 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
             ONE + "  serviceAccounts: {identity: lower}\n",
             "lowers[0].serviceAccounts.identity",
         ),
-        (
-            HEAD + "lowers: [{name: a, kubeconfigSecret: {namespace: a, name: b}}]\n",
-            "lowers[0].kubeconfigSecret",
-        ),
         (EMPTY + "lowerDefaults: {maintenance: drain}\n", "lowerDefaults.maintenance"),
         (EMPTY + "lowerDefaults: {onConflict: adopt}\n", "lowerDefaults.onConflict"),
         (EMPTY + "controllers: [PV, Service, ServiceAccount]\n", "controllers"),

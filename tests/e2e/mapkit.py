@@ -1,0 +1,123 @@
+"""`tensile run --configmap`: the topology in a ConfigMap of the upper cluster, and kubeconfigs in Secrets beside it."""
+
+import asyncio
+import sys
+from base64 import b64encode
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from enginekit import LOWERS, UPPER, Edit, ran
+from programkit import Program
+from sitekit import LIMIT, Manifest
+
+NAME = "topo"
+STATUS = f"{NAME}-status"
+KEY = "topology.yaml"
+RIGHT = 2.0
+"""Seconds after an edit within which the status has to be right."""
+
+
+class MapProgram(Program):
+    """A program that follows a ConfigMap in the ground's namespace."""
+
+    async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
+        """Put Secrets and ConfigMap there, start the program, and wait until its nodes are ready."""
+        for name in LOWERS:
+            await self.put_secret(name, (self.directory / f"{name}.kubeconfig").read_bytes())
+        await self.put(self.text(*edits))
+        await self.begin()
+        for lower in self.file(*edits)["lowers"] if await_nodes else ():
+            await self.usable(lower["node"]["name"])
+
+    async def begin(self) -> None:
+        """Start the program on what is there; its log goes on."""
+        command = [sys.executable, "-m", "tensile", "run", "--log-format", "json", *self.options]
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+        self.is_started = True
+
+    @property
+    def options(self) -> list[str]:
+        """Say which ConfigMap is meant, as on the command line."""
+        return ["--configmap", f"{self.namespace}/{NAME}", "--kubeconfig", str(self.directory / f"{UPPER}.kubeconfig")]
+
+    def file(self, *edits: Edit) -> Manifest:
+        """Give the topology as the ConfigMap has it: without a path in it."""
+        found = super().file()
+        del found["upper"], found["kubelet"]["tlsCertFile"], found["kubelet"]["tlsKeyFile"]
+        for lower in found["lowers"]:
+            del lower["kubeconfig"]
+            lower["kubeconfigSecret"] = {"namespace": self.namespace, "name": lower["name"]}
+        for edit in edits:
+            edit(found)
+        return found
+
+    def text(self, *edits: Edit) -> str:
+        """Give the topology's text."""
+        return orjson.dumps(self.file(*edits), option=orjson.OPT_INDENT_2).decode()
+
+    async def reload(self, *edits: Edit) -> None:
+        """Edit the ConfigMap; the program sees to the rest."""
+        await self.put(self.text(*edits))
+
+    async def put(self, text: str) -> Manifest:
+        """Write the ConfigMap, whether it is there or not, and give it."""
+        return await self.lay("configmaps", NAME, {"data": {KEY: text}})
+
+    async def put_secret(self, name: str, kubeconfig: bytes) -> Manifest:
+        """Write the Secret of a lower."""
+        return await self.lay("secrets", name, {"data": {"kubeconfig": b64encode(kubeconfig).decode()}})
+
+    async def lay(self, plural: str, name: str, content: Manifest) -> Manifest:
+        """Create an object of the namespace, or change it."""
+        if await self.upper.read(self.path(plural, name)):
+            return await self.upper.patch(self.path(plural, name), content)
+        return await self.upper.create(self.path(plural), {"metadata": {"name": name}, **content})
+
+    async def status(self, limit: float = LIMIT, **wanted: Any) -> dict[str, Any]:
+        """Wait until the status says this, and give what it says; `sha256` and `error` look into its parts."""
+        found = await self.upper.until(
+            self.path("configmaps", STATUS), lambda one: one and _says(read(one), wanted), limit
+        )
+        return read(found)
+
+    async def event(self, reason: str, words: str) -> Manifest:
+        """Wait for an event of the ConfigMap that says these words, and give it."""
+        fields = f"involvedObject.kind=ConfigMap,involvedObject.name={NAME},reason={reason}"
+        found = await self.upper.until_all(
+            f"{self.path('events')}?fieldSelector={fields}",
+            lambda events: any(words in one["message"] for one in events.values()),
+        )
+        return next(one for one in found.values() if words in one["message"])
+
+    async def right(self, text: str) -> dict[str, Any]:
+        """Wait, not for long, until the status says that a text is in force."""
+        return await self.status(RIGHT, state="Accepted", sha256=digest(text))
+
+
+async def tensile(*arguments: str) -> str:
+    """Run a command that has to end well, and give what it prints."""
+    done = await ran([sys.executable, "-m", "tensile", *arguments])
+    assert (done.code, done.err) == (0, ""), done
+    return done.out
+
+
+def read(status: Manifest) -> dict[str, Any]:
+    """Read the data of a status."""
+    data = status["data"]
+    return {key: value if key in ("state", "topology") else orjson.loads(value) for key, value in data.items()}
+
+
+def digest(text: str) -> str:
+    """Give a text's sha256."""
+    return sha256(text.encode()).hexdigest()
+
+
+def _says(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    flat = {
+        **found,
+        "sha256": found.get("accepted", {}).get("sha256"),
+        "error": found.get("rejected", {}).get("error", ""),
+    }
+    return all(value in flat[key] if key == "error" else flat[key] == value for key, value in wanted.items())

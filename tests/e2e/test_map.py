@@ -1,0 +1,187 @@
+"""The topology in a ConfigMap: every edit is answered for beside it, and no bad one changes anything."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from enginekit import LOWERS, A, B, edit_lower, with_fields, without_lower
+from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, tensile
+from programkit import served
+from sitekit import is_ready
+
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MapProgram]:
+    """The program on a ConfigMap, with one pod that runs in the first lower."""
+    async with served(sandbox, tmp_path_factory.mktemp("map"), MapProgram) as made:
+        await made.bind("web")
+        await made.upper.until(made.pod_path("web"), is_ready)
+        yield made
+
+
+def label(program: MapProgram, number: int) -> str:
+    """Give the topology with a label of its own on the second node."""
+    return program.text(edit_lower(B, node={"labels": {"edit": str(number)}}))
+
+
+def bad(program: MapProgram, number: int) -> tuple[str, str]:
+    """Give a bad topology, a different one for each number, and where its error is."""
+    text = label(program, 1000 + number)
+    bads = [
+        (text.replace('"lowers"', '"lowerz"'), "lowerz: unknown key; did you mean lowers?"),
+        (text[: len(text) // 2], f"{KEY}:"),
+        (text.replace('"kubeconfigSecret"', '"kubeconfig"'), "lowers[0].kubeconfig: "),
+        (f"# {number}\n", f"{KEY}:1:1: "),
+        (f"{text}\nupper: {{kubeconfig: '{number}'}}\n", f"{KEY}:"),
+        (text.replace('"kubelet": {', f'"kubelet": {{"clientCAFile": "ca-{number}",'), "kubelet.clientCAFile: a path"),
+    ]
+    return bads[number % len(bads)]
+
+
+async def edits(program: MapProgram, number: int) -> None:
+    """Edit well, then badly: the status is right in time, and the good edit stays in force."""
+    good, (wrong, said) = label(program, number), bad(program, number)
+    node = f"/api/v1/nodes/{program.nodes[B]}"
+    await program.put(good)
+    found = await program.right(good)
+    assert "rejected" not in found
+    assert {row["name"]: row["reachable"] for row in found["lowers"]} == dict.fromkeys(LOWERS, True)
+    await program.upper.until(node, lambda one: one["metadata"]["labels"].get("edit") == str(number), RIGHT)
+    written = await program.put(wrong)
+    found = await program.status(RIGHT, state="Rejected", error=said)
+    assert found["accepted"]["sha256"] == digest(good)
+    assert found["rejected"]["sha256"] == digest(wrong)
+    assert found["rejected"]["resourceVersion"] == written["metadata"]["resourceVersion"]
+    assert (await program.upper.read(node))["metadata"]["labels"]["edit"] == str(number)
+
+
+@pytest.mark.parametrize("number", range(6))
+async def test_good_and_bad_edits_are_answered_for_in_time(program: MapProgram, number: int) -> None:
+    """Within two seconds the status has the hash of the good one, and place and words of what is wrong with the bad."""
+    await edits(program, number)
+
+
+async def test_each_edit_is_an_event_of_the_config_map(program: MapProgram) -> None:
+    """So that `kubectl describe configmap` tells it: accepted by hash, rejected with its line."""
+    wrong, said = bad(program, 700)
+    written = await program.put(wrong)
+    event = await program.event("TopologyRejected", f"resourceVersion {written['metadata']['resourceVersion']}")
+    assert said in event["message"]
+    assert event["type"] == "Warning"
+    assert event["involvedObject"]["uid"] == written["metadata"]["uid"]
+    await program.put(label(program, 100))
+    event = await program.event("TopologyAccepted", digest(label(program, 100)))
+    assert (event["type"], event["source"]["component"]) == ("Normal", "tensile-kube")
+
+
+async def test_a_config_map_that_is_deleted_changes_nothing(program: MapProgram) -> None:
+    """The last good topology stays in force, the status says that there is none, and a new one is followed again."""
+    text = label(program, 200)
+    await program.put(text)
+    await program.right(text)
+    await program.upper.delete(program.path("configmaps", NAME))
+    found = await program.status(RIGHT, state="Rejected", error="there is no such ConfigMap")
+    assert found["accepted"]["sha256"] == digest(text)
+    node = await program.upper.read(f"/api/v1/nodes/{program.nodes[B]}")
+    assert node["metadata"]["labels"]["edit"] == "200"
+    await program.put(label(program, 201))
+    await program.right(label(program, 201))
+
+
+async def test_a_key_that_is_missing_is_said(program: MapProgram) -> None:
+    """With the keys that are there."""
+    text = label(program, 250)
+    await program.put(text)
+    await program.lay("configmaps", NAME, {"data": {KEY: None, "other.yaml": text}})
+    await program.status(RIGHT, state="Rejected", error=f"has no key {KEY} (there are: other.yaml)")
+    await program.lay("configmaps", NAME, {"data": {KEY: text, "other.yaml": None}})
+    await program.right(text)
+
+
+async def test_what_needs_a_restart_is_said_beside_what_is_in_force(program: MapProgram) -> None:
+    """The rest of the edit is in force, and the status names what is not."""
+    text = program.text(with_fields(name="another"), edit_lower(B, node={"labels": {"edit": "300"}}))
+    await program.put(text)
+    found = await program.right(text)
+    (words,) = found["accepted"]["restartNeeded"]
+    assert words.startswith("name: ")
+    assert words.endswith("restart needed")
+    assert found["topology"] == program.namespace
+
+
+async def test_a_lower_that_leaves_and_comes_back_shows_in_time(program: MapProgram) -> None:
+    """The rows are those of the lowers that there are."""
+    text = program.text(without_lower(B))
+    await program.put(text)
+    found = await program.right(text)
+    path = program.path("configmaps", STATUS)
+    await program.upper.until(path, lambda one: B not in one["data"]["lowers"], RIGHT)
+    assert next(row for row in found["lowers"] if row["name"] == A)["pods"] == 1
+    await program.upper.gone(f"/api/v1/nodes/{program.nodes[B]}")
+    await program.reload()
+    await program.usable(program.nodes[B])
+    await program.upper.until(path, lambda one: B in one["data"]["lowers"], RIGHT)
+
+
+async def test_a_status_that_somebody_changes_comes_back(program: MapProgram) -> None:
+    """Edited or deleted, it is put right."""
+    path = program.path("configmaps", STATUS)
+    await program.upper.patch(path, {"data": {"state": "Fine"}})
+    await program.status(state="Accepted")
+    await program.upper.delete(path)
+    await program.status(state="Accepted")
+
+
+async def test_anothers_config_map_of_that_name_is_left_alone(program: MapProgram) -> None:
+    """It stays as it is, an event says so, the topology is followed all the same, and its deletion gives way."""
+    path = program.path("configmaps", STATUS)
+    theirs = {"metadata": {"labels": {"tensile-kube.io/owner": "theirs"}}, "data": {"state": "theirs"}}
+    before = await program.upper.patch(path, theirs)
+    text = label(program, 400)
+    await program.put(text)
+    await program.event("StatusNameTaken", "is not ours and is left alone")
+    node = f"/api/v1/nodes/{program.nodes[B]}"
+    await program.upper.until(node, lambda one: one["metadata"]["labels"].get("edit") == "400", RIGHT)
+    assert await program.upper.read(path) == before
+    await program.upper.delete(path)
+    await program.status(state="Accepted", sha256=digest(text))
+
+
+async def test_the_engine_writes_nothing_where_nothing_changes(program: MapProgram) -> None:
+    """A restart on a topology that is in force is no news: what is written is the pod that comes after it."""
+    text = label(program, 500)
+    await program.put(text)
+    before = await program.right(text)
+    await program.stop()
+    await program.note()
+    since = program.log.stat().st_size
+    await program.begin()
+    await program.logged('"event": "started"', since)
+    await program.bind("after")
+    rows = [{**row, "pods": row["pods"] + (row["name"] == A)} for row in before["lowers"]]
+    after = await program.status(lowers=rows)
+    tried = await program.attempts()
+    assert [one.verb for one, _ in tried if one.name == STATUS] == ["patch"]
+    assert [one for one, _ in tried if one.resource == "events" and one.name.startswith(NAME)] == []
+    assert after["accepted"] == before["accepted"]
+    await program.upper.delete(program.pod_path("after"))
+    await program.upper.gone(program.pod_path("after"))
+    await program.status(lowers=before["lowers"])
+
+
+async def test_the_status_command_tells_the_same_by_either_way(program: MapProgram) -> None:
+    """From the ConfigMap and the nodes, and from the running engine."""
+    await program.reload()
+    await program.right(program.text())
+    (program.directory / "map.yaml").write_text(program.text())
+    by_map = await tensile("status", *program.options)
+    by_file = await tensile("status", "-f", str(program.directory / "map.yaml"))
+    assert by_map == by_file
+    rows = {line.split()[0]: line.split() for line in by_map.splitlines()[:3]}
+    assert rows["LOWER"][:4] == ["LOWER", "NODE", "REACHABLE", "PODS"]
+    assert rows[A][1:] == [program.nodes[A], "True", "1", "96/96", "768Gi/768Gi", "1500/1500", "0s"]
+    assert f"Topology {program.namespace}: in force since " in by_map

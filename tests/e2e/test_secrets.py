@@ -1,0 +1,180 @@
+"""Kubeconfigs in Secrets: followed while the engine runs, and nothing is lost with a bad one."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from enginekit import A, B, ran
+from mapkit import MapProgram
+from programkit import served
+from sitekit import Manifest, condition_of, is_ready, is_true
+
+from tensile.sandbox import audit
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+SOON = 5.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MapProgram]:
+    """The program, with one pod that runs in the first lower."""
+    async with served(sandbox, tmp_path_factory.mktemp("secrets"), MapProgram) as made:
+        await made.bind("web")
+        await made.upper.until(made.pod_path("web"), is_ready)
+        yield made
+
+
+def says(words: str) -> "object":
+    """Make the condition that a node which is reachable says these words of its credentials."""
+
+    def holds(node: Manifest) -> bool:
+        """Look at the node."""
+        return is_true(node, "LowerReachable") and words in condition_of(node, "LowerReachable")["message"]
+
+    return holds
+
+
+async def works(program: MapProgram, name: str) -> None:
+    """See a pod through its life in the first lower."""
+    await program.bind(name)
+    await program.upper.until(program.pod_path(name), is_ready, SOON)
+    await program.upper.delete(program.pod_path(name))
+    await program.upper.gone(program.pod_path(name))
+
+
+def kubeconfig(program: MapProgram, lower: str) -> bytes:
+    """Give the kubeconfig of a lower as it was at the start."""
+    return (program.directory / f"{lower}.kubeconfig").read_bytes()
+
+
+async def callers(program: MapProgram, cluster: str, since: int) -> set[str]:
+    """Give the users as whom the program has called a cluster since a position of its audit log."""
+    records = audit.read(program.sites[cluster].audit_log, since)
+    ours = (one for one in records if one.get("userAgent", "").startswith("tensile/"))
+    return {one["user"]["username"] for one in ours if program.user in one["user"]["username"]}
+
+
+async def test_a_changed_secret_is_taken_up(program: MapProgram) -> None:
+    """Within seconds the lower is called as the new user, and its pods are not touched."""
+    node = f"/api/v1/nodes/{program.nodes[A]}"
+    below = await program.sites[A].read(program.pod_path("web"))
+    position = program.log.stat().st_size
+    await program.note()
+    await program.put_secret(A, program.kubeconfig(A, f"{program.user}-next").encode())
+    await program.logged("connection opened anew", position)
+    since = audit.position(program.sites[A].audit_log)
+    await works(program, "second")
+    assert await callers(program, A, since) == {f"{program.user}-next"}
+    after = await program.sites[A].read(program.pod_path("web"))
+    assert after["metadata"]["uid"] == below["metadata"]["uid"]
+    assert is_ready(await program.upper.read(program.pod_path("web")))
+    assert is_true(await program.upper.read(node), "LowerReachable")
+    await program.put_secret(A, kubeconfig(program, A))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"clusters: [", "not YAML"),
+        (b"\xff\xfe", "not text in UTF-8"),
+        (b"", "nothing stands under that key"),
+    ],
+    ids=["half", "binary", "empty"],
+)
+async def test_a_bad_secret_is_said_and_costs_nothing(program: MapProgram, text: bytes, words: str) -> None:
+    """The node says what is wrong with it while the last good connection works on, until it is good again."""
+    node = f"/api/v1/nodes/{program.nodes[A]}"
+    await program.put_secret(A, text)
+    await program.upper.until(node, says(f"{words}"), SOON)
+    await program.status(state="Accepted")
+    await works(program, "meanwhile")
+    await program.put_secret(A, kubeconfig(program, A))
+    await program.upper.until(node, says(f"lower cluster {A}"), SOON)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "    tokenFile: /etc/hostname",
+        "    client-certificate: /etc/hostname",
+        "    exec: {command: /bin/true, apiVersion: client.authentication.k8s.io/v1}",
+    ],
+)
+async def test_a_secret_that_names_files_or_programs_is_refused(program: MapProgram, line: str) -> None:
+    """Whoever may write Secrets has no say over the engine's machine."""
+    node = f"/api/v1/nodes/{program.nodes[A]}"
+    kept = [one for one in kubeconfig(program, A).decode().splitlines() if "client-" not in one]
+    place = kept.index("  user:")
+    await program.put_secret(A, "\n".join([*kept[: place + 1], line, *kept[place + 1 :]]).encode())
+    await program.upper.until(node, says("; the last good connection is kept"), SOON)
+    await program.put_secret(A, kubeconfig(program, A))
+    await program.upper.until(node, says(f"lower cluster {A}"), SOON)
+
+
+async def test_a_secret_that_is_deleted_leaves_the_connection(program: MapProgram) -> None:
+    """The node says so; put back, all is as before."""
+    node = f"/api/v1/nodes/{program.nodes[A]}"
+    await program.upper.delete(program.path("secrets", A))
+    await program.upper.until(node, says("there is no such Secret"), SOON)
+    await works(program, "orphaned")
+    await program.put_secret(A, kubeconfig(program, A))
+    await program.upper.until(node, says(f"lower cluster {A}"), SOON)
+
+
+async def test_the_kubeconfig_of_another_cluster_is_refused(program: MapProgram) -> None:
+    """Nothing is written there, nothing is lost above, and with the right one it goes on."""
+    node = f"/api/v1/nodes/{program.nodes[A]}"
+    other = kubeconfig(program, B).replace(B.encode(), A.encode())
+    await program.note()
+    position = program.log.stat().st_size
+    await program.put_secret(A, other)
+    await program.logged("another cluster answers", position)
+    await program.bind("waiting")
+    tried = await program.attempts(without=("leases", "tokenreviews", "subjectaccessreviews", "events"))
+    assert [one for one, _ in tried if one.cluster == B] == []
+    assert await program.upper.read(program.pod_path("web"))
+    await program.put_secret(A, kubeconfig(program, A))
+    await program.upper.until(node, lambda one: is_true(one, "LowerReachable"))
+    await program.upper.until(program.pod_path("waiting"), is_ready)
+    assert is_ready(await program.upper.read(program.pod_path("web")))
+    await program.upper.delete(program.pod_path("waiting"))
+    await program.upper.gone(program.pod_path("waiting"))
+
+
+async def test_plan_and_apply_read_secrets_too(program: MapProgram) -> None:
+    """As the engine does: nothing is left to do; a Secret that is missing is said by its name."""
+    path = program.directory / "by-secret.yaml"
+    path.write_text(program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
+    done = await tried(program, "plan", path)
+    assert (done.code, done.err) == (0, ""), done
+    assert (await tried(program, "validate", path)).code == 0
+    applied = await tried(program, "apply", path)
+    assert (applied.code, "Applied: 0 to add" in applied.out) == (0, True), applied
+    await program.upper.delete(program.path("secrets", B))
+    done = await tried(program, "plan", path)
+    assert done.code == 1
+    assert f"{B}: Secret {program.namespace}/{B} of the upper cluster, key kubeconfig: there is no such" in done.err
+    await program.put_secret(B, kubeconfig(program, B))
+
+
+async def tried(program: MapProgram, command: str, path: Path) -> "object":
+    """Run a command on a file to its end."""
+    import sys  # noqa: PLC0415
+
+    return await ran([sys.executable, "-m", "tensile", command, "-f", str(path)])
+
+
+async def test_no_secret_is_told(program: MapProgram) -> None:
+    """Neither in the log nor on the node nor in the status."""
+    parts = [
+        line.split(": ", 1)[1]
+        for line in kubeconfig(program, A).decode().splitlines()
+        if "client-key-data" in line or "client-certificate-data" in line
+    ]
+    told = program.log.read_text()
+    told += str(await program.upper.read(f"/api/v1/nodes/{program.nodes[A]}")) + str(await program.status())
+    assert len(parts) == 2
+    assert not any(part[:40] in told for part in parts)

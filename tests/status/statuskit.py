@@ -1,0 +1,48 @@
+"""What tests of the engine's picture of itself share: texts, readings, a verdict."""
+
+from datetime import UTC, datetime, timedelta
+
+from tensile.errors import TensileError
+from tensile.names import Owner
+from tensile.reconcile.mapsource import Place
+from tensile.reconcile.reading import Reading, Text
+from tensile.status.lowers import Row
+from tensile.status.statusmap import status_owner
+from tensile.status.verdict import Verdict
+from tensile.topology import parse
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=5)
+PLACE = Place("ops", "topo")
+OWNER: Owner = status_owner("11111111-upper", PLACE)
+TOPOLOGY = parse("apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n")
+
+
+def text(sha: str = "aa", version: str = "7", uid: str = "map-1") -> Text:
+    """Make a text that tells itself from others by its hash."""
+    return Text(10, sha, version, uid)
+
+
+def good(sha: str = "aa", version: str = "7", *, changed: bool = True) -> Reading:
+    """Make the reading of a good text."""
+    return Reading(text(sha, version), TOPOLOGY, changed=changed)
+
+
+def bad(words: str = "topo:3:5: lowerz: unknown key", sha: str = "bb", version: str = "8") -> Reading:
+    """Make the reading of a bad text."""
+    return Reading(text(sha, version), error=TensileError(words))
+
+
+def accepted(*readings: Reading) -> Verdict:
+    """Give the verdict after a good text, and after what else came later."""
+    verdict = Verdict().after(good(), NOW)
+    for reading in readings:
+        verdict = verdict.after(reading, LATER)
+    return verdict
+
+
+def row(name: str = "lower-a", **fields: object) -> Row:
+    """Make the row of a lower that is well."""
+    whole = {"cpu": "96", "memory": "768Gi", "pods": "1500"}
+    found = Row(name, f"node-{name}", True, "", 3, 0, {**whole, "cpu": "90"}, whole)
+    return found._replace(**fields)  # type: ignore[arg-type]

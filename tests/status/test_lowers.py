@@ -1,0 +1,122 @@
+"""One row for each lower cluster, out of the world."""
+
+import pytest
+from statuskit import row
+from worldkit import A, B, put, raised, thing, upper_pod, world
+
+from tensile.objects import Manifest
+from tensile.status.lowers import Row, amounts, are_known, coarse, rows
+from tensile.world import World
+
+
+def node(name: str, *, ready: bool = True, cpu: str = "32") -> Manifest:
+    """Make a lower node."""
+    condition = {"type": "Ready", "status": str(ready)}
+    allocatable = {"cpu": cpu, "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "4"}
+    return {**thing("Node", name, ""), "status": {"allocatable": allocatable, "conditions": [condition]}}
+
+
+def standing() -> World:
+    """Make two lowers, the first with nodes, a virtual node and pods."""
+    here = world()
+    put(here.lowers[A].nodes, node("n1"), node("n2"), node("n3", ready=False))
+    raised(here)
+    put(here.lowers[A].upper_pods, upper_pod("one"), upper_pod("two"))
+    return here
+
+
+def first(here: World, **troubles: str) -> Row:
+    """Give the row of the first lower."""
+    return rows(here, troubles)[0]
+
+
+def test_a_lower_that_is_well_has_all_in_its_row() -> None:
+    """What its node offers, what its nodes have, and the pods that are bound to it."""
+    assert first(standing()) == Row(
+        name=A,
+        node=A,
+        reachable=True,
+        message="",
+        pods=2,
+        lag=0,
+        advertised={"cpu": "64", "memory": "128Gi", "pods": "220"},
+        real={"cpu": "64", "memory": "128Gi", "pods": "220"},
+    )
+
+
+def test_there_is_a_row_for_every_lower() -> None:
+    """In the order of the topology; without a node nothing is advertised."""
+    found = rows(standing(), {})
+    assert [one.name for one in found] == [A, B]
+    assert (found[1].advertised, found[1].pods) == ({}, 0)
+
+
+@pytest.mark.parametrize(("silent", "reachable", "lag"), [(0.0, True, 0), (9.9, True, 9), (10.1, False, 10)])
+def test_lag_is_how_long_it_has_not_answered(silent: float, lag: int, *, reachable: bool) -> None:
+    """A moment's silence is none yet."""
+    here = standing()
+    here.lowers[A].silent = silent
+    assert (first(here).reachable, first(here).lag) == (reachable, lag)
+
+
+def test_one_that_never_answered_is_not_reachable() -> None:
+    """However short the time."""
+    here = standing()
+    here.lowers[A].version = ""
+    assert first(here).reachable is False
+
+
+def test_without_a_list_of_nodes_what_it_has_is_not_known() -> None:
+    """That is not the same as nothing."""
+    here = standing()
+    here.lowers[A].nodes.distrust()
+    assert (first(here).real, first(here).message) == ({}, "its objects are not all listed yet")
+
+
+def test_what_is_wrong_is_said_the_gravest_first() -> None:
+    """Credentials, then the connection, then what is left of the topology."""
+    here = standing()
+    lower = here.lowers[A]
+    lower.in_topology = False
+    assert first(here).message == "left the topology; pods are bound to it still"
+    lower.warning = "the Secret is gone"
+    assert first(here).message == "the Secret is gone"
+    assert first(here, **{A: "refused"}).message == "refused"
+    lower.refusal = "no such file"
+    assert first(here, **{A: "refused"}).message == "no such file"
+    lower.connected = False
+    assert first(here).message == "left the topology while the engine was down; its node is kept"
+    assert first(here).reachable is False
+
+
+def test_how_lowers_are_is_known_when_each_has_answered_or_will_not() -> None:
+    """A start is no news of them."""
+    here = standing()
+    assert are_known(here)
+    lower = here.lowers[B]
+    lower.version = ""
+    assert not are_known(here)
+    lower.silent = 11.0
+    assert are_known(here)
+    lower.silent, lower.refusal = 0.0, "no such Secret"
+    assert are_known(here)
+    lower.refusal, lower.version = "", "v1.36.3"
+    lower.pods.distrust()
+    assert not are_known(here)
+    lower.connected = False
+    assert are_known(here)
+
+
+@pytest.mark.parametrize(
+    ("lag", "told"),
+    [(0, 0), (9, 0), (10, 10), (19, 10), (25, 20), (30, 30), (59, 30), (60, 60), (119, 60), (125, 120), (3601, 3600)],
+)
+def test_a_lag_that_is_written_grows_in_steps(lag: int, told: int) -> None:
+    """A cluster that is away for an hour is worth a write a minute."""
+    assert coarse(row(lag=lag)).lag == told
+
+
+def test_only_what_people_ask_for_is_told_of_a_node() -> None:
+    """And nothing of one that offers nothing."""
+    assert amounts(node("n1")) == {"cpu": "32", "memory": "64Gi", "pods": "110"}
+    assert amounts({}) == {}
