@@ -6,6 +6,9 @@ or come back with a backup, and then the object is another's. Who wrote what is 
 and one that somebody else set there stays.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID, Owner
 from tensile.objects import Manifest, annotations, labels
 from tensile.world import LowerWorld, World
@@ -31,6 +34,21 @@ def has_node(lower: LowerWorld, world: World) -> bool:
     """Say whether the Node by which pods come to a lower is there and ours: pods on another's are not our concern."""
     node = world.upper.nodes.get("", lower.node)
     return node is not None and is_ours(node.manifest(), world.owner)
+
+
+def others_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
+    """Say whether somebody else owns a field now; `path` is in the API's book-keeping form, "f:spec" first."""
+    books = manifest.get("metadata", {}).get("managedFields") or ()
+    return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") != FIELD_MANAGER)
+
+
+def _holds(fields: Any, path: Sequence[str]) -> bool:
+    """Say whether a book has a path."""
+    for part in path:
+        if not isinstance(fields, dict) or part not in fields:
+            return False
+        fields = fields[part]
+    return True
 
 
 def our_keys(manifest: Manifest, section: str) -> frozenset[str]:
