@@ -50,12 +50,16 @@ def resize_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
 
 
 def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
-    """Give the patch of the ephemeralcontainers subresource: those that are missing below, which can only be added."""
+    """Give the patch of the ephemeralcontainers subresource: those that are missing below, which can only be added.
+
+    Those that are there are named before them, or the API would put what is new first.
+    """
     spec = upper_pod["spec"]
     known = _by_name(lower_pod["spec"].get("ephemeralContainers"))
     stripped = without_token(spec) if place.identity == "none" else {}
     wanted = stripped.get("ephemeralContainers") or spec.get("ephemeralContainers") or ()
-    return _body({"ephemeralContainers": [one for one in wanted if one["name"] not in known]})
+    fresh = [one for one in wanted if one["name"] not in known]
+    return _body({"ephemeralContainers": [{"name": name} for name in known] + fresh}) if fresh else None
 
 
 def _body(fields: Manifest) -> Manifest | None:

@@ -200,7 +200,7 @@ def test_missing_ephemeral_containers_are_added() -> None:
     first, second = container("d1"), container("d2")
     upper = pod({"ephemeralContainers": [{**first, "image": "other"}, second]})
     assert ephemeral_patch(upper, stored({}, ephemeralContainers=[first]), PLACE) == {
-        "spec": {"ephemeralContainers": [second]}
+        "spec": {"ephemeralContainers": [{"name": "d1"}, second]}
     }
 
 
