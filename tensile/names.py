@@ -10,6 +10,10 @@ PREFIX = "tensile-kube.io/"
 OWNER = PREFIX + "owner"
 OWNER_NAME = PREFIX + "owner-name"
 UPPER_UID = PREFIX + "upper-uid"
+WRITTEN_KEYS = PREFIX + "written-keys"
+WRITTEN_IMAGES = PREFIX + "written-images"
+BOOKKEEPING = frozenset({WRITTEN_KEYS, WRITTEN_IMAGES})
+"""Annotations of lower pods that follow from what else is written there, so that nobody decides about them."""
 CORDONED_BY = PREFIX + "cordoned-by"
 KUBELET_PORT = PREFIX + "kubelet-port"
 
@@ -19,6 +23,7 @@ TRIPPED_LABELS = "tripped-labels"
 CLUSTER_ID = "clusterID"
 
 MIRRORED = PREFIX + "Mirrored"
+IN_STEP = PREFIX + "InStep"
 LOWER_SCHEDULED = PREFIX + "LowerScheduled"
 LOWER_REACHABLE = "LowerReachable"
 LOWER_SCHEDULABLE = "LowerSchedulable"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tensile.cache import Delta, Entry
 from tensile.kubelet.exclusion import excluded, is_kept_out
 from tensile.kubelet.farewell import finalise, has_run, last_words, withdraw
-from tensile.kubelet.mirroring import arrive, keep, report
+from tensile.kubelet.mirroring import arrive, keep, out_of_reach, report
 from tensile.kubelet.node import key_of as node_key
 from tensile.objects import POD, UPPER, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
@@ -94,11 +94,11 @@ def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, worl
     if objection is not None:
         return report(upper.manifest(), objection, world.now)
     if lower.silent > UNREACHABLE_AFTER:
-        return keep(upper.manifest(), None, lower, world)
+        return out_of_reach(upper.manifest(), lower, world)
     if not lower.pods.synced:
         return _NOTHING
-    if ours:
-        return keep(upper.manifest(), below, lower, world)
+    if below is not None and ours:
+        return keep(key, upper.manifest(), below, lower, world)
     return _missing(key, upper, below, lower, world)
 
 

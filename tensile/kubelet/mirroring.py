@@ -8,17 +8,20 @@ from datetime import datetime
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
+from tensile.kubelet.instep import NOT_IN_STEP, adds_containers, changes_below, changes_images, in_step
 from tensile.kubelet.ownstatus import pending_because, unreachable
 from tensile.kubelet.place import Placement
 from tensile.kubelet.projection import lower_pod, mutable_metadata, notes
 from tensile.kubelet.reflection import upper_status
+from tensile.kubelet.statuspatch import conditions_of, status_of
 from tensile.kubelet.statuswrite import status_write
 from tensile.kubelet.tolerations import tolerations_for_upper
-from tensile.objects import POD, UPPER, Manifest, Ref, metadata, timestamp, uid
+from tensile.names import IN_STEP, WRITTEN_IMAGES
+from tensile.objects import POD, UPPER, Manifest, Ref, annotations, metadata, timestamp, uid
 from tensile.reconcile import dependencies, namespaces
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
-from tensile.reconcile.references import Reference
+from tensile.reconcile.references import Reference, references
 from tensile.world import Key, LowerWorld, Problem, World
 
 _MUTABLE = ("metadata.labels", "metadata.annotations")
@@ -45,22 +48,56 @@ def arrive(key: Key, upper_pod: Manifest, needs: Iterable[Reference], lower: Low
     return Decision((*complaint, *_made(key, upper_pod, _placement(namespace, key, lower, world))))
 
 
-def keep(upper_pod: Manifest, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Keep a mirrored pod in step; without its lower pod (None), all that is known is that nobody knows."""
-    if below is None:
-        body = unreachable(upper_pod, timestamp(world.now))
-        lost = f"lower cluster {lower.name} does not answer"
-        return Decision((status_write(upper_pod, body, lost),) if body else ())
-    wanted: list[Wanted] = []
-    pod = below.manifest()
-    body = upper_status(upper_pod, pod, generation=metadata(upper_pod).get("generation") or 1)
-    if body is not None:
-        wanted.append(status_write(upper_pod, body, "the lower pod says so"))
-    if not below.facts.terminating:
-        wanted += _metadata(upper_pod, pod, below, lower, world)
-    if body is None:
-        wanted += _tolerant(upper_pod)
-    return Decision(tuple(wanted))
+def out_of_reach(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
+    """Say of a pod whose lower cluster is silent that nobody knows."""
+    body = unreachable(upper_pod, timestamp(world.now))
+    lost = f"lower cluster {lower.name} does not answer"
+    return Decision((status_write(upper_pod, body, lost),) if body else ())
+
+
+def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Decision:
+    """Keep a mirrored pod in step: its status above, and below what was changed above.
+
+    The status comes first, and the generation in it is the one whose spec the lower pod has.
+    """
+    pod, ref = below.manifest(), Ref(lower.name, POD, below.namespace, below.name)
+    place = _kept_place(below, lower, world)
+    changed = changes_below(upper_pod, pod, ref, place)
+    described = _metadata(upper_pod, pod, ref, place, sent=any(map(changes_images, changed)))
+    waits = _awaited(upper_pod, changed, lower, world)
+    below_now: list[Wanted] = [one for one in changed if not (waits and adds_containers(one))]
+    below_now += described
+    if below.facts.terminating or below.facts.terminal:
+        below_now, waits = [], ()
+    known = status_of(upper_pod).get("observedGeneration") or 0
+    generation = known if changed else metadata(upper_pod).get("generation") or 1
+    problem = _obstacle((key, *waits), world) if below_now or waits else None
+    said = in_step(upper_pod, problem, lower.name, world.now, waiting=bool(below_now or waits))
+    body = upper_status(upper_pod, pod, generation=generation, in_step=said)
+    wanted: list[Wanted] = [] if body is None else [status_write(upper_pod, body, "the lower pod says so")]
+    wanted += _refusal(upper_pod, said) if body is not None else _tolerant(upper_pod)
+    return Decision((*wanted, *below_now), waits)
+
+
+def _awaited(upper_pod: Manifest, changed: list[Patched], lower: LowerWorld, world: World) -> tuple[Key, ...]:
+    """Give the keys of what ephemeral containers that are to be added refer to and that is not below yet."""
+    if not any(map(adds_containers, changed)):
+        return ()
+    namespace = metadata(upper_pod)["namespace"]
+    return tuple(dependencies.missing(world, lower, namespace, references(upper_pod)))
+
+
+def _obstacle(keys: Iterable[Key], world: World) -> Problem | None:
+    """Give the first problem that is known of the keys."""
+    return next((world.problems[one] for one in keys if one in world.problems), None)
+
+
+def _refusal(upper_pod: Manifest, said: Manifest | None) -> list[Wanted]:
+    """Tell once, in an event, of a change that is refused; nothing where the condition says so already."""
+    if said is None or said == conditions_of(upper_pod).get(IN_STEP):
+        return []
+    meta = metadata(upper_pod)
+    return [Told(Ref(UPPER, POD, meta["namespace"], meta["name"]), meta["uid"], NOT_IN_STEP, said["message"])]
 
 
 def _complaint(upper_pod: Manifest, problem: Problem, now: datetime) -> list[Wanted]:
@@ -80,15 +117,37 @@ def _made(key: Key, upper_pod: Manifest, place: Placement) -> list[Wanted]:
     return [present, *_tolerant(upper_pod), *told]
 
 
-def _metadata(upper_pod: Manifest, pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> list[Wanted]:
-    """Want the labels and annotations above below too; nothing where they are."""
-    ignored = frozenset(lower.spec.ignore_labels)
-    place = Placement(world.owner, lower.node, below.namespace, "", ignore_labels=ignored)
-    wanted = {"metadata": {"name": below.name, **mutable_metadata(upper_pod, place)}}
+def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: Placement, *, sent: bool) -> list[Wanted]:
+    """Want the labels and annotations above below too; nothing where they are.
+
+    Where images are `sent` in this round, the note of them is for that write alone.
+    """
+    meta = mutable_metadata(upper_pod, place, pod)
+    if sent:
+        del meta["annotations"][WRITTEN_IMAGES]
+        meta["annotations"] |= {key: note for key, note in annotations(pod).items() if key == WRITTEN_IMAGES}
+    wanted = {"metadata": {"name": ref.name, **meta}}
     if not changes(wanted, pod, _MUTABLE):
         return []
-    ref = Ref(lower.name, POD, below.namespace, below.name)
     return [Present(ref, wanted, "labels or annotations differ from the upper pod's", sections=_MUTABLE)]
+
+
+def _kept_place(below: Entry, lower: LowerWorld, world: World) -> Placement:
+    """Say of a lower pod's place what its upkeep depends on."""
+    return Placement(
+        world.owner,
+        lower.node,
+        below.namespace,
+        "",
+        ignore_labels=frozenset(lower.spec.ignore_labels),
+        taints=_virtual_taints(world),
+    )
+
+
+def _virtual_taints(world: World) -> tuple[Manifest, ...]:
+    """Give the taints of all virtual nodes."""
+    taints = [taint for one in world.lowers.values() for taint in one.spec.node.taints]
+    return tuple({"key": one.key, "value": one.value, "effect": one.effect} for one in taints)
 
 
 def _tolerant(upper_pod: Manifest) -> list[Wanted]:
@@ -106,7 +165,6 @@ def _tolerant(upper_pod: Manifest) -> list[Wanted]:
 def _placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> Placement:
     """Say where the pods of a namespace go."""
     real = frozenset[str]().union(*(entry.facts.label_keys for entry in lower.nodes))
-    taints = [taint for one in world.lowers.values() for taint in one.spec.node.taints]
     return Placement(
         world.owner,
         lower.node,
@@ -116,6 +174,6 @@ def _placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) ->
         node_label_keys=frozenset(lower.spec.node.labels) - real,
         ignore_selector_keys=frozenset(world.topology.webhook.ignore_selector_keys),
         virtual_nodes=world.virtual_nodes,
-        taints=tuple({"key": one.key, "value": one.value, "effect": one.effect} for one in taints),
+        taints=_virtual_taints(world),
         namespace_of=lower.namespace,
     )

@@ -1,31 +1,40 @@
 """What Kubernetes allows to change in a running pod's spec, and how each such change travels to the lower pod.
 
-Three ways, since the API has three: a patch of the pod, one of its resize subresource, and one that adds ephemeral
-containers. Only what the upper spec names is compared: defaults and limits that admission below has added are its own.
-All bodies are strategic merge patches without metadata; None where nothing is to be done.
+Four changes, so that one which is refused does not keep the others back: images and deadline, tolerations, resources by
+the resize subresource, and ephemeral containers by theirs. Only what the upper spec names is compared: defaults and
+limits that admission below has added are its own. So is an image that it has put in the place of ours. All bodies are
+strategic merge patches without preconditions; None where nothing is to be done.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from tensile.kubelet.place import Placement
-from tensile.kubelet.projection import lower_spec
+from tensile.kubelet.scheduling_fields import lower_tolerations
 from tensile.kubelet.service_account import without_token
 from tensile.kubelet.tolerations import subject
+from tensile.kubelet.written import LISTS, digits, note_of_images, noted_images
+from tensile.names import WRITTEN_IMAGES
 from tensile.objects import Manifest
 from tensile.quantities import parse
+from tensile.reconcile.observed import others_wrote
 
-_LISTS = ("containers", "initContainers")
 _AMOUNTS = ("requests", "limits")
 
 
-def spec_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
-    """Give the patch of images, the active deadline and tolerations; tolerations below are never removed."""
-    wanted, seen = lower_spec(upper_pod, place), lower_pod["spec"]
-    fields: Manifest = {field: _images(wanted.get(field), seen.get(field)) for field in _LISTS}
-    fields["activeDeadlineSeconds"] = _deadline(wanted, seen)
-    fields["tolerations"] = _tolerations(wanted.get("tolerations") or [], seen.get("tolerations") or [])
-    return _body(fields)
+def image_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
+    """Give the patch of images, with the note of what is sent, and of the active deadline."""
+    fields: Manifest = {field: _images(field, upper_pod, lower_pod) for field in LISTS}
+    noted = {"annotations": {WRITTEN_IMAGES: note_of_images(upper_pod)}} if any(fields.values()) else {}
+    fields["activeDeadlineSeconds"] = _deadline(upper_pod["spec"], lower_pod["spec"])
+    body = _body(fields)
+    return {"metadata": noted, **body} if body and noted else body
+
+
+def toleration_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
+    """Give the patch of tolerations; those below are never removed."""
+    seen = lower_pod["spec"].get("tolerations") or []
+    return _body({"tolerations": _tolerations(lower_tolerations(upper_pod, place), seen)})
 
 
 def resize_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
@@ -41,12 +50,16 @@ def resize_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
 
 
 def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
-    """Give the patch of the ephemeralcontainers subresource: those that are missing below, which can only be added."""
+    """Give the patch of the ephemeralcontainers subresource: those that are missing below, which can only be added.
+
+    Those that are there are named before them, or the API would put what is new first.
+    """
     spec = upper_pod["spec"]
     known = _by_name(lower_pod["spec"].get("ephemeralContainers"))
     stripped = without_token(spec) if place.identity == "none" else {}
     wanted = stripped.get("ephemeralContainers") or spec.get("ephemeralContainers") or ()
-    return _body({"ephemeralContainers": [one for one in wanted if one["name"] not in known]})
+    fresh = [one for one in wanted if one["name"] not in known]
+    return _body({"ephemeralContainers": [{"name": name} for name in known] + fresh}) if fresh else None
 
 
 def _body(fields: Manifest) -> Manifest | None:
@@ -60,11 +73,25 @@ def _by_name(containers: list[Manifest] | None) -> dict[str, Manifest]:
     return {one["name"]: one for one in containers or ()}
 
 
-def _images(wanted: list[Manifest] | None, seen: list[Manifest] | None) -> list[Manifest]:
-    """Give each container whose image is another one below, with that image."""
-    known = _by_name(seen)
-    pairs = [(one, known[one["name"]]) for one in wanted or () if one["name"] in known]
-    return [{"name": one["name"], "image": one["image"]} for one, old in pairs if one.get("image") != old.get("image")]
+def _images(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Manifest]:
+    """Give each container of a list whose image is another one below, with that image.
+
+    One that was sent already stays as admission below has made it, unless somebody has changed it there since.
+    """
+    above: list[Manifest] = upper_pod["spec"].get(field) or []
+    below = lower_pod["spec"].get(field) or []
+    if [one.get("image") for one in above] == [one.get("image") for one in below]:
+        return []
+    known, sent = _by_name(below), noted_images(lower_pod) or {}
+    differ = [one for one in above if one["name"] in known and one.get("image") != known[one["name"]].get("image")]
+    fresh = [one for one in differ if sent.get(one["name"]) != digits(one["image"]) or _edited(field, one, lower_pod)]
+    return [{"name": one["name"], "image": one["image"]} for one in fresh]
+
+
+def _edited(field: str, container: Manifest, lower_pod: Manifest) -> bool:
+    """Say whether somebody has changed a container's image in the lower cluster."""
+    element = f'k:{{"name":"{container["name"]}"}}'
+    return others_wrote(lower_pod, ("f:spec", f"f:{field}", element, "f:image"))
 
 
 def _deadline(wanted: Manifest, seen: Manifest) -> int | None:
@@ -97,4 +124,6 @@ def _resources(above: Manifest | None, below: Manifest | None) -> Manifest:
 
 def _differ(want: Mapping[str, Any], see: Mapping[str, Any]) -> bool:
     """Say whether an amount that is wanted is missing or another one."""
-    return any(name not in see or parse(str(amount)) != parse(str(see[name])) for name, amount in want.items())
+    return want != see and any(
+        name not in see or parse(str(amount)) != parse(str(see[name])) for name, amount in want.items()
+    )

@@ -15,7 +15,17 @@ from tensile.kubelet.place import DEFAULT_SCHEDULER, Placement
 from tensile.kubelet.podfields import SPEC, Verdict, with_verdict
 from tensile.kubelet.scheduling_fields import scheduling_fields
 from tensile.kubelet.service_account import account_fields
-from tensile.names import CLUSTER_SELECTOR, OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, VIRTUAL_POD
+from tensile.kubelet.written import note_of_images, note_of_keys, ours_to_write
+from tensile.names import (
+    CLUSTER_SELECTOR,
+    OWNER,
+    OWNER_NAME,
+    TRIPPED_LABELS,
+    UPPER_UID,
+    VIRTUAL_POD,
+    WRITTEN_IMAGES,
+    WRITTEN_KEYS,
+)
 from tensile.objects import Manifest, annotations, labels, uid
 
 _LEFT_OUT = with_verdict(SPEC, Verdict.DROP, Verdict.LATER)
@@ -30,6 +40,8 @@ _UPPER_ANNOTATIONS = frozenset(
         TRIPPED_LABELS,
         OWNER_NAME,
         UPPER_UID,
+        WRITTEN_IMAGES,
+        WRITTEN_KEYS,
     }
 )
 _CONFIG_SOURCES = "kubernetes.io/config."
@@ -61,17 +73,24 @@ def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
     return kept | scheduling_fields(upper_pod, place) | _class_fields(spec, place) | account_fields(spec, place)
 
 
-def mutable_metadata(upper_pod: Manifest, place: Placement) -> Manifest:
+def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest | None = None) -> Manifest:
     """Give the labels and annotations that the lower pod carries for us: {"labels": ..., "annotations": ...}.
 
-    Keys that others set below are not in it, and are not ours to remove.
+    Keys that others set in `lower_pod` are not in it, and are not ours to change or remove.
     """
     present = labels(upper_pod)
     tripped = {key: value for key, value in present.items() if key in place.ignore_labels}
-    return {
+    kept = {
         "labels": _lower_labels(present, place),
         "annotations": _lower_annotations(upper_pod, tripped, place),
     }
+    if lower_pod is not None:
+        kept = {section: ours_to_write(wanted, lower_pod, section) for section, wanted in kept.items()}
+    kept["annotations"] |= {
+        WRITTEN_KEYS: note_of_keys(kept["labels"], kept["annotations"]),
+        WRITTEN_IMAGES: note_of_images(upper_pod),
+    }
+    return kept
 
 
 def notes(upper_pod: Manifest, place: Placement) -> list[Note]:

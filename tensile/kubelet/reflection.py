@@ -20,24 +20,27 @@ from tensile.kubelet.conditions import (
 from tensile.kubelet.containerstatuses import ended_containers, present_containers, reflected_containers
 from tensile.kubelet.podfields import STATUS, Verdict, with_verdict
 from tensile.kubelet.statuspatch import Conditions, Fields, conditions_of, status_of, status_patch
-from tensile.names import LOWER_SCHEDULED
+from tensile.names import IN_STEP, LOWER_SCHEDULED
 from tensile.objects import Manifest
 
 _COPIED = with_verdict(STATUS, Verdict.KEEP)
 _NOT_SEEN_ENDING = "the pod ended in the lower cluster before this container's end was reported"
 
 
-def upper_status(upper_pod: Manifest, lower_pod: Manifest, *, generation: int) -> Manifest | None:
+def upper_status(
+    upper_pod: Manifest, lower_pod: Manifest, *, generation: int, in_step: Manifest | None = None
+) -> Manifest | None:
     """Give the strategic merge patch {"status": ...} that makes the upper pod say what its lower pod says.
 
     None when nothing of worth differs: that a scheduler found a node, and a first observedGeneration, travel
-    with the next write instead of causing one. `generation` is the upper generation whose spec the lower pod has.
+    with the next write instead of causing one. `generation` is the upper generation whose spec the lower pod has (0:
+    not known), `in_step` the condition of that type, None where it should be absent.
     A pod being deleted below by others is not ready, and marked as disrupted, from the moment of that deletion.
     """
     seen = status_of(upper_pod).get("phase")
     if is_terminal(seen) and _phase(lower_pod) != seen:
         return None
-    conditions = reflected_conditions(upper_pod, lower_pod, generation)
+    conditions = {**reflected_conditions(upper_pod, lower_pod, generation), IN_STEP: in_step}
     fields = _fields(upper_pod, lower_pod) | _observed(upper_pod, lower_pod, generation)
     patch = status_patch(upper_pod, fields, conditions)
     return {"status": patch} if _is_of_worth(patch, upper_pod) else None

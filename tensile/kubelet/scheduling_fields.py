@@ -18,6 +18,11 @@ _NAMING_NODES = frozenset({_HOSTNAME, "metadata.name"})
 _MERGED = ("matchLabelKeys", "mismatchLabelKeys")
 
 
+def lower_tolerations(upper_pod: Manifest, place: Placement) -> list[Manifest]:
+    """Give the tolerations of the lower pod."""
+    return _tolerations(upper_pod["spec"], cluster_selector(upper_pod) or {}, place)
+
+
 def scheduling_fields(upper_pod: Manifest, place: Placement) -> Manifest:
     """Give nodeSelector, affinity, tolerations and topologySpreadConstraints of the lower pod, each where not empty."""
     spec = upper_pod["spec"]

@@ -89,6 +89,12 @@ def _stands(step: Step, found: Manifest, cache: Cache) -> bool:
     return not step.uid or step.uid in accepted or (known is not None and known.uid == uid(found))
 
 
+def is_there(step: Step, cache: Cache | None) -> bool:
+    """Say whether the object that a step is about is still known to stand."""
+    known = cache.get(step.ref.namespace, step.ref.name) if cache else None
+    return known is not None and known.uid == step.uid
+
+
 async def is_taken(step: Step, cluster: Cluster, cache: Cache | None) -> bool:
     """After AlreadyExists: say whether the name is another's; where it is not, the cache gets to know the object.
 

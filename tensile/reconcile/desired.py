@@ -46,7 +46,8 @@ class Absent:
 class Patched:
     """One write that the rule has worked out itself, such as a status; it carries a UID or resourceVersion.
 
-    `shown` is whether a person decides about it: status and heartbeats are not. `asked` as in Absent.
+    `shown` is whether a person decides about it: status and heartbeats are not. `asked` as in Absent. One that is
+    `apart` holds nothing up: what comes after it is done also while it is refused.
     """
 
     ref: Ref
@@ -55,6 +56,7 @@ class Patched:
     subresource: str = ""
     shown: bool = False
     asked: bool = True
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tensile.cache import Delta
 from tensile.cluster import Cluster
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled, Unreachable
 from tensile.objects import EVENT
-from tensile.reconcile.apply import carry_out, is_taken, reread
+from tensile.reconcile.apply import carry_out, is_taken, is_there, reread
 from tensile.reconcile.desired import Route, Rule, find_cache
 from tensile.reconcile.guard import guard
 from tensile.reconcile.patience import LONGEST_REST, Refusals, Waits
@@ -187,7 +187,7 @@ class Loop:
         if decision.again is not None:
             self.add(key, decision.again)
         self._refusals.settle(key, found.steps)
-        self._note_problem(key, found.problem)
+        self._note_problem(key, found.problem or self._refusals.problem(key))
         now = asyncio.get_running_loop().time()
         steps = self._refusals.rested(key, found.steps, now)
         if len(steps) < len(found.steps):
@@ -226,6 +226,7 @@ class Loop:
             return LONGEST_REST
 
     async def _carry_out_in_order(self, key: Key, steps: tuple[Step, ...]) -> float | None:
+        delays: list[float] = []
         for step in steps:
             error = await self._try(key, step)
             self._observer.stepped(key, step, error)
@@ -234,9 +235,11 @@ class Loop:
                 continue
             delay = await self._after(key, step, error)
             if delay is not None:
-                return delay
+                delays.append(delay)
+                if not step.apart:
+                    return min(delays)
         self._done(key)
-        return None
+        return min(delays, default=None)
 
     async def _try(self, key: Key, step: Step) -> ClusterError | None:
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
@@ -270,13 +273,11 @@ class Loop:
                     return self._refused(key, step, conflict(step.ref))
                 return None if cache is None else self._rest(key, step)
             case NotFound() | Conflict() if step.verb != "create":
-                await reread(step, cluster, cache)
-                return self._rest(key, step)
-            case Denied(status=HTTPStatus.UNPROCESSABLE_ENTITY, causes=()) if step.operations and step.verb == "patch":
+                return await self._look_afresh(key, step, error, cluster)
+            case Denied(status=HTTPStatus.UNPROCESSABLE_ENTITY, causes=()) if step.operations and _is_operated(step):
                 # How the API says that a JSON patch removes what somebody else has removed; a field that is not valid
                 # is named in the causes.
-                await reread(step, cluster, cache)
-                return self._rest(key, step)
+                return await self._look_afresh(key, step, error, cluster)
             case Denied() | NotFound():
                 return self._refused(key, step, Problem(error.reason or "Denied", error.message))
             case Throttled():
@@ -284,23 +285,31 @@ class Loop:
             case _:
                 return self._rest(key, step)
 
+    async def _look_afresh(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float:
+        """Read what a step is about anew; where that still stands, it is a way of changing it that is not there."""
+        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
+        await reread(step, cluster, cache)
+        if isinstance(error, NotFound) and step.apart and is_there(step, cache):
+            return self._refused(key, step, Problem("NotFound", f"{step.subresource}: {error.message}"))
+        return self._rest(key, step)
+
     def _refused(self, key: Key, step: Step, problem: Problem) -> float:
         """Rest, and have the key decided at once with its problem known, so that people get to see it."""
-        rest = self._rest(key, step)
-        self._note_problem(key, problem)
+        rest = self._rest(key, step, problem=problem)
+        self._note_problem(key, self._refusals.problem(key))
         self._done(key)
         self.add(key)
         return rest
 
-    def _rest(self, key: Key, step: Step, at_least: float = 0.0) -> float:
+    def _rest(self, key: Key, step: Step, at_least: float = 0.0, problem: Problem | None = None) -> float:
         now = asyncio.get_running_loop().time()
-        return self._refusals.note(key, step, now, self._timing.jitter(), at_least)
+        return self._refusals.note(key, step, now, jitter=self._timing.jitter(), at_least=at_least, problem=problem)
 
     def _came_through(self, key: Key, step: Step) -> None:
         if step.verb == "confirm":
             self.add(key)
         if self._refusals.forgive(key, step):
-            self._note_problem(key, None)
+            self._note_problem(key, self._refusals.problem(key))
             self.add(key)
 
     def _done(self, key: Key) -> None:
@@ -310,3 +319,8 @@ class Loop:
     def _look_again(self, book: Waits, key: Key) -> None:
         for waiting in book.waiting_for(key):
             self.add(waiting)
+
+
+def _is_operated(step: Step) -> bool:
+    """Say whether a step is a JSON patch, whose operations can miss what they are about."""
+    return step.patch is not None and step.patch.media == "json-patch"

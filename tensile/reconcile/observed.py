@@ -6,6 +6,9 @@ or come back with a backup, and then the object is another's. Who wrote what is 
 and one that somebody else set there stays.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from tensile.cache import Kept, decoded
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID, Owner
 from tensile.objects import Manifest, annotations, labels
@@ -38,6 +41,21 @@ def digest_mark(raw: bytes) -> Kept:
     """Keep an object, and as its facts the mark of its owner, "" for one that is not marked or not by us."""
     manifest = decoded(raw)
     return Kept(raw, labels(manifest).get(OWNER, "") if upper_uid_of(manifest) else "")
+
+
+def others_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
+    """Say whether somebody else owns a field now; `path` is in the API's book-keeping form, "f:spec" first."""
+    books = manifest.get("metadata", {}).get("managedFields") or ()
+    return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") != FIELD_MANAGER)
+
+
+def _holds(fields: Any, path: Sequence[str]) -> bool:
+    """Say whether a book has a path."""
+    for part in path:
+        if not isinstance(fields, dict) or part not in fields:
+            return False
+        fields = fields[part]
+    return True
 
 
 def our_keys(manifest: Manifest, section: str) -> frozenset[str]:

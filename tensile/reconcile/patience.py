@@ -1,4 +1,4 @@
-"""Two books the loop keeps about keys that cannot go on: what they wait for, and which step was refused.
+"""Two books the loop keeps about keys that cannot go on: what they wait for, and which steps were refused.
 
 Both are plain data with the time passed in. A refused step rests for a while that doubles; the key's other steps
 do not, so a pod whose creation is denied can still be reported on, and deleted.
@@ -7,11 +7,13 @@ do not, so a pod whose creation is denied can still be reported on, and deleted.
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from tensile.reconcile.plan import Step
-from tensile.world import Key
+from tensile.reconcile.plan import Identity, Step
+from tensile.world import Key, Problem
 
 FIRST_REST = 0.1
 LONGEST_REST = 5.0
+LASTING_REST = 60.0
+"""Seconds for a change of something that runs: what refuses it, a policy as a rule, seldom thinks better of it."""
 SHORTEST_LOOK = 0.01
 """Seconds: event loops round the times of their timers, so that one may fire before the rest it stands for is over."""
 
@@ -58,61 +60,85 @@ class Waits:
 
 @dataclass(slots=True)
 class _Refusal:
-    step: tuple[str, object, str]
     until: float
     tries: int
+    problem: Problem | None
 
 
 class Refusals:
-    """The last refused step of each key, and until when it rests; times are monotonic seconds."""
+    """The refused steps of each key, and until when they rest; times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._refused: dict[Key, _Refusal] = {}
+        self._refused: dict[Key, dict[Identity, _Refusal]] = {}
 
     def __contains__(self, key: Key) -> bool:
         return key in self._refused
 
-    def note(self, key: Key, step: Step, now: float, jitter: float, at_least: float = 0.0) -> float:
+    def note(
+        self, key: Key, step: Step, now: float, *, jitter: float, at_least: float = 0.0, problem: Problem | None = None
+    ) -> float:
         """Note a refusal; gives for how many seconds the step rests.
 
-        `jitter` is in [0, 1), `at_least` what the cluster itself asked for, in seconds.
+        `jitter` is in [0, 1), `at_least` what the cluster itself asked for, in seconds; `problem` is what it said.
         """
-        known = self._refused.get(key)
-        tries = known.tries + 1 if known and known.step == step.identity else 0
-        rest = at_least + min(FIRST_REST * 2.0 ** min(tries, 10), LONGEST_REST) * (0.5 + jitter / 2)
-        self._refused[key] = _Refusal(step.identity, now + rest, tries)
+        book = self._refused.setdefault(key, {})
+        known = book.get(step.identity)
+        tries = known.tries + 1 if known else 0
+        longest = LASTING_REST if step.apart and problem else LONGEST_REST
+        rest = at_least + min(FIRST_REST * 2.0 ** min(tries, 10), longest) * (0.5 + jitter / 2)
+        said = problem or (known.problem if known else None)
+        book[step.identity] = _Refusal(now + rest, tries, said)
         return rest
 
     def rested(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
-        """Give the steps that may be tried now: those before one that still rests."""
-        known = self._refused.get(key)
-        if known is None or now >= known.until:
+        """Give the steps that may be tried now: what follows one that still rests may not, unless that is apart."""
+        book = self._refused.get(key)
+        if book is None:
             return steps
-        place = next((place for place, step in enumerate(steps) if step.identity == known.step), len(steps))
-        return steps[:place]
+        found: list[Step] = []
+        for step in steps:
+            known = book.get(step.identity)
+            if known is None or now >= known.until:
+                found.append(step)
+            elif not step.apart:
+                break
+        return tuple(found)
 
     def left(self, key: Key, now: float) -> float:
-        """Give for how many seconds the refused step of a key still rests, a moment at least."""
-        return max(self._refused[key].until - now, SHORTEST_LOOK)
+        """Give for how many seconds the refused steps of a key still rest: the first of them, a moment at least."""
+        resting = [one.until - now for one in self._refused[key].values() if one.until > now]
+        return max(min(resting, default=0.0), SHORTEST_LOOK)
+
+    def problem(self, key: Key) -> Problem | None:
+        """Give what was said of the refused steps of a key, None where no cluster has said anything."""
+        said = [one.problem for one in self._refused.get(key, {}).values() if one.problem]
+        if not said:
+            return None
+        return Problem(said[0].reason, "; ".join(dict.fromkeys(one.message for one in said)))
 
     def hasten(self, now: float, within: float) -> None:
         """Let what would rest for up to so many seconds more be tried now."""
-        for refusal in self._refused.values():
+        for refusal in (one for book in self._refused.values() for one in book.values()):
             if refusal.until <= now + within:
                 refusal.until = min(refusal.until, now)
 
     def forgive(self, key: Key, step: Step) -> bool:
         """Forget the refusal of a step that came through; says whether there was one."""
-        known = self._refused.get(key)
-        if known is None or known.step != step.identity:
-            return False
-        del self._refused[key]
-        return True
+        book = self._refused.get(key, {})
+        known = book.pop(step.identity, None)
+        if known is not None and not book:
+            del self._refused[key]
+        return known is not None
 
     def settle(self, key: Key, steps: tuple[Step, ...]) -> None:
-        """Forget the refusal of a step that is not wanted any more."""
-        known = self._refused.get(key)
-        if known is not None and all(step.identity != known.step for step in steps):
+        """Forget the refusals of steps that are not wanted any more."""
+        book = self._refused.get(key)
+        if book is None:
+            return
+        wanted = {step.identity for step in steps}
+        for gone in [one for one in book if one not in wanted]:
+            del book[gone]
+        if not book:
             del self._refused[key]
 
     def forget(self, lower: str) -> None:

@@ -20,6 +20,7 @@ from tensile.reconcile.observed import is_ours
 from tensile.world import Key, Problem, World
 
 Verb = Literal["create", "patch", "delete", "confirm"]
+Identity = tuple[str, Ref, str, str]
 _REMOVE: Operation = {"op": "remove", "path": ""}
 _FENCES = ("/metadata/uid", "/metadata/resourceVersion")
 _NAME_LIMIT = 200
@@ -32,7 +33,7 @@ class Step:
 
     `uid` is that of the object which it is about, "" where it is about whatever stands there. `operations` say what it
     changes as RFC 6902; `shown` is whether a person decides about it; `asked` is false for what ends something that
-    nobody deleted above (the guard counts those).
+    nobody deleted above (the guard counts those). The steps after one that is `apart` do not rest on it.
     """
 
     verb: Verb
@@ -46,11 +47,13 @@ class Step:
     operations: tuple[Operation, ...] = field(default=())
     shown: bool = True
     asked: bool = True
+    apart: bool = False
 
     @property
-    def identity(self) -> tuple[str, Ref, str]:
-        """Tell steps apart without looking at what they carry."""
-        return (self.verb, self.ref, self.subresource)
+    def identity(self) -> Identity:
+        """Tell steps from each other; by what they carry only where that alone makes one worth another try."""
+        carried = repr(self.operations) if self.apart else ""
+        return (self.verb, self.ref, self.subresource, carried)
 
 
 class Plan(NamedTuple):
@@ -142,6 +145,7 @@ def _patched(wanted: Patched) -> Step:
         operations=_operations_of(wanted.patch),
         shown=wanted.shown,
         asked=wanted.asked,
+        apart=wanted.apart,
     )
 
 

@@ -6,7 +6,9 @@ import pytest
 from worldkit import A, home, lower_node, put, raised, twin, upper_pod, world
 
 from tensile.kubelet.lifecycle import key_of
-from tensile.kubelet.mirroring import arrive, keep, report
+from tensile.kubelet.mirroring import arrive, keep, out_of_reach, report
+from tensile.kubelet.written import note_of_images
+from tensile.names import IN_STEP, WRITTEN_IMAGES
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
 from tensile.reconcile import dependencies, namespaces
 from tensile.reconcile.desired import Decision, Patched, Present, Told
@@ -40,7 +42,9 @@ def arrival(here: World, pod: Manifest | None = None, needs: tuple[Reference, ..
 
 def kept(here: World, pod: Manifest, below: Manifest | None) -> Decision:
     """Decide about a pod with its lower pod."""
-    return keep(pod, put(here.lowers[A].pods, below) if below else None, here.lowers[A], here)
+    if below is None:
+        return out_of_reach(pod, here.lowers[A], here)
+    return keep(KEY, pod, put(here.lowers[A].pods, below), here.lowers[A], here)
 
 
 def shapes(decision: Decision) -> list[type]:
@@ -155,6 +159,85 @@ def test_labels_and_annotations_follow() -> None:
     assert metadata(present.manifest)["labels"]["colour"] == "red"
     assert "local" not in metadata(present.manifest)["labels"]
     assert set(present.sections) == {"metadata.labels", "metadata.annotations"}
+
+
+def changing(here: World, status: Manifest | None = None, **spec: Any) -> Decision:
+    """Decide about a pod whose spec changed, at generation 3, since its lower pod was made."""
+    said = [{"type": "Ready", "status": "True"}]
+    of_below = {"phase": "Running", "conditions": said, "observedGeneration": 1} | (status or {})
+    above = upper_pod(spec={"tolerations": TOLERANT, **spec}, status={"observedGeneration": 2})
+    above["metadata"]["generation"] = 3
+    return kept(here, above, twin(upper_pod(spec={"tolerations": TOLERANT}), of_below, generation=1))
+
+
+NEW_IMAGE = {"containers": [{"name": "main", "image": "app:2"}]}
+DEBUG = [{"name": "debug", "image": "d:1", "envFrom": [{"configMapRef": {"name": "settings"}}]}]
+
+
+def test_the_status_comes_before_the_changes_and_counts_what_is_below() -> None:
+    """Readiness waits for no other write; a generation is observed once its spec is below."""
+    said, change = changing(grounded(), **NEW_IMAGE).wanted
+    assert body(said)["status"]["conditions"]
+    assert "observedGeneration" not in body(said)["status"]
+    assert body(change)["spec"] == NEW_IMAGE
+    (said,) = changing(grounded()).wanted
+    assert body(said)["status"]["observedGeneration"] == 3
+
+
+def test_the_generation_of_a_condition_is_the_one_that_is_below() -> None:
+    """A condition of the lower pod is about the spec that it has."""
+    ready = {"type": "Ready", "status": "True", "observedGeneration": 1}
+    said, _ = changing(grounded(), {"conditions": [ready]}, **NEW_IMAGE).wanted
+    (found,) = [one for one in body(said)["status"]["conditions"] if one["type"] == "Ready"]
+    assert found["observedGeneration"] == 2
+
+
+def test_a_refused_change_is_told_and_tried_again() -> None:
+    """In a condition and once in an event; the change itself comes after them."""
+    here = grounded()
+    here.problems[KEY] = DENIED
+    said, told, change = changing(here, **NEW_IMAGE).wanted
+    assert isinstance(told, Told)
+    assert (told.reason, told.about) == ("ChangeNotApplied", ABOVE)
+    assert told.message.endswith(DENIED.message)
+    (found,) = [one for one in body(said)["status"]["conditions"] if one["type"] == IN_STEP]
+    assert (found["status"], found["reason"]) == ("False", "Forbidden")
+    assert body(change)["spec"] == NEW_IMAGE
+
+
+def test_a_problem_of_old_is_not_said_of_a_pod_in_step() -> None:
+    """It is about something that has come true since."""
+    here = grounded()
+    here.problems[KEY] = DENIED
+    assert shapes(changing(here)) == [Patched]
+
+
+def test_a_debug_container_waits_for_what_it_refers_to() -> None:
+    """It says so when that cannot come; the pod's other changes do not wait."""
+    here = grounded()
+    decision = changing(here, **NEW_IMAGE, ephemeralContainers=DEBUG)
+    assert decision.waits == (NEEDED,)
+    assert [list(body(one).get("spec", {})) for one in decision.wanted] == [[], ["containers"]]
+    here.problems[NEEDED] = Problem("ConfigMapNotFound", "it does not exist")
+    _, told, _ = changing(here, **NEW_IMAGE, ephemeralContainers=DEBUG).wanted
+    assert isinstance(told, Told)
+    assert told.message.endswith("it does not exist")
+
+
+def test_the_note_of_images_is_for_the_write_that_sends_them() -> None:
+    """A label that changes at the same time must not say that an image was sent."""
+    here = grounded()
+    above = upper_pod(spec={"tolerations": TOLERANT, **NEW_IMAGE}, labels={"colour": "red"})
+    *_, present = kept(here, above, twin(upper_pod(spec={"tolerations": TOLERANT}))).wanted
+    assert isinstance(present, Present)
+    assert present.manifest["metadata"]["annotations"][WRITTEN_IMAGES] == note_of_images(upper_pod())
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_lower_pod_that_has_ended_is_not_changed(phase: str) -> None:
+    """It will never run again; its status comes up, and does not claim the new spec."""
+    (said,) = changing(grounded(), {"phase": phase}, **NEW_IMAGE).wanted
+    assert "observedGeneration" not in body(said)["status"]
 
 
 def test_a_lower_pod_that_is_ending_is_not_changed() -> None:

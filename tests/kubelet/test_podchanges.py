@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from podkit import place, pod
 
-from tensile.kubelet.podchanges import ephemeral_patch, resize_patch, spec_patch
+from tensile.kubelet.podchanges import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.kubelet.projection import lower_pod
+from tensile.kubelet.written import digits
+from tensile.names import FIELD_MANAGER, WRITTEN_IMAGES
 
 PLACE = place()
 DEFAULTS = [
@@ -44,7 +46,8 @@ def sized(**amounts: dict[str, str]) -> dict[str, Any]:
 def test_a_pod_that_did_not_change_needs_nothing(spec: dict[str, Any]) -> None:
     """What admission below has added is no difference."""
     below = stored(spec, tolerations=[*(spec.get("tolerations") or []), *DEFAULTS])
-    assert spec_patch(pod(spec), below, PLACE) is None
+    assert image_patch(pod(spec), below) is None
+    assert toleration_patch(pod(spec), below, PLACE) is None
     assert resize_patch(pod(spec), below) is None
     assert ephemeral_patch(pod(spec), below, PLACE) is None
 
@@ -54,13 +57,54 @@ def test_a_new_image_is_patched_by_name(field: str) -> None:
     """Only the container that changed is named, with nothing but its image."""
     old = {field: [container("a"), container("b")]}
     new = {field: [container("a"), container("b", image="app:2")]}
-    assert spec_patch(pod(new), stored(old), PLACE) == {"spec": {field: [{"name": "b", "image": "app:2"}]}}
+    body = image_patch(pod(new), stored(old))
+    assert body["spec"] == {field: [{"name": "b", "image": "app:2"}]}
+
+
+def test_the_note_of_what_is_sent_goes_with_the_image() -> None:
+    """In the same write, so that neither can be there without the other; a deadline has none."""
+    body = image_patch(pod({"containers": [container(image="app:2")]}), stored({}))
+    assert body["metadata"] == {"annotations": {WRITTEN_IMAGES: f'{{"main":"{digits("app:2")}"}}'}}
+    assert "metadata" not in image_patch(pod({"activeDeadlineSeconds": 5}), stored({}))
+
+
+def books(manager: str, name: str = "main") -> list[dict[str, Any]]:
+    """Make the API's book-keeping after somebody wrote a container's image."""
+    fields = {"f:spec": {"f:containers": {f'k:{{"name":"{name}"}}': {"f:image": {}}}}}
+    return [{"manager": manager, "operation": "Update", "fieldsV1": fields}]
+
+
+@pytest.mark.parametrize(
+    ("manager", "name", "restored"),
+    [(FIELD_MANAGER, "main", False), ("kubectl-set", "main", True), ("kubectl-set", "side", False)],
+)
+def test_an_image_that_admission_below_replaced_stays(manager: str, name: str, *, restored: bool) -> None:
+    """A lower cluster may fetch from a registry of its own; an image that somebody edited there is put back."""
+    below = stored({})
+    below["spec"] = {**below["spec"], "containers": [container(image="mirror/app:1")]}
+    below["metadata"]["managedFields"] = books(manager, name)
+    assert (image_patch(pod(), below) is not None) is restored
+
+
+def test_an_image_that_changed_above_travels_past_one_that_admission_replaced() -> None:
+    """Only the container that changed is named; what was sent of the other is still as it was sent."""
+    below = stored({"containers": [container("a"), container("b")]})
+    below["spec"]["containers"] = [container("a", image="mirror/app:1"), container("b", image="mirror/app:1")]
+    upper = pod({"containers": [container("a"), container("b", image="app:2")]})
+    assert image_patch(upper, below)["spec"] == {"containers": [{"name": "b", "image": "app:2"}]}
+
+
+def test_a_lower_pod_without_a_note_gets_the_image_of_the_upper_one() -> None:
+    """Nobody knows what was sent, so the upper spec is what counts."""
+    below = stored({"containers": [container(image="app:0")]})
+    del below["metadata"]["annotations"][WRITTEN_IMAGES]
+    assert image_patch(pod(), below)["spec"] == {"containers": [{"name": "main", "image": "app:1"}]}
 
 
 def test_a_container_that_is_not_below_is_not_added() -> None:
     """A pod's containers are fixed; one that a webhook below took away stays away."""
     other = pod({"containers": [container("other", resources={"requests": {"cpu": "1"}})]})
-    assert spec_patch(other, stored({}), PLACE) is None
+    assert image_patch(other, stored({})) is None
     assert resize_patch(other, stored({})) is None
 
 
@@ -70,30 +114,32 @@ def test_a_deadline_only_comes_nearer(above: int | None, below: int | None, sent
     upper = pod({"activeDeadlineSeconds": above} if above else {})
     seen = stored({"activeDeadlineSeconds": below} if below else {})
     expected = {"spec": {"activeDeadlineSeconds": sent}} if sent else None
-    assert spec_patch(upper, seen, PLACE) == expected
+    assert image_patch(upper, seen) == expected
 
 
 def test_tolerations_are_added_and_never_removed() -> None:
     """The list is replaced as a whole, so what is there below is in it."""
     new = {"key": "gpu", "operator": "Exists"}
-    body = spec_patch(pod({"tolerations": [new]}), stored({}, tolerations=DEFAULTS), PLACE)
+    body = toleration_patch(pod({"tolerations": [new]}), stored({}, tolerations=DEFAULTS), PLACE)
     assert body == {"spec": {"tolerations": [*DEFAULTS, new]}}
     gone = stored({"tolerations": [new]})
-    assert spec_patch(pod(), gone, PLACE) is None
+    assert toleration_patch(pod(), gone, PLACE) is None
 
 
 def test_the_seconds_of_a_toleration_may_change() -> None:
     """In place, without a second one of its kind."""
     old = {"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
     new = {**old, "tolerationSeconds": 90}
-    body = spec_patch(pod({"tolerations": [new]}), stored({"tolerations": [old]}, tolerations=[old, *DEFAULTS]), PLACE)
+    body = toleration_patch(
+        pod({"tolerations": [new]}), stored({"tolerations": [old]}, tolerations=[old, *DEFAULTS]), PLACE
+    )
     assert body == {"spec": {"tolerations": [new, *DEFAULTS]}}
 
 
 def test_our_unlimited_tolerations_do_not_travel() -> None:
     """They are for the upper cluster: the limits below stay."""
     unlimited = [{field: one[field] for field in ("key", "operator", "effect")} for one in DEFAULTS]
-    assert spec_patch(pod({"tolerations": unlimited}), stored({}, tolerations=DEFAULTS), PLACE) is None
+    assert toleration_patch(pod({"tolerations": unlimited}), stored({}, tolerations=DEFAULTS), PLACE) is None
 
 
 def test_a_resize_names_the_container_and_its_new_amounts() -> None:
@@ -154,7 +200,7 @@ def test_missing_ephemeral_containers_are_added() -> None:
     first, second = container("d1"), container("d2")
     upper = pod({"ephemeralContainers": [{**first, "image": "other"}, second]})
     assert ephemeral_patch(upper, stored({}, ephemeralContainers=[first]), PLACE) == {
-        "spec": {"ephemeralContainers": [second]}
+        "spec": {"ephemeralContainers": [{"name": "d1"}, second]}
     }
 
 

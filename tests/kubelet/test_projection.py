@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from podkit import OWNER, place, pod
 
 from tensile.kubelet.projection import lower_pod, mutable_metadata, notes
+from tensile.kubelet.written import digits
 from tensile.names import OWNER as OWNER_LABEL
-from tensile.names import OWNER_NAME, UPPER_UID
+from tensile.names import OWNER_NAME, UPPER_UID, WRITTEN_IMAGES, WRITTEN_KEYS
 
 
 def test_the_lower_pod_has_the_upper_name_in_the_lower_namespace() -> None:
@@ -45,11 +46,17 @@ def test_a_forged_mark_is_overwritten() -> None:
     """Marks that the upper pod's author wrote do not go down."""
     forged = pod(
         labels={OWNER_LABEL: "someone", "virtual-pod": "no"},
-        annotations={OWNER_NAME: "x", UPPER_UID: "y", "tripped-labels": '{"a":"b"}'},
+        annotations=dict.fromkeys((OWNER_NAME, UPPER_UID, "tripped-labels", WRITTEN_KEYS, WRITTEN_IMAGES), "forged"),
     )
     wanted = mutable_metadata(forged, place())
     assert wanted["labels"] == {OWNER_LABEL: OWNER.mark, "virtual-pod": "true"}
-    assert wanted["annotations"] == {OWNER_NAME: "demo", UPPER_UID: "uid-1", "tripped-labels": "{}"}
+    assert wanted["annotations"] == {
+        OWNER_NAME: "demo",
+        UPPER_UID: "uid-1",
+        "tripped-labels": "{}",
+        WRITTEN_KEYS: '{"annotations":[],"labels":[]}',
+        WRITTEN_IMAGES: f'{{"main":"{digits("app:1")}"}}',
+    }
 
 
 def test_ignored_labels_are_kept_in_an_annotation() -> None:

@@ -10,7 +10,7 @@ from rawapi import Api, Refused
 
 from tensile.kubelet.ownstatus import lost, pending_because, unreachable
 from tensile.kubelet.place import Placement
-from tensile.kubelet.podchanges import ephemeral_patch, resize_patch, spec_patch
+from tensile.kubelet.podchanges import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.kubelet.projection import lower_pod
 from tensile.kubelet.reflection import ending, upper_status
 from tensile.kubelet.tolerations import tolerations_for_upper
@@ -253,7 +253,8 @@ def test_only_constraints_on_lower_nodes_arrive(rich: tuple[Manifest, Manifest])
 def test_a_stored_pod_needs_no_change(ground: Ground, rich: tuple[Manifest, Manifest]) -> None:
     """The stored lower pod, defaulted and admitted, is what the upper pod asks for: no drift right after creation."""
     upper, lower = rich
-    assert spec_patch(upper, lower, ground.place) is None
+    assert image_patch(upper, lower) is None
+    assert toleration_patch(upper, lower, ground.place) is None
     assert resize_patch(upper, lower) is None
     assert ephemeral_patch(upper, lower, ground.place) is None
 
@@ -383,12 +384,13 @@ def test_changes_travel_by_their_ways(ground: Ground) -> None:
     ground.upper.patch(f"{path}/resize", {"spec": size})
     debug = {"ephemeralContainers": [{"name": "debug", "image": "d:1"}]}
     upper = ground.upper.patch(f"{path}/ephemeralcontainers", {"spec": debug})
-    ways = {
-        "": lambda lower: spec_patch(upper, lower, ground.place),
-        "/resize": lambda lower: resize_patch(upper, lower),
-        "/ephemeralcontainers": lambda lower: ephemeral_patch(upper, lower, ground.place),
-    }
-    for tail, change in ways.items():
+    ways = (
+        ("", lambda lower: image_patch(upper, lower)),
+        ("", lambda lower: toleration_patch(upper, lower, ground.place)),
+        ("/resize", lambda lower: resize_patch(upper, lower)),
+        ("/ephemeralcontainers", lambda lower: ephemeral_patch(upper, lower, ground.place)),
+    )
+    for tail, change in ways:
         body = change(ground.lower.read(path))
         assert body is not None
         assert change(ground.lower.patch(path + tail, body)) is None

@@ -11,6 +11,7 @@ from tensile.kubelet.conditions import is_terminal
 from tensile.kubelet.containerstatuses import CONTAINERS_OF
 from tensile.kubelet.podfields import STATUS, Verdict, with_verdict
 from tensile.kubelet.reflection import ending, upper_status
+from tensile.names import IN_STEP
 
 SCHEDULED = "tensile-kube.io/LowerScheduled"
 IP = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}
@@ -406,3 +407,23 @@ def test_reading_leaves_both_pods_as_they_were() -> None:
     upper_status(upper, lower, generation=1)
     ending(upper, lower, NOW)
     assert repr((upper, lower)) == before
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+def test_what_is_not_in_step_is_said_with_the_status(phase: str) -> None:
+    """The condition comes and goes as it is given, whatever else there is to say."""
+    behind = said(IN_STEP, "False", reason="Forbidden")
+    lower, upper = below({"phase": phase}), pod(status={"phase": phase})
+    body = upper_status(upper, lower, generation=1, in_step=behind)
+    assert conditions(body)[IN_STEP]["reason"] == "Forbidden"
+    assert body is not None
+    gone = upper_status(patched(upper, body), lower, generation=1)
+    assert conditions(gone)[IN_STEP] == {"type": IN_STEP, "$patch": "delete"}
+
+
+def test_an_unknown_generation_is_not_reported() -> None:
+    """While a change is on its way, the last generation that was below is what counts."""
+    upper = pod(status={"phase": "Pending", "observedGeneration": 2})
+    found = reflect(upper, below({"phase": "Running", "conditions": [said("Ready", observedGeneration=1)]}), 0)
+    assert "observedGeneration" not in found
+    assert "observedGeneration" not in conditions({"status": found})["Ready"]

@@ -7,8 +7,9 @@ import pytest
 from answering import Held
 from loopkit import ONE, TWO, Bench, Told, copy, event, present
 from virtualtime import clock, in_virtual_time
-from worldkit import STRANGER, A, config_map, marked, put
+from worldkit import STRANGER, A, config_map, marked, put, upper_pod
 
+from tensile.cluster import Patch
 from tensile.errors import (
     AlreadyExists,
     ClusterError,
@@ -20,8 +21,8 @@ from tensile.errors import (
     Unauthorized,
     Unreachable,
 )
-from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref
-from tensile.reconcile.desired import Absent, Confirmed, Decision
+from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched
 from tensile.world import Problem
 
 WANTED = Decision((present(),))
@@ -383,4 +384,57 @@ async def test_a_key_without_a_rule_is_a_defect_that_is_told() -> None:
     await bench.run(WANTED)
     assert [type(one) for one in bench.noted.defects] == [KeyError]
     assert bench.noted.verbs() == ["create one"]
+    await bench.close()
+
+
+def change(**spec: str) -> Patched:
+    """Make a change of a running pod that holds up nothing."""
+    fence = {"metadata": {"uid": "uid-pod"}}
+    patch = Patch("strategic-merge-patch", {**fence, "spec": spec})
+    return Patched(Ref(A, POD, "default", "pod"), patch, "because", "resize", shown=True, apart=True)
+
+
+def forbidden(words: str = "no") -> Denied:
+    """Make a refusal that is likely to last."""
+    return Denied(words, status=403, reason="Forbidden")
+
+
+@in_virtual_time
+async def test_a_refused_change_holds_up_nothing() -> None:
+    """What comes after it is done at once, and not again while it rests; it is tried again by itself."""
+    bench = Bench()
+    bench.lower.answer("patch", *(forbidden() for _ in range(50)))
+    await bench.run(Decision((change(size="2"), present())))
+    assert bench.noted.verbs() == ["patch pod", "create one"]
+    assert bench.world.problems == {ONE: Problem("Forbidden", "no")}
+    await until(300)
+    assert 8 < tries(bench, "patch") < 25
+    assert tries(bench) == 1
+    await bench.close()
+
+
+@in_virtual_time
+async def test_two_refused_changes_are_both_told() -> None:
+    """And one that comes through leaves the other's reason."""
+    bench = Bench()
+    bench.lower.answer("patch", forbidden(), forbidden("too large"), *(forbidden() for _ in range(50)))
+    await bench.run(Decision((change(size="2"), change(image="b"))))
+    assert bench.world.problems[ONE].message == "no; too large"
+    await bench.run(Decision((change(image="b"),)))
+    assert bench.world.problems[ONE].message == "too large"
+    await bench.close()
+
+
+@in_virtual_time
+async def test_a_way_of_changing_that_a_cluster_does_not_have_is_told() -> None:
+    """A pod that stands, whose subresource is not found: an older apiserver, that nothing helps but patience."""
+    bench = Bench()
+    pod = upper_pod("pod", uid="uid-pod")
+    put(bench.world.lowers[A].pods, pod)
+    bench.lower.answer("patch", NotFound("the server could not find the requested resource", status=404))
+    bench.lower.answer("read", stored(pod, 1))
+    await bench.run(Decision((change(size="2"),)))
+    assert bench.world.problems == {
+        ONE: Problem("NotFound", "resize: the server could not find the requested resource")
+    }
     await bench.close()

@@ -3,9 +3,9 @@
 import pytest
 from worldkit import OWNER_HERE, STRANGER, config_map, marked
 
-from tensile.names import OWNER, UPPER_UID
+from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import Manifest, metadata
-from tensile.reconcile.observed import is_of, is_ours, upper_uid_of
+from tensile.reconcile.observed import is_of, is_ours, others_wrote, upper_uid_of
 
 OURS = marked(config_map(), "one")
 
@@ -46,3 +46,23 @@ def test_one_mark_alone_does_not_count(gone: str) -> None:
     assert not is_ours(rewritten(**{gone: {}}), OWNER_HERE)
     assert OWNER in metadata(OURS)["labels"]
     assert UPPER_UID in metadata(OURS)["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("manager", "path", "others"),
+    [
+        ("kubectl", ("f:data", "f:a"), True),
+        ("kubectl", ("f:data", "f:b"), False),
+        ("kubectl", ("f:data", "f:a", "f:deeper"), False),
+        (FIELD_MANAGER, ("f:data", "f:a"), False),
+    ],
+)
+def test_a_field_is_others_once_they_have_written_it(manager: str, path: tuple[str, ...], *, others: bool) -> None:
+    """By the API's own book-keeping, field by field."""
+    books = [{"manager": manager, "fieldsV1": {"f:data": {"f:a": {}}}}, {"manager": "strange"}]
+    assert others_wrote(rewritten(managedFields=books), path) is others
+
+
+def test_an_object_without_books_is_nobodys() -> None:
+    """Old apiservers kept none."""
+    assert not others_wrote({"metadata": {}}, ("f:data",))

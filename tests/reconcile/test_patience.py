@@ -2,14 +2,26 @@
 
 import pytest
 
+from tensile.cluster import Patch
 from tensile.objects import CONFIG_MAP, POD, Ref
-from tensile.reconcile.patience import LONGEST_REST, SHORTEST_LOOK, Refusals, Waits
+from tensile.reconcile.patience import LASTING_REST, LONGEST_REST, SHORTEST_LOOK, Refusals, Waits
 from tensile.reconcile.plan import Step
-from tensile.world import Key
+from tensile.world import Key, Problem
 
 ONE, TWO, THREE = (Key("pod", "a", "default", name) for name in ("one", "two", "three"))
 CREATE = Step("create", Ref("a", POD, "default", "one"), "because")
 PATCH = Step("patch", Ref("", POD, "default", "one"), "because", subresource="status")
+NO = Problem("Forbidden", "no")
+
+
+def apart(**spec: str) -> Step:
+    """Make a change of a running pod."""
+    operations = tuple({"op": "replace", "path": f"/spec/{field}", "value": value} for field, value in spec.items())
+    patch = Patch("strategic-merge-patch", {"spec": spec})
+    return Step("patch", CREATE.ref, "because", patch=patch, operations=operations, apart=True)
+
+
+IMAGE, SIZE = apart(image="a:2"), apart(size="2")
 
 
 def test_a_key_waits_until_it_says_otherwise() -> None:
@@ -112,3 +124,44 @@ def test_only_those_who_wait_in_hope_count() -> None:
     assert waits.hopeful({THREE}) == 1
     waits.note(ONE, [TWO, THREE])
     assert waits.hopeful({THREE}) == 0
+
+
+def test_a_step_that_is_apart_holds_up_nothing() -> None:
+    """What comes after it may be tried while it rests, and each rests for itself."""
+    refusals = Refusals()
+    rest = refusals.note(ONE, IMAGE, now=0.0, jitter=0.0)
+    assert refusals.rested(ONE, (IMAGE, SIZE, CREATE), now=0.0) == (SIZE, CREATE)
+    refusals.note(ONE, SIZE, now=rest / 2, jitter=0.0)
+    assert refusals.rested(ONE, (IMAGE, SIZE, CREATE), now=rest) == (IMAGE, CREATE)
+    assert refusals.left(ONE, now=0.0) == pytest.approx(rest)
+
+
+def test_another_content_of_a_step_that_is_apart_need_not_rest() -> None:
+    """Who corrects what was refused does not wait for the rest of the mistake."""
+    refusals = Refusals()
+    refusals.note(ONE, IMAGE, now=0.0, jitter=0.0, problem=NO)
+    assert refusals.rested(ONE, (apart(image="a:3"),), now=0.0) == (apart(image="a:3"),)
+
+
+@pytest.mark.parametrize(("problem", "longest"), [(NO, LASTING_REST), (None, LONGEST_REST)])
+def test_a_change_that_is_forbidden_rests_for_long(problem: Problem | None, longest: float) -> None:
+    """One that only found the cluster away does not: it is tried as soon as others are."""
+    refusals = Refusals()
+    rests = [refusals.note(ONE, IMAGE, now=0.0, jitter=0.999, problem=problem) for _ in range(20)]
+    assert longest * 0.9 < rests[-1] <= longest
+    assert sum(rest < 60 for rest in rests) >= 9, "the first minute has tries enough"
+
+
+def test_what_was_said_of_each_refused_step_is_told_together() -> None:
+    """Once each, in the order in which it came up, for as long as the step is refused."""
+    refusals = Refusals()
+    assert refusals.problem(ONE) is None
+    refusals.note(ONE, IMAGE, now=0.0, jitter=0.0, problem=NO)
+    refusals.note(ONE, SIZE, now=0.0, jitter=0.0, problem=Problem("Invalid", "too large"))
+    assert refusals.problem(ONE) == Problem("Forbidden", "no; too large")
+    refusals.note(ONE, IMAGE, now=9.0, jitter=0.0)
+    assert refusals.problem(ONE) == Problem("Forbidden", "no; too large")
+    assert refusals.forgive(ONE, IMAGE)
+    assert refusals.problem(ONE) == Problem("Invalid", "too large")
+    refusals.settle(ONE, ())
+    assert (refusals.problem(ONE), ONE in refusals) == (None, False)

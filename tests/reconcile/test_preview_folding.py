@@ -25,9 +25,10 @@ from previewkit import (
 )
 
 from tensile.cluster import Patch
+from tensile.names import WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER
 from tensile.reconcile.plan import Step
-from tensile.reconcile.preview.differences import Difference
+from tensile.reconcile.preview.differences import Difference, differences
 from tensile.world import Key, Problem
 
 OLD = seen_as({"data": {"level": "info", "gone": "1"}})
@@ -273,3 +274,10 @@ def test_problems_come_in_the_order_of_the_clusters() -> None:
     ]
     found = previewed(problems={key: Problem("Denied", "no") for key in keys})
     assert [key for key, _ in found.problems] == [keys[3], keys[2], keys[1], keys[0], keys[4]]
+
+
+def test_notes_about_what_was_written_are_no_news() -> None:
+    """They follow from the field that is told."""
+    before = {"metadata": {"labels": {"a": "1"}, "annotations": {WRITTEN_KEYS: "old", WRITTEN_IMAGES: "old"}}}
+    after = {"metadata": {"labels": {"a": "2"}, "annotations": {WRITTEN_KEYS: "new", WRITTEN_IMAGES: "new"}}}
+    assert [one.field for one in differences(before, after)] == ["metadata.labels.a"]

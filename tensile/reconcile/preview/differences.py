@@ -7,6 +7,7 @@ changes one line, not all of them.
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from tensile.names import BOOKKEEPING
 from tensile.objects import Manifest, metadata
 
 _STAMPS = ("lastHeartbeatTime", "lastTransitionTime")
@@ -28,8 +29,13 @@ class Difference(NamedTuple):
 
 
 def differences(old: Manifest, new: Manifest) -> tuple[Difference, ...]:
-    """Give the fields in which two forms of an object differ, by path; times of conditions do not count."""
-    return tuple(one for one in _walk(old, new, ()) if not (one.path[0] == "status" and one.path[-1] in _STAMPS))
+    """Give the fields in which two forms of an object differ, by path; times of conditions and notes do not count."""
+    return tuple(one for one in _walk(old, new, ()) if not _is_beside(one.path))
+
+
+def _is_beside(path: tuple[str, ...]) -> bool:
+    """Say whether a field is no news to a person: the time of a condition, or a note about what else was written."""
+    return path[-1] in BOOKKEEPING or (path[0] == "status" and path[-1] in _STAMPS)
 
 
 def written(manifest: Manifest) -> Manifest:

@@ -1,0 +1,294 @@
+"""Changes of running pods, by kubectl above: what is allowed arrives below, and what is refused there is said above."""
+
+import asyncio
+import sys
+from typing import Any
+
+import orjson
+import pytest
+from enginekit import A, B, Ground, ran
+from sitekit import Manifest, Refused, condition_of, is_ready, is_true
+
+from tensile.names import IN_STEP, OWNER, TRIPPED_LABELS, VIRTUAL_POD
+from tensile.names import WRITTEN_IMAGES as NOTE
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+SIZE = {"resources": {"requests": {"cpu": "100m", "memory": "32Mi"}, "limits": {"cpu": "200m", "memory": "64Mi"}}}
+MAIN = {"name": "main", "image": "app:1", **SIZE}
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+
+
+async def running(ground: Ground, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
+    """Run a pod with one sized container, and give it as it is above."""
+    await ground.bind(name, {"containers": [MAIN], **(spec or {})}, lower, **meta)
+    return await ground.upper.until(ground.pod_path(name), is_ready)
+
+
+async def below(ground: Ground, name: str, holds: Any, lower: str = A) -> Manifest:
+    """Wait until something holds for the lower pod, and give it."""
+    return await ground.sites[lower].until(ground.pod_path(name), lambda one: one and holds(one))
+
+
+async def observed(ground: Ground, name: str) -> Manifest:
+    """Wait until the upper pod says that its newest spec is below."""
+    return await ground.upper.until(ground.pod_path(name), _is_observed)
+
+
+def _is_observed(pod: Manifest) -> bool:
+    return bool(pod["status"].get("observedGeneration") == pod["metadata"]["generation"])
+
+
+def image_of(pod: Manifest) -> str:
+    """Give the image of the first container."""
+    return str(pod["spec"]["containers"][0]["image"])
+
+
+async def succeeded(ground: Ground, *arguments: str) -> str:
+    """Run kubectl above, which has to succeed, and give its output."""
+    done = await ground.kubectl(*arguments)
+    assert done.code == 0, done.err
+    return done.out
+
+
+async def test_an_image_set_above_is_set_below(ground: Ground) -> None:
+    """`kubectl set image` on a bare pod: the same lower pod gets it, and the generation above counts it."""
+    await running(ground, "imaged")
+    before = await ground.sites[A].read(ground.pod_path("imaged"))
+    await succeeded(ground, "set", "image", "pod/imaged", "main=app:2")
+    after = await below(ground, "imaged", lambda one: image_of(one) == "app:2")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert (await observed(ground, "imaged"))["metadata"]["generation"] >= 2
+
+
+async def test_an_image_edited_below_is_put_back(ground: Ground) -> None:
+    """Somebody's edit is not the lower cluster's admission: the upper spec is what counts."""
+    await running(ground, "edited")
+    await ground.sites[A].patch(ground.pod_path("edited"), {"spec": {"containers": [{**MAIN, "image": "theirs:1"}]}})
+    await below(ground, "edited", lambda one: image_of(one) == "app:1")
+
+
+async def test_a_deadline_set_above_is_set_below(ground: Ground) -> None:
+    """A nearer one too; Kubernetes refuses any other change."""
+    await running(ground, "timed")
+    for seconds in (600, 300):
+        patch = orjson.dumps({"spec": {"activeDeadlineSeconds": seconds}}).decode()
+        await succeeded(ground, "patch", "pod", "timed", "-p", patch)
+        await below(ground, "timed", lambda one, seconds=seconds: one["spec"]["activeDeadlineSeconds"] == seconds)
+
+
+async def test_tolerations_added_above_are_added_below(ground: Ground) -> None:
+    """Those of the virtual node, and ours for a node whose engine is down, stay above; none is lost below."""
+    above = await running(ground, "tolerant")
+    before = (await ground.sites[A].read(ground.pod_path("tolerant")))["spec"]["tolerations"]
+    new = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}, {"key": "gpu", "operator": "Exists"}]
+    patch = orjson.dumps({"spec": {"tolerations": [*above["spec"]["tolerations"], *new]}}).decode()
+    await succeeded(ground, "patch", "pod", "tolerant", "--type=merge", "-p", patch)
+    after = await below(ground, "tolerant", lambda one: len(one["spec"]["tolerations"]) > len(before))
+    assert after["spec"]["tolerations"] == [*before, new[1]]
+
+
+async def test_labels_and_annotations_by_kubectl(ground: Ground) -> None:
+    """Set, changed and taken away above, so below; marks and keys of others stay as they are."""
+    await running(ground, "described")
+    site, path = ground.sites[A], ground.pod_path("described")
+    await site.patch(path, {"metadata": {"labels": {"team": "below"}, "annotations": {"site": "below"}}})
+    await succeeded(
+        ground, "label", "pod", "described", "team=above", "stage=one", f"{OWNER}=forged", f"{VIRTUAL_POD}=no"
+    )
+    await succeeded(ground, "annotate", "pod", "described", "site=above", "note=one", f"{TRIPPED_LABELS}=forged")
+    found = await below(ground, "described", lambda one: one["metadata"]["annotations"].get("note") == "one")
+    marks = {OWNER: ground.owner.mark, VIRTUAL_POD: "true"}
+    assert found["metadata"]["labels"] == {**marks, "stage": "one", "team": "below"}
+    assert found["metadata"]["annotations"]["site"] == "below"
+    assert found["metadata"]["annotations"][TRIPPED_LABELS] == "{}"
+    await succeeded(ground, "label", "pod", "described", "--overwrite", "stage=two", "team-")
+    await succeeded(ground, "annotate", "pod", "described", "note-", "site-")
+    found = await below(ground, "described", lambda one: "note" not in one["metadata"]["annotations"])
+    found = await below(ground, "described", lambda one: one["metadata"]["labels"].get("stage") == "two")
+    assert found["metadata"]["labels"]["team"] == "below"
+    assert found["metadata"]["annotations"]["site"] == "below"
+
+
+async def test_what_admission_below_adds_or_replaces_stays(ground: Ground) -> None:
+    """A LimitRange's annotation and limits are the lower cluster's, and no change above takes them away."""
+    await running(ground, "first", lower=B)
+    site = ground.sites[B]
+    limits = {"limits": [{"type": "Container", "default": {"memory": "64Mi"}}]}
+    await site.create(ground.path("limitranges"), {"metadata": {"name": "defaults"}, "spec": limits})
+    await running(ground, "limited", {"containers": [{"name": "main", "image": "app:1"}]}, B)
+    seen = await site.read(ground.pod_path("limited"))
+    assert "kubernetes.io/limit-ranger" in seen["metadata"]["annotations"]
+    await succeeded(ground, "label", "pod", "limited", "stage=one")
+    await succeeded(ground, "set", "image", "pod/limited", "main=app:2")
+    await below(ground, "limited", lambda one: image_of(one) == "app:2", B)
+    found = await below(ground, "limited", lambda one: "stage" in one["metadata"]["labels"], B)
+    await ground.calm()
+    assert "kubernetes.io/limit-ranger" in found["metadata"]["annotations"]
+    assert found["spec"]["containers"][0]["resources"]["limits"] == {"memory": "64Mi"}
+    await site.delete(ground.path("limitranges", "defaults"))
+
+
+async def reports_sizes(ground: Ground, name: str) -> None:
+    """Have the lower pod's status tell sizes, as a real kubelet does: without them the API refuses a resize."""
+    seen = await ground.sites[A].read(ground.pod_path(name))
+    (status,) = seen["status"]["containerStatuses"]
+    sized = {**status, **SIZE, "allocatedResources": SIZE["resources"]["requests"]}
+    await ground.sites[A].patch(f"{ground.pod_path(name)}/status", {"status": {"containerStatuses": [sized]}})
+    await ground.upper.until(
+        ground.pod_path(name), lambda one: one["status"]["containerStatuses"][0].get("resources") == SIZE["resources"]
+    )
+
+
+async def test_a_resize_travels_and_its_result_comes_back(ground: Ground) -> None:
+    """`kubectl patch --subresource resize`: requests and limits below; what the kubelet says of it, above."""
+    await running(ground, "resized")
+    await reports_sizes(ground, "resized")
+    more = {"requests": {"cpu": "150m", "memory": "32Mi"}, "limits": {"cpu": "300m", "memory": "64Mi"}}
+    patch = orjson.dumps({"spec": {"containers": [{"name": "main", "resources": more}]}}).decode()
+    await succeeded(ground, "patch", "pod", "resized", "--subresource", "resize", "-p", patch)
+    found = await below(ground, "resized", lambda one: one["spec"]["containers"][0]["resources"] == more)
+    pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "no room"}
+    path = f"{ground.pod_path('resized')}/status"
+    await ground.sites[A].patch(path, {"status": {"conditions": [pending]}}, "strategic")
+    above = await ground.upper.until(ground.pod_path("resized"), lambda one: is_true(one, "PodResizePending"))
+    assert condition_of(above, "PodResizePending")["reason"] == "Deferred"
+    done = {**found["status"]["containerStatuses"][0], "resources": more, "allocatedResources": more["requests"]}
+    gone = {"conditions": [{"type": "PodResizePending", "$patch": "delete"}], "containerStatuses": [done]}
+    await ground.sites[A].patch(path, {"status": gone}, "strategic")
+    above = await ground.upper.until(
+        ground.pod_path("resized"), lambda one: one["status"]["containerStatuses"][0].get("resources") == more
+    )
+    assert above["status"]["containerStatuses"][0]["allocatedResources"] == more["requests"]
+    assert condition_of(above, "PodResizePending") == {}
+
+
+async def test_a_debug_container_is_added_below(ground: Ground) -> None:
+    """`kubectl debug` without attaching: the container is in the lower pod, its status comes up, a second one too."""
+    await running(ground, "debugged")
+    site, path = ground.sites[A], ground.pod_path("debugged")
+    for name in ("one", "two"):
+        await succeeded(ground, "debug", "debugged", "--image=tools:1", f"--container={name}", "--attach=false", "-q")
+        found = await below(ground, "debugged", lambda one, name=name: _debugs(one)[-1:] == [name])
+    assert _debugs(found) == ["one", "two"]
+    state = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    status = {"name": "one", "image": "tools:1", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+    await site.patch(f"{path}/status", {"status": {"ephemeralContainerStatuses": [status]}})
+    above = await ground.upper.until(path, lambda one: one["status"].get("ephemeralContainerStatuses"))
+    assert above["status"]["ephemeralContainerStatuses"][0]["state"] == state
+    await observed(ground, "debugged")
+
+
+def _debugs(pod: Manifest) -> list[str]:
+    return [one["name"] for one in pod["spec"].get("ephemeralContainers") or ()]
+
+
+async def test_a_change_that_the_lower_refuses_is_said_and_tried_again(ground: Ground) -> None:
+    """The pod runs on with a condition and an event; other changes travel; lifted, the refusal is forgotten."""
+    made = await running(ground, "refused")
+    site, policy = ground.sites[A], f"e2e-{ground.mark}"
+    await site.create(POLICIES, {"metadata": {"name": policy}, "spec": forbidding("bad:1", ground.namespace)})
+    bound = {"policyName": policy, "validationActions": ["Deny"]}
+    await site.create(BINDINGS, {"metadata": {"name": policy}, "spec": bound})
+    try:
+        await in_force(ground, policy)
+        await ground.note()
+        await succeeded(ground, "set", "image", "pod/refused", "main=bad:1")
+        above = await ground.upper.until(ground.pod_path("refused"), lambda one: condition_of(one, IN_STEP))
+        assert "bad:1 is forbidden" in condition_of(above, IN_STEP)["message"]
+        assert not _is_observed(above)
+        assert is_ready(above)
+        assert "bad:1 is forbidden" in await ground.told(made, "ChangeNotApplied")
+        await succeeded(ground, "debug", "refused", "--image=tools:1", "--container=d", "--attach=false", "-q")
+        await succeeded(ground, "label", "pod", "refused", "stage=one")
+        await below(ground, "refused", _debugs)
+        await below(ground, "refused", lambda one: "stage" in one["metadata"]["labels"])
+        refusals = [one for one, code in await ground.attempts() if code >= 400]
+        assert 1 <= len(refusals) < 12
+    finally:
+        await site.delete(f"{BINDINGS}/{policy}")
+        await site.delete(f"{POLICIES}/{policy}")
+    await succeeded(ground, "set", "image", "pod/refused", "main=app:3")
+    await below(ground, "refused", lambda one: image_of(one) == "app:3")
+    above = await observed(ground, "refused")
+    above = await ground.upper.until(ground.pod_path("refused"), lambda one: not condition_of(one, IN_STEP))
+    assert is_ready(above)
+
+
+def forbidding(image: str, namespace: str) -> Manifest:
+    """Give the spec of a policy that forbids an image in a namespace."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}
+    match = {"resourceRules": [rule], "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    denial = {
+        "expression": f"object.spec.containers.all(one, one.image != '{image}')",
+        "message": f"{image} is forbidden",
+    }
+    return {"matchConstraints": match, "validations": [denial], "failurePolicy": "Fail"}
+
+
+async def in_force(ground: Ground, policy: str) -> None:
+    """Wait until the lower's apiserver has heard of a policy, by trying what it forbids."""
+    probe = {"metadata": {"name": policy}, "spec": {"containers": [{"name": "main", "image": "app:1"}]}}
+    await ground.sites[A].create(ground.path("pods"), probe)
+    path, bad = f"{ground.pod_path(policy)}?dryRun=All", {"spec": {"containers": [{"name": "main", "image": "bad:1"}]}}
+    async with asyncio.timeout(20):
+        while not await _is_forbidden(ground, path, bad):
+            pass
+    await ground.sites[A].delete(ground.pod_path(policy), 0)
+
+
+async def _is_forbidden(ground: Ground, path: str, change: Manifest) -> bool:
+    try:
+        await ground.sites[A].patch(path, change, "strategic")
+    except Refused as error:
+        return "is forbidden" in str(error)
+    return False
+
+
+async def test_a_quiet_engine_sends_nothing_of_it_again(ground: Ground) -> None:
+    """After all these changes a restarted engine finds every pod in step."""
+    await ground.calm()
+    await ground.stop()
+    await ground.note()
+    await ground.start()
+    await ground.calm()
+    assert await ground.attempts(without=("leases",)) == []
+    noted = await ground.sites[A].read(ground.pod_path("imaged"))
+    assert NOTE in noted["metadata"]["annotations"]
+
+
+async def test_a_plan_shows_each_change_by_its_fields(ground: Ground) -> None:
+    """What `tensile plan` prints is what the engine then does, step by step, and nothing else."""
+    await running(ground, "planned")
+    await reports_sizes(ground, "planned")
+    await ground.calm()
+    await ground.stop()
+    more = {"requests": {"cpu": "150m", "memory": "32Mi"}, "limits": {"cpu": "300m", "memory": "64Mi"}}
+    size = {"spec": {"containers": [{"name": "main", "resources": more}]}}
+    await succeeded(ground, "set", "image", "pod/planned", "main=app:2")
+    await succeeded(ground, "label", "pod", "planned", "stage=one")
+    await succeeded(ground, "debug", "planned", "--image=tools:1", "--container=d", "--attach=false", "-q")
+    await succeeded(ground, "patch", "pod", "planned", "--subresource", "resize", "-p", orjson.dumps(size).decode())
+    command = [sys.executable, "-m", "tensile", "plan", "-f", str(ground.save()), "-o", "json"]
+    planned = await ran(command)
+    assert planned.code == 2, planned.err
+    (change,) = [one for one in orjson.loads(planned.out)["changes"] if one["name"] == "planned"]
+    assert (change["cluster"], change["action"], change["kind"]) == (A, "update", "Pod")
+    text = (await ran([*command[:-1], "text"])).out
+    for field in (
+        "spec.containers[main].image",
+        "spec.containers[main].resources.limits.cpu",
+        "spec.ephemeralContainers[d]",
+        "metadata.labels.stage",
+    ):
+        assert field in text
+    assert "written-" not in text
+    await ground.note()
+    await ground.start()
+    await below(ground, "planned", lambda one: image_of(one) == "app:2" and _debugs(one) == ["d"])
+    await observed(ground, "planned")
+    await ground.calm()
+    ways = [one.subresource for one in await ground.writes() if (one.cluster, one.name) == (A, "planned")]
+    assert sorted(ways) == ["", "", "ephemeralcontainers", "resize"]
+    assert (await ran(command)).code == 0

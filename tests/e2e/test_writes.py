@@ -1,0 +1,54 @@
+"""How often the engine writes in a pod's life: counted by what the clusters' audit logs say of its user."""
+
+from typing import Any
+
+import pytest
+from enginekit import QUIET, A, Ground, Write
+from sitekit import is_ready, is_true
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+UNLIMITED = [
+    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute"}
+    for what in ("not-ready", "unreachable")
+]
+
+
+async def lifetime(ground: Ground, name: str, spec: dict[str, Any], **meta: Any) -> list[Write]:
+    """Run a pod through three changes of its status below and delete it; give what the engine wrote meanwhile."""
+    await ground.calm()
+    await ground.note()
+    await ground.bind(name, spec, **meta)
+    path, site = ground.pod_path(name), ground.sites[A]
+    await ground.upper.until(path, is_ready)
+    for kind in ("PodResizePending", "PodResizeInProgress"):
+        patch = {"status": {"conditions": [{"type": kind, "status": "True"}]}}
+        await site.patch(f"{path}/status", patch, "strategic")
+        await ground.upper.until(path, lambda one, kind=kind: is_true(one, kind))
+    await ground.upper.delete(path)
+    if "finalizers" in meta:
+        await ground.upper.until(path, lambda one: one["status"]["phase"] in ("Failed", "Succeeded"))
+        await ground.upper.patch(path, {"metadata": {"finalizers": None}})
+    await ground.upper.gone(path)
+    await ground.calm()
+    return [one for one, _ in await ground.attempts(without=QUIET) if one.name in (name, "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "meta", "most"),
+    [
+        ("plain", {"tolerations": UNLIMITED}, {}, 6),
+        ("tolerating", {}, {}, 7),
+        ("counted", {"tolerations": UNLIMITED, "restartPolicy": "Never"}, {}, 7),
+        ("held", {"restartPolicy": "Never"}, {"finalizers": ["e2e.example.com/hold"]}, 8),
+    ],
+)
+async def test_a_pods_life_takes_few_writes(
+    ground: Ground, name: str, spec: dict[str, Any], meta: dict[str, Any], most: int
+) -> None:
+    """Six, refused ones counted; one more to give it tolerations, and one where somebody waits for its phase."""
+    written = await lifetime(ground, name, spec, **meta)
+    kinds = [(one.cluster, one.verb, one.resource, one.subresource) for one in written]
+    assert (A, "create", "pods", "") in kinds
+    assert ("upper", "delete", "pods", "") in kinds
+    assert len(written) <= most, written
