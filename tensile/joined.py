@@ -7,6 +7,7 @@ cannot be read, or a cluster that does not answer, must show on the node and cos
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +18,13 @@ from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
 from tensile.kube.access import Access, from_kubeconfig
 from tensile.kube.fleet import Fleet
+from tensile.kubelet.eventmirror import EventMirror
+from tensile.kubelet.events import OF_PODS
 from tensile.kubelet.heartbeat import Heartbeat
 from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
 from tensile.kubelet.nodestatus import SILENT_AFTER
 from tensile.names import KUBELET_PORT
-from tensile.objects import UPPER, Manifest, annotations
+from tensile.objects import EVENT, UPPER, Manifest, annotations
 from tensile.reconcile.observed import is_ours
 from tensile.supervision import supervised
 from tensile.topology import Lower, parse
@@ -68,20 +71,27 @@ class Joined:
         self._now = now
         self._wake = wake
         self._tasks: list[asyncio.Task[None]] = []
+        self.events: EventMirror | None = None
         self._since = asyncio.get_running_loop().time()
         self.lower: LowerWorld
 
-    def begin(self, spec: Lower, *, beat: bool, connect: bool = True) -> None:
+    def begin(
+        self, spec: Lower, *, beat: bool, connect: bool = True, busy: Callable[[str], bool] | None = None
+    ) -> None:
         """Put the lower into the world and start on it; returns at once, whether it answers or not.
 
-        Without `connect` it is one that was left behind: only its node is kept.
+        Without `connect` it is one that was left behind: only its node is kept. With `busy`, which says whether there
+        are better things to do for a lower, events of its pods are carried up.
         """
         self.lower = self._world.lowers[spec.name] = lower_world(spec)
         self.lower.connected = self.lower.in_topology = connect
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
+        upper = self._fleet.cluster(UPPER)
+        if connect and busy is not None:
+            self.events = EventMirror(self.lower, self._world.owner, upper, partial(busy, spec.name))
+            self._tasks.append(supervised(f"events of {spec.name}", self.events.run))
         if beat:
-            upper = self._fleet.cluster(UPPER)
             heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
             self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
 
@@ -121,6 +131,8 @@ class Joined:
                 burst=lower.spec.burst,
                 connections=_CONNECTIONS,
             )
+            if self.events is not None:
+                self._fleet.tail(lower.name, EVENT, OF_PODS, self.events.hear)
         await self._fleet.identified(lower.name)
         lower.refusal = ""
         while not lower.version:

@@ -147,7 +147,14 @@ def _readings(engine: Engine) -> Readings:
         depth=lambda: engine.loop.depth if engine.is_running else {},
         silent=lambda: {name: joined.lower.silent for name, joined in engine.clusters.joined.items()},
         problems=problems,
+        events=lambda: _events(engine),
     )
+
+
+def _events(engine: Engine) -> dict[tuple[str, str], int]:
+    """Count what became of events, by lower and result."""
+    mirrors = {name: joined.events for name, joined in engine.clusters.joined.items()}
+    return {(name, end): count for name, one in mirrors.items() if one for end, count in one.counts.items()}
 
 
 def _missing(engine: Engine) -> str:

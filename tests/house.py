@@ -27,8 +27,9 @@ BANNED = {
     "types",
 }
 EDGES = {
-    "kube/access", "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/transport",
+    "kube/access", "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/tail", "kube/transport",
     "kubelet/authentication", "kubelet/authority", "kubelet/authorization", "kubelet/certs", "kubelet/dialogue",
+    "kubelet/eventmirror",
     "kubelet/exec", "kubelet/listener", "kubelet/logs", "kubelet/lower", "kubelet/pipe", "kubelet/server",
     "kubelet/presence", "kubelet/service", "kubelet/wire",
     "kubelet/heartbeat", "reconcile/apply", "reconcile/loop", "reconcile/rehearsal", "reconcile/source",
