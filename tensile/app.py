@@ -46,7 +46,7 @@ class Engine:
         self.topology = topology
         self._ways = ways
         self._observer = observer
-        self.clusters = Clusters(fleet, ways, self._wake, beat=True)
+        self.clusters = Clusters(fleet, ways, self._wake, beat=True, busy=self._is_busy)
         self._tasks: list[asyncio.Task[None]] = []
         self._opened: set[str] = set()
 
@@ -181,6 +181,9 @@ class Engine:
         await self.clusters.fleet.synced()
         gc.collect()
         gc.freeze()
+
+    def _is_busy(self, name: str) -> bool:
+        return bool(self.loop.depth.get(name))
 
     def _wake(self, name: str) -> None:
         if name in self._opened:

@@ -10,7 +10,7 @@ on the watch, or read at quorum, after anything that stood there: only that allo
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,7 +19,7 @@ import orjson
 from tensile.objects import Manifest
 
 _DEPARTED_KEPT = 20_000
-_DECODED_KEPT = 256
+_DECODED_KEPT = 128
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
@@ -52,10 +52,26 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return decoded(self.raw)
 
 
-@lru_cache(maxsize=_DECODED_KEPT)
+_recent: dict[bytes, Manifest] = {}
+
+
 def decoded(raw: bytes) -> Manifest:
     """Decode an object. The last ones stay decoded: what digests one and what decides about it follow each other."""
-    manifest: Manifest = orjson.loads(raw)
+    manifest = _recent.get(raw)
+    return _remembered(raw, orjson.loads(raw)) if manifest is None else manifest
+
+
+def packed(manifest: Manifest) -> bytes:
+    """Encode an object of which some parts were left out; nobody changes it from now on."""
+    raw = orjson.dumps(manifest)
+    _remembered(raw, manifest)
+    return raw
+
+
+def _remembered(raw: bytes, manifest: Manifest) -> Manifest:
+    _recent[raw] = manifest
+    if len(_recent) > _DECODED_KEPT:
+        del _recent[next(iter(_recent))]
     return manifest
 
 
@@ -254,7 +270,7 @@ class Cache:
     def _entry(self, meta: Meta, raw: bytes) -> Entry:
         """Digest an object."""
         kept = self._digest(raw)
-        return Entry(meta.namespace, meta.name, meta.uid, int(meta.resourceVersion), kept.raw, kept.facts)
+        return Entry(intern(meta.namespace), meta.name, meta.uid, int(meta.resourceVersion), kept.raw, kept.facts)
 
     def _depart(self, name: Name, departure: Departure) -> None:
         """Remember that a name is empty for certain; the oldest memories go beyond a bound."""

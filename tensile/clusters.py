@@ -42,16 +42,26 @@ def utc_now() -> datetime:
 class Clusters:
     """The upper cluster and the lowers joined to it. `wake` has everything of one lower looked at again.
 
-    With `beat`, leases of the virtual nodes are renewed.
+    With `beat`, leases of the virtual nodes are renewed; with `busy`, events are carried up while it denies that there
+    are better things to do for a lower.
     """
 
-    def __init__(self, fleet: Fleet, ways: Ways, wake: Callable[[str], None], *, beat: bool) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        ways: Ways,
+        wake: Callable[[str], None],
+        *,
+        beat: bool,
+        busy: Callable[[str], bool] | None = None,
+    ) -> None:
         self.fleet = fleet
         self.connections = Connections(fleet)
         self.joined: dict[str, Joined] = {}
         self.ways = ways
         self._wake = wake
         self._beat = beat
+        self._busy = busy
         self._access: Access
 
     async def open_upper(self, topology: Topology) -> Cluster:
@@ -81,7 +91,7 @@ class Clusters:
         """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind."""
         joined = Joined(self.world, self.fleet, self.ways, utc_now, self._wake)
         self.joined[spec.name] = joined
-        joined.begin(spec, beat=self._beat, connect=connect)
+        joined.begin(spec, beat=self._beat, connect=connect, busy=self._busy)
         return joined
 
     def strays(self) -> list[Lower]:

@@ -19,12 +19,17 @@ from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
 from tensile.kube.access import Access, from_kubeconfig, in_cluster
 from tensile.kube.fleet import Fleet
+<<<<<<< HEAD
 from tensile.kube.secretfile import KeptKubeconfig
+=======
+from tensile.kubelet.eventmirror import EventMirror
+from tensile.kubelet.events import OF_PODS
+>>>>>>> travel
 from tensile.kubelet.heartbeat import Heartbeat
 from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
 from tensile.kubelet.nodestatus import SILENT_AFTER
 from tensile.names import KUBELET_PORT
-from tensile.objects import UPPER, Manifest, annotations
+from tensile.objects import EVENT, UPPER, Manifest, annotations
 from tensile.reconcile.observed import is_ours
 from tensile.supervision import supervised
 from tensile.topology import Lower, Upper, parse
@@ -91,24 +96,34 @@ class Joined:
         self._now = now
         self._wake = wake
         self._tasks: list[asyncio.Task[None]] = []
+        self.events: EventMirror | None = None
         self._since = asyncio.get_running_loop().time()
         self._kept: KeptKubeconfig | None = None
         self.lower: LowerWorld
 
-    def begin(self, spec: Lower, *, beat: bool, connect: bool = True) -> None:
+    def begin(
+        self, spec: Lower, *, beat: bool, connect: bool = True, busy: Callable[[str], bool] | None = None
+    ) -> None:
         """Put the lower into the world and start on it; returns at once, whether it answers or not.
 
-        Without `connect` it is one that was left behind: only its node is kept.
+        Without `connect` it is one that was left behind: only its node is kept. With `busy`, which says whether there
+        are better things to do for a lower, events of its pods are carried up.
         """
         self.lower = self._world.lowers[spec.name] = lower_world(spec)
         self.lower.connected = self.lower.in_topology = connect
         self._kept = self._kept_kubeconfig(spec)
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
+<<<<<<< HEAD
         if connect and self._kept is not None:
             self._tasks.append(supervised(f"credentials of {spec.name}", partial(self._keep_credentials, self._kept)))
+=======
+        upper = self._fleet.cluster(UPPER)
+        if connect and busy is not None:
+            self.events = EventMirror(self.lower, self._world.owner, upper, partial(busy, spec.name))
+            self._tasks.append(supervised(f"events of {spec.name}", self.events.run))
+>>>>>>> travel
         if beat:
-            upper = self._fleet.cluster(UPPER)
             heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
             self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
 
@@ -144,8 +159,21 @@ class Joined:
         """Open the connection as soon as its credentials can be read; then ask for the version."""
         lower = self.lower
         if lower.name not in self._fleet.names():
+<<<<<<< HEAD
             self._open(await self._access())
             lower.refusal = ""
+=======
+            self._fleet.open(
+                lower.name,
+                await self._access(),
+                lower_feeds(lower, self._world.owner),
+                qps=lower.spec.qps,
+                burst=lower.spec.burst,
+                connections=_CONNECTIONS,
+            )
+            if self.events is not None:
+                self._fleet.tail(lower.name, EVENT, OF_PODS, self.events.hear)
+>>>>>>> travel
         await self._fleet.identified(lower.name)
         while not lower.version:
             try:

@@ -16,6 +16,8 @@ BOOKKEEPING = frozenset({WRITTEN_KEYS, WRITTEN_IMAGES})
 """Annotations of lower pods that follow from what else is written there, so that nobody decides about them."""
 CORDONED_BY = PREFIX + "cordoned-by"
 KUBELET_PORT = PREFIX + "kubelet-port"
+LOWER = PREFIX + "lower"
+"""On copies of events: the lower cluster that they come from."""
 
 VIRTUAL_POD = "virtual-pod"
 CLUSTER_SELECTOR = "clusterSelector"

@@ -78,7 +78,8 @@ class LowerWorld:
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
     `version` is its Kubernetes version. `refusal` says what somebody has to put right about its credential or address
     ("" for nothing), `warning` what is wrong with the credentials on record while those in use still work, `is_wrong`
-    that another cluster answers in its place, which nothing is done in.
+    that another cluster answers in its place, which nothing is done in. `in_step` notes by upper name which pairs of
+    pods needed no change below under which topology: it spares work, and decides nothing.
     """
 
     spec: "Lower"
@@ -97,6 +98,7 @@ class LowerWorld:
     refusal: str = ""
     is_wrong: bool = False
     warning: str = ""
+    in_step: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -145,7 +147,7 @@ class LowerWorld:
     def copy(self) -> "LowerWorld":
         """Give a lower with caches of its own that hold the same."""
         copied = {name: getattr(self, name).copy() for name in _LOWER_CACHES}
-        return replace(self, **copied)
+        return replace(self, **copied, in_step={})
 
     def owned(self) -> int:
         """Count the objects below that carry our mark."""

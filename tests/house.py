@@ -28,8 +28,9 @@ BANNED = {
 }
 EDGES = {
     "kube/access", "kube/calls", "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/pluginrun",
-    "kube/secretfile", "kube/transport",
+    "kube/secretfile", "kube/tail", "kube/transport",
     "kubelet/authentication", "kubelet/authority", "kubelet/authorization", "kubelet/certs", "kubelet/dialogue",
+    "kubelet/eventmirror",
     "kubelet/exec", "kubelet/listener", "kubelet/logs", "kubelet/lower", "kubelet/pipe", "kubelet/server",
     "kubelet/presence", "kubelet/service", "kubelet/wire",
     "kubelet/heartbeat", "reconcile/apply", "reconcile/loop", "reconcile/rehearsal", "reconcile/source",

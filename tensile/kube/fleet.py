@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from tensile.cache import Cache
-from tensile.cluster import Selection
+from tensile.cluster import Selection, WatchEvent
 from tensile.errors import ClusterError
 from tensile.kube.access import Access
 from tensile.kube.client import HttpCluster, Observe
@@ -22,6 +22,7 @@ from tensile.kube.freshness import Freshness
 from tensile.kube.health import Health, WrongCluster
 from tensile.kube.informer import Chance, Informer
 from tensile.kube.limits import Backoff, Pace
+from tensile.kube.tail import Tail
 from tensile.kube.transport import Clock, Sleep
 from tensile.objects import Kind
 from tensile.telemetry import described
@@ -51,6 +52,7 @@ class _Open:
         self.trouble: ClusterError | None = ClusterError("not contacted yet")
         self.stale = ""
         self.followed: list[tuple[Feed, Informer]] = []
+        self.tails: list[Tail] = []
         self.following: dict[int, asyncio.Task[None]] = {}
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -155,6 +157,19 @@ class Fleet:
         entry.following[id(feed.cache)] = self._supervise(entry, f"informer {feed.kind.name}", follow)
         return informer
 
+    def tail(self, cluster: str, kind: Kind, selection: Selection, hear: Callable[[WatchEvent], None]) -> None:
+        """Have `hear` told what happens in an open cluster, as soon as its identity is known and until it is closed."""
+        entry = self._open[cluster]
+        told = Tail(entry.cluster, kind, selection, hear, chance=self._chance, pace=self._pace)
+        entry.tails.append(told)
+
+        async def follow() -> None:
+            """Wait for the identity, then follow for ever."""
+            await entry.identified.wait()
+            await told.run()
+
+        self._supervise(entry, f"tail {kind.name}", follow)
+
     async def leave(self, cluster: str, cache: Cache) -> None:
         """Feed a cache no more, which stays as it is, distrusted; one that is not fed: nothing."""
         entry = self._open.get(cluster)
@@ -183,6 +198,8 @@ class Fleet:
         for feed, informer in entry.followed:
             feed.cache.distrust()
             informer.listed.set()
+        for tail in entry.tails:
+            tail.listening.set()
         await entry.cluster.close()
 
     async def close_all(self) -> None:
@@ -220,10 +237,11 @@ class Fleet:
         return entry.cluster.pin
 
     async def synced(self, *names: str) -> None:
-        """Wait until every cache of these clusters (none named: of all) has had its first list."""
+        """Wait until every cache of these clusters (none named: of all) has had its first list, and tails listen."""
         for name in names or self.names():
-            for _, informer in tuple(self._open[name].followed):
-                await informer.listed.wait()
+            entry = self._open[name]
+            for event in [informer.listed for _, informer in entry.followed] + [one.listening for one in entry.tails]:
+                await event.wait()
 
     def _supervise(self, entry: _Open, what: str, job: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """Keep a job of a cluster running in a task of its own."""

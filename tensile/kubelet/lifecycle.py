@@ -54,6 +54,7 @@ class PodRule:
         upper = lower.upper_pods.get(key.namespace, key.name)
         below = lower.pods.get(lower.namespace(key.namespace), key.name)
         if upper is None:
+            lower.in_step.pop((key.namespace, key.name), None)
             return _deleted_above(key, below, lower, world)
         if not has_node(lower, world):
             return Decision(waits=(node_key(lower),))

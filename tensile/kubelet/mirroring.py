@@ -60,10 +60,8 @@ def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: 
 
     The status comes first, and the generation in it is the one whose spec the lower pod has.
     """
-    pod, ref = below.manifest(), Ref(lower.name, POD, below.namespace, below.name)
-    place = _kept_place(below, lower, world)
-    changed = changes_below(upper_pod, pod, ref, place)
-    described = _metadata(upper_pod, pod, ref, place, sent=any(map(changes_images, changed)))
+    pod = below.manifest()
+    changed, described = _differences(key, upper_pod, pod, lower, world)
     waits = _awaited(upper_pod, changed, lower, world)
     below_now: list[Wanted] = [one for one in changed if not (waits and adds_containers(one))]
     below_now += described
@@ -77,6 +75,34 @@ def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: 
     wanted: list[Wanted] = [] if body is None else [status_write(upper_pod, body, "the lower pod says so")]
     wanted += _refusal(upper_pod, said) if body is not None else _tolerant(upper_pod)
     return Decision((*wanted, *below_now), waits)
+
+
+def _differences(
+    key: Key, upper_pod: Manifest, pod: Manifest, lower: LowerWorld, world: World
+) -> tuple[list[Patched], list[Wanted]]:
+    """Say what of spec and metadata has to change below; a pair in which nothing had to is not compared again."""
+    name, pair = (key.namespace, key.name), _pair(upper_pod, pod)
+    known = lower.in_step.get(name)
+    if known is not None and known[0] == pair and known[1] is world.topology:
+        return [], []
+    meta = metadata(pod)
+    place, ref = _kept_place(meta["namespace"], lower, world), Ref(lower.name, POD, meta["namespace"], meta["name"])
+    changed = changes_below(upper_pod, pod, ref, place)
+    described = _metadata(upper_pod, pod, ref, place, sent=any(map(changes_images, changed)))
+    if pair and not (changed or described):
+        lower.in_step[name] = (pair, world.topology)
+    return changed, described
+
+
+def _pair(*pods: Manifest) -> int:
+    """Tell two pods in their present form from every other pair, status apart; 0 where generations are not counted."""
+    forms: list[object] = []
+    for meta in map(metadata, pods):
+        if not meta.get("generation"):
+            return 0
+        maps = (tuple((meta.get(section) or {}).items()) for section in ("labels", "annotations"))
+        forms += (meta["uid"], meta["generation"], *maps)
+    return hash(tuple(forms))
 
 
 def _awaited(upper_pod: Manifest, changed: list[Patched], lower: LowerWorld, world: World) -> tuple[Key, ...]:
@@ -132,12 +158,12 @@ def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: Placement, *,
     return [Present(ref, wanted, "labels or annotations differ from the upper pod's", sections=_MUTABLE)]
 
 
-def _kept_place(below: Entry, lower: LowerWorld, world: World) -> Placement:
+def _kept_place(namespace: str, lower: LowerWorld, world: World) -> Placement:
     """Say of a lower pod's place what its upkeep depends on."""
     return Placement(
         world.owner,
         lower.node,
-        below.namespace,
+        namespace,
         "",
         ignore_labels=frozenset(lower.spec.ignore_labels),
         taints=_virtual_taints(world),

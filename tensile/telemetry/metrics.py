@@ -7,7 +7,7 @@ asked at each scrape, because a gauge that somebody must remember to lower ends 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -30,12 +30,14 @@ class Readings:
     """What is asked at each scrape, on the event loop's thread.
 
     `depth` gives how many keys wait or are worked on, by lower; `silent` for how many seconds a lower has not answered
-    (0 when it does); `problems` the lower and the reason of each key that cannot go on.
+    (0 when it does); `problems` the lower and the reason of each key that cannot go on; `events` how many events of
+    lower pods came to which end, by lower and end.
     """
 
     depth: Callable[[], Mapping[str, int]] = dict
     silent: Callable[[], Mapping[str, float]] = dict
     problems: Callable[[], Iterable[tuple[str, str]]] = tuple
+    events: Callable[[], Mapping[tuple[str, str], int]] = dict
 
 
 class _Family(NamedTuple):
@@ -58,6 +60,11 @@ _WRITES = _Family(
 )
 _RELOADS = _Family("tensile_topology_reloads_total", "Changes of the topology file: accepted or refused.", ("result",))
 _DEFECTS = _Family("tensile_defects_total", "Failures of a rule that are mistakes in this program.", ("rule",))
+_EVENTS = _Family(
+    "tensile_events_total",
+    "Events of lower pods: copied, dropped for want of room or failed, which is refused by the upper cluster.",
+    ("lower", "result"),
+)
 _DEPTH = _Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
 _SILENT = _Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
 _PROBLEMS = _Family("tensile_problems", "Keys that cannot go on at present, by reason.", ("lower", "reason"))
@@ -115,14 +122,20 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Give the counts and take the readings."""
         for family, counts in self._counts.items():
-            counter = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
-            for series, count in counts.items():
-                counter.add_metric(series, count)
-            yield counter
+            yield _counter(family, counts)
+        yield _counter(_EVENTS, self.readings.events())
         yield _gauge(_DEPTH, {(lower,): depth for lower, depth in self.readings.depth().items()})
         yield _gauge(_SILENT, {(lower,): seconds for lower, seconds in self.readings.silent().items()})
         yield _gauge(_PROBLEMS, Counter(self.readings.problems()))
         yield _gauge(_BUILD, {(tensile.__version__,): 1})
+
+
+def _counter(family: _Family, counts: Mapping[Any, int]) -> CounterMetricFamily:
+    """Make a family of counters, by their labels' values."""
+    counter = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
+    for series, count in counts.items():
+        counter.add_metric(series, count)
+    return counter
 
 
 def _gauge(family: _Family, values: Mapping[Series, float]) -> Metric:

@@ -24,7 +24,7 @@ from scripted import (
 )
 
 from tensile.cache import Cache, Kept
-from tensile.cluster import Selection
+from tensile.cluster import Selection, WatchEvent
 from tensile.errors import Unreachable
 from tensile.kube.fleet import Feed, Fleet
 from tensile.kube.health import WrongCluster
@@ -340,3 +340,36 @@ async def test_a_watch_goes_on_after_its_server_was_restarted() -> None:
         async with running(server):
             await told(cache, lambda: names(cache) == ["a", "b"])
     assert len(server.of("list")) == 1
+
+
+async def test_a_tail_hears_of_what_comes_and_ends_with_its_cluster(apiserver: Apiserver) -> None:
+    """It begins once the identity is known; who waits for it to listen is let go when the cluster is closed."""
+    heard: list[str] = []
+    news, stream = News(), Stream()
+    apiserver.play("watch", stream)
+
+    def hear(one: WatchEvent) -> None:
+        """Keep the type of an event."""
+        heard.append(one.type)
+        news.tell()
+
+    async with fleet_of() as fleet:
+        fleet.open("a", access_to(apiserver.port))
+        fleet.tail("a", POD, Selection(), hear)
+        await fleet.synced("a")
+        stream.send(event("ADDED", pod("a", 30)))
+        await news.until(lambda: heard == ["ADDED"])
+    assert apiserver.asked[0].sort == "identity"
+
+
+async def test_a_tail_of_a_cluster_that_never_answers_holds_up_nobody(apiserver: Apiserver) -> None:
+    """Closing the cluster lets go who waits."""
+    apiserver.play("identity", *(Hang() for _ in range(20)))
+    async with fleet_of() as fleet:
+        fleet.open("a", access_to(apiserver.port))
+        fleet.tail("a", POD, Selection(), lambda _: None)
+        waiting = asyncio.create_task(fleet.synced("a"))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await fleet.close("a")
+        await waiting

@@ -94,7 +94,7 @@ async def test_it_opens_the_way(secrets: Secrets) -> None:
     """As a kubeconfig in a file would, by the context that is named."""
     secrets.put(kubeconfig())
     access = await KeptKubeconfig(secrets.cache, REF, "other").access()
-    assert (access.url, access.headers()["Authorization"]) == ("https://10.0.0.1:6443", f"Bearer {TOKEN}")
+    assert (access.url, access.headers["Authorization"]) == ("https://10.0.0.1:6443", f"Bearer {TOKEN}")
     with pytest.raises(AccessError, match="context 'missing'"):
         await KeptKubeconfig(secrets.cache, REF, "missing").access()
 

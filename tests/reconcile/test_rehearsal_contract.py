@@ -1,43 +1,20 @@
 """What a cluster answers: each sentence holds in memory and before a real apiserver alike."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from rehearsal_ground import FINALIZER, ROOM, STRANGER, Ground, decoded, prepared, told, version_of
+from rehearsal_ground import FINALIZER, ROOM, STRANGER, Ground, decoded, told, version_of
 
 from tensile.cluster import Patch, Selection
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
-from tensile.kube.access import from_kubeconfig
-from tensile.kube.client import HttpCluster
-from tensile.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
 from tensile.reconcile.apply import _is_gone
 from tensile.reconcile.observed import our_keys
-from tensile.reconcile.rehearsal import Rehearsal
-
-if TYPE_CHECKING:
-    from tensile.sandbox.environment import Sandbox
 
 INVALID_UID = (422, "Invalid", ("FieldValueInvalid", "FieldValueInvalid"))
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-
-
-@pytest.fixture(params=["rehearsal", pytest.param("real", marks=pytest.mark.real)])
-async def ground(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
-    """The same ground twice; in memory, pods take their time to end, as they do without a kubelet."""
-    if request.param == "rehearsal":
-        async with prepared(Rehearsal(UPPER, ends_pods=False, now=lambda: datetime.now(UTC))) as made:
-            yield made
-        return
-    sandbox: Sandbox = request.getfixturevalue("sandbox")
-    cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
-    try:
-        async with prepared(cluster) as made:
-            yield made
-    finally:
-        await cluster.close()
 
 
 def conditions(*types: str, status: str = "True") -> list[dict[str, Any]]:
@@ -331,68 +308,6 @@ async def test_a_status_and_the_rest_are_written_by_ways_of_their_own(ground: Gr
     changed = await ground.laid_over(running, ref, spec={"containers": image})
     assert [one["image"] for one in changed["spec"]["containers"]] == ["main:2", "side:1"]
     assert (changed["status"]["phase"], changed["metadata"]["generation"]) == ("Running", 2)
-
-
-async def test_resizing_changes_resources_alone(ground: Ground) -> None:
-    """An image and a label sent along are passed over."""
-    amounts = {"resources": {"requests": {"cpu": "1"}}}
-    containers = [{"name": one, "image": f"{one}:1", **amounts} for one in ("main", "side")]
-    pod = await ground.pod("p", containers=containers)
-    change = {"name": "main", "image": "other", "resources": {"requests": {"cpu": "2"}}}
-    ref = ground.at("p", POD)
-    changed = await ground.laid_over(pod, ref, "resize", metadata={"labels": {"a": "1"}}, spec={"containers": [change]})
-    found = [(one["image"], one["resources"]) for one in changed["spec"]["containers"]]
-    assert found == [("main:1", {"requests": {"cpu": "2"}}), ("side:1", {"requests": {"cpu": "1"}})]
-    assert "labels" not in changed["metadata"]
-
-
-async def test_tolerations_are_replaced_as_a_whole(ground: Ground) -> None:
-    """By whoever has seen them as they are, and the generation counts it."""
-    ref = ground.at("p", POD)
-    pod = await ground.pod("p")
-    more = [*pod["spec"]["tolerations"], {"key": "gpu", "operator": "Exists"}]
-    fence = {"resourceVersion": version_of(pod)}
-    changed = await ground.laid_over(pod, ref, metadata=fence, spec={"tolerations": more})
-    assert changed["spec"]["tolerations"] == more
-    assert changed["metadata"]["generation"] == pod["metadata"]["generation"] + 1
-    more.append({"key": "other", "operator": "Exists"})
-    with pytest.raises(Conflict):
-        await ground.laid_over(pod, ref, metadata=fence, spec={"tolerations": more})
-
-
-async def test_an_image_and_its_note_are_one_write(ground: Ground) -> None:
-    """The container is found by its name, annotations merge, and the note is booked as its writer's."""
-    ref = ground.at("p", POD)
-    pod = await ground.pod("p", meta={"annotations": {"a": "1"}})
-    image = [{"name": "side", "image": "side:2"}]
-    changed = await ground.laid_over(pod, ref, metadata={"annotations": {"n": "2"}}, spec={"containers": image})
-    assert [one["image"] for one in changed["spec"]["containers"]] == ["main:1", "side:2"]
-    assert changed["metadata"]["annotations"] == {"a": "1", "n": "2"}
-    assert our_keys(changed, "annotations") == {"a", "n"}
-
-
-@pytest.mark.parametrize("added", ["e2", "e1"])
-async def test_ephemeral_containers_merge_by_name(ground: Ground, added: str) -> None:
-    """One is added after those that are named, and the same one again changes nothing."""
-    ref = ground.at("p", POD)
-    pod = await ground.pod("p")
-    first = {"ephemeralContainers": [{"name": "e1", "image": "e:1"}]}
-    seen = await ground.laid_over(pod, ref, "ephemeralcontainers", spec=first)
-    named = {"e1": {"name": "e1"}, added: {"name": added, "image": "e:1"}}
-    more = {"ephemeralContainers": list(named.values())}
-    changed = await ground.laid_over(seen, ref, "ephemeralcontainers", spec=more)
-    assert [one["name"] for one in changed["spec"]["ephemeralContainers"]] == list(named)
-    assert (changed == seen) is (added == "e1")
-
-
-async def test_ephemeral_containers_are_added_by_a_way_of_their_own(ground: Ground) -> None:
-    """And by no other; what is sent along is passed over."""
-    ref = ground.at("p", POD)
-    pod = await ground.pod("p")
-    spec = {"containers": [{"name": "main", "image": "other"}], "ephemeralContainers": [{"name": "e", "image": "e:1"}]}
-    changed = await ground.laid_over(pod, ref, "ephemeralcontainers", spec=spec)
-    assert [one["name"] for one in changed["spec"]["ephemeralContainers"]] == ["e"]
-    assert [one["image"] for one in changed["spec"]["containers"]] == ["main:1", "side:1"]
 
 
 @pytest.mark.parametrize("subresource", ["status", "resize", "ephemeralcontainers"])

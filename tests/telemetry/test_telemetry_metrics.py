@@ -44,6 +44,16 @@ def test_steps_are_counted_by_what_came_of_them(metrics: Metrics) -> None:
     }
 
 
+def test_events_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
+    """As the mirror of each lower has counted them, at the moment of the scrape."""
+    counts = {("lower-a", "copied"): 3, ("lower-a", "dropped"): 0}
+    metrics.readings = Readings(events=lambda: counts)
+    counts["lower-a", "dropped"] = 2
+    found = scraped(metrics)
+    assert found[series("tensile_events_total", lower="lower-a", result="copied")] == 3
+    assert found[series("tensile_events_total", lower="lower-a", result="dropped")] == 2
+
+
 def test_each_cluster_s_writes_are_counted_apart(metrics: Metrics) -> None:
     """Who hears of a cluster's writes is made once and need not say which cluster it is."""
     upper, lower = metrics.observe(""), metrics.observe("lower-a")
@@ -126,5 +136,5 @@ def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
     """It is the only manual that whoever reads a dashboard has."""
     metrics.readings = Readings(depth=lambda: {"a": 1}, silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
     families = [one for one in metrics.registry.collect() if one.name.startswith("tensile")]
-    assert len(families) == 8
+    assert len(families) == 9
     assert all(len(family.documentation) > 20 for family in families)

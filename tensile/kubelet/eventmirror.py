@@ -1,0 +1,154 @@
+"""Carries events of lower pods up, when there is nothing better to do.
+
+A pod's readiness is worth more than the news of it, so events wait for a moment in which no key of their lower does,
+and then go one at a time. What comes again while it waits is carried once; beyond a bound the oldest are dropped. Where
+that moment never comes, one in a while goes all the same.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import orjson
+
+from tensile.cluster import Cluster, WatchEvent
+from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, Throttled, Unreachable
+from tensile.kubelet.events import (
+    Glimpse,
+    copy_of,
+    glimpse,
+    is_copy,
+    ref_of,
+    repeat_of,
+    says_the_same,
+    uid_of_copy,
+    upper_pod_of,
+)
+from tensile.names import Owner
+from tensile.objects import Manifest, Ref
+from tensile.world import LowerWorld
+
+MOST_WAITING = 2_000
+"""Events of one lower that wait at one time."""
+PAUSE = 0.1
+"""Seconds between two looks, in which repeats come together."""
+PATIENCE = 1.0
+"""Seconds after which one event goes though the engine is busy."""
+_RETRY = 5.0
+_BATCH = 25
+_REMEMBERED = 4_000
+
+
+class _Waiting(NamedTuple):
+    """An event on its way: what was seen of it, and its bytes."""
+
+    seen: Glimpse
+    raw: bytes
+
+
+class EventMirror:
+    """The events of one lower; `hear` takes them in, `run` carries them to the `upper` cluster for ever.
+
+    `busy` says whether the engine has better things to do for that lower. `counts` says what became of events:
+    "copied", "dropped" for want of room, "failed" where the upper cluster refused.
+    """
+
+    def __init__(self, lower: LowerWorld, owner: Owner, upper: Cluster, busy: Callable[[], bool]) -> None:
+        self.counts: Counter[str] = Counter(copied=0, dropped=0, failed=0)
+        self._lower = lower
+        self._owner = owner
+        self._upper = upper
+        self._busy = busy
+        self._queue: OrderedDict[str, _Waiting] = OrderedDict()
+        self._awake = asyncio.Event()
+        self._copies: OrderedDict[str, str] = OrderedDict()
+        self._progress = 0.0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def hear(self, event: WatchEvent) -> None:
+        """Take in an event of the lower cluster, if it is about a pod of ours; what it said before is forgotten."""
+        seen = glimpse(event.raw) if event.type in ("ADDED", "MODIFIED") else None
+        if seen is None or upper_pod_of(seen, self._lower, self._owner) is None:
+            return
+        if not self._queue:
+            self._progress = asyncio.get_running_loop().time()
+        self._queue[seen.metadata.uid] = _Waiting(seen, event.raw)
+        if len(self._queue) > MOST_WAITING:
+            self._queue.popitem(last=False)
+            self.counts["dropped"] += 1
+        self._awake.set()
+
+    async def run(self) -> None:
+        """Carry for ever."""
+        while True:
+            await self._awake.wait()
+            await asyncio.sleep(PAUSE)
+            await self._carry_some()
+            if not self._queue:
+                self._awake.clear()
+
+    async def _carry_some(self) -> None:
+        """Carry what there is time for; nothing while the engine is busy, but for one that has waited long."""
+        now = asyncio.get_running_loop().time()
+        for _ in range(_BATCH):
+            if not self._queue or (self._busy() and now - self._progress < PATIENCE):
+                return
+            uid, waiting = self._queue.popitem(last=False)
+            self._progress = now = asyncio.get_running_loop().time()
+            try:
+                await self._carry(waiting)
+            except (Unreachable, Throttled) as error:
+                self._put_back(uid, waiting)
+                await asyncio.sleep(max(error.retry_after, _RETRY))
+            except ClusterError:
+                self.counts["failed"] += 1
+
+    def _put_back(self, uid: str, waiting: _Waiting) -> None:
+        """Have an event that could not be carried be the first again, unless a newer word of it has come."""
+        if uid not in self._queue and len(self._queue) < MOST_WAITING:
+            self._queue[uid] = waiting
+            self._queue.move_to_end(uid, last=False)
+
+    async def _carry(self, waiting: _Waiting) -> None:
+        """Make the copy, or bring the one that is there up to date."""
+        upper = upper_pod_of(waiting.seen, self._lower, self._owner)
+        if upper is None:
+            return
+        ref = ref_of(waiting.seen, upper)
+        copy = copy_of(waiting.raw, ref, upper, self._lower.name, self._owner)
+        known = self._copies.get(waiting.seen.metadata.uid)
+        stored = await self._repeated(ref, copy, known) if known else None
+        if stored is None:
+            stored = await self._made(ref, copy)
+        self._remember(waiting.seen.metadata.uid, stored)
+        self.counts["copied"] += 1
+
+    async def _made(self, ref: Ref, copy: Manifest) -> str:
+        """Make the copy, and give its UID; one that was made in an earlier life is brought up to date."""
+        try:
+            return uid_of_copy(orjson.loads(await self._upper.create(ref, copy)))
+        except AlreadyExists:
+            found: Manifest = orjson.loads(await self._upper.read(ref))
+            if not is_copy(found, copy):
+                raise
+            if not says_the_same(found, copy):
+                await self._upper.patch(ref, repeat_of(copy, uid_of_copy(found)))
+            return uid_of_copy(found)
+
+    async def _repeated(self, ref: Ref, copy: Manifest, uid: str) -> str | None:
+        """Bring the copy of that UID up to date; None where it is gone, as events are after a while."""
+        try:
+            await self._upper.patch(ref, repeat_of(copy, uid))
+        except (NotFound, Conflict):
+            return None
+        return uid
+
+    def _remember(self, uid: str, copy: str) -> None:
+        """Keep which copy an event has; the oldest memories go."""
+        self._copies[uid] = copy
+        self._copies.move_to_end(uid)
+        if len(self._copies) > _REMEMBERED:
+            self._copies.popitem(last=False)

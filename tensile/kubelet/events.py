@@ -1,0 +1,146 @@
+"""Events of lower pods as they stand with their upper pods.
+
+An event is told by its bytes whether it is about a pod of ours, which most are not; only then it is decoded. The copy's
+name follows from the lower event's UID, so that a repeat finds the first one. Who reported it, when and how often stays
+as it is; the involved object becomes the upper pod, by whose UID kubectl looks for it.
+"""
+
+from hashlib import sha256
+
+import msgspec
+import orjson
+
+from tensile.cache import Entry
+from tensile.cluster import Patch, Selection
+from tensile.names import COMPONENT, LOWER, OWNER, Owner
+from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations, labels, metadata
+from tensile.reconcile.podfacts import mirrors
+from tensile.world import LowerWorld
+
+OF_PODS = Selection(fields="involvedObject.kind=Pod")
+"""As narrow as the API can select: by kind, and not by whose the pod is."""
+
+_LONGEST = 1 << 16
+_NAME_LIMIT = 200
+_COPIED = (
+    "reason",
+    "message",
+    "type",
+    "count",
+    "firstTimestamp",
+    "lastTimestamp",
+    "eventTime",
+    "series",
+    "action",
+    "source",
+    "reportingComponent",
+    "reportingInstance",
+)
+_REPEATED = ("count", "lastTimestamp", "series", "message")
+
+
+class _Identity(msgspec.Struct, frozen=True, gc=False):
+    uid: str
+    labels: dict[str, str] | None = None
+
+
+class _Involved(msgspec.Struct, frozen=True, gc=False):
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Source(msgspec.Struct, frozen=True, gc=False):
+    component: str = ""
+
+
+class Glimpse(msgspec.Struct, frozen=True, gc=False):
+    """Of an event just what tells whether it is worth decoding."""
+
+    metadata: _Identity
+    involvedObject: _Involved  # noqa: N815 - the API's spelling
+    source: _Source | None = None
+    reportingComponent: str | None = None  # noqa: N815
+
+
+_GLIMPSES = msgspec.json.Decoder(Glimpse)
+
+
+def glimpse(raw: bytes) -> Glimpse | None:
+    """Take a look at a lower event; None for what is none, or longer than any event is."""
+    if len(raw) > _LONGEST:
+        return None
+    try:
+        return _GLIMPSES.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+def upper_pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Entry | None:
+    """Give the upper pod that an event of a lower cluster is about, None where it is none of ours.
+
+    Nor is it where the event comes from here: what this program has written it does not copy.
+    """
+    involved = seen.involvedObject
+    below = lower.pods.get(involved.namespace, involved.name)
+    if below is None or below.uid != involved.uid or involved.kind != "Pod" or _is_our_own(seen, owner):
+        return None
+    upper = lower.upper_pods.get(lower.upper_namespace(involved.namespace), involved.name)
+    return upper if upper is not None and mirrors(below, upper, owner) else None
+
+
+def ref_of(seen: Glimpse, upper: Entry) -> Ref:
+    """Name the copy."""
+    digest = sha256(seen.metadata.uid.encode()).hexdigest()[:16]
+    return Ref(UPPER, EVENT, upper.namespace, f"{upper.name[:_NAME_LIMIT].rstrip('-.')}.{digest}")
+
+
+def copy_of(raw: bytes, ref: Ref, upper: Entry, lower: str, owner: Owner) -> Manifest:
+    """Give the copy of an event, as it should be made above."""
+    event: Manifest = orjson.loads(raw)
+    about = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": upper.namespace,
+        "name": upper.name,
+        "uid": upper.uid,
+        "resourceVersion": str(upper.version),
+    }
+    part = event["involvedObject"].get("fieldPath")
+    marks = {"labels": {OWNER: owner.mark}, "annotations": {LOWER: lower}}
+    return {
+        "apiVersion": EVENT.api,
+        "kind": EVENT.name,
+        "metadata": {"name": ref.name, "namespace": ref.namespace, **marks},
+        "involvedObject": about | ({"fieldPath": part} if part else {}),
+        **{field: event[field] for field in _COPIED if event.get(field) is not None},
+    }
+
+
+def repeat_of(copy: Manifest, uid: str) -> Patch:
+    """Make the patch that brings the copy of that UID to what a newer one says."""
+    said = {field: copy[field] for field in _REPEATED if field in copy}
+    return Patch("merge-patch", {"metadata": {"uid": uid}, **said})
+
+
+def is_copy(found: Manifest, copy: Manifest) -> bool:
+    """Say whether what stands under a copy's name is a copy of ours, about the same pod."""
+    same = found.get("involvedObject", {}).get("uid") == copy["involvedObject"]["uid"]
+    return same and labels(found).get(OWNER) == labels(copy)[OWNER] and LOWER in annotations(found)
+
+
+def says_the_same(found: Manifest, copy: Manifest) -> bool:
+    """Say whether a copy that is there has nothing to learn."""
+    return all(found.get(field) == copy.get(field) for field in _REPEATED)
+
+
+def uid_of_copy(found: Manifest) -> str:
+    """Give the UID of a copy as stored."""
+    return str(metadata(found)["uid"])
+
+
+def _is_our_own(seen: Glimpse, owner: Owner) -> bool:
+    """Say whether this program wrote an event, or this topology's engine copied it."""
+    author = (seen.source.component if seen.source else "") or seen.reportingComponent
+    return author == COMPONENT or (seen.metadata.labels or {}).get(OWNER) == owner.mark
