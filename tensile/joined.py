@@ -19,12 +19,9 @@ from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
 from tensile.kube.access import Access, from_kubeconfig, in_cluster
 from tensile.kube.fleet import Fleet
-<<<<<<< HEAD
 from tensile.kube.secretfile import KeptKubeconfig
-=======
 from tensile.kubelet.eventmirror import EventMirror
 from tensile.kubelet.events import OF_PODS
->>>>>>> travel
 from tensile.kubelet.heartbeat import Heartbeat
 from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
 from tensile.kubelet.nodestatus import SILENT_AFTER
@@ -114,15 +111,12 @@ class Joined:
         self._kept = self._kept_kubeconfig(spec)
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
-<<<<<<< HEAD
         if connect and self._kept is not None:
             self._tasks.append(supervised(f"credentials of {spec.name}", partial(self._keep_credentials, self._kept)))
-=======
         upper = self._fleet.cluster(UPPER)
         if connect and busy is not None:
             self.events = EventMirror(self.lower, self._world.owner, upper, partial(busy, spec.name))
             self._tasks.append(supervised(f"events of {spec.name}", self.events.run))
->>>>>>> travel
         if beat:
             heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
             self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
@@ -159,21 +153,8 @@ class Joined:
         """Open the connection as soon as its credentials can be read; then ask for the version."""
         lower = self.lower
         if lower.name not in self._fleet.names():
-<<<<<<< HEAD
             self._open(await self._access())
             lower.refusal = ""
-=======
-            self._fleet.open(
-                lower.name,
-                await self._access(),
-                lower_feeds(lower, self._world.owner),
-                qps=lower.spec.qps,
-                burst=lower.spec.burst,
-                connections=_CONNECTIONS,
-            )
-            if self.events is not None:
-                self._fleet.tail(lower.name, EVENT, OF_PODS, self.events.hear)
->>>>>>> travel
         await self._fleet.identified(lower.name)
         while not lower.version:
             try:
@@ -185,6 +166,8 @@ class Joined:
     def _open(self, access: Access, pin: str = "") -> None:
         spec, feeds = self.lower.spec, lower_feeds(self.lower, self._world.owner)
         self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=_CONNECTIONS, pin=pin)
+        if self.events is not None:
+            self._fleet.tail(spec.name, EVENT, OF_PODS, self.events.hear)
 
     async def _access(self) -> Access:
         """Read the credentials, for ever if need be."""

@@ -202,7 +202,6 @@ def _readings(engine: Engine) -> Readings:
     )
 
 
-<<<<<<< HEAD
 def _lowers(engine: Engine) -> Callable[[], list[Row] | None]:
     """Make what gives how each lower is, None until that is known of every one: a start is no news of them."""
     known = False
@@ -217,12 +216,12 @@ def _lowers(engine: Engine) -> Callable[[], list[Row] | None]:
         return rows(engine.clusters.world, {name: fleet.health(name).error for name in fleet.names()})
 
     return lowers
-=======
+
+
 def _events(engine: Engine) -> dict[tuple[str, str], int]:
     """Count what became of events, by lower and result."""
     mirrors = {name: joined.events for name, joined in engine.clusters.joined.items()}
     return {(name, end): count for name, one in mirrors.items() if one for end, count in one.counts.items()}
->>>>>>> travel
 
 
 def _missing(engine: Engine) -> str:
