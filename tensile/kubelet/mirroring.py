@@ -17,7 +17,7 @@ from tensile.kubelet.statuspatch import conditions_of, status_of
 from tensile.kubelet.statuswrite import status_write
 from tensile.kubelet.tolerations import tolerations_for_upper
 from tensile.names import IN_STEP, WRITTEN_IMAGES
-from tensile.objects import POD, UPPER, Manifest, Ref, annotations, metadata, timestamp, uid
+from tensile.objects import POD, UPPER, Manifest, Ref, annotations, labels, metadata, timestamp, uid
 from tensile.reconcile import dependencies, namespaces
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
@@ -120,8 +120,12 @@ def _made(key: Key, upper_pod: Manifest, place: Placement) -> list[Wanted]:
 def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: Placement, *, sent: bool) -> list[Wanted]:
     """Want the labels and annotations above below too; nothing where they are.
 
-    Where images are `sent` in this round, the note of them is for that write alone.
+    Where images are `sent` in this round, the note of them is for that write alone. Most pods are in step, and what
+    they have of ours tells so: a key that was taken away above is still in their note.
     """
+    meta = mutable_metadata(upper_pod, place)
+    if meta["labels"].items() <= labels(pod).items() and meta["annotations"].items() <= annotations(pod).items():
+        return []
     meta = mutable_metadata(upper_pod, place, pod)
     if sent:
         del meta["annotations"][WRITTEN_IMAGES]
