@@ -19,6 +19,7 @@ from tensile.kubelet.events import (
     copy_of,
     glimpse,
     is_copy,
+    may_become_ours,
     ref_of,
     repeat_of,
     says_the_same,
@@ -71,7 +72,7 @@ class EventMirror:
     def hear(self, event: WatchEvent) -> None:
         """Take in an event of the lower cluster, if it is about a pod of ours; what it said before is forgotten."""
         seen = glimpse(event.raw) if event.type in ("ADDED", "MODIFIED") else None
-        if seen is None or upper_pod_of(seen, self._lower, self._owner) is None:
+        if seen is None or not self._concerns(seen):
             return
         if not self._queue:
             self._progress = asyncio.get_running_loop().time()
@@ -80,6 +81,11 @@ class EventMirror:
             self._queue.popitem(last=False)
             self.counts["dropped"] += 1
         self._awake.set()
+
+    def _concerns(self, seen: Glimpse) -> bool:
+        """Say whether an event is worth keeping; whose pod it is about is asked again when it is carried."""
+        ours = upper_pod_of(seen, self._lower, self._owner) is not None
+        return ours or may_become_ours(seen, self._lower)
 
     async def run(self) -> None:
         """Carry for ever."""

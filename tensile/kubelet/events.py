@@ -90,6 +90,13 @@ def upper_pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Entry | None
     return upper if upper is not None and mirrors(below, upper, owner) else None
 
 
+def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
+    """Say whether an event is about a pod that is being made below: news of it can overtake the answer to that."""
+    involved = seen.involvedObject
+    made = lower.pods.get(involved.namespace, involved.name) is not None
+    return not made and lower.upper_pods.get(lower.upper_namespace(involved.namespace), involved.name) is not None
+
+
 def ref_of(seen: Glimpse, upper: Entry) -> Ref:
     """Name the copy."""
     digest = sha256(seen.metadata.uid.encode()).hexdigest()[:16]

@@ -16,8 +16,8 @@ from tensile.kubelet.reflection import upper_status
 from tensile.kubelet.statuspatch import conditions_of, status_of
 from tensile.kubelet.statuswrite import status_write
 from tensile.kubelet.tolerations import tolerations_for_upper
-from tensile.names import IN_STEP, WRITTEN_IMAGES
-from tensile.objects import POD, UPPER, Manifest, Ref, annotations, metadata, timestamp, uid
+from tensile.names import BOOKKEEPING, IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.objects import POD, UPPER, Manifest, Ref, annotations, labels, metadata, timestamp, uid
 from tensile.reconcile import dependencies, namespaces
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
@@ -146,8 +146,15 @@ def _made(key: Key, upper_pod: Manifest, place: Placement) -> list[Wanted]:
 def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: Placement, *, sent: bool) -> list[Wanted]:
     """Want the labels and annotations above below too; nothing where they are.
 
-    Where images are `sent` in this round, the note of them is for that write alone.
+    Where images are `sent` in this round, the note of them is for that write alone. Most pods are in step, and what
+    they have of ours tells so: a key that was taken away above is still in their note. A pod without notes, made before
+    there were any, gets them with its next change.
     """
+    meta = mutable_metadata(upper_pod, place)
+    if meta["labels"].items() <= labels(pod).items() and meta["annotations"].items() <= annotations(pod).items():
+        return []
+    if WRITTEN_KEYS not in annotations(pod) and not changes({"metadata": _without_notes(meta)}, pod, _MUTABLE):
+        return []
     meta = mutable_metadata(upper_pod, place, pod)
     if sent:
         del meta["annotations"][WRITTEN_IMAGES]
@@ -156,6 +163,12 @@ def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: Placement, *,
     if not changes(wanted, pod, _MUTABLE):
         return []
     return [Present(ref, wanted, "labels or annotations differ from the upper pod's", sections=_MUTABLE)]
+
+
+def _without_notes(meta: Manifest) -> Manifest:
+    """Give labels and annotations without the notes of what was written."""
+    kept = {key: value for key, value in meta["annotations"].items() if key not in BOOKKEEPING}
+    return {**meta, "annotations": kept}
 
 
 def _kept_place(namespace: str, lower: LowerWorld, world: World) -> Placement:

@@ -110,6 +110,8 @@ def _tolerations(wanted: list[Manifest], seen: list[Manifest]) -> list[Manifest]
 
 def _resized(above: list[Manifest], below: list[Manifest] | None) -> list[Manifest]:
     """Give each container whose resources are others below, with those."""
+    if [one.get("resources") for one in above] == [one.get("resources") for one in below or ()]:
+        return []
     known = _by_name(below)
     pairs = [(one, known[one["name"]]) for one in above if one["name"] in known]
     changed = ((one["name"], _resources(one.get("resources"), old.get("resources"))) for one, old in pairs)

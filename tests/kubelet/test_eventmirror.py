@@ -9,7 +9,7 @@ import orjson
 from answering import Answering, Held
 from eventkit import lower_event, lower_of, mirrored
 from virtualtime import in_virtual_time
-from worldkit import OWNER_HERE, drop
+from worldkit import OWNER_HERE, drop, put
 
 from tensile.cluster import WatchEvent
 from tensile.errors import AlreadyExists, Conflict, Denied, NotFound, Throttled, Unreachable
@@ -223,3 +223,18 @@ async def test_a_pod_that_went_meanwhile_gets_no_event() -> None:
         await turn(2)
         assert bench.upper.asked == []
         assert len(bench.mirror) == 0
+
+
+@in_virtual_time
+async def test_news_that_is_faster_than_the_answer_is_kept() -> None:
+    """The lower scheduler may speak of a pod before its creation is answered; a stranger that took the name is none."""
+    async with mirroring() as bench:
+        pods = lower_of(bench.world).pods
+        (below,) = pods
+        drop(pods, "web")
+        bench.hear()
+        bench.hear(uid="e-2", involvedObject={"uid": "a stranger's"})
+        assert len(bench.mirror) == 2
+        put(pods, {**below.manifest(), "metadata": {**below.manifest()["metadata"], "uid": "below-Pod-web"}})
+        await turn(2)
+        assert bench.written() == [("create", 1)]

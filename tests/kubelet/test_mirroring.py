@@ -8,7 +8,7 @@ from worldkit import A, home, lower_node, put, raised, twin, upper_pod, world
 from tensile.kubelet.lifecycle import key_of
 from tensile.kubelet.mirroring import arrive, keep, out_of_reach, report
 from tensile.kubelet.written import note_of_images
-from tensile.names import IN_STEP, WRITTEN_IMAGES
+from tensile.names import IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
 from tensile.reconcile import dependencies, namespaces
 from tensile.reconcile.desired import Decision, Patched, Present, Told
@@ -231,6 +231,18 @@ def test_the_note_of_images_is_for_the_write_that_sends_them() -> None:
     *_, present = kept(here, above, twin(upper_pod(spec={"tolerations": TOLERANT}))).wanted
     assert isinstance(present, Present)
     assert present.manifest["metadata"]["annotations"][WRITTEN_IMAGES] == note_of_images(upper_pod())
+
+
+def test_a_pod_without_notes_gets_them_with_its_next_change() -> None:
+    """It was made before there were any; for their own sake nothing is written."""
+    above = upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red"})
+    below = twin(above)
+    notes = {key: below["metadata"]["annotations"].pop(key) for key in (WRITTEN_IMAGES, WRITTEN_KEYS)}
+    assert kept(grounded(), above, below) == Decision()
+    below["metadata"]["labels"]["colour"] = "green"
+    (present,) = kept(grounded(), above, below).wanted
+    assert isinstance(present, Present)
+    assert present.manifest["metadata"]["annotations"].items() >= notes.items()
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

@@ -438,3 +438,14 @@ async def test_a_way_of_changing_that_a_cluster_does_not_have_is_told() -> None:
         ONE: Problem("NotFound", "resize: the server could not find the requested resource")
     }
     await bench.close()
+
+
+@in_virtual_time
+async def test_a_lost_race_of_a_change_does_not_delay_the_next_step() -> None:
+    """It is done in the same turn, and not only when the change is tried again."""
+    bench = Bench()
+    bench.lower.answer("patch", Conflict("changed since", status=409))
+    await bench.run(Decision((change(size="2"), present())))
+    assert bench.noted.verbs() == ["patch pod", "create one"]
+    assert clock() == 0
+    await bench.close()
