@@ -10,6 +10,7 @@ PREFIX = "tensile-kube.io/"
 OWNER = PREFIX + "owner"
 OWNER_NAME = PREFIX + "owner-name"
 UPPER_UID = PREFIX + "upper-uid"
+LOWER_UID = PREFIX + "lower-uid"
 CORDONED_BY = PREFIX + "cordoned-by"
 KUBELET_PORT = PREFIX + "kubelet-port"
 

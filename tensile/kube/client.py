@@ -78,7 +78,8 @@ class HttpCluster:
 
     `qps` and `burst` bound requests a second (0: no bound), `connections` the calls at one time, `timeout` one call in
     seconds. `anchored`: the way there may not come to lead to another server. `observe(verb, kind, result)` hears of
-    every write, result being "ok" or the error's name.
+    every write, result being "ok" or the error's name. `pin` is the UID of kube-system that the cluster has to have, ""
+    for the first one that it shows.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class HttpCluster:
         timeout: float = 30.0,
         margin: float = MARGIN,
         anchored: bool = False,
+        pin: str = "",
         observe: Observe | None = None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
@@ -102,8 +104,8 @@ class HttpCluster:
         self._observe = observe
         self.health = Health(clock())
         self.followers: dict[Kind, list[Follower]] = {}
-        self.pin = ""
-        self._doubt = False
+        self.pin = pin
+        self._doubt = bool(pin)
         self._settling: asyncio.Task[str] | None = None
         self._transport = Transport(
             access,
@@ -190,6 +192,10 @@ class HttpCluster:
         )
         self.health.refuse(self._clock(), message)
         return WrongCluster(message, cluster=self._name, doing=str(doing))
+
+    def accept_any(self) -> None:
+        """Take the cluster that answers next for the right one, whichever it is."""
+        self.pin = ""
 
     def suspect(self, message: str) -> Unreachable:
         """Note that the cluster seems to hang, and give the error that says so."""

@@ -1,4 +1,4 @@
-"""Credentials that end and clusters that change behind an address, on real clusters; in short, as `bench.credentials`."""
+"""Credentials that end, and clusters that change behind an address, on real clusters; at length: bench.credentials."""
 
 from collections.abc import Callable
 

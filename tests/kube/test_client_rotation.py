@@ -254,6 +254,25 @@ async def test_an_anchored_way_takes_other_credentials_for_its_server(apiserver:
         assert cluster.complaint == ""
 
 
+async def test_a_cluster_that_is_known_from_before_has_to_be_that_one() -> None:
+    """With an identity of an earlier run the first request of all asks for it, and another cluster gets nothing."""
+    async with two("another") as (one, other):
+        cluster = HttpCluster("a", way(one.port, "t"), pin=UID)
+        with pytest.raises(Unreachable, match="try again in a moment"):
+            cluster.endpoint()
+        await cluster.create(REF, pod("web", 1))
+        assert [asked.sort for asked in one.asked] == ["identity", "write"]
+        await cluster.close()
+        cluster = HttpCluster("a", way(other.port, "t"), pin=UID)
+        with pytest.raises(WrongCluster):
+            await cluster.create(REF, pod("web", 1))
+        assert cluster.health.wrong
+        cluster.accept_any()
+        await cluster.create(REF, pod("web", 1))
+        assert (cluster.pin, cluster.health.wrong) == ("another", False)
+        await cluster.close()
+
+
 async def test_a_401_without_a_body_is_told_too(apiserver: Apiserver) -> None:
     """Proxies answer without a Status."""
     async with client(way(apiserver.port, "old")) as cluster:
