@@ -37,7 +37,7 @@ from tensile.kube.answers import (
 )
 from tensile.kube.health import Health, WrongCluster
 from tensile.kube.limits import Bucket
-from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport
+from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport, Untrusted
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
 
@@ -185,10 +185,12 @@ class HttpCluster:
     def _wrong(self, doing: Doing, uid: str) -> WrongCluster:
         """Note that another cluster answers, and give the error that says so."""
         self._doubt = True
+        intended = (
+            "take the lower out of the topology and give the new cluster a name of its own" if self._name else "restart"
+        )
         message = (
             f"another cluster answers at {self.access.url} than before (kube-system {uid} instead of {self.pin}): "
-            f"nothing is done there; put the address in {self.access.origin} right, or, if it is meant, take the lower "
-            "out of the topology and give the new cluster a name of its own"
+            f"nothing is done there; put the address in {self.access.origin} right, or, if it is meant, {intended}"
         )
         self.health.refuse(self._clock(), message)
         return WrongCluster(message, cluster=self._name, doing=str(doing))
@@ -383,7 +385,7 @@ class HttpCluster:
     def _told(self, doing: Doing, error: ClusterError) -> ClusterError:
         """Complete an error and note what it says about the cluster's health."""
         error.cluster, error.doing = doing.cluster, str(doing)
-        if isinstance(error, Unauthorized):
+        if isinstance(error, Unauthorized | Untrusted):
             self.health.shut(self._clock(), error.message)
             self._doubt = bool(self.pin)
         elif not isinstance(error, Unreachable):

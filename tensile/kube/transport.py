@@ -46,6 +46,10 @@ class Dropped(Unreachable):
     """The connection ended in the middle: a read may be asked again at once."""
 
 
+class Untrusted(Unreachable):
+    """The server's certificate is not by the CA that is known, or not for its name: somebody has to put that right."""
+
+
 class Request(NamedTuple):
     """A call: `target` is path and query, encoded; `media` the body's type."""
 
@@ -257,7 +261,7 @@ def _failure(error: Exception, access: Access) -> Unreachable:
     """Say what a failed connection means; the sorts of trouble that a person mends differently are told apart."""
     where = f"{access.address}:{access.port}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return Unreachable(
+        return Untrusted(
             f"{where} shows a certificate that is not trusted ({_why(error)}): check the CA in {access.origin}"
         )
     if isinstance(error, aiohttp.ClientSSLError):

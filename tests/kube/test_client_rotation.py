@@ -13,7 +13,7 @@ from tensile.errors import Unauthorized, Unreachable
 from tensile.kube.access import Access, AccessError
 from tensile.kube.client import HttpCluster
 from tensile.kube.health import WrongCluster
-from tensile.objects import POD, Ref
+from tensile.objects import POD, UPPER, Ref
 
 REF = Ref("a", POD, "default", "web")
 UNAUTHORIZED = refusal(401, "Unauthorized")
@@ -75,6 +75,17 @@ async def test_another_cluster_at_another_address_is_refused() -> None:
         await cluster.create(REF, pod("web", 1))
         assert cluster.complaint == ""
         assert len(one.of("write")) == 1
+
+
+async def test_what_to_do_about_another_upper_cluster_is_something_else() -> None:
+    """There is one upper cluster, and it is a restart that exchanges it."""
+    async with two("another") as (one, other):
+        cluster = HttpCluster(UPPER, way(one.port, "t"))
+        await cluster.identity()
+        cluster.take(way(other.port, "t"))
+        with pytest.raises(WrongCluster, match=r"right, or, if it is meant, restart$"):
+            await cluster.identity()
+        await cluster.close()
 
 
 async def test_a_credential_of_another_cluster_behind_the_address_is_found_out(apiserver: Apiserver) -> None:
