@@ -18,7 +18,7 @@ class Health:
     """What is known of one cluster's presence. Times are of one monotonic clock, in seconds.
 
     `last_contact` is the last answer, None before the first; `error` the present trouble, "" for none; `wrong` is true
-    while another cluster answers in its place, `shut_out` while it does not accept our credential, or we not its certificate.
+    while another cluster answers in its place, `shut_out` while it does not accept our credential or we not its own.
     """
 
     def __init__(self, now: float) -> None:
