@@ -52,11 +52,12 @@ async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[
     await trial.settled(pods * len(names))
     try:
         await prepared(trial, swap)
-        return [await once(trial, swap, number) for number in range(rounds)]
+        found = [await once(trial, swap, number) for number in range(rounds)]
     finally:
         await swap.end()
-        await nodes_usable(trial.upper, len(trial.lowers))
-        await trial.remove(*names)
+    await nodes_usable(trial.upper, len(trial.lowers))
+    await trial.remove(*names)
+    return found
 
 
 async def prepared(trial: Trial, swap: Swap) -> None:

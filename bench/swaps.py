@@ -16,6 +16,7 @@ import yaml
 from bench.sites import Manifest, Refused, Site, until
 from bench.trial import Trial
 from tensile.sandbox.certificates import authority
+from tensile.sandbox.environment import Sandbox
 
 ACCOUNT = "bench-engine"
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
@@ -173,9 +174,7 @@ class AuthorityRotated:
         self._issue()
         put(self._file, self._pem)
         certificate, key = self._pair
-        await asyncio.to_thread(
-            self._sandbox.restart, self.victim, APISERVER, extra=[f"--tls-sni-cert-key={certificate},{key}:{NAME}"]
-        )
+        await restart(self._sandbox, self.victim, f"--tls-sni-cert-key={certificate},{key}:{NAME}")
         fields = {"certificate_authority": self._file.name, "tls_server_name": NAME}
         self._kubeconfig.write(self._kubeconfig.edited(**fields))
         return True
@@ -183,7 +182,7 @@ class AuthorityRotated:
     async def strike(self) -> None:
         """Rotate the CA."""
         self._issue()
-        await asyncio.to_thread(self._sandbox.restart, self.victim, APISERVER)
+        await restart(self._sandbox, self.victim)
 
     async def mend(self) -> None:
         """Write the CA that is in force now."""
@@ -221,9 +220,7 @@ class AddressTurned:
         both = b"".join((pki / "ca.crt").read_bytes() for pki in self._pki.values())
         bundle = self._pki[self.stranger] / "both.crt"
         put(bundle, both)
-        await asyncio.to_thread(
-            self._trial.sandbox.restart, self.stranger, APISERVER, extra=[f"--client-ca-file={bundle}"]
-        )
+        await restart(self._trial.sandbox, self.stranger, f"--client-ca-file={bundle}")
         port = await self._open.enter_async_context(self._switch)
         self._kubeconfig.write(
             self._kubeconfig.edited(
@@ -309,6 +306,13 @@ async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write(data)
         await writer.drain()
     raise _Ended
+
+
+async def restart(sandbox: Sandbox, cluster: str, *extra: str) -> None:
+    """Start an apiserver anew, and with it what backs off for up to a minute when it was away."""
+    await asyncio.to_thread(sandbox.restart, cluster, APISERVER, extra=extra)
+    for component in ("kube-controller-manager", "kube-scheduler", "kwok"):
+        await asyncio.to_thread(sandbox.restart, cluster, component)
 
 
 def put(path: Path, content: bytes) -> None:

@@ -113,6 +113,7 @@ class HttpCluster:
             connections=connections,
             timeout=timeout,
             anchored=anchored,
+            changed=self._mistrust,
             clock=clock,
             sleep=sleep,
         )
@@ -147,17 +148,11 @@ class HttpCluster:
 
     async def refresh(self) -> str:
         """Read credential and address anew; "" when another way is taken from now on, else why not."""
-        known = self.access
-        problem = await self._transport.refresh()
-        self._mistrust(known)
-        return problem
+        return await self._transport.refresh()
 
     def take(self, access: Access) -> str:
         """Go another way from now on; "" when it is taken, else why not."""
-        known = self.access
-        problem = self._transport.take(access)
-        self._mistrust(known)
-        return problem
+        return self._transport.take(access)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -320,7 +315,7 @@ class HttpCluster:
                 return
             reply = Reply(answer.status, await answer.read(), "", answer.headers.get("Retry-After", ""))
         if reply.status == HTTPStatus.UNAUTHORIZED:
-            reply = reply._replace(renewal=await self._renewed(access))
+            reply = reply._replace(renewal=await self._transport.renew(access))
         raise _refusal(doing, reply)
 
     async def _read(self, doing: Doing, target: str, *, settled: bool = True) -> bytes:
@@ -358,7 +353,7 @@ class HttpCluster:
         reply = await self._transport.request(access, request)
         if reply.status != HTTPStatus.UNAUTHORIZED:
             return reply
-        problem = await self._renewed(access)
+        problem = await self._transport.renew(access)
         if problem:
             return reply._replace(renewal=problem)
         return await self._transport.request(await self._way(settled=settled), request)
@@ -366,21 +361,14 @@ class HttpCluster:
     async def _way(self, *, settled: bool) -> Access:
         """Give the way to send by; `settled`: after it has been made sure that the same cluster answers there."""
         if self._clock() >= self.access.good_until:
-            await self._renewed(self.access)
+            await self._transport.renew(self.access)
         while settled and self._doubt:
             await self._settle()
         return self.access
 
-    async def _renewed(self, refused: Access) -> str:
-        """Read the credential anew after it was not accepted; "" when there is another to try, else why not."""
-        problem = await self._transport.renew(refused)
-        self._mistrust(refused)
-        return problem
-
-    def _mistrust(self, known: Access) -> None:
-        """Doubt who answers when the way there is another one than the one known before."""
-        if known is not self.access and self.pin and known.shows() != self.access.shows():
-            self._doubt = True
+    def _mistrust(self) -> None:
+        """Doubt who answers: the way there is another one."""
+        self._doubt = bool(self.pin)
 
     def _told(self, doing: Doing, error: ClusterError) -> ClusterError:
         """Complete an error and note what it says about the cluster's health."""

@@ -74,7 +74,8 @@ class Transport:
 
     `connections` bounds concurrent calls, `timeout` is for one call in seconds, from when a connection is free for it.
     `access` is the way there now; `stale` says why what it was read from cannot be used as it is by now, "" when it
-    can. `anchored`: it stays at its server, whatever its kubeconfig says later.
+    can. `anchored`: it stays at its server, whatever its kubeconfig says later. `changed` is called when another way
+    is taken, before anything is sent that way.
     """
 
     def __init__(
@@ -85,12 +86,14 @@ class Transport:
         connections: int,
         timeout: float,
         anchored: bool = False,
+        changed: Callable[[], None] = lambda: None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.access = access
         self.stale = ""
         self._anchored = anchored
+        self._changed = changed
         self._bucket = bucket
         self._clock = clock
         self._sleep = sleep
@@ -180,6 +183,7 @@ class Transport:
             self.access = replace(known, files=fresh.files, renew=fresh.renew, good_until=fresh.good_until)
             return f"{fresh.origin} holds the same credential as before"
         self.access = fresh.keeping(known)
+        self._changed()
         return ""
 
     async def _exchange(self, access: Access, request: Request) -> Reply:
