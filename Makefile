@@ -39,8 +39,8 @@ bench: setup ## How fast pods come and go, against a bare loop and one cluster a
 	$(BIN)/python -m bench.latency $(if $(ROUNDS),--rounds $(ROUNDS))
 	$(BIN)/python bench/bad_files.py
 
-faults: setup ## Crashes, outages and a long pause of the engine, on clusters of their own (15 min)
-	@failed=0; for trial in crash outage pause; do \
+faults: setup ## Crashes, outages, a long pause and swapped credentials, on clusters of their own (25 min)
+	@failed=0; for trial in crash outage pause credentials; do \
 	$(BIN)/python -m bench.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; exit $$failed
 
 format: $(BIN)/.installed ## Put the code in form

@@ -6,6 +6,7 @@ cannot be read, or a cluster that does not answer, must show on the node and cos
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,15 +26,15 @@ from tensile.kubelet.events import OF_PODS
 from tensile.kubelet.heartbeat import Heartbeat
 from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
 from tensile.kubelet.nodestatus import SILENT_AFTER
-from tensile.names import KUBELET_PORT
-from tensile.objects import EVENT, UPPER, Manifest, annotations
+from tensile.names import KUBELET_PORT, LOWER_UID
+from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
 from tensile.reconcile.observed import is_ours
 from tensile.supervision import supervised
 from tensile.topology import Lower, Upper, parse
 from tensile.world import LowerWorld, World
 
 _RETRY = 5.0
-_LOOK = 1.0
+_LOOK = 0.5
 _CONNECTIONS = 32
 _log = structlog.get_logger("tensile.lower")
 
@@ -153,9 +154,12 @@ class Joined:
         """Open the connection as soon as its credentials can be read; then ask for the version."""
         lower = self.lower
         if lower.name not in self._fleet.names():
-            self._open(await self._access())
+            access = await self._access()
+            await self._fleet.listed(UPPER, self._world.upper.nodes)
+            self._open(access, self._known_identity())
             lower.refusal = ""
-        await self._fleet.identified(lower.name)
+        await self._identified()
+        lower.identity = self._fleet.identity(lower.name)
         while not lower.version:
             try:
                 lower.version = await self._fleet.cluster(lower.name).version()
@@ -168,6 +172,25 @@ class Joined:
         self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=_CONNECTIONS, pin=pin)
         if self.events is not None:
             self._fleet.tail(spec.name, EVENT, OF_PODS, self.events.hear)
+
+    def _known_identity(self) -> str:
+        """Give the identity that the cluster had when the Node was written, by this engine or one before it."""
+        node = self._node()
+        return annotations(node).get(LOWER_UID, "") if node else ""
+
+    async def _identified(self) -> None:
+        """Wait for the cluster; another one than the Node tells of may take its place while no pod is bound to it."""
+        lower, fleet = self.lower, self._fleet
+        while lower.name not in fleet.names() or not fleet.is_identified(lower.name):
+            if lower.name not in fleet.names():  # it is being opened anew
+                await asyncio.sleep(_LOOK)
+                continue
+            if fleet.health(lower.name).wrong and lower.upper_pods.synced and not len(lower.upper_pods):
+                _log.warning("another cluster takes the place of an empty one", lower=lower.name)
+                fleet.cluster(lower.name).accept_any()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await fleet.identified(lower.name)
 
     async def _access(self) -> Access:
         """Read the credentials, for ever if need be."""
@@ -218,8 +241,14 @@ class Joined:
             self._wake(self.lower.name)
 
     def _node_uid(self) -> str:
-        node = self._world.upper.nodes.get("", self.lower.node)
-        return node.uid if node is not None and is_ours(node.manifest(), self._world.owner) else ""
+        node = self._node()
+        return uid(node) if node else ""
+
+    def _node(self) -> Manifest:
+        """Give the lower's Node as it is, {} when there is none of ours."""
+        entry = self._world.upper.nodes.get("", self.lower.node)
+        node = entry.manifest() if entry is not None else {}
+        return node if node and is_ours(node, self._world.owner) else {}
 
 
 _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)

@@ -14,6 +14,7 @@ WRITTEN_KEYS = PREFIX + "written-keys"
 WRITTEN_IMAGES = PREFIX + "written-images"
 BOOKKEEPING = frozenset({WRITTEN_KEYS, WRITTEN_IMAGES})
 """Annotations of lower pods that follow from what else is written there, so that nobody decides about them."""
+LOWER_UID = PREFIX + "lower-uid"
 CORDONED_BY = PREFIX + "cordoned-by"
 KUBELET_PORT = PREFIX + "kubelet-port"
 LOWER = PREFIX + "lower"

@@ -76,10 +76,11 @@ class LowerWorld:
     `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods.
     `silent` is for how many seconds the cluster has not answered. `in_topology` turns false when it left the file.
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
-    `version` is its Kubernetes version. `refusal` says what somebody has to put right about its credential or address
-    ("" for nothing), `warning` what is wrong with the credentials on record while those in use still work, `is_wrong`
-    that another cluster answers in its place, which nothing is done in. `in_step` notes by upper name which pairs of
-    pods needed no change below under which topology: it spares work, and decides nothing.
+    `version` is its Kubernetes version, `identity` the UID of its kube-system. `refusal` says what somebody has to put
+    right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
+    those in use still work, `is_wrong` that another cluster answers in its place, in which nothing is done. `in_step`
+    notes by upper name which pairs of pods needed no change below under which topology: it spares work, and decides
+    nothing.
     """
 
     spec: "Lower"
@@ -95,6 +96,7 @@ class LowerWorld:
     connected: bool = True
     silent: float = 0.0
     version: str = ""
+    identity: str = ""
     refusal: str = ""
     is_wrong: bool = False
     warning: str = ""

@@ -37,7 +37,7 @@ from tensile.kube.answers import (
 )
 from tensile.kube.health import Health, WrongCluster
 from tensile.kube.limits import Bucket
-from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport
+from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport, Untrusted
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
 
@@ -78,8 +78,8 @@ class HttpCluster:
 
     `qps` and `burst` bound requests a second (0: no bound), `connections` the calls at one time, `timeout` one call in
     seconds. `anchored`: the way there may not come to lead to another server. `observe(verb, kind, result)` hears of
-    every write, result being "ok" or the error's name. `pin` is the UID that its kube-system must have, "" for the one
-    of its first answer.
+    every write, result being "ok" or the error's name. `pin` is the UID of kube-system that the cluster has to have, ""
+    for the first one that it shows.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class HttpCluster:
             connections=connections,
             timeout=timeout,
             anchored=anchored,
+            changed=self._mistrust,
             clock=clock,
             sleep=sleep,
         )
@@ -147,17 +148,11 @@ class HttpCluster:
 
     async def refresh(self) -> str:
         """Read credential and address anew; "" when another way is taken from now on, else why not."""
-        known = self.access
-        problem = await self._transport.refresh()
-        self._mistrust(known)
-        return problem
+        return await self._transport.refresh()
 
     def take(self, access: Access) -> str:
         """Go another way from now on; "" when it is taken, else why not."""
-        known = self.access
-        problem = self._transport.take(access)
-        self._mistrust(known)
-        return problem
+        return self._transport.take(access)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -185,13 +180,19 @@ class HttpCluster:
     def _wrong(self, doing: Doing, uid: str) -> WrongCluster:
         """Note that another cluster answers, and give the error that says so."""
         self._doubt = True
+        intended = (
+            "take the lower out of the topology and give the new cluster a name of its own" if self._name else "restart"
+        )
         message = (
             f"another cluster answers at {self.access.url} than before (kube-system {uid} instead of {self.pin}): "
-            f"nothing is done there; put the address in {self.access.origin} right, or, if it is meant, take the lower "
-            "out of the topology and give the new cluster a name of its own"
+            f"nothing is done there; put the address in {self.access.origin} right, or, if it is meant, {intended}"
         )
         self.health.refuse(self._clock(), message)
         return WrongCluster(message, cluster=self._name, doing=str(doing))
+
+    def accept_any(self) -> None:
+        """Take the cluster that answers next for the right one, whichever it is."""
+        self.pin = ""
 
     def suspect(self, message: str) -> Unreachable:
         """Note that the cluster seems to hang, and give the error that says so."""
@@ -314,7 +315,7 @@ class HttpCluster:
                 return
             reply = Reply(answer.status, await answer.read(), "", answer.headers.get("Retry-After", ""))
         if reply.status == HTTPStatus.UNAUTHORIZED:
-            reply = reply._replace(renewal=await self._renewed(access))
+            reply = reply._replace(renewal=await self._transport.renew(access))
         raise _refusal(doing, reply)
 
     async def _read(self, doing: Doing, target: str, *, settled: bool = True) -> bytes:
@@ -352,7 +353,7 @@ class HttpCluster:
         reply = await self._transport.request(access, request)
         if reply.status != HTTPStatus.UNAUTHORIZED:
             return reply
-        problem = await self._renewed(access)
+        problem = await self._transport.renew(access)
         if problem:
             return reply._replace(renewal=problem)
         return await self._transport.request(await self._way(settled=settled), request)
@@ -360,26 +361,19 @@ class HttpCluster:
     async def _way(self, *, settled: bool) -> Access:
         """Give the way to send by; `settled`: after it has been made sure that the same cluster answers there."""
         if self._clock() >= self.access.good_until:
-            await self._renewed(self.access)
+            await self._transport.renew(self.access)
         while settled and self._doubt:
             await self._settle()
         return self.access
 
-    async def _renewed(self, refused: Access) -> str:
-        """Read the credential anew after it was not accepted; "" when there is another to try, else why not."""
-        problem = await self._transport.renew(refused)
-        self._mistrust(refused)
-        return problem
-
-    def _mistrust(self, known: Access) -> None:
-        """Doubt who answers when the way there is another one than the one known before."""
-        if known is not self.access and self.pin and known.shows() != self.access.shows():
-            self._doubt = True
+    def _mistrust(self) -> None:
+        """Doubt who answers: the way there is another one."""
+        self._doubt = bool(self.pin)
 
     def _told(self, doing: Doing, error: ClusterError) -> ClusterError:
         """Complete an error and note what it says about the cluster's health."""
         error.cluster, error.doing = doing.cluster, str(doing)
-        if isinstance(error, Unauthorized):
+        if isinstance(error, Unauthorized | Untrusted):
             self.health.shut(self._clock(), error.message)
             self._doubt = bool(self.pin)
         elif not isinstance(error, Unreachable):

@@ -101,8 +101,8 @@ class Fleet:
     ) -> HttpCluster:
         """Begin to follow a cluster; returns at once, whether it answers or not. It must not be open already.
 
-        `qps`, `burst` and `connections` bound its requests, `anchored` keeps it at its server, and `pin` says which
-        cluster it has to be, as in HttpCluster.
+        `qps`, `burst` and `connections` bound its requests, `anchored` keeps it at its server, and `pin` is the
+        identity that it has to have, as in HttpCluster.
         """
         if name in self._open:
             raise ValueError(f"cluster {name!r} is open already")
@@ -229,6 +229,16 @@ class Fleet:
     def identity(self, name: str) -> str:
         """Give the UID of an open cluster's kube-system, "" before its first answer."""
         return self._open[name].cluster.pin
+
+    def is_identified(self, name: str) -> bool:
+        """Say whether an open cluster has shown itself to be the right one at least once."""
+        return self._open[name].identified.is_set()
+
+    async def listed(self, name: str, cache: Cache) -> None:
+        """Wait until a cache of an open cluster has had its first list."""
+        for feed, informer in tuple(self._open[name].followed):
+            if feed.cache is cache:
+                await informer.listed.wait()
 
     async def identified(self, name: str) -> str:
         """Wait for an open cluster's first answer and give the UID of its kube-system, "" when it is closed before."""

@@ -1,8 +1,8 @@
 """Whether a cluster answers, as far as its traffic tells.
 
 An open watch on which nothing happens is no silence: silence begins with a failure and ends with any answer, even a
-refusal. One refusal is silence too: a cluster that does not accept our credential answers nobody, and what watches go
-on telling, which were opened before, does not change that.
+refusal. One refusal is silence too, that of a credential, theirs or ours: nothing can be done there, and what watches
+go on telling, which were opened before, does not change that.
 """
 
 from tensile.errors import Unreachable
@@ -18,7 +18,7 @@ class Health:
     """What is known of one cluster's presence. Times are of one monotonic clock, in seconds.
 
     `last_contact` is the last answer, None before the first; `error` the present trouble, "" for none; `wrong` is true
-    while another cluster answers in its place, `shut_out` while it does not accept our credential.
+    while another cluster answers in its place, `shut_out` while it does not accept our credential or we not its own.
     """
 
     def __init__(self, now: float) -> None:
@@ -52,7 +52,7 @@ class Health:
         self.silence(now, error)
 
     def shut(self, now: float, error: str) -> None:
-        """Note that our credential is not accepted; counts as silence until `contact`."""
+        """Note that a credential is not accepted, theirs or ours; counts as silence until `contact`."""
         self.shut_out = True
         self.silence(now, error)
 

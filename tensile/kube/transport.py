@@ -44,6 +44,10 @@ class Dropped(Unreachable):
     """The connection ended in the middle: a read may be asked again at once."""
 
 
+class Untrusted(Unreachable):
+    """The server's certificate is not by the CA that is known, or not for its name: somebody has to put that right."""
+
+
 class Request(NamedTuple):
     """A call: `target` is path and query, encoded; `media` the body's type."""
 
@@ -68,7 +72,8 @@ class Transport:
 
     `connections` bounds concurrent calls, `timeout` is for one call in seconds, from when a connection is free for it.
     `access` is the way there now; `stale` says why what it was read from cannot be used as it is by now, "" when it
-    can. `anchored`: it stays at its server, whatever its kubeconfig says later.
+    can. `anchored`: it stays at its server, whatever its kubeconfig says later. `changed` is called when another way
+    is taken, before anything is sent that way.
     """
 
     def __init__(
@@ -79,12 +84,14 @@ class Transport:
         connections: int,
         timeout: float,
         anchored: bool = False,
+        changed: Callable[[], None] = lambda: None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.access = access
         self.stale = ""
         self._anchored = anchored
+        self._changed = changed
         self._bucket = bucket
         self._clock = clock
         self._sleep = sleep
@@ -175,6 +182,7 @@ class Transport:
             self.access = replace(known, files=fresh.files, renew=fresh.renew, good_until=fresh.good_until)
             return f"{fresh.origin} holds the same credential as before"
         self.access = fresh.keeping(known)
+        self._changed()
         return ""
 
     async def _exchange(self, access: Access, request: Request) -> Reply:
@@ -243,7 +251,7 @@ def _failure(error: Exception, access: Access) -> Unreachable:
     """Say what a failed connection means; the sorts of trouble that a person mends differently are told apart."""
     where = f"{access.address}:{access.port}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
-        return Unreachable(
+        return Untrusted(
             f"{where} shows a certificate that is not trusted ({_why(error)}): check the CA in {access.origin}"
         )
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):

@@ -20,7 +20,17 @@ from tensile.kubelet.nodestatus import (
     node_status,
 )
 from tensile.kubelet.orphans import key_of as orphans_key
-from tensile.names import CLUSTER_ID, CORDONED_BY, KUBELET_PORT, OWNER, OWNER_NAME, PREFIX, UNREACHABLE_TAINT, UPPER_UID
+from tensile.names import (
+    CLUSTER_ID,
+    CORDONED_BY,
+    KUBELET_PORT,
+    LOWER_UID,
+    OWNER,
+    OWNER_NAME,
+    PREFIX,
+    UNREACHABLE_TAINT,
+    UPPER_UID,
+)
 from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, labels
 from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Wanted
 from tensile.reconcile.observed import is_ours
@@ -132,7 +142,7 @@ def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
         "metadata": {
             "name": lower.node,
             "labels": _labels(seen, lower, world),
-            "annotations": _annotations(lower, world, taints, cordon if mine else ""),
+            "annotations": _annotations(seen, lower, world, taints, cordon if mine else ""),
         },
         "spec": {name: value for name, value in spec.items() if value},
     }
@@ -161,14 +171,18 @@ def _labels(seen: Manifest, lower: LowerWorld, world: World) -> dict[str, str]:
     }
 
 
-def _annotations(lower: LowerWorld, world: World, taints: list[dict[str, str]], cordon: str) -> dict[str, str]:
+def _annotations(
+    seen: Manifest, lower: LowerWorld, world: World, taints: list[dict[str, str]], cordon: str
+) -> dict[str, str]:
+    known = lower.identity or (annotations(seen).get(LOWER_UID, "") if seen else "")
     ours = {
         OWNER_NAME: world.owner.name,
         UPPER_UID: world.owner.upper,
         KUBELET_PORT: str(lower.spec.node.kubelet_port),
         TAINTS: ",".join(sorted(_identity(taint) for taint in taints)),
     }
-    return {**lower.spec.node.annotations, **ours, **({CORDONED_BY: cordon} if cordon else {})}
+    sometimes = {LOWER_UID: known, CORDONED_BY: cordon}
+    return {**lower.spec.node.annotations, **ours, **{name: text for name, text in sometimes.items() if text}}
 
 
 def _cordon(lower: LowerWorld) -> str:

@@ -13,7 +13,7 @@ from tensile.errors import Unauthorized, Unreachable
 from tensile.kube.access import Access, AccessError
 from tensile.kube.client import HttpCluster
 from tensile.kube.health import WrongCluster
-from tensile.objects import POD, Ref
+from tensile.objects import POD, UPPER, Ref
 
 REF = Ref("a", POD, "default", "web")
 UNAUTHORIZED = refusal(401, "Unauthorized")
@@ -75,6 +75,17 @@ async def test_another_cluster_at_another_address_is_refused() -> None:
         await cluster.create(REF, pod("web", 1))
         assert cluster.complaint == ""
         assert len(one.of("write")) == 1
+
+
+async def test_what_to_do_about_another_upper_cluster_is_something_else() -> None:
+    """There is one upper cluster, and it is a restart that exchanges it."""
+    async with two("another") as (one, other):
+        cluster = HttpCluster(UPPER, way(one.port, "t"))
+        await cluster.identity()
+        cluster.take(way(other.port, "t"))
+        with pytest.raises(WrongCluster, match=r"right, or, if it is meant, restart$"):
+            await cluster.identity()
+        await cluster.close()
 
 
 async def test_a_credential_of_another_cluster_behind_the_address_is_found_out(apiserver: Apiserver) -> None:
@@ -252,6 +263,25 @@ async def test_an_anchored_way_takes_other_credentials_for_its_server(apiserver:
         assert [shown(asked) for asked in apiserver.of("write")] == ["new", "new"]
         assert cluster.take(way(apiserver.port, "newer")) == ""
         assert cluster.complaint == ""
+
+
+async def test_a_cluster_that_is_known_from_before_has_to_be_that_one() -> None:
+    """With an identity of an earlier run the first request of all asks for it, and another cluster gets nothing."""
+    async with two("another") as (one, other):
+        cluster = HttpCluster("a", way(one.port, "t"), pin=UID)
+        with pytest.raises(Unreachable, match="try again in a moment"):
+            cluster.endpoint()
+        await cluster.create(REF, pod("web", 1))
+        assert [asked.sort for asked in one.asked] == ["identity", "write"]
+        await cluster.close()
+        cluster = HttpCluster("a", way(other.port, "t"), pin=UID)
+        with pytest.raises(WrongCluster):
+            await cluster.create(REF, pod("web", 1))
+        assert cluster.health.wrong
+        cluster.accept_any()
+        await cluster.create(REF, pod("web", 1))
+        assert (cluster.pin, cluster.health.wrong) == ("another", False)
+        await cluster.close()
 
 
 async def test_a_401_without_a_body_is_told_too(apiserver: Apiserver) -> None:

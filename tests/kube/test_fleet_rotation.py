@@ -83,16 +83,16 @@ async def ground(home: Path, papers: Papers, uid: str = UID) -> AsyncIterator[Gr
 
 
 async def test_a_rotated_kubeconfig_is_in_use_before_anything_is_refused(home: Path, papers: Papers) -> None:
-    """The new token is shown without a 401 before, connections and the watch stay, and it is said once."""
+    """The new token is shown without a 401 before, what is connected can be used on, and it is said once."""
     async with ground(home, papers) as here:
         await here.open()
         await here.one.until("watch")
-        connections = here.one.connections
+        tls = here.fleet.cluster("a").access.tls
         here.write(here.one, "new")
         with capture_logs() as logs:
             await here.news.until(lambda: "new" in bearers(here.one))
         assert [line["event"] for line in logs] == ["credential was read anew"]
-        assert here.one.connections == connections
+        assert here.fleet.cluster("a").access.tls is tls
         assert len(here.one.of("watch")) == 1
         assert here.cache.synced
 
@@ -125,7 +125,9 @@ async def test_a_rotated_authority_is_trusted_by_new_connections(home: Path, pap
         tls = papers.server_context()
         tls.load_cert_chain(chain)
         async with running(server, tls):
-            await here.news.until(lambda: "not trusted" in here.fleet.health("a").error)
+            await here.until_complaint(
+                f"not trusted (unable to get local issuer certificate): check the CA in {here.path}"
+            )
             count = len(server.asked)
             (home / "ca").write_bytes(papers.authority.pem + papers.other.pem)
             await here.news.until(lambda: here.fleet.silent("a") == 0.0)
@@ -240,6 +242,20 @@ async def test_a_credential_that_ended_is_replaced_as_soon_as_there_is_another(h
         assert here.fleet.silent("a") == 0.0
         await here.news.until(lambda: "new" in bearers(here.one))
         assert len(here.one.of("watch")) == 1
+
+
+async def test_nothing_is_listed_of_another_cluster_than_the_one_known_from_before(home: Path, papers: Papers) -> None:
+    """The feeds wait until the right one answers, or whoever asks says that any will do."""
+    async with ground(home, papers) as here:
+        access = await from_kubeconfig(here.path)
+        here.fleet.open("a", access, [Feed("a", POD, Selection(), here.cache)], pin="of an earlier run")
+        await here.until_complaint("another cluster answers")
+        assert not here.fleet.is_identified("a")
+        assert {asked.sort for asked in here.one.asked} == {"identity"}
+        here.fleet.cluster("a").accept_any()
+        await here.fleet.listed("a", here.cache)
+        assert here.fleet.is_identified("a")
+        assert (here.fleet.identity("a"), here.cache.synced) == (UID, True)
 
 
 async def test_an_access_can_be_replaced_from_outside(home: Path, papers: Papers) -> None:

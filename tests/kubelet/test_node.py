@@ -27,7 +27,7 @@ from worldkit import (
 from tensile.cache import Delta
 from tensile.kubelet.node import HEARTBEAT, TAINTS, NodeRule, key_of
 from tensile.kubelet.nodestatus import SILENT_AFTER
-from tensile.names import CORDONED_BY, KUBELET_PORT, OWNER, OWNER_NAME, UNREACHABLE_TAINT, UPPER_UID
+from tensile.names import CORDONED_BY, KUBELET_PORT, LOWER_UID, OWNER, OWNER_NAME, UNREACHABLE_TAINT, UPPER_UID
 from tensile.objects import NODE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
@@ -143,6 +143,18 @@ def test_annotations_say_whose_it_is_and_what_was_set_by_us() -> None:
         KUBELET_PORT: "10350",
         TAINTS: "virtual-kubelet.io/provider:NoSchedule",
     }
+
+
+def test_the_node_remembers_which_cluster_is_behind_it() -> None:
+    """Also for an engine that starts anew and has not heard of the cluster yet; another one's place is told by it."""
+    here = standing()
+    here.lowers[A].identity = "cluster-1"
+    assert operations(here) == [("add", "/metadata/annotations/tensile-kube.io~1lower-uid", "cluster-1")]
+    assert carried_out(here)["metadata"]["annotations"][LOWER_UID] == "cluster-1"
+    here.lowers[A].identity = ""
+    assert planned(here) == Plan(())
+    here.lowers[A].identity = "cluster-2"
+    assert carried_out(here)["metadata"]["annotations"][LOWER_UID] == "cluster-2"
 
 
 def test_a_node_is_tainted_from_the_first_moment() -> None:

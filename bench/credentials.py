@@ -1,0 +1,190 @@
+"""Tokens end, kubeconfigs are swapped, CAs are rotated, and another cluster answers at a known address.
+
+    .venv/bin/python -m bench.credentials --pods 20 --rounds 5
+
+While it lasts, no pod is deleted or started again in any cluster, and the cluster that is not the right one is not
+written to. Five seconds after it was put right at the latest, a pod that was bound meanwhile is Ready.
+"""
+
+import asyncio
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+from bench import oracles
+from bench.parties import nodes_usable
+from bench.sites import DEPLOYMENTS, NODES, PODS, until, until_gone
+from bench.swaps import AddressTurned, AuthorityRotated, FileSwapped, Swap, TokenEnds
+from bench.trial import AGENT, NAMESPACE, Snapshot, Trial, run
+from bench.workload import deployment, pod
+from tensile.names import LOWER_REACHABLE
+from tensile.sandbox import audit
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.state import Options
+
+AT_MOST = 5.0
+NOTICED_IN = 60.0
+HOLD = 3.0
+GROUP = "swapped"
+READ = "credential was read anew"
+VICTIM, STRANGER = "lower-a", "lower-b"
+
+
+def swaps(trial: Trial) -> list[Swap]:
+    """Give every swap that there is, one after another."""
+    return [
+        TokenEnds(trial, VICTIM),
+        TokenEnds(trial, UPPER),
+        FileSwapped(trial, VICTIM, STRANGER),
+        AuthorityRotated(trial, VICTIM),
+        AddressTurned(trial, VICTIM, STRANGER),
+    ]
+
+
+async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[str, Any]]:
+    """Have pods run in every lower, strike and mend so many times; gives a result for each with what it broke."""
+    names = [f"{GROUP}-{lower}" for lower in trial.lowers]
+    for name, lower in zip(names, trial.lowers, strict=True):
+        await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, pods, lower, grace=30))
+    await trial.settled(pods * len(names))
+    try:
+        await prepared(trial, swap)
+        found = [await once(trial, swap, number) for number in range(rounds)]
+    finally:
+        await swap.end()
+    await nodes_usable(trial.upper, len(trial.lowers))
+    await trial.remove(*names)
+    return found
+
+
+async def prepared(trial: Trial, swap: Swap) -> None:
+    """Prepare, and return when the engine goes that way: a pod that is bound then gets Ready."""
+    said = trial.log.stat().st_size
+    if await swap.prepare():
+        await until_logged(trial, READ, said)
+    await nodes_usable(trial.upper, len(trial.lowers))
+    name = f"{GROUP}-prepared"
+    await bind(trial, name)
+    await until_ready(trial, name)
+    await remove(trial, name)
+
+
+async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
+    """Strike, bind a pod meanwhile, mend, and see how long that pod takes; gives the result with what broke."""
+    before = await trial.settled(len((await trial.snapshot()).upper))
+    positions = {site.name: audit.position(site.audit_log) for site in (trial.upper, *trial.lowers.values())}
+    said = trial.log.stat().st_size
+    begin = time.monotonic()
+    await swap.strike()
+    await until_logged(trial, swap.words, said)
+    noticed = time.monotonic() - begin
+    condition = await reason_of(trial, swap)
+    name = f"{GROUP}-{number}"
+    await bind(trial, name)
+    await asyncio.sleep(HOLD)
+    during = await trial.snapshot()
+    written = stranger_writes(trial, swap, positions)
+    begin = time.monotonic()
+    await swap.mend()
+    await until_ready(trial, name)
+    took = time.monotonic() - begin
+    broken = [*condition, *written, *replaced(before, during, name)]
+    broken += [f"{name} was Ready only {took:.1f} s after it was put right"] if took > AT_MOST else []
+    after = await trial.settled(len(before.upper) + 1)
+    broken += replaced(before, after, name)
+    for site in (trial.upper, *trial.lowers.values()):
+        broken += oracles.deletions(audit.read(site.audit_log, positions[site.name]))
+    await remove(trial, name)
+    return {"swap": swap.name, "noticed_s": round(noticed, 2), "resumed_s": round(took, 2), "broken": broken}
+
+
+async def bind(trial: Trial, name: str) -> None:
+    """Create a pod that is bound to the victim's node."""
+    manifest = pod(name, GROUP)
+    manifest["spec"]["nodeName"] = VICTIM
+    await trial.upper.call("POST", PODS.format(NAMESPACE), manifest)
+
+
+async def remove(trial: Trial, name: str) -> None:
+    """Delete a pod, and return when it is gone everywhere."""
+    path = f"{PODS.format(NAMESPACE)}/{name}"
+    await trial.upper.remove(path)
+    for site in (trial.upper, trial.lowers[VICTIM]):
+        await until_gone(site, PODS.format(NAMESPACE), f"fieldSelector=metadata.name%3D{name}", NOTICED_IN)
+
+
+async def until_ready(trial: Trial, name: str) -> None:
+    """Return when a pod is Ready above."""
+
+    async def is_ready() -> bool:
+        """Look at it."""
+        return oracles.is_ready(await trial.upper.call("GET", f"{PODS.format(NAMESPACE)}/{name}"))
+
+    await until(is_ready, f"{name} is Ready", NOTICED_IN)
+
+
+async def until_logged(trial: Trial, words: str, since: int) -> None:
+    """Return when the engine has said it."""
+
+    async def is_said() -> bool:
+        """Look at what was logged since."""
+        return words.encode() in trial.log.read_bytes()[since:]
+
+    await until(is_said, f"the engine said {words!r}", NOTICED_IN)
+
+
+async def reason_of(trial: Trial, swap: Swap) -> list[str]:
+    """Wait for what the victim's node has to say, where it has to; gives what is wrong with it."""
+    found: dict[str, Any] = {}
+
+    async def is_told() -> bool:
+        """Look at the node's condition."""
+        node = await trial.upper.call("GET", f"{NODES}/{VICTIM}")
+        found.update(next(one for one in node["status"]["conditions"] if one["type"] == LOWER_REACHABLE))
+        return not swap.reason or bool(found["reason"] == swap.reason)
+
+    await until(is_told, f"the node says {swap.reason}", NOTICED_IN)
+    if swap.reason and (found["status"] != "False" or "put the address" not in found["message"]):
+        return [f"the node says {found}"]
+    return []
+
+
+def stranger_writes(trial: Trial, swap: Swap, positions: dict[str, int]) -> list[str]:
+    """Say what the engine has written to the cluster that is not the right one."""
+    if not swap.stranger:
+        return []
+    records = audit.read(trial.lowers[swap.stranger].audit_log, positions[swap.stranger])
+    found = audit.writes(records, AGENT, without=("leases",))
+    return [f"{swap.stranger} was written to: {one['verb']} {one['objectRef']}" for one in found]
+
+
+def replaced(before: Snapshot, after: Snapshot, name: str) -> list[str]:
+    """Say which pods are not the same as before, above and below; the one of that name is new."""
+    broken = oracles.replaced(before.upper, _without(after.upper, name), UPPER)
+    for lower, pods in before.lowers.items():
+        broken += oracles.replaced(pods, _without(after.lowers[lower], name), lower)
+    return broken
+
+
+def _without(pods: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [one for one in pods if one["metadata"]["name"] != name]
+
+
+async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Go through every swap."""
+    runs = []
+    async with Trial(sandbox) as trial:
+        await trial.start_engine_and_nodes()
+        for swap in swaps(trial):
+            found = await ordeal(trial, swap, given.pods // len(trial.lowers), given.rounds)
+            for one in found:
+                print(" ".join(f"{key}={value}" for key, value in one.items()), flush=True)
+            runs += found
+    return {"runs": runs, "broken": [words for one in runs for words in one["broken"]]}
+
+
+if __name__ == "__main__":
+    sys.exit(run("credentials", scenario, Options(nodes=1), pods=20, rounds=5, words=__doc__ or ""))

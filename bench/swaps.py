@@ -1,0 +1,323 @@
+"""What can happen to the credential of a cluster, and to the cluster behind its address, as things that a test does.
+
+Each is a `Swap`: prepared once, then struck and mended again and again. What the engine reads is changed as people and
+their tools change it: whole files, renamed into place.
+"""
+
+import asyncio
+from base64 import b64encode
+from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from bench.sites import Manifest, Refused, Site, until
+from bench.trial import Trial
+from tensile.sandbox.certificates import authority
+from tensile.sandbox.environment import Sandbox
+
+ACCOUNT = "bench-engine"
+ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
+SECRETS = "/api/v1/namespaces/default/secrets"
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+APISERVER = "kube-apiserver"
+NAME = "rotated.example"
+
+
+class Swap(Protocol):
+    """A fault of one cluster's credential or address.
+
+    `victim` is the cluster, `words` what the engine logs of it, `reason` of the node's LowerReachable while it lasts
+    ("" where nothing is told at once), `stranger` the cluster that has to be left alone meanwhile ("" for none).
+    """
+
+    name: str
+    victim: str
+    words: str
+    reason: str
+    stranger: str
+
+    async def prepare(self) -> bool:
+        """Do what is to be done once; says whether the engine has to read something anew for it."""
+
+    async def strike(self) -> None:
+        """Let it happen."""
+
+    async def mend(self) -> None:
+        """Put right what somebody would put right; nothing else is done for the engine."""
+
+    async def end(self) -> None:
+        """Put everything back."""
+
+
+class Kubeconfig:
+    """The file by which the engine reaches a cluster; `text` is what it held at first."""
+
+    def __init__(self, trial: Trial, cluster: str) -> None:
+        self.path = trial.sandbox.directory / f"{cluster}.kubeconfig"
+        self.text = self.path.read_text()
+
+    def write(self, text: str = "") -> None:
+        """Put another text, or the first one, in its place, whole at once."""
+        put(self.path, (text or self.text).encode())
+
+    def edited(self, user: dict[str, Any] | None = None, **cluster: str) -> str:
+        """Give the first text with another user, or fields of the cluster."""
+        found = yaml.safe_load(self.text)
+        entry = found["clusters"][0]["cluster"]
+        if "certificate_authority" in cluster:
+            entry.pop("certificate-authority-data")
+        entry.update({key.replace("_", "-"): value for key, value in cluster.items()})
+        found["users"][0]["user"] = user or found["users"][0]["user"]
+        return str(yaml.safe_dump(found))
+
+
+class TokenEnds:
+    """The token in a file ends; later another one is in the file. The token hangs on a Secret, which is deleted."""
+
+    words, reason, stranger = "credential not accepted", "", ""
+
+    def __init__(self, trial: Trial, victim: str) -> None:
+        self.name, self.victim = f"token of {victim}", victim
+        self._site: Site = trial.lowers.get(victim, trial.upper)
+        self._kubeconfig = Kubeconfig(trial, victim)
+        self._file = self._kubeconfig.path.with_suffix(".token")
+        self._number = 0
+
+    async def prepare(self) -> bool:
+        """Make an account that may do everything, and have the engine use it."""
+        subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "default"}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+        await self._create(ACCOUNTS, {"metadata": {"name": ACCOUNT}})
+        await self._create(BINDINGS, {"metadata": {"name": ACCOUNT}, "roleRef": role, "subjects": [subject]})
+        put(self._file, await self._token())
+        self._kubeconfig.write(self._kubeconfig.edited({"tokenFile": self._file.name}))
+        return True
+
+    async def strike(self) -> None:
+        """End the token; the apiserver takes up to ten seconds to notice."""
+        await self._site.remove(f"{SECRETS}/{ACCOUNT}-{self._number}")
+
+    async def mend(self) -> None:
+        """Give another token."""
+        put(self._file, await self._token())
+
+    async def end(self) -> None:
+        """Go back to the certificate."""
+        self._kubeconfig.write()
+
+    async def _token(self) -> bytes:
+        """Make a token that lives as long as a Secret of its own."""
+        self._number += 1
+        name = f"{ACCOUNT}-{self._number}"
+        secret = await self._create(SECRETS, {"metadata": {"name": name}})
+        bound = {"apiVersion": "v1", "kind": "Secret", "name": name, "uid": secret["metadata"]["uid"]}
+        asked = {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}}
+        found = await self._site.call("POST", f"{ACCOUNTS}/{ACCOUNT}/token", asked)
+        return str(found["status"]["token"]).encode()
+
+    async def _create(self, path: str, body: Manifest) -> Manifest:
+        """Create an object, unless it is there from an earlier time."""
+        with suppress(Refused):
+            return await self._site.call("POST", path, body)
+        return await self._site.call("GET", f"{path}/{body['metadata']['name']}")
+
+
+class FileSwapped:
+    """The kubeconfig of one cluster comes to hold that of another one, with all rights there."""
+
+    words, reason = "another cluster answers", "WrongCluster"
+
+    def __init__(self, trial: Trial, victim: str, stranger: str) -> None:
+        self.name, self.victim, self.stranger = "kubeconfig", victim, stranger
+        self._kubeconfig = Kubeconfig(trial, victim)
+        self._other = Kubeconfig(trial, stranger)
+
+    async def prepare(self) -> bool:
+        """Leave everything as it is."""
+        return False
+
+    async def strike(self) -> None:
+        """Write the other's kubeconfig."""
+        self._kubeconfig.write(self._other.text)
+
+    async def mend(self) -> None:
+        """Write its own."""
+        self._kubeconfig.write()
+
+    async def end(self) -> None:
+        """Write its own, once more."""
+        self._kubeconfig.write()
+
+
+class AuthorityRotated:
+    """The apiserver comes back with a certificate of another CA; later the CA file has that one.
+
+    It shows the certificate to those only who ask for it by name, so that nothing but the engine is concerned.
+    """
+
+    words, reason, stranger = "not trusted", "", ""
+
+    def __init__(self, trial: Trial, victim: str) -> None:
+        self.name, self.victim = "authority", victim
+        self._sandbox = trial.sandbox
+        self._kubeconfig = Kubeconfig(trial, victim)
+        self._file = self._kubeconfig.path.with_suffix(".ca")
+        pki = trial.sandbox.clusters[victim].audit_log.parent / "pki"
+        self._pair = pki / "rotated.crt", pki / "rotated.key"
+        self._pem = b""
+
+    async def prepare(self) -> bool:
+        """Have the apiserver show another certificate under another name, and the engine ask for that."""
+        self._issue()
+        put(self._file, self._pem)
+        certificate, key = self._pair
+        await restart(self._sandbox, self.victim, f"--tls-sni-cert-key={certificate},{key}:{NAME}")
+        fields = {"certificate_authority": self._file.name, "tls_server_name": NAME}
+        self._kubeconfig.write(self._kubeconfig.edited(**fields))
+        return True
+
+    async def strike(self) -> None:
+        """Rotate the CA."""
+        self._issue()
+        await restart(self._sandbox, self.victim)
+
+    async def mend(self) -> None:
+        """Write the CA that is in force now."""
+        put(self._file, self._pem)
+
+    async def end(self) -> None:
+        """Go back to the certificate that everybody else sees."""
+        self._kubeconfig.write()
+
+    def _issue(self) -> None:
+        """Sign a certificate by an authority that nobody knows yet."""
+        signer = authority("rotated-ca", datetime.now(UTC))
+        pair = signer.issue("kube-apiserver", hosts=(NAME,))
+        put(self._pair[0], pair.certificate)
+        put(self._pair[1], pair.key)
+        self._pem = signer.pair.certificate
+
+
+class AddressTurned:
+    """Another cluster answers at the address; it accepts the credential, and its certificate is trusted."""
+
+    words, reason = "another cluster answers", "WrongCluster"
+
+    def __init__(self, trial: Trial, victim: str, stranger: str) -> None:
+        self.name, self.victim, self.stranger = "address", victim, stranger
+        self._trial = trial
+        self._kubeconfig = Kubeconfig(trial, victim)
+        self._pki = {name: trial.sandbox.clusters[name].audit_log.parent / "pki" for name in (victim, stranger)}
+        self._ports = {name: trial.sandbox.clusters[name].ports.apiserver for name in (victim, stranger)}
+        self._switch = Switch(self._ports[victim])
+        self._open = AsyncExitStack()
+
+    async def prepare(self) -> bool:
+        """Have the stranger accept the victim's users, and the engine go by an address that can be turned."""
+        both = b"".join((pki / "ca.crt").read_bytes() for pki in self._pki.values())
+        bundle = self._pki[self.stranger] / "both.crt"
+        put(bundle, both)
+        await restart(self._trial.sandbox, self.stranger, f"--client-ca-file={bundle}")
+        port = await self._open.enter_async_context(self._switch)
+        self._kubeconfig.write(
+            self._kubeconfig.edited(
+                server=f"https://127.0.0.1:{port}", certificate_authority_data=b64encode(both).decode()
+            )
+        )
+        return True
+
+    async def strike(self) -> None:
+        """Turn the address to the stranger; what is connected ends."""
+        self._switch.turn(self._ports[self.stranger])
+
+    async def mend(self) -> None:
+        """Turn it back."""
+        self._switch.turn(self._ports[self.victim])
+
+    async def end(self) -> None:
+        """Go by the victim's own address again."""
+        self._kubeconfig.write()
+        await until(self._left, "the engine has left the address", 30.0)
+        await self._open.aclose()
+
+    async def _left(self) -> bool:
+        """Say whether nothing of the engine goes by the address any more, as soon as it is cut."""
+        self._switch.turn(self._ports[self.victim])
+        await asyncio.sleep(1.0)
+        return not self._switch.connections
+
+
+class Switch:
+    """An address on loopback behind which another server can be put; used with `async with`, which gives its port."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> int:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.turn(self._target)
+        await asyncio.gather(*self.connections, return_exceptions=True)
+
+    def turn(self, target: int) -> None:
+        """Put another server there, and cut every connection."""
+        self._target = target
+        for task in tuple(self.connections):
+            task.cancel()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._carry(reader, writer))
+        self.connections.add(task)
+        task.add_done_callback(self.connections.discard)
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry bytes both ways until one side ends, or the address is turned."""
+        onward: asyncio.StreamWriter | None = None
+        try:
+            back, onward = await asyncio.open_connection("127.0.0.1", self._target)
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_pour(reader, onward))
+                both.create_task(_pour(back, writer))
+        except* (OSError, _Ended):
+            pass
+        finally:
+            for end in (writer, onward):
+                if end is not None:
+                    end.transport.abort()
+
+
+class _Ended(Exception):
+    """One side has said all it had to say."""
+
+
+async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Carry bytes one way; raises _Ended at their end."""
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    raise _Ended
+
+
+async def restart(sandbox: Sandbox, cluster: str, *extra: str) -> None:
+    """Start an apiserver anew, and with it what backs off for up to a minute when it was away."""
+    await asyncio.to_thread(sandbox.restart, cluster, APISERVER, extra=extra)
+    for component in ("kube-controller-manager", "kube-scheduler", "kwok"):
+        await asyncio.to_thread(sandbox.restart, cluster, component)
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file whole at once."""
+    scratch = path.with_name(f"{path.name}.new")
+    scratch.touch(mode=0o600)
+    scratch.write_bytes(content)
+    scratch.rename(path)

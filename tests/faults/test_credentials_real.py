@@ -1,0 +1,28 @@
+"""Credentials that end, and clusters that change behind an address, on real clusters; at length: bench.credentials."""
+
+from collections.abc import Callable
+
+import pytest
+
+from bench.credentials import STRANGER, VICTIM, ordeal
+from bench.swaps import AddressTurned, AuthorityRotated, FileSwapped, Swap, TokenEnds
+from bench.trial import Trial
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = pytest.mark.real
+
+SWAPS: dict[str, Callable[[Trial], Swap]] = {
+    "token": lambda trial: TokenEnds(trial, VICTIM),
+    "kubeconfig": lambda trial: FileSwapped(trial, VICTIM, STRANGER),
+    "authority": lambda trial: AuthorityRotated(trial, VICTIM),
+    "address": lambda trial: AddressTurned(trial, VICTIM, STRANGER),
+}
+
+
+@pytest.mark.parametrize("kind", SWAPS)
+async def test_a_swap_costs_no_pod_and_what_follows_it_works_within_seconds(fragile: Sandbox, kind: str) -> None:
+    """No pod is deleted or restarted, a wrong cluster is not written to and said, and a pod bound meanwhile runs."""
+    async with Trial(fragile) as trial:
+        await trial.start_engine_and_nodes()
+        (result,) = await ordeal(trial, SWAPS[kind](trial), pods=2, rounds=1)
+    assert result["broken"] == []
