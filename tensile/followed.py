@@ -19,7 +19,6 @@ from tensile.cluster import Cluster, Selection
 from tensile.clusters import utc_now
 from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
 from tensile.joined import Ways
-from tensile.kube.access import AccessError
 from tensile.kube.fleet import Feed, Fleet
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 from tensile.reconcile import mapsource, source
@@ -139,11 +138,7 @@ class FollowedMap:
         await self._fleet.close_all()
 
     async def _open(self) -> Cluster:
-        try:
-            access = await self._ways.upper_access(Upper())
-        except AccessError as error:
-            raise AccessError(f"upper: {error}") from None
-        return self._fleet.open(UPPER, access, connections=_CONNECTIONS)
+        return self._fleet.open(UPPER, await self._ways.upper_access(Upper()), connections=_CONNECTIONS)
 
     async def _prepare(self, cluster: Cluster) -> None:
         """Follow the two ConfigMaps, and find out whose the second one is."""
