@@ -66,6 +66,7 @@ class FollowedFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._whole = b""
 
     @property
     def name(self) -> str:
@@ -74,11 +75,13 @@ class FollowedFile:
 
     async def first(self) -> Reading:
         """Read the file; raises TensileError when it is bad."""
-        return await source.read(self._path)
+        found = await source.read(self._path)
+        self._whole = found.data
+        return found.reading
 
     def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
         """Give each state of the file after the first."""
-        return source.follow(self._path, first)
+        return source.follow(self._path, first, whole=self._whole)
 
     def tell(self, reading: Reading) -> None:
         """Pass over it: nobody reads answers beside a file."""
