@@ -192,6 +192,7 @@ class Joined:
     async def _reopen(self, access: Access) -> None:
         """Go over to another way to the same cluster: what is known of it stays, and so does which cluster it is."""
         name, pin = self.lower.name, self._fleet.identity(self.lower.name)
+        self._since = asyncio.get_running_loop().time()
         await self._fleet.close(name)
         self._open(access, pin)
         _log.info("connection opened anew, as its kubeconfig changed", lower=name, origin=access.origin)
