@@ -204,6 +204,15 @@ def test_a_silent_lower_is_not_reachable() -> None:
     assert said(here, LOWER_REACHABLE) == ("False", "NoAnswer", "kubeconfig k/0 cannot be read")
 
 
+def test_what_is_wrong_with_credentials_that_still_work_is_said() -> None:
+    """The cluster is reachable, and whoever keeps the Secret sees that it is not good any more."""
+    here = offering()
+    here.lowers[A].warning = "there is no such Secret"
+    assert said(here, LOWER_REACHABLE) == ("True", "Answers", "there is no such Secret")
+    here.lowers[A].refusal = "refused"
+    assert said(here, LOWER_REACHABLE)[2] == "refused"
+
+
 def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
     """Starting anew is no sign of life: the node does not take pods for ten seconds because of it."""
     here = offering()
