@@ -5,17 +5,20 @@ The same for the engine and for a command that runs once; what is done with the 
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from tensile.cluster import Cluster
 from tensile.feeds import upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
-from tensile.kube.access import Access, AccessError
 from tensile.kube.fleet import Fleet
 from tensile.names import owner_of
 from tensile.objects import UPPER
 from tensile.reconcile.observed import is_ours
 from tensile.topology import Lower, Topology
 from tensile.world import World
+
+if TYPE_CHECKING:
+    from tensile.kube.access import Access
 
 
 class Connections(Mapping[str, Cluster]):
@@ -67,10 +70,7 @@ class Clusters:
     async def open_upper(self, topology: Topology) -> Cluster:
         """Begin to follow the upper cluster, whether it answers or not; raises AccessError for bad credentials."""
         upper = topology.upper
-        try:
-            self._access = await self.ways.upper_access(upper)
-        except AccessError as error:
-            raise AccessError(f"upper: {error}") from None
+        self._access = await self.ways.upper_access(upper)
         return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=64, anchored=True)
 
     @property

@@ -19,7 +19,6 @@ from tensile.cluster import Cluster, Selection
 from tensile.clusters import utc_now
 from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
 from tensile.joined import Ways
-from tensile.kube.access import AccessError
 from tensile.kube.fleet import Feed, Fleet
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 from tensile.reconcile import mapsource, source
@@ -67,6 +66,7 @@ class FollowedFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._whole = b""
 
     @property
     def name(self) -> str:
@@ -75,11 +75,13 @@ class FollowedFile:
 
     async def first(self) -> Reading:
         """Read the file; raises TensileError when it is bad."""
-        return await source.read(self._path)
+        found = await source.read(self._path)
+        self._whole = found.data
+        return found.reading
 
     def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
         """Give each state of the file after the first."""
-        return source.follow(self._path, first)
+        return source.follow(self._path, first, whole=self._whole)
 
     def tell(self, reading: Reading) -> None:
         """Pass over it: nobody reads answers beside a file."""
@@ -139,11 +141,7 @@ class FollowedMap:
         await self._fleet.close_all()
 
     async def _open(self) -> Cluster:
-        try:
-            access = await self._ways.upper_access(Upper())
-        except AccessError as error:
-            raise AccessError(f"upper: {error}") from None
-        return self._fleet.open(UPPER, access, connections=_CONNECTIONS)
+        return self._fleet.open(UPPER, await self._ways.upper_access(Upper()), connections=_CONNECTIONS)
 
     async def _prepare(self, cluster: Cluster) -> None:
         """Follow the two ConfigMaps, and find out whose the second one is."""

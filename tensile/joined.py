@@ -18,7 +18,7 @@ import structlog
 from tensile.cache import Cache
 from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
-from tensile.kube.access import Access, from_kubeconfig, in_cluster
+from tensile.kube.access import Access, AccessError, from_kubeconfig, in_cluster
 from tensile.kube.fleet import Fleet
 from tensile.kube.secretfile import KeptKubeconfig
 from tensile.kubelet.eventmirror import EventMirror
@@ -52,11 +52,13 @@ class Ways(NamedTuple):
 
     async def upper_access(self, upper: Upper) -> Access:
         """Open the way to the upper cluster, which without a kubeconfig is the one around us; raises AccessError."""
+        path, context = upper.kubeconfig, upper.context
         if self.upper_kubeconfig is not None:
-            return await self.access(self.upper_kubeconfig, self.upper_context)
-        if upper.kubeconfig is None:
-            return await in_cluster()
-        return await self.access(upper.kubeconfig, upper.context)
+            path, context = self.upper_kubeconfig, self.upper_context
+        try:
+            return await in_cluster() if path is None else await self.access(path, context)
+        except AccessError as error:
+            raise AccessError(f"upper: {error}") from None
 
     async def lower_access(self, spec: Lower, secrets: Cache) -> Access:
         """Open the way to a lower cluster; `secrets` are the upper's. Raises AccessError."""
@@ -228,6 +230,7 @@ class Joined:
     async def _reopen(self, access: Access) -> None:
         """Go over to another way to the same cluster: what is known of it stays, and so does which cluster it is."""
         name, pin = self.lower.name, self._fleet.identity(self.lower.name)
+        self._since = asyncio.get_running_loop().time()
         await self._fleet.close(name)
         self._open(access, pin)
         _log.info("connection opened anew, as its kubeconfig changed", lower=name, origin=access.origin)

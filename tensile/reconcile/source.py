@@ -57,20 +57,28 @@ class _Look(NamedTuple):
         return Text(len(self.data), "" if self.trouble else sha256(self.data).hexdigest())
 
 
-async def read(path: Path) -> Reading:
+class Whole(NamedTuple):
+    """A good file: what it says, and its bytes."""
+
+    reading: Reading
+    data: bytes
+
+
+async def read(path: Path) -> Whole:
     """Read the file once; raises TensileError with every error in it, or saying why it cannot be read."""
     found = _look(path)
-    return Reading(found.text(), await parsed(found.text(), lambda: _parse(path, found)), changed=True)
+    topology = await parsed(found.text(), lambda: _parse(path, found))
+    return Whole(Reading(found.text(), topology, changed=True), found.data)
 
 
 async def follow(
-    path: Path, first: Topology, *, watch: Watch = awatch, sleep: Sleep = asyncio.sleep
+    path: Path, first: Topology, *, whole: bytes = b"", watch: Watch = awatch, sleep: Sleep = asyncio.sleep
 ) -> AsyncGenerator[Reading, None]:
     """Give each state of the file from now on, judged against `first` and then against the last good one.
 
-    Never ends by itself; close it or cancel who awaits it.
+    `whole` are the bytes of `first`, where they are known. Never ends by itself; close it or cancel who awaits it.
     """
-    following = _Following(path, first, sleep)
+    following = _Following(path, first, whole, sleep)
     async with aclosing(_moments(path, watch, sleep)) as moments:
         async for _ in moments:
             if await following.look():
@@ -80,11 +88,11 @@ async def follow(
 class _Following:
     """What is known of a file that is followed: how it is, and how it was when it was good."""
 
-    def __init__(self, path: Path, first: Topology, sleep: Sleep) -> None:
+    def __init__(self, path: Path, first: Topology, whole: bytes, sleep: Sleep) -> None:
         self._path = path
         self._sleep = sleep
         self._judge = Judge(first, str(path))
-        self._whole = b""
+        self._whole = whole
         self._seen: _Look | None = None
 
     async def look(self) -> bool:

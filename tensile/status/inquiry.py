@@ -27,7 +27,7 @@ from tensile.topology import Topology, Upper
 LEASE_SECONDS = 40.0
 """For so long a lease holds that is not renewed."""
 
-_PATIENCE = 10.0
+_PATIENCE = 5.0
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what servers listen on, and how to call them
 
 

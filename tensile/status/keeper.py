@@ -67,14 +67,10 @@ class Keeper:
         self._troubles: dict[str, str] = {}
 
     def tell(self, reading: Reading) -> None:
-        """Have what became of a text written now, and an Event made of it.
-
-        What was told of the first before a restart holds on: the same text came into force then.
-        """
+        """Have what became of a text written now, and an Event made of it unless it was told before a restart."""
         told = _told(reading, self._place, first=self._standing.verdict.accepted is None)
-        if not self._uid:
-            self._standing.verdict = resumed(self._standing.verdict, self._seen(), self._owner)
-            self._said = told if is_told(self._seen(), self._owner, reading) else None
+        if not self._uid and is_told(self._seen(), self._owner, reading):
+            self._said = told
         self._uid = reading.text.uid or self._uid
         self._say(told)
         self._often = _OFTEN_FOR
@@ -110,6 +106,7 @@ class Keeper:
         return True
 
     async def _write_status(self) -> None:
+        self._standing.verdict = resumed(self._standing.verdict, self._seen(), self._owner)
         wanted = write(self._seen(), self._standing.report().data(), self._ref, self._owner, self._uid)
         if wanted is not None and self._uid:
             with suppress(AlreadyExists, Conflict):

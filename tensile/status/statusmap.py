@@ -65,7 +65,10 @@ def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner
 
 
 def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
-    """Give the verdict with the times at which the same texts were judged before a restart."""
+    """Give the verdict with the times that a status of ours tells with the same texts.
+
+    They came into force, or were refused, before a restart, or by another engine a moment ago.
+    """
     accepted, rejected = verdict
     if accepted is not None:
         accepted = accepted._replace(time=_time(seen, owner, "accepted", accepted.text) or accepted.time)

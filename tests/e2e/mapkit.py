@@ -2,12 +2,16 @@
 
 import asyncio
 import sys
+from asyncio.subprocess import Process
 from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import orjson
-from enginekit import LOWERS, UPPER, Edit, ran
+from enginekit import LOWERS, Done, Edit, ran
 from programkit import Program
 from sitekit import LIMIT, Manifest
 
@@ -32,15 +36,31 @@ class MapProgram(Program):
 
     async def begin(self) -> None:
         """Start the program on what is there; its log goes on."""
-        command = [sys.executable, "-m", "tensile", "run", "--log-format", "json", *self.options]
         with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+            self.process = await asyncio.create_subprocess_exec(*self.command("run"), stdout=log, stderr=log)
         self.is_started = True
 
-    @property
-    def options(self) -> list[str]:
-        """Say which ConfigMap is meant, as on the command line."""
-        return ["--configmap", f"{self.namespace}/{NAME}", "--kubeconfig", str(self.directory / f"{UPPER}.kubeconfig")]
+    def command(self, word: str, name: str = NAME) -> list[str]:
+        """Give a command on a ConfigMap of the namespace."""
+        options = ["--configmap", f"{self.namespace}/{name}", "--kubeconfig", str(self.directory / "upper.kubeconfig")]
+        return [sys.executable, "-m", "tensile", word, "--log-format", "json", *options]
+
+    async def alone(self, name: str) -> Done:
+        """Run the program on another ConfigMap to its end."""
+        return await ran(self.command("run", name))
+
+    @asynccontextmanager
+    async def running(self, name: str) -> AsyncIterator[tuple[Process, Path]]:
+        """Run the program on another ConfigMap; gives it and the file that it logs to."""
+        path = self.directory / f"{name}.log"
+        with path.open("wb") as log:
+            process = await asyncio.create_subprocess_exec(*self.command("run", name), stdout=log, stderr=log)
+        try:
+            yield process, path
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     def file(self, *edits: Edit) -> Manifest:
         """Give the topology as the ConfigMap has it: without a path in it."""
@@ -82,9 +102,9 @@ class MapProgram(Program):
         )
         return read(found)
 
-    async def event(self, reason: str, words: str) -> Manifest:
-        """Wait for an event of the ConfigMap that says these words, and give it."""
-        fields = f"involvedObject.kind=ConfigMap,involvedObject.name={NAME},reason={reason}"
+    async def event(self, reason: str, words: str, name: str = NAME) -> Manifest:
+        """Wait for an event of a ConfigMap that says these words, and give it."""
+        fields = f"involvedObject.kind=ConfigMap,involvedObject.name={name},reason={reason}"
         found = await self.upper.until_all(
             f"{self.path('events')}?fieldSelector={fields}",
             lambda events: any(words in one["message"] for one in events.values()),
@@ -96,9 +116,9 @@ class MapProgram(Program):
         return await self.status(RIGHT, state="Accepted", sha256=digest(text))
 
 
-async def tensile(*arguments: str) -> str:
+async def tensile(command: list[str]) -> str:
     """Run a command that has to end well, and give what it prints."""
-    done = await ran([sys.executable, "-m", "tensile", *arguments])
+    done = await ran(command)
     assert (done.code, done.err) == (0, ""), done
     return done.out
 

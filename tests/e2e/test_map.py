@@ -1,11 +1,12 @@
 """The topology in a ConfigMap: every edit is answered for beside it, and no bad one changes anything."""
 
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, A, B, edit_lower, with_fields, without_lower
-from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, tensile
+from enginekit import LOWERS, A, B, edit_lower, polled, ran, spare_ports, with_fields, without_lower
+from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, read, tensile
 from programkit import served
 from sitekit import is_ready
 
@@ -178,10 +179,43 @@ async def test_the_status_command_tells_the_same_by_either_way(program: MapProgr
     await program.reload()
     await program.right(program.text())
     (program.directory / "map.yaml").write_text(program.text())
-    by_map = await tensile("status", *program.options)
-    by_file = await tensile("status", "-f", str(program.directory / "map.yaml"))
+    by_map = await tensile(program.command("status"))
+    by_file = await tensile([sys.executable, "-m", "tensile", "status", "-f", str(program.directory / "map.yaml")])
     assert by_map == by_file
     rows = {line.split()[0]: line.split() for line in by_map.splitlines()[:3]}
     assert rows["LOWER"][:4] == ["LOWER", "NODE", "REACHABLE", "PODS"]
     assert rows[A][1:] == [program.nodes[A], "True", "1", "96/96", "768Gi/768Gi", "1500/1500", "0s"]
     assert f"Topology {program.namespace}: in force since " in by_map
+
+
+async def test_a_bad_first_content_ends_the_program(program: MapProgram) -> None:
+    """It says why beside the ConfigMap too, since nobody may read the log of a program that ends."""
+    await program.lay("configmaps", "broken", {"data": {KEY: "kind: Topologie\n"}})
+    done = await program.alone("broken")
+    assert done.code == 1
+    assert f"configmap/{program.namespace}/broken/{KEY}:1:7: kind: " in done.err
+    found = read(await program.upper.read(program.path("configmaps", "broken-status")))
+    assert (found["state"], "accepted" in found, found["lowers"]) == ("Rejected", False, [])
+    assert f"/{KEY}:1:7: kind: " in found["rejected"]["error"]
+    event = await program.event("TopologyRejected", "the engine does not start", "broken")
+    assert event["type"] == "Warning"
+
+
+async def test_a_config_map_that_is_not_there_yet_is_waited_for(program: MapProgram) -> None:
+    """The log says so; when it comes the engine starts, and it ends cleanly."""
+    (port,) = spare_ports(1)
+    text = (
+        f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: {program.namespace}-late\nlowers: []\n"
+        f"telemetry: {{port: {port}}}\n"
+    )
+    async with program.running("late") as (process, log):
+        await polled(lambda: "there is no such ConfigMap" in log.read_text())
+        await program.lay("configmaps", "late", {"data": {KEY: text}})
+        await program.upper.until(
+            program.path("configmaps", "late-status"), lambda one: one and read(one)["state"] == "Accepted"
+        )
+        await polled(lambda: '"event": "started"' in log.read_text())
+        process.terminate()
+        assert await process.wait() == 0
+    told = await ran(program.command("status", "late"))
+    assert (told.code, told.out.splitlines()[0]) == (0, "No lower clusters.")

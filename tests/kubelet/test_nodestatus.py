@@ -221,6 +221,15 @@ def test_a_stale_credential_shows_while_its_cluster_answers() -> None:
     assert said(here, LOWER_REACHABLE) == ("True", "Answers", "k/0:3:1: not valid YAML")
 
 
+def test_what_is_wrong_with_credentials_that_still_work_is_said() -> None:
+    """The cluster is reachable, and whoever keeps the Secret sees that it is not good any more."""
+    here = offering()
+    here.lowers[A].warning = "there is no such Secret"
+    assert said(here, LOWER_REACHABLE) == ("True", "Answers", "there is no such Secret")
+    here.lowers[A].refusal = "refused"
+    assert said(here, LOWER_REACHABLE)[2] == "refused"
+
+
 def test_a_lower_that_was_not_reachable_has_to_answer_first() -> None:
     """Starting anew is no sign of life: the node does not take pods for ten seconds because of it."""
     here = offering()

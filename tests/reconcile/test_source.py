@@ -419,7 +419,8 @@ async def test_closing_leaves_no_task_behind(path: Path) -> None:
 
 async def test_a_file_is_read_once(path: Path) -> None:
     """As it is, with its name for the notices."""
-    reading = await read(path)
+    reading, data = await read(path)
+    assert data == text("first").encode()
     assert reading.topology is not None
     assert names(reading.topology) == ["first"]
     assert reading.topology.source.name == str(path)
@@ -435,7 +436,7 @@ async def test_a_large_file_is_read_without_holding_up_the_rest(path: Path) -> N
     while not task.done():
         await asyncio.sleep(0)
         turns += 1
-    topology = (await task).topology
+    topology = (await task).reading.topology
     assert topology is not None
     assert len(names(topology)) == 200
     assert turns > 10

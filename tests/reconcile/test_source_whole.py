@@ -133,6 +133,17 @@ async def test_every_cut_within_a_number_is_refused(path: Path) -> None:
             )
 
 
+async def test_a_file_that_was_cut_off_while_the_engine_started_is_refused(path: Path) -> None:
+    """It was whole when it was read first, and is not when it is looked at again."""
+    whole = text().encode()
+    await asyncio.to_thread(path.write_bytes, whole[:-2])
+    rests = Rests()
+    first = parse(whole.decode())
+    async with aclosing(follow(path, first, whole=whole, watch=always, sleep=rests.sleep)) as readings:
+        assert "ends in the middle of what was in force" in str((await anext(readings)).error)
+    assert rests.seconds == [SHRUNK]
+
+
 async def test_a_newline_that_is_missing_at_the_end_is_no_cut(path: Path) -> None:
     """It means the same."""
     async with followed(path, text()) as file:

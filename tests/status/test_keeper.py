@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from statuskit import NOW, OWNER, PLACE, bad, good, row
+from statuskit import LATER, NOW, OWNER, PLACE, bad, good, row
 from structlog.testing import capture_logs
 from virtualtime import in_virtual_time
 
@@ -177,6 +177,22 @@ async def test_a_restart_on_what_was_told_writes_nothing() -> None:
             kept.tell(reading)
             await asyncio.sleep(60)
         assert kept.take() == []
+
+
+@in_virtual_time
+async def test_two_engines_do_not_write_in_turns() -> None:
+    """Each takes a text up at a time of its own; the first to tell of it has told it."""
+    kept = Kept()
+    async with keeping(kept):
+        kept.tell(good())
+        await asyncio.sleep(1)
+        before = kept.take(), kept.data
+        other = Keeper(kept.cluster, PLACE, OWNER, kept.cache, Standing(lambda: LATER), now=lambda: LATER)
+        other._standing.take(good())
+        other.tell(good())
+        assert await other.write()
+        await asyncio.sleep(60)
+    assert (before[0], kept.data, kept.take()) == (MADE, before[1], [])
 
 
 @in_virtual_time

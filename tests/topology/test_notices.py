@@ -76,6 +76,7 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
         EMPTY + "descheduler: {interval: 1m, pendingLongerThan: 2m}\n",
         EMPTY + "kubelet: {port: 5}\ntelemetry: {port: 6}\nguard: {maxDeletes: 1}\n",
         EMPTY + "ignoreLabels: [a]\nexcludeNamespaces: [b]\n",
+        HEAD + "lowers: [{name: a, kubeconfigSecret: {namespace: a, name: b}}]\n",
         ONE + "  maintenance: cordon\n  qps: 3\n  context: c\n",
         ONE + "  controllers: null\n  onConflict: null\n  storageClasses: {}\n",
         ONE + "  node: {name: n, taints: []}\n  capacity: {basis: allocatable}\n",
