@@ -83,9 +83,9 @@ def exec_out(place: Place, pod: Pod, cluster: str) -> float:
 
 
 def exec_in(place: Place, pod: Pod, cluster: str) -> float:
-    """Time the input of a command."""
-    command = ("exec", "-i", pod.name, "--", "sh", "-c", "cat > /dev/null")
-    return timed(lambda: place.kubectl(cluster, *command, stdin=place.content))
+    """Time the input of a command, which fails unless all of it comes."""
+    script = f'test "$(wc -c)" -eq {place.megabytes * MEGABYTE}'
+    return timed(lambda: place.kubectl(cluster, "exec", "-i", pod.name, "--", "sh", "-c", script, stdin=place.content))
 
 
 def copy_in(place: Place, pod: Pod, cluster: str) -> float:
