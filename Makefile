@@ -37,6 +37,7 @@ GIVEN = $(if $(PODS),--pods $(PODS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 bench: setup ## How fast pods come and go, against a bare loop and one cluster alone (40 min)
 	$(BIN)/python -m bench.makespan $(GIVEN)
 	$(BIN)/python -m bench.latency $(if $(ROUNDS),--rounds $(ROUNDS))
+	$(BIN)/python -m bench.streams $(if $(ROUNDS),--rounds $(ROUNDS))
 	$(BIN)/python bench/bad_files.py
 
 faults: setup ## Crashes, outages, a long pause and swapped credentials, on clusters of their own (25 min)

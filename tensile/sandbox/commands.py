@@ -17,9 +17,12 @@ import msgspec
 
 from tensile.sandbox import binaries, startup, teardown
 from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.images import IMAGE
+from tensile.sandbox.layout import cluster_names
 from tensile.sandbox.processes import running
 from tensile.sandbox.state import Options, State, load
 
+REAL_LOWER = cluster_names(1)[startup.REAL]
 DEFAULT_DIRECTORY = Path(".tensile-sandbox")
 
 
@@ -112,7 +115,8 @@ def down(directory: Path = DEFAULT_DIRECTORY) -> int:
 def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
     """Say what runs already; fail when it is not what was asked for."""
     has = state.options
-    _tell(f"already running: {has.lowers} lowers of {has.nodes} nodes\n\n{_guide(directory, state)}")
+    real = ", the first with a real node" if has.real_node else ""
+    _tell(f"already running: {has.lowers} lowers of {has.nodes} nodes{real}\n\n{_guide(directory, state)}")
     differing = [key.replace("_", "-") for key, value in asked.items() if getattr(has, key) != value]
     if not differing:
         return 0
@@ -127,8 +131,10 @@ def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
 def _guide(directory: Path, state: State) -> str:
     """Return the files that a person needs and the commands that lead on."""
     lowers = "\n".join(f"  {directory / name}.kubeconfig" for name in state.clusters)
+    real = f"containers of {REAL_LOWER}: image {IMAGE}, imagePullPolicy: IfNotPresent\n"
     return (
         f"clusters:\n{lowers}\n"
+        f"{real if state.options.real_node else ''}"
         f"next:\n"
         f"  tensile run -f {directory / 'topology.yaml'}\n"
         f"  export KUBECONFIG={directory / 'upper.kubeconfig'}\n"

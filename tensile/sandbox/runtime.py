@@ -53,13 +53,14 @@ def find(cache: Path, environ: Mapping[str, str], progress: Progress) -> Runtime
     Raises:
         SandboxError: the packages cannot be fetched.
     """
-    found = installed(environ.get("PATH", ""))
+    search = environ.get("PATH", "")
+    found = installed(search)
     if found is not None:
         return found
     folder = cache / f"runtime-{platform.machine()}"
     if not folder.is_dir():
         progress(f"fetching packages {', '.join(PACKAGES)} (once) into {folder}")
-        _fetch(folder)
+        _fetch(folder, search)
     return unpacked(folder)
 
 
@@ -100,37 +101,37 @@ def unpacked(folder: Path) -> Runtime:
     return found
 
 
-def _fetch(folder: Path) -> None:
+def _fetch(folder: Path, search: str) -> None:
     """Fetch and unpack beside the folder and rename, so that a folder that is there is whole."""
     new = folder.with_name(f"new-{folder.name}")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
-    _download(new)
-    packages = sorted(new.glob("*.deb"))
-    for package in packages:
-        _run(["dpkg", "-x", str(package), str(new)], new)
+    _download(new, search)
+    for package in sorted(new.glob("*.deb")):
+        _run(["dpkg", "-x", str(package), str(new)], new, search)
         package.unlink()
     unpacked(new)
     new.rename(folder)
 
 
-def _download(new: Path) -> None:
+def _download(new: Path, search: str) -> None:
     """Fetch the packages by the machine's lists of them, or, where it has none, by lists of our own."""
     fetch = ["apt-get", "-q", "-o", "APT::Sandbox::User=root"]
     try:
-        _run([*fetch, "download", *PACKAGES], new)
+        return _run([*fetch, "download", *PACKAGES], new, search)
     except SandboxError:
-        lists, archives = new / "apt" / "lists", new / "apt" / "archives"
-        for path in (lists, archives):
+        lists = new / "apt" / "lists"
+        for path in (lists, new / "apt" / "archives"):
             (path / "partial").mkdir(parents=True)
-        own = [*fetch, "-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={new / 'apt'}"]
-        _run([*own, "update"], new)
-        _run([*own, "download", *PACKAGES], new)
-        shutil.rmtree(new / "apt")
+    own = [*fetch, "-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={new / 'apt'}"]
+    _run([*own, "update"], new, search)
+    _run([*own, "download", *PACKAGES], new, search)
+    return shutil.rmtree(new / "apt")
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
-    """Run a command in a folder; what it says when it fails is in the error."""
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def _run(command: Sequence[str], folder: Path, search: str) -> None:
+    """Run a command of a search path in a folder; what it says when it fails is in the error."""
+    program = shutil.which(command[0], path=search) or command[0]
+    done = subprocess.run([program, *command[1:]], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SandboxError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")

@@ -206,10 +206,17 @@ def test_an_ephemeral_container_can_be_worked_in(place: Place) -> None:
 
 
 def test_a_restarted_endpoint_begins_again(place: Place) -> None:
-    """Containers do not outlive the server that holds their pipes; they come again with it, their logs kept."""
+    """Containers do not outlive the server that holds their pipes; they come again with it, their logs kept.
+
+    What had ended for good is not run once more.
+    """
     place.pod("kept", "echo begun; sleep 1000")
+    place.kubectl("debug", "kept", "--image=none", "--container=probe", "--", "sh", "-c", "echo x >> runs")
+    until(lambda: "terminated" in place.get("kept")["ephemeralContainerStatuses"][0]["state"], "the end of the probe")
     until(lambda: place.logs("kept"), "the first line")
     place.sandbox.restart(LOWER, "endpoint")
     until(lambda: place.logs("kept", "--previous"), "the second round")
     assert place.logs("kept", "--previous") == "begun\n"
-    assert place.kubectl("exec", "kept", "--", "true").returncode == 0
+    until(lambda: place.main("kept")["restartCount"] == 1, "the restart is told")
+    assert place.kubectl("exec", "kept", "--container=probe", "--", "cat", "runs").stdout == "x\n"
+    assert "terminated" in place.get("kept")["ephemeralContainerStatuses"][0]["state"]

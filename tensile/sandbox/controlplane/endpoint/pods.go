@@ -148,6 +148,10 @@ func (p *pods) start(held *pod, found *corev1.Pod) {
 		}
 		started := p.processOf(found, wanted, held.status)
 		held.processes[wanted.Name] = started
+		if held.status.over(wanted.Name) { // before this server began
+			started.gone = true
+			continue
+		}
 		held.ending.Add(1)
 		go func() {
 			defer held.ending.Done()
@@ -186,7 +190,11 @@ func (p *pods) processOf(found *corev1.Pod, spec corev1.EphemeralContainerCommon
 		policy = corev1.RestartPolicy(*spec.RestartPolicy)
 	}
 	where := container{p.streams, target{found.Namespace, found.Name, spec.Name}}
-	return &process{container: where, spec: spec, policy: policy, report: status.of(spec.Name), changed: make(chan struct{})}
+	made := &process{container: where, spec: spec, policy: policy, report: status.of(spec.Name), changed: make(chan struct{})}
+	if _, err := os.Stat(p.streams.logs.path(where.target)); err == nil {
+		made.before = status.restarts(spec.Name) + 1
+	}
+	return made
 }
 
 // lose forgets a pod that is gone.

@@ -41,6 +41,7 @@ type process struct {
 	spec   corev1.EphemeralContainerCommon
 	report func(restarts int, begun time.Time, last *ended, again bool)
 	policy corev1.RestartPolicy
+	before int // how often it was started again by a server before this one
 
 	mutex   sync.Mutex
 	current *run
@@ -52,7 +53,7 @@ type process struct {
 func (p *process) keep(ctx context.Context) {
 	defer p.announce(nil, true)
 	pause, last := firstPause, (*ended)(nil)
-	for restarts := 0; ctx.Err() == nil; restarts++ {
+	for restarts := p.before; ctx.Err() == nil; restarts++ {
 		begun := time.Now()
 		p.report(restarts, begun, last, true)
 		last = &ended{p.once(ctx), begun, time.Now()}

@@ -25,7 +25,8 @@ type statusWriter struct {
 
 // newStatusWriter begins with what the pod's status says.
 func newStatusWriter(ctx context.Context, api rest.Interface, found *corev1.Pod) *statusWriter {
-	return &statusWriter{ctx: ctx, api: api, pod: found, regular: found.Status.ContainerStatuses}
+	return &statusWriter{ctx: ctx, api: api, pod: found,
+		regular: found.Status.ContainerStatuses, ephemeral: found.Status.EphemeralContainerStatuses}
 }
 
 // seeEphemeral takes note of ephemeral containers, which come while a pod runs.
@@ -57,6 +58,24 @@ func (s *statusWriter) of(name string) func(int, time.Time, *ended, bool) {
 		}
 		s.write()
 	}
+}
+
+// over tells whether a container has ended for good, as its status says.
+func (s *statusWriter) over(name string) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	found := s.find(name)
+	return found != nil && found.State.Terminated != nil
+}
+
+// restarts is how often a container has been started again, as its status says.
+func (s *statusWriter) restarts(name string) int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if found := s.find(name); found != nil {
+		return int(found.RestartCount)
+	}
+	return 0
 }
 
 // find gives the status of a container.

@@ -1,0 +1,209 @@
+"""Streams of one pod as kubectl sees them: through the upper cluster, and at the lower directly.
+
+The same pod stands on either kind of node, one in name only and a real one, so that each test holds for both.
+"""
+
+import asyncio
+import fcntl
+import os
+import pty
+import signal
+import struct
+import termios
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from enginekit import UPPER, A, Ground
+from sitekit import is_ready
+
+from tensile.sandbox.images import IMAGE
+
+PATIENCE = 60.0
+PORTS = (7001, 7002, 7003)
+PAGE = 1_000_000
+SERVE = (
+    "for p in 7001 7002 7003; do mkdir -p /srv/$p; yes $p | head -c 1000000 > /srv/$p/index.html; "
+    "httpd -p $p -h /srv/$p; done; sleep 100000"
+)
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+class Stage:
+    """An engine over lower-a, whose node is a real one or is not, and pods on it."""
+
+    def __init__(self, ground: Ground, *, is_real: bool) -> None:
+        self.ground = ground
+        self.is_real = is_real
+
+    async def pod(self, name: str, script: str, **container: Any) -> None:
+        """Make a pod above whose one container runs a shell script, and wait until it is ready."""
+        image = {"image": IMAGE, "imagePullPolicy": "IfNotPresent"} if self.is_real else {"image": "none"}
+        main = {"name": "main", **image, "command": ["sh", "-c", script], **container}
+        spec = {"containers": [main], "terminationGracePeriodSeconds": 1}
+        await self.ground.bind(name, spec, annotations={"sandbox.tensile-kube.io/run": "command"})
+        await self.ground.upper.until(self.ground.pod_path(name), is_ready)
+
+    async def start(self, *arguments: str, cluster: str = UPPER, websocket: bool = True) -> Process:
+        """Start kubectl in the namespace, with pipes."""
+        command = self.ground.sandbox.kubectl_command("-n", self.ground.namespace, *arguments, cluster=cluster)
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 20, env=spoken(websocket=websocket)
+        )
+
+    async def run(self, *arguments: str, cluster: str = UPPER, stdin: bytes = b"", websocket: bool = True) -> Done:
+        """Run kubectl to its end."""
+        process = await self.start(*arguments, cluster=cluster, websocket=websocket)
+        async with asyncio.timeout(PATIENCE):
+            out, err = await process.communicate(stdin)
+        assert process.returncode is not None
+        return Done(process.returncode, out, err.decode())
+
+    async def both(self, *arguments: str, stdin: bytes = b"", websocket: bool = True) -> Done:
+        """Run kubectl through the upper and at the lower, which has to give the same, and give that."""
+        through = await self.run(*arguments, stdin=stdin, websocket=websocket)
+        direct = await self.run(*arguments, cluster=A, stdin=stdin, websocket=websocket)
+        assert through == direct
+        return through
+
+    @asynccontextmanager
+    async def terminal(self, *arguments: str, cluster: str = UPPER) -> AsyncIterator["Terminal"]:
+        """Start kubectl on a terminal of 30 rows and 100 columns."""
+        ours, its = pty.openpty()
+        command = self.ground.sandbox.kubectl_command("-n", self.ground.namespace, *arguments, cluster=cluster)
+        _resize(its, 30, 100)
+        process = await asyncio.create_subprocess_exec(*command, stdin=its, stdout=its, stderr=its, env=spoken())
+        os.close(its)
+        opened = Terminal(process, ours)
+        try:
+            yield opened
+        finally:
+            opened.close()
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    @asynccontextmanager
+    async def forwarded(self, pod: str, ports: tuple[int, ...], cluster: str = UPPER) -> AsyncIterator[list[int]]:
+        """Forward ports of a pod, and give the ports here in the same order."""
+        process = await self.start(
+            "port-forward", "--address=127.0.0.1", f"pod/{pod}", *(f":{port}" for port in ports), cluster=cluster
+        )
+        try:
+            assert process.stdout
+            async with asyncio.timeout(PATIENCE):
+                lines = [(await process.stdout.readline()).decode() for _ in ports]
+            yield [int(line.split("127.0.0.1:")[1].split()[0]) for line in lines]
+        finally:
+            process.kill()
+            await process.communicate()
+
+    @asynccontextmanager
+    async def pages(self, name: str) -> AsyncIterator[tuple[int, ...]]:
+        """Serve a page on three ports of a pod: its own, or this machine's where that is every pod's network."""
+        if self.is_real:
+            await self.pod(name, SERVE)
+            yield PORTS
+            return
+        await self.pod(name, "sleep 100000")
+        servers = [await asyncio.start_server(_answer, "127.0.0.1", 0) for _ in PORTS]
+        yield tuple(int(server.sockets[0].getsockname()[1]) for server in servers)
+        for server in servers:
+            server.close()
+            await server.wait_closed()
+
+
+class Terminal:
+    """Kubectl on a terminal that the test holds."""
+
+    def __init__(self, process: Process, descriptor: int) -> None:
+        self.process = process
+        self._descriptor = descriptor
+        self._shown = b""
+        self._news = asyncio.Event()
+        asyncio.get_running_loop().add_reader(descriptor, self._read)
+
+    def type(self, words: str) -> None:
+        """Type a line."""
+        os.write(self._descriptor, words.encode() + b"\n")
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the terminal's size."""
+        _resize(self._descriptor, rows, columns)
+        self.process.send_signal(signal.SIGWINCH)
+
+    async def shows(self, words: str) -> None:
+        """Wait until words are shown, and forget what was shown up to them."""
+        async with asyncio.timeout(PATIENCE):
+            while words.encode() not in self._shown:
+                self._news.clear()
+                await self._news.wait()
+        self._shown = self._shown.partition(words.encode())[2]
+
+    async def asked(self, words: str, answer: str) -> None:
+        """Type a line again and again until an answer is shown: what takes effect meanwhile tells nobody."""
+        async with asyncio.timeout(PATIENCE):
+            while answer.encode() not in self._shown:
+                self.type(words)
+                self._news.clear()
+                await asyncio.wait([asyncio.create_task(self._news.wait())], timeout=0.2)
+        self._shown = self._shown.partition(answer.encode())[2]
+
+    def close(self) -> None:
+        """Take the terminal away."""
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _read(self) -> None:
+        try:
+            self._shown += os.read(self._descriptor, 1 << 16)
+        except OSError:  # kubectl has ended
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+        self._news.set()
+
+
+def spoken(*, websocket: bool = True) -> dict[str, str]:
+    """Give kubectl's variables for WebSocket, or for SPDY."""
+    variables = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+    names = ("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS")
+    return {**variables, **dict.fromkeys(names, str(websocket).lower())}
+
+
+def page(port: int) -> bytes:
+    """Give what is served on a port."""
+    return (b"%d\n" % port * (PAGE // len(b"%d\n" % port) + 1))[:PAGE]
+
+
+async def fetched(port: int) -> bytes:
+    """Get the page at a port of this machine; b"" while nobody answers there."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        async with asyncio.timeout(PATIENCE):
+            return (await reader.read()).partition(b"\r\n\r\n")[2]
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Serve the page of the port that was called."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + page(writer.get_extra_info("sockname")[1]))
+    await writer.drain()
+    writer.close()
+
+
+def _resize(descriptor: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,0 +1,208 @@
+"""The real node on this machine: what containers do on it, and what is left of it when it is ended or killed."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sandbox_waiting import open_directory, until, until_unlocked
+
+from tensile.sandbox import commands, machine, processes, remains, state
+from tensile.sandbox.binaries import cache_directory
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.guard import PACKAGE_ROOT
+from tensile.sandbox.images import IMAGE
+from tensile.sandbox.state import Options
+
+pytestmark = pytest.mark.real
+
+LOWER = "lower-a"
+OPTIONS = Options(lowers=1, real_node=True)
+TUNABLES = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
+UP = """
+import sys
+from pathlib import Path
+from tensile.sandbox.commands import up
+sys.exit(up(1, None, Path(sys.argv[1]), real_node=True))
+"""
+
+
+@pytest.fixture(scope="module")
+def possible(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for a sandbox with a real node; without one, the reason is why the test is skipped."""
+    folder = tmp_path_factory.mktemp("real")
+    why = machine.obstacle((folder, cache_directory(os.environ)), os.environ)
+    if why:
+        pytest.skip(f"no real node on this machine: {why}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tunables(possible: Path) -> dict[str, str]:
+    """The kernel's settings before there was a node."""
+    return settings()
+
+
+@pytest.fixture(scope="module")
+def real(possible: Path, tunables: dict[str, str]) -> Iterator[Sandbox]:
+    """A sandbox of one lower with a real node, and a pod on it that serves a page."""
+    with Sandbox.start(possible / "sandbox", OPTIONS) as sandbox:
+        account = ("get", "serviceaccount", "default")
+        until(lambda: sandbox.kubectl(*account, cluster=LOWER).returncode == 0, "the account")
+        run(sandbox, "web", "echo begun >&2; mkdir /srv; echo page > /srv/index.html; httpd -f -p 80 -h /srv")
+        yield sandbox
+
+
+def settings() -> dict[str, str]:
+    """Read the kernel's settings that kubelets like to change."""
+    return {name: Path(f"/proc/sys/{name}").read_text() for name in TUNABLES}
+
+
+def run(sandbox: Sandbox, name: str, script: str) -> None:
+    """Run a shell script in a container, and wait until it is ready: until its port answers the kubelet's probe."""
+    main = {"name": "main", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", script]}
+    main["readinessProbe"] = {"httpGet": {"port": 80}, "periodSeconds": 1}
+    spec = {"containers": [main], "terminationGracePeriodSeconds": 0}
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    made = sandbox.kubectl("create", "-f", "-", cluster=LOWER, stdin=json.dumps(manifest))
+    assert made.returncode == 0, made.stderr
+    waited = sandbox.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s", cluster=LOWER)
+    assert waited.returncode == 0, waited.stderr
+
+
+def inside(sandbox: Sandbox, *command: str) -> str:
+    """Run a command in the container, which has to succeed."""
+    done = sandbox.kubectl("exec", "web", "--", *command, cluster=LOWER)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def left(identity: str) -> list[str]:
+    """Give what is left of a node: processes, cgroups, the network device."""
+    found = [f"process {pid}" for pid in processes.marked(identity)]
+    found += map(str, Path("/sys/fs/cgroup").glob(f"**/{remains.cgroup(identity)}"))
+    device = remains.DEVICES / remains.device(identity)
+    return found + ([str(device)] if device.exists() else [])
+
+
+def test_the_node_is_a_real_one(real: Sandbox) -> None:
+    """It says so itself, and it is the lower's only one."""
+    fields = "jsonpath={range .items[*]}{.metadata.name} {.status.nodeInfo.containerRuntimeVersion}{end}"
+    shown = real.kubectl("get", "nodes", "-o", fields, cluster=LOWER).stdout
+    assert shown.startswith("lower-a-node-1 containerd://")
+    assert {"kwok", "endpoint"}.isdisjoint(real.clusters[LOWER].pids)
+
+
+def test_a_container_has_a_world_of_its_own(real: Sandbox) -> None:
+    """Its file system is the image's, its first process its command, its host name the pod's."""
+    assert inside(real, "cat", "/srv/index.html") == "page\n"
+    assert inside(real, "cat", "/proc/1/comm") == "httpd\n"
+    assert inside(real, "hostname") == "web\n"
+    assert "home" not in inside(real, "ls", "/").split()
+
+
+def test_its_log_is_kept(real: Sandbox) -> None:
+    """Kubectl logs shows what it wrote."""
+    assert real.kubectl("logs", "web", cluster=LOWER).stdout == "begun\n"
+
+
+def test_a_pod_is_reached_by_its_address(real: Sandbox) -> None:
+    """From this machine and from the pod itself."""
+    address = real.kubectl("get", "pod", "web", "-o", "jsonpath={.status.podIP}", cluster=LOWER).stdout
+    connection = http.client.HTTPConnection(address, timeout=30)
+    connection.request("GET", "/")
+    assert connection.getresponse().read() == b"page\n"
+    connection.close()
+    assert inside(real, "wget", "-q", "-O", "-", f"http://{address}/") == "page\n"
+
+
+def test_nothing_outside_is_reached(real: Sandbox) -> None:
+    """There is no route but to the neighbours."""
+    assert "default" not in inside(real, "ip", "route")
+
+
+def test_debug_works_in_the_pod(real: Sandbox) -> None:
+    """An ephemeral container shares the pod's network, and its end shows."""
+    debug = ("debug", "-i", "web", f"--image={IMAGE}", "--image-pull-policy=IfNotPresent", "--quiet", "-c", "probe")
+    command = real.kubectl_command(*debug, "--", "sh", cluster=LOWER)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        shell.stdin.write("wget -q -O - http://127.0.0.1/\n")
+        shell.stdin.flush()
+        assert shell.stdout.readline() == "page\n"
+        shell.communicate("exit 6\n", timeout=60)
+    code = "jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.exitCode}"
+    until(lambda: real.kubectl("get", "pod", "web", "-o", code, cluster=LOWER).stdout == "6", "the end of the probe")
+
+
+def test_the_machines_settings_are_left_alone(real: Sandbox, tunables: dict[str, str]) -> None:
+    """A kubelet sets kernel parameters for the whole machine; this one finds them as it wants them."""
+    assert settings() == tunables
+    assert not any(Path(path).exists() for path in ("/run/containerd/containerd.sock", "/var/lib/cni", "/run/kubelet"))
+
+
+def test_a_killed_node_is_gone_and_comes_again(real: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel takes its processes away with the first; `up` starts it, and its pods run again."""
+    first = real.clusters[LOWER].pids["node"]
+    family = descendants(first)
+    assert len(family) > 4
+    real.kill(LOWER, "node")
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), "the end of all of the node's processes")
+    assert commands.status(real.directory) == 1
+    assert commands.up(1, None, real.directory, real_node=True) == 0
+    assert "the first with a real node" in capsys.readouterr().out
+    count = "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}"
+    until(
+        lambda: real.kubectl("get", "pod", "web", "-o", count, cluster=LOWER).stdout == "1 true", "the pod runs again"
+    )
+    assert inside(real, "cat", "/srv/index.html") == "page\n"
+
+
+def descendants(pid: int) -> list[int]:
+    """Give the numbers of a process, of what it started, and so on."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += descendants(int(child))
+    return found
+
+
+def test_down_leaves_nothing(real: Sandbox) -> None:
+    """No process, no cgroup, no network device, no mount and no file."""
+    identity = real.state().identity
+    mounts = Path("/proc/self/mounts").read_text()
+    assert left(identity)
+    assert commands.down(real.directory) == 0
+    assert left(identity) == []
+    assert Path("/proc/self/mounts").read_text() == mounts
+    assert not real.directory.exists()
+
+
+def test_an_up_that_is_killed_leaves_nothing(possible: Path) -> None:
+    """Whatever the node had begun is gone with it, also after SIGKILL."""
+    place = possible / "killed"
+    variables = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)}
+    with subprocess.Popen([sys.executable, "-c", UP, str(place)], env=variables) as process:
+        until(lambda: node_of(place), "the node's start")
+        found = state.load(place)
+        assert found is not None
+        device = remains.DEVICES / remains.device(found.identity)
+        until(device.exists, "the node's network device")
+        held = open_directory(place)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    until_unlocked(held)
+    assert left(found.identity) == []
+    assert not place.exists()
+
+
+def node_of(place: Path) -> bool:
+    """Tell whether the node of a sandbox has been started."""
+    found = state.load(place)
+    return found is not None and any("node" in cluster.processes for cluster in found.clusters.values())

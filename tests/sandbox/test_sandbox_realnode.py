@@ -1,0 +1,208 @@
+"""What a real node is told, and what is cleared away of it."""
+
+import hashlib
+import io
+import json
+import tarfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from cryptography import x509
+
+from tensile.sandbox import arguments, credentials, images, manifests, realnode, remains, startup
+from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.layout import LOOPBACK, Layout
+from tensile.sandbox.runtime import Runtime
+from tensile.sandbox.state import Binaries, NodePrograms, Options
+
+IDENTITY = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def real(lower: Layout) -> Layout:
+    """A lower cluster with a real node."""
+    return msgspec.structs.replace(lower, nodes=1, network="198.18.7")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> NodePrograms:
+    """Programs that are nowhere, but for a busybox that lists its names."""
+    busybox = tmp_path / "busybox"
+    busybox.write_text("#!/bin/sh\necho busybox; echo cat; echo sh\n")
+    busybox.chmod(0o755)
+    return NodePrograms("/bin/kubelet", "/bin/tensile-node", Runtime("/a:/b", "/plugins", str(busybox)))
+
+
+def test_the_network_is_one_that_the_machine_is_not_in() -> None:
+    """It is of those kept for benchmarks, and follows from the identity, so that two sandboxes differ."""
+    first, second = realnode.network(IDENTITY), realnode.network(IDENTITY[::-1])
+    assert first == realnode.network(IDENTITY)
+    assert first != second
+    assert all(chosen.startswith(("198.18.", "198.19.")) for chosen in (first, second))
+    assert not realnode._is_here(f"{first}.1")
+    assert realnode._is_here(LOOPBACK)
+
+
+def test_the_first_lower_gets_the_node(tmp_path: Path) -> None:
+    """One node there, in place of those in name only; the others keep theirs."""
+    options = Options(nodes=3, real_node=True)
+    assert [startup.nodes_of(place, options) for place in range(3)] == [0, 1, 3]
+
+
+def test_nothing_of_nodes_in_name_only_runs_beside_it(real: Layout, binaries: Binaries) -> None:
+    """Neither kwok, which would write the node's status, nor the endpoint."""
+    started = arguments.commands(real, binaries, Options(real_node=True), ())
+    assert list(started) == ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+
+
+def test_the_command_line_names_both_ends(real: Layout, programs: NodePrograms) -> None:
+    """The device, both addresses, the apiserver on loopback, and the node's own name and credential."""
+    line = realnode.command(real, IDENTITY, programs)
+    own, kubelet = line[: line.index("--")], line[line.index("--") + 1 :]
+    assert own[0] == "/bin/tensile-node"
+    assert {"--gateway=198.18.7.1/24", "--address=198.18.7.2/24", "--api=127.0.0.1:21001", "--path=/a:/b"} <= {*own}
+    assert f"--device={remains.device(IDENTITY)}" in own
+    assert f"--cgroup={remains.cgroup(IDENTITY)}" in own
+    assert {"--hostname-override=lower-a-node-1", "--node-ip=198.18.7.2"} <= {*kubelet}
+    assert f"--kubeconfig={real.pki / 'node.kubeconfig'}" in kubelet
+
+
+def test_two_sandboxes_share_no_name(real: Layout, programs: NodePrograms) -> None:
+    """Devices and cgroups carry the identity; a device's name is no longer than the kernel takes."""
+    assert remains.device(IDENTITY) != remains.device(IDENTITY[::-1])
+    assert remains.cgroup(IDENTITY) != remains.cgroup(IDENTITY[::-1])
+    assert len(remains.device(IDENTITY)) < 16
+
+
+def test_every_file_of_the_command_line_is_written(real: Layout, programs: NodePrograms) -> None:
+    """Configuration and images are there before the node starts."""
+    realnode.write(real, programs)
+    folder = real.node_folder
+    flags = [argument.partition("=")[2] for argument in realnode.command(real, IDENTITY, programs)]
+    files = [Path(value) for value in flags if value.startswith(str(folder))]
+    assert len(files) == 3
+    assert all(path.is_file() for path in files)
+    assert f'conf_dir = "{folder / "networks"}"' in (folder / "containerd.toml").read_text()
+    assert 'bin_dir = "/plugins"' in (folder / "containerd.toml").read_text()
+
+
+def test_pods_are_on_the_nodes_own_network(real: Layout) -> None:
+    """Their addresses begin behind the node's, and there is no route out and nothing is masked."""
+    (bridge,) = realnode.pod_network(real)["plugins"]
+    ((addresses,),) = bridge["ipam"]["ranges"]
+    assert addresses == {"subnet": "198.18.7.0/24", "rangeStart": "198.18.7.10", "gateway": "198.18.7.1"}
+    assert "routes" not in bridge["ipam"]
+    assert not bridge["ipMasq"]
+
+
+def test_the_kubelet_is_guarded(real: Layout) -> None:
+    """No anonymous caller, rights by the apiserver's word, and a certificate that it trusts."""
+    found = realnode.kubelet_configuration(real)
+    assert found["authentication"]["anonymous"] == {"enabled": False}
+    assert found["authorization"] == {"mode": "Webhook"}
+    assert found["address"] == "198.18.7.2"
+    assert found["authentication"]["x509"]["clientCAFile"] == str(real.pki / "ca.crt")
+
+
+def test_the_nodes_credentials_are_its_own(real: Layout, now: Any) -> None:
+    """It is the user that may touch only this node, serves at its address, and reaches the apiserver at the gateway."""
+    credentials.write(real, now)
+    serving = x509.load_pem_x509_certificate((real.pki / "node-serving.crt").read_bytes())
+    assert "CN=system:node:lower-a-node-1" in serving.subject.rfc4514_string()
+    assert "O=system:nodes" in serving.subject.rfc4514_string()
+    assert _addresses(serving) == ["198.18.7.2"]
+    config = yaml.safe_load((real.pki / "node.kubeconfig").read_text())
+    assert config["clusters"][0]["cluster"]["server"] == "https://198.18.7.1:21001"
+    apiserver = x509.load_pem_x509_certificate((real.pki / "apiserver.crt").read_bytes())
+    assert "198.18.7.1" in _addresses(apiserver)
+
+
+def _addresses(certificate: x509.Certificate) -> list[str]:
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+
+
+def test_a_cluster_without_one_has_no_credential_for_it(lower: Layout, now: Any) -> None:
+    """What nobody needs is not made."""
+    credentials.write(lower, now)
+    assert not (lower.pki / "node.kubeconfig").exists()
+
+
+def files_of(archive: bytes) -> dict[str, bytes]:
+    """Give the files of an archive."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        found = {entry.name: tar.extractfile(entry) for entry in tar if entry.isfile()}
+        return {name: file.read() for name, file in found.items() if file is not None}
+
+
+def test_the_images_are_what_they_say() -> None:
+    """Each has its tag, its command, and the digest of the one layer, in which every name leads to the program."""
+    files = files_of(images.archive(b"program", ["cat", "sh", "busybox"]))
+    entries = {entry["RepoTags"][0]: entry for entry in json.loads(files["manifest.json"])}
+    assert set(entries) == {images.IMAGE, images.PAUSE}
+    for tag, entry in entries.items():
+        config = json.loads(files[entry["Config"]])
+        assert config["rootfs"]["diff_ids"] == [f"sha256:{_sha(files['layer.tar'])}"]
+        assert entry["Config"] == f"{_sha(files[entry['Config']])}.json"
+        assert config["config"].items() >= images.IMAGES[tag].items()
+    with tarfile.open(fileobj=io.BytesIO(files["layer.tar"])) as layer:
+        links = {entry.name: entry.linkname for entry in layer if entry.issym()}
+    assert links == {"bin/cat": "busybox", "bin/sh": "busybox"}
+    assert files_of(files["layer.tar"])["bin/busybox"] == b"program"
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def cgroups(root: Path) -> list[Path]:
+    """Make cgroups of a sandbox in two trees and in one for all, beside somebody else's."""
+    name = remains.cgroup(IDENTITY)
+    made = [root / name / "node", root / "memory" / name / "k8s.io" / "one", root / "cpu" / name]
+    for path in (*made, root / "memory" / "others"):
+        path.mkdir(parents=True)
+    return made
+
+
+def test_cgroups_are_removed_in_every_tree(tmp_path: Path) -> None:
+    """The sandbox's go, the deepest first; somebody else's stay."""
+    made = cgroups(tmp_path)
+    remains.clear(IDENTITY, tmp_path, tmp_path / "none")
+    assert not any(path.exists() for path in made)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["cpu", "memory", "memory/others"]
+
+
+def test_nothing_to_remove_is_fine(tmp_path: Path) -> None:
+    """A node that never started leaves none."""
+    remains.clear(IDENTITY, tmp_path, tmp_path)
+
+
+def test_a_cgroup_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    """What is in it is not ours to remove; the error says where."""
+    made = cgroups(tmp_path)
+    (made[0] / "file").touch()
+    with pytest.raises(SandboxError, match=f"cgroup {made[0]} cannot be removed"):
+        remains.clear(IDENTITY, tmp_path, tmp_path / "none", limit=0)
+
+
+def test_the_device_is_waited_for(tmp_path: Path) -> None:
+    """Clearing returns when it has gone, and says so when it does not go."""
+    device = tmp_path / remains.device(IDENTITY)
+    device.touch()
+    with pytest.raises(SandboxError, match="ip link delete"):
+        remains.clear(IDENTITY, tmp_path / "none", tmp_path, limit=0)
+    going = threading.Timer(0.1, device.unlink)
+    going.start()
+    remains.clear(IDENTITY, tmp_path / "none", tmp_path)
+    assert not device.exists()
+    going.join()
+
+
+def test_a_node_that_registers_itself_is_not_made(real: Layout) -> None:
+    """Its name is the one that readiness waits for."""
+    assert real.node_names == ["lower-a-node-1"]
+    assert manifests.ready([], 1) is False
