@@ -23,6 +23,7 @@ pytestmark = pytest.mark.real
 
 LOWER = "lower-a"
 OPTIONS = Options(lowers=1, real_node=True)
+SERVE = "echo begun >&2; mkdir /srv; echo page > /srv/index.html; httpd -f -p 80 -h /srv"
 TUNABLES = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
 UP = """
 import sys
@@ -54,7 +55,7 @@ def real(possible: Path, tunables: dict[str, str]) -> Iterator[Sandbox]:
     with Sandbox.start(possible / "sandbox", OPTIONS) as sandbox:
         account = ("get", "serviceaccount", "default")
         until(lambda: sandbox.kubectl(*account, cluster=LOWER).returncode == 0, "the account")
-        run(sandbox, "web", "echo begun >&2; mkdir /srv; echo page > /srv/index.html; httpd -f -p 80 -h /srv")
+        run(sandbox, "web", SERVE)
         yield sandbox
 
 
@@ -75,9 +76,9 @@ def run(sandbox: Sandbox, name: str, script: str) -> None:
     assert waited.returncode == 0, waited.stderr
 
 
-def inside(sandbox: Sandbox, *command: str) -> str:
+def inside(sandbox: Sandbox, *command: str, pod: str = "web") -> str:
     """Run a command in the container, which has to succeed."""
-    done = sandbox.kubectl("exec", "web", "--", *command, cluster=LOWER)
+    done = sandbox.kubectl("exec", pod, "--", *command, cluster=LOWER)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -149,6 +150,7 @@ def test_the_machines_settings_are_left_alone(real: Sandbox, tunables: dict[str,
 
 def test_a_killed_node_is_gone_and_comes_again(real: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
     """The kernel takes its processes away with the first; `up` starts it, and its pods run again."""
+    run(real, "again", SERVE)
     first = real.clusters[LOWER].pids["node"]
     family = descendants(first)
     assert len(family) > 4
@@ -159,9 +161,9 @@ def test_a_killed_node_is_gone_and_comes_again(real: Sandbox, capsys: pytest.Cap
     assert "the first with a real node" in capsys.readouterr().out
     count = "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}"
     until(
-        lambda: real.kubectl("get", "pod", "web", "-o", count, cluster=LOWER).stdout == "1 true", "the pod runs again"
+        lambda: real.kubectl("get", "pod", "again", "-o", count, cluster=LOWER).stdout == "1 true", "the pod runs again"
     )
-    assert inside(real, "cat", "/srv/index.html") == "page\n"
+    assert inside(real, "hostname", pod="again") == "again\n"
 
 
 def descendants(pid: int) -> list[int]:
