@@ -183,10 +183,7 @@ class Joined:
     async def _identified(self) -> None:
         """Wait for the cluster; another one than the Node tells of may take its place while no pod is bound to it."""
         lower, fleet = self.lower, self._fleet
-        while lower.name not in fleet.names() or not fleet.is_identified(lower.name):
-            if lower.name not in fleet.names():  # it is being opened anew
-                await asyncio.sleep(_LOOK)
-                continue
+        while not fleet.is_identified(lower.name):
             if fleet.health(lower.name).wrong and lower.upper_pods.synced and not len(lower.upper_pods):
                 _log.warning("another cluster takes the place of an empty one", lower=lower.name)
                 fleet.cluster(lower.name).accept_any()
@@ -229,11 +226,8 @@ class Joined:
 
     async def _reopen(self, access: Access) -> None:
         """Go over to another way to the same cluster: what is known of it stays, and so does which cluster it is."""
-        name, pin = self.lower.name, self._fleet.identity(self.lower.name)
-        self._since = asyncio.get_running_loop().time()
-        await self._fleet.close(name)
-        self._open(access, pin)
-        _log.info("connection opened anew, as its kubeconfig changed", lower=name, origin=access.origin)
+        await self._fleet.replace(self.lower.name, access)
+        _log.info("the kubeconfig changed: another way is taken", lower=self.lower.name, origin=access.origin)
 
     def _warn(self, words: str) -> None:
         """Have the node say what is wrong with the credentials on record, once."""
