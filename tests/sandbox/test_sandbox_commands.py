@@ -254,9 +254,9 @@ def test_kubectl_needs_programs_that_were_found(dead: Path) -> None:
 @pytest.mark.parametrize("lowers", [0, 26])
 def test_any_number_of_lowers_that_have_names_will_do(lowers: int) -> None:
     """The smallest and the largest sandbox are allowed; one more is not."""
-    startup.check(Options(lowers=lowers, nodes=0))
+    startup.check(Options(lowers=lowers, nodes=0), Path("/srv/s"))
     with pytest.raises(SandboxError, match="--lowers"):
-        startup.check(Options(lowers=27 if lowers else -1))
+        startup.check(Options(lowers=27 if lowers else -1), Path("/srv/s"))
 
 
 def test_a_sandbox_is_nobodys_to_start_without_a_place(tmp_path: Path) -> None:
