@@ -14,7 +14,6 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, TextIO
 
-import orjson
 import structlog
 
 from tensile.errors import TensileError
@@ -147,11 +146,7 @@ def _printable(_logger: Any, _method: str, event: Event) -> Event:
 def _json(_logger: Any, _method: str, event: Event) -> str:
     """Write an event as JSON, when, how grave, who and what first."""
     heads = ("timestamp", "level", "logger", "event")
-    ordered = {key: event.pop(key) for key in heads} | dict(event)
-    try:
-        return orjson.dumps(ordered).decode()
-    except TypeError:  # a number of more than 64 bits
-        return json.dumps(ordered)
+    return json.dumps({key: event.pop(key) for key in heads} | dict(event))
 
 
 class _Text:

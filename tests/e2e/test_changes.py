@@ -172,11 +172,11 @@ async def test_a_debug_container_is_added_below(ground: Ground) -> None:
         await succeeded(ground, "debug", "debugged", "--image=tools:1", f"--container={name}", "--attach=false", "-q")
         found = await below(ground, "debugged", lambda one, name=name: _debugs(one)[-1:] == [name])
     assert _debugs(found) == ["one", "two"]
-    state = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
-    status = {"name": "one", "image": "tools:1", "imageID": "", "ready": False, "restartCount": 0, "state": state}
-    await site.patch(f"{path}/status", {"status": {"ephemeralContainerStatuses": [status]}})
-    above = await ground.upper.until(path, lambda one: one["status"].get("ephemeralContainerStatuses"))
-    assert above["status"]["ephemeralContainerStatuses"][0]["state"] == state
+    said = (await site.until(path, lambda one: len(one["status"].get("ephemeralContainerStatuses") or ()) == 2))[
+        "status"
+    ]
+    statuses = said["ephemeralContainerStatuses"]
+    await ground.upper.until(path, lambda one: one["status"].get("ephemeralContainerStatuses") == statuses)
     await observed(ground, "debugged")
 
 

@@ -78,7 +78,7 @@ async def test_a_changed_secret_is_taken_up(program: MapProgram) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"clusters: [", "not YAML"),
+        (b"clusters: [", "not valid YAML"),
         (b"\xff\xfe", "not text in UTF-8"),
         (b"", "nothing stands under that key"),
     ],
