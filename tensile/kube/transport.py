@@ -99,6 +99,7 @@ class Transport:
         self._sleep = sleep
         self._slots = asyncio.Semaphore(connections)
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._spoiled: list[tuple[socket.socket, int]] = []
         self._calls = self._session(timeout, 1 << 16)
         self._streams = self._session(None, _STREAM_BUFFER)
         self._renewing = asyncio.Lock()
@@ -111,6 +112,8 @@ class Transport:
         """Close every connection; one that waits for a frozen server to say goodbye, too, is hung up."""
         await self._calls.close()
         await self._streams.close()
+        while self._spoiled:
+            _let_go(*self._spoiled.pop())
         for lingering in tuple(self._sockets):
             with suppress(OSError):
                 lingering.shutdown(socket.SHUT_RDWR)
@@ -231,8 +234,16 @@ class Transport:
         )
 
     def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """Make a socket and remember it for closing."""
+        """Make a socket and remember it for closing.
+
+        The event loop can hold on to the number of a connection that the system has closed already, and then refuses
+        every new socket of that number, which is the next one each time. Such a socket is kept aside, so that its
+        number is not given out again, and what the loop may still do to the number harms nobody.
+        """
         made = _socket(address)
+        while not _is_free(made):
+            self._spoiled.append((made, os.fstat(made.fileno()).st_ino))
+            made = _socket(address)
         self._sockets.add(made)
         return made
 
@@ -243,6 +254,29 @@ class Transport:
         except TensileError as error:
             self.stale = str(error)
             return self.stale
+
+
+def _is_free(made: socket.socket) -> bool:
+    """Say whether the event loop knows nothing of a socket's number yet."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_reader(made, bool)
+    except RuntimeError:
+        return False
+    loop.remove_reader(made)
+    return True
+
+
+def _let_go(made: socket.socket, inode: int) -> None:
+    """Close a socket, unless its number belongs to something else by now."""
+    try:
+        is_ours = os.fstat(made.fileno()).st_ino == inode
+    except OSError:
+        is_ours = False
+    if is_ours:
+        made.close()
+    else:
+        made.detach()
 
 
 def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
