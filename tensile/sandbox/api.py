@@ -5,6 +5,7 @@ The sandbox needs a handful of requests while it starts; a client library would 
 
 import http.client
 import json
+import socket
 import ssl
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,7 +57,7 @@ class Api:
 
     def _request(self, port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
         """Ask once, on a connection of its own; return the status and the body."""
-        connection = http.client.HTTPSConnection(LOOPBACK, port, timeout=TIMEOUT, context=self._tls)
+        connection = _Connection(port, self._tls)
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -71,3 +72,20 @@ class Api:
         stem = self.layout.pki / self.credential
         context.load_cert_chain(f"{stem}.crt", f"{stem}.key")
         return context
+
+
+class _Connection(http.client.HTTPConnection):
+    """One connection by TLS, whose socket can be closed at every moment.
+
+    The standard library wraps a socket that is connected already, and loses it where the server is killed just then.
+    """
+
+    def __init__(self, port: int, tls: ssl.SSLContext) -> None:
+        super().__init__(LOOPBACK, port, timeout=TIMEOUT)
+        self._tls = tls
+
+    def connect(self) -> None:
+        """Connect and shake hands."""
+        self.sock = self._tls.wrap_socket(socket.socket(), server_hostname=self.host)
+        self.sock.settimeout(TIMEOUT)
+        self.sock.connect((self.host, self.port))
