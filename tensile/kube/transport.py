@@ -97,7 +97,6 @@ class Transport:
         self._sleep = sleep
         self._slots = asyncio.Semaphore(connections)
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._spoiled: list[tuple[socket.socket, int]] = []
         self._timeout = timeout
         self._calls = Calls()
         self._streams = self._session()
@@ -111,8 +110,6 @@ class Transport:
         """Close every connection; one that waits for a frozen server to say goodbye, too, is hung up."""
         await self._calls.close()
         await self._streams.close()
-        while self._spoiled:
-            _let_go(*self._spoiled.pop())
         for lingering in tuple(self._sockets):
             with suppress(OSError):
                 lingering.shutdown(socket.SHUT_RDWR)
@@ -222,16 +219,8 @@ class Transport:
         )
 
     def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """Make a socket and remember it for closing.
-
-        The event loop can hold on to the number of a connection that the system has closed already, and then refuses
-        every new socket of that number, which is the next one each time. Such a socket is kept aside, so that its
-        number is not given out again, and what the loop may still do to the number harms nobody.
-        """
+        """Make a socket and remember it for closing."""
         made = _socket(address)
-        while not _is_free(made):
-            self._spoiled.append((made, os.fstat(made.fileno()).st_ino))
-            made = _socket(address)
         self._sockets.add(made)
         return made
 
@@ -248,29 +237,6 @@ def _headers(credential: Mapping[str, str], media: str) -> Mapping[str, str]:
     """Give a request's headers."""
     headers = {"User-Agent": f"tensile/{__version__}", "Accept": "application/json", **credential}
     return {**headers, "Content-Type": media} if media else headers
-
-
-def _is_free(made: socket.socket) -> bool:
-    """Say whether the event loop knows nothing of a socket's number yet."""
-    loop = asyncio.get_running_loop()
-    try:
-        loop.add_reader(made, bool)
-    except RuntimeError:
-        return False
-    loop.remove_reader(made)
-    return True
-
-
-def _let_go(made: socket.socket, inode: int) -> None:
-    """Close a socket, unless its number belongs to something else by now."""
-    try:
-        is_ours = os.fstat(made.fileno()).st_ino == inode
-    except OSError:
-        is_ours = False
-    if is_ours:
-        made.close()
-    else:
-        made.detach()
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:

@@ -1,13 +1,11 @@
 """A client whose way to its cluster changes: what is sent which way, and what has to be shown before."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-import uvloop
 from scripted import UID, Answer, Apiserver, Asked, Stream, access_to, event, pod, refusal, running
 
 from tensile.cluster import Selection
@@ -292,25 +290,3 @@ async def test_a_401_without_a_body_is_told_too(apiserver: Apiserver) -> None:
         apiserver.play("list", Answer(401, b""))
         with pytest.raises(Unauthorized):
             await cluster.read(REF)
-
-
-@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_a_number_that_the_loop_holds_on_to_is_not_used(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """The system closed a connection that the loop takes for open: the next sockets get that number, and connect."""
-
-    async def test() -> None:
-        """Close a connection behind the loop's back, and ask for something."""
-        async with running(Apiserver()) as server:
-            loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", server.port)
-            number = transport.get_extra_info("socket").fileno()
-            os.close(number)
-            cluster = HttpCluster("a", access_to(server.port), timeout=5.0)
-            assert await asyncio.gather(cluster.version(), cluster.version()) == ["v1.36.3"] * 2
-            assert [spoiled.fileno() for spoiled, _ in cluster._transport._spoiled] == [number]
-            transport.abort()
-            await asyncio.sleep(0)
-            await cluster.close()
-
-    with asyncio.Runner(loop_factory=make_loop) as runner:
-        runner.run(test())
