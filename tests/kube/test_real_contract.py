@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import ssl
 import uuid
 from collections.abc import AsyncIterator
@@ -160,7 +161,9 @@ async def test_a_quota_is_a_denial_with_its_words(lower: HttpCluster, namespace:
     }
     await lower.patch(at(namespace, "full", QUOTA), Patch("merge-patch", status), "status")
     with pytest.raises(Denied, match="exceeded quota: full") as denied:
-        await made(lower, at(namespace, "s", SECRET))
+        async with asyncio.timeout(20):
+            for number in itertools.count():  # until admission has heard of the quota
+                await made(lower, at(namespace, f"s{number}", SECRET))
     assert (denied.value.status, denied.value.reason) == (403, "Forbidden")
 
 
