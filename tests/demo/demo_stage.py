@@ -42,8 +42,9 @@ class Place:
         )
 
     def files(self) -> list[Path]:
-        """Give everything on disk, in the temporary directory and at home."""
-        return [*self.temporary.rglob("*"), *self.home.rglob("*")]
+        """Give everything on disk, in the temporary directory and at home, as far as it is there while one looks."""
+        walks = [os.walk(self.temporary), os.walk(self.home)]
+        return [Path(place) / name for walk in walks for place, folders, files in walk for name in (*folders, *files)]
 
     def processes(self) -> dict[int, str]:
         """Give the command lines of all processes that belong to the demo, itself included, by number."""
