@@ -17,6 +17,7 @@ from tensile.errors import AlreadyExists, Conflict, Denied, Expired, NotFound, U
 from tensile.kube.access import Access, from_kubeconfig
 from tensile.kube.answers import Doing
 from tensile.kube.client import HttpCluster
+from tensile.kube.tls import Papers
 from tensile.objects import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE_ACCOUNT, Kind, Manifest, Ref
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ async def test_unknown_fields_of_a_newer_cluster_are_no_error(lower: HttpCluster
 async def test_a_bad_token_is_not_accepted(lower: HttpCluster, sandbox: "Sandbox") -> None:
     """401, after which the kubeconfig is read anew, which here mends it."""
     good = await from_kubeconfig(sandbox.directory / "lower-a.kubeconfig")
-    bare = replace(good, tls=_without_certificate(good.tls), headers=lambda: {"Authorization": "Bearer wrong"})
+    without = _without_certificate(good.tls)
+    bare = replace(good, tls=without, papers=Papers(), headers={"Authorization": "Bearer wrong"})
 
     async def nothing_better() -> Access:
         """Give the same bad token again."""
@@ -241,7 +243,7 @@ async def test_an_account_without_rights_is_denied(lower: HttpCluster, namespace
     )
     good = await from_kubeconfig(sandbox.directory / "lower-a.kubeconfig")
     headers = {"Authorization": f"Bearer {answer['status']['token']}"}
-    nobody = HttpCluster("lower-a", replace(good, tls=_without_certificate(good.tls), headers=lambda: headers))
+    nobody = HttpCluster("lower-a", replace(good, tls=_without_certificate(good.tls), headers=headers))
     with pytest.raises(Denied) as denied:
         await nobody.list(CONFIG_MAP, Selection())
     await nobody.close()
