@@ -309,9 +309,12 @@ async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def restart(sandbox: Sandbox, cluster: str, *extra: str) -> None:
-    """Start an apiserver anew, and with it what backs off for up to a minute when it was away."""
+    """Start an apiserver anew, and with it what backs off for up to a minute when it was away.
+
+    kwok stays: started anew, it waits until the leases that it holds itself have run out.
+    """
     await asyncio.to_thread(sandbox.restart, cluster, APISERVER, extra=extra)
-    for component in ("kube-controller-manager", "kube-scheduler", "kwok"):
+    for component in ("kube-controller-manager", "kube-scheduler"):
         await asyncio.to_thread(sandbox.restart, cluster, component)
 
 
