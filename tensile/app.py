@@ -23,6 +23,7 @@ from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.namespaces import NamespaceRule
+from tensile.reconcile.patience import LONGEST_REST
 from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
 
@@ -49,6 +50,7 @@ class Engine:
         self.clusters = Clusters(fleet, ways, self._wake, beat=True, busy=self._is_busy)
         self._tasks: list[asyncio.Task[None]] = []
         self._opened: set[str] = set()
+        self._silent: set[str] = set()
 
     @property
     def is_running(self) -> bool:
@@ -158,6 +160,7 @@ class Engine:
     async def _keep_looking(self) -> None:
         """Watch over silence, and see lowers off that have left the topology and are empty."""
         while True:
+            self._greet()
             for stray in self.clusters.strays():
                 await self._join(stray, connect=False)
             for name, joined in tuple(self.clusters.joined.items()):
@@ -169,6 +172,14 @@ class Engine:
                     if spec is not None:
                         await self._join(spec)
             await asyncio.sleep(_LOOK)
+
+    def _greet(self) -> None:
+        """Have tried at once what rests, when a cluster answers again that did not."""
+        fleet = self.clusters.fleet
+        silent = {name for name in fleet.names() if fleet.silent(name)}
+        if self._silent - silent:
+            self.loop.hasten(LONGEST_REST)
+        self._silent = silent
 
     def _has_gone(self, joined: Joined) -> bool:
         """Say whether a lower that left has no pods and no node any more."""
