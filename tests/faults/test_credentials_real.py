@@ -1,11 +1,15 @@
-"""Credentials that end, and clusters that change behind an address, on real clusters; at length: bench.credentials."""
+"""Credentials that end, and clusters that change behind an address, on real clusters; at length: bench.credentials.
+
+A rotated authority is tried there only: it asks for an apiserver's restart, after which Kubernetes' own controllers take
+their time.
+"""
 
 from collections.abc import Callable
 
 import pytest
 
 from bench.credentials import STRANGER, VICTIM, ordeal
-from bench.swaps import AddressTurned, AuthorityRotated, FileSwapped, Swap, TokenEnds
+from bench.swaps import AddressTurned, FileSwapped, Swap, TokenEnds
 from bench.trial import Trial
 from tensile.sandbox.environment import Sandbox
 
@@ -14,7 +18,6 @@ pytestmark = pytest.mark.real
 SWAPS: dict[str, Callable[[Trial], Swap]] = {
     "token": lambda trial: TokenEnds(trial, VICTIM),
     "kubeconfig": lambda trial: FileSwapped(trial, VICTIM, STRANGER),
-    "authority": lambda trial: AuthorityRotated(trial, VICTIM),
     "address": lambda trial: AddressTurned(trial, VICTIM, STRANGER),
 }
 
