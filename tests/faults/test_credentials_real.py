@@ -1,7 +1,7 @@
 """Credentials that end, and clusters that change behind an address, on real clusters; at length: bench.credentials.
 
-A rotated authority is tried there only: it asks for an apiserver's restart, after which Kubernetes' own controllers take
-their time.
+A rotated authority is tried there only: it asks for an apiserver's restart, and Kubernetes' own controllers take their
+time after one.
 """
 
 from collections.abc import Callable
