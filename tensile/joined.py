@@ -62,14 +62,19 @@ class Ways(NamedTuple):
 
     async def lower_access(self, spec: Lower, secrets: Cache) -> Access:
         """Open the way to a lower cluster; `secrets` are the upper's. Raises AccessError."""
-        if spec.kubeconfig_secret is None:
-            return await self.access(spec.kubeconfig or "", spec.context)
-        return await KeptKubeconfig(secrets, spec.kubeconfig_secret, spec.context).access()
+        found = kept(spec, secrets)
+        return await (self.access(spec.kubeconfig or "", spec.context) if found is None else found.access())
 
     async def access(self, kubeconfig: str, context: str | None) -> Access:
         """Read a kubeconfig; raises AccessError."""
         path = self.directory / kubeconfig
         return await from_kubeconfig(path, context, allow_exec_plugins=self.allow_exec_plugins)
+
+
+def kept(spec: Lower, secrets: Cache) -> KeptKubeconfig | None:
+    """Give the kubeconfig that a lower has in a Secret, None for one in a file; `secrets` are the upper's."""
+    ref = spec.kubeconfig_secret
+    return None if ref is None else KeptKubeconfig(secrets, ref, spec.context)
 
 
 def left_behind(node: Manifest) -> Lower:
@@ -111,7 +116,7 @@ class Joined:
         """
         self.lower = self._world.lowers[spec.name] = lower_world(spec)
         self.lower.connected = self.lower.in_topology = connect
-        self._kept = self._kept_kubeconfig(spec)
+        self._kept = kept(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
         if connect and self._kept is not None:
@@ -165,11 +170,11 @@ class Joined:
         while not lower.version:
             try:
                 lower.version = await self._fleet.cluster(lower.name).version()
-            except (ClusterError, KeyError):
+            except ClusterError:
                 await asyncio.sleep(_RETRY)
         self._wake(lower.name)
 
-    def _open(self, access: Access, pin: str = "") -> None:
+    def _open(self, access: Access, pin: str) -> None:
         spec, feeds = self.lower.spec, lower_feeds(self.lower, self._world.owner)
         self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=_CONNECTIONS, pin=pin)
         if self.events is not None:
@@ -210,24 +215,21 @@ class Joined:
             return await self._kept.access()
         return await self._ways.lower_access(self.lower.spec, self._world.upper.secrets)
 
-    def _kept_kubeconfig(self, spec: Lower) -> KeptKubeconfig | None:
-        ref = spec.kubeconfig_secret
-        return KeptKubeconfig(self._world.upper.secrets, ref, spec.context) if ref is not None else None
+    async def _keep_credentials(self, found: KeptKubeconfig) -> None:
+        """Go over to another way to the same cluster when the Secret that describes it has changed.
 
-    async def _keep_credentials(self, kept: KeptKubeconfig) -> None:
-        """Open the connection anew when the Secret that describes it has changed; a bad one is only said."""
+        What is known of the cluster stays. A bad Secret is only said.
+        """
         while True:
             await asyncio.sleep(_LOOK)
             if self.lower.name in self._fleet.names():
-                access = await kept.look()
-                self._warn(kept.trouble)
+                access = await found.look()
+                self._warn(found.trouble)
                 if access is not None:
-                    await self._reopen(access)
-
-    async def _reopen(self, access: Access) -> None:
-        """Go over to another way to the same cluster: what is known of it stays, and so does which cluster it is."""
-        await self._fleet.replace(self.lower.name, access)
-        _log.info("the kubeconfig changed: another way is taken", lower=self.lower.name, origin=access.origin)
+                    await self._fleet.replace(self.lower.name, access)
+                    _log.info(
+                        "the kubeconfig changed: another way is taken", lower=self.lower.name, origin=access.origin
+                    )
 
     def _warn(self, words: str) -> None:
         """Have the node say what is wrong with the credentials on record, once."""

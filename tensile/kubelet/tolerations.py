@@ -13,7 +13,6 @@ from tensile.objects import Manifest
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 _NO_EXECUTE = "NoExecute"
-_EVERYTHING = {"operator": "Exists"}
 _LAPSES = tuple({"key": key, "effect": _NO_EXECUTE} for key in (NOT_READY, UNREACHABLE))
 
 
@@ -25,8 +24,6 @@ def tolerations_for_upper(upper_pod: Manifest) -> list[Manifest] | None:
     taints than these two, an unlimited one is put before it.
     """
     present: list[Manifest] = upper_pod["spec"].get("tolerations") or []
-    if present == [_EVERYTHING]:
-        return None
     freed = [_freed(toleration) for toleration in present]
     before = [_unlimited(taint) for taint in _LAPSES if _is_limited(_first(freed, taint))]
     after = [_unlimited(taint) for taint in _LAPSES if _first(freed, taint) is None]
