@@ -236,18 +236,29 @@ class Cache:
         if known is None and before is not None and before.uid == entry.uid and not before.seen:
             self._tell(Delta(entry, None))
 
-    def confirm_absent(self, namespace: str, name: str, since: int | None = None, *, seen: bool = False) -> None:
+    def confirm_absent(self, namespace: str, name: str, since: int | None = None) -> None:
         """Note that a read at quorum found the name empty, unless the watch has told of a newer object.
 
-        `since` is the cache's version when the read was sent; None: as of now. What is remembered of the last object
-        there stays remembered. `seen` is whether it went by a deletion of ours.
+        `since` is the `horizon` when the read was sent; None: as of now. What is remembered of the last object there
+        stays remembered.
         """
         known = self._entries.get((namespace, name))
-        if known is not None and since is not None and known.version > since:
-            return
-        before = self._departed.get((namespace, name), Departure("", None, seen))
-        self._depart((namespace, name), Departure(known.uid, known.facts, seen) if known else before)
-        self._file((namespace, name), None)
+        if known is None or since is None or known.version <= since:
+            self._empty((namespace, name), seen=False)
+
+    def confirm_deleted(self, namespace: str, name: str, uid: str) -> None:
+        """Note that a deletion of ours took away the object of that UID, whatever the watch has told of it since."""
+        known = self._entries.get((namespace, name))
+        if known is None or known.uid == uid:
+            self._empty((namespace, name), seen=True)
+
+    def horizon(self, namespace: str, name: str) -> int:
+        """Give the newest resourceVersion known to a request about that name which is sent now.
+
+        The answer to a write of ours may be ahead of the watch.
+        """
+        known = self._entries.get((namespace, name))
+        return max(self.version, known.version if known else 0)
 
     def distrust(self) -> None:
         """Note that what is here may not be true any more; it stays readable until the next list."""
@@ -262,6 +273,13 @@ class Cache:
         made._doubted = self._doubted.copy()
         made._departed, made._left, made._last = self._departed.copy(), self._left.copy(), self._last.copy()
         return made
+
+    def _empty(self, name: Name, *, seen: bool) -> None:
+        """Take what is known of a name away; `seen` as in `Departure`."""
+        known = self._entries.get(name)
+        before = self._departed.get(name, Departure("", None, seen))
+        self._depart(name, Departure(known.uid, known.facts, seen) if known else before)
+        self._file(name, None)
 
     def _read(self, raw: bytes) -> Entry:
         """Decode what an object is filed by, and digest the rest."""

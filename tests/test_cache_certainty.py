@@ -1,7 +1,6 @@
 """How certain a cache is that a name is empty, and what it remembers of what stood there."""
 
 import orjson
-import pytest
 
 from tensile.cache import Cache, Delta, Departure, Kept
 
@@ -30,10 +29,23 @@ def test_what_the_watch_saw_go_was_seen() -> None:
     cache, _ = filled()
     cache.remove(raw("a", 6))
     assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=True)
-    for seen in (True, False):
-        cache, _ = filled()
-        cache.confirm_absent("ns", "a", seen=seen)
-        assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=seen)
+    cache, _ = filled()
+    cache.confirm_deleted("ns", "a", "uid-a")
+    assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=True)
+    cache, _ = filled()
+    cache.confirm_absent("ns", "a")
+    assert cache.departed("ns", "a") == Departure("uid-a", "Running", seen=False)
+
+
+def test_a_deletion_of_ours_takes_its_own_object_only() -> None:
+    """However late its answer comes: the watch may have told of a newer state, or of a successor."""
+    cache, _ = filled()
+    cache.put(raw("a", 8))
+    cache.confirm_deleted("ns", "a", "uid-a")
+    assert cache.get("ns", "a") is None
+    cache.put(raw("a", 9, uid="next"))
+    cache.confirm_deleted("ns", "a", "uid-a")
+    assert cache.get("ns", "a") is not None
 
 
 def test_the_watch_makes_certain_what_a_read_found_and_says_so() -> None:
@@ -47,13 +59,17 @@ def test_the_watch_makes_certain_what_a_read_found_and_says_so() -> None:
     assert (before and before.facts, after) == ("Failed", None)
 
 
-@pytest.mark.parametrize("uid", ["uid-a", "another"])
-def test_nobody_is_told_twice_of_what_is_certain(uid: str) -> None:
-    """Our own deletions come back on the watch, thousands of them."""
+def test_nobody_is_told_twice_of_what_is_certain() -> None:
+    """Our own deletions come back on the watch, thousands of them; so may that of another than a read found missing."""
     cache, told = filled()
-    cache.confirm_absent("ns", "a", seen=uid == "uid-a")
+    cache.confirm_deleted("ns", "a", "uid-a")
     told.clear()
-    cache.remove(raw("a", 6, uid=uid))
+    cache.remove(raw("a", 6))
+    assert told == []
+    cache, told = filled()
+    cache.confirm_absent("ns", "a")
+    told.clear()
+    cache.remove(raw("a", 6, uid="another"))
     assert told == []
 
 

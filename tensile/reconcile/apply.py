@@ -42,12 +42,11 @@ def _doubt(step: Step, cache: Cache | None) -> None:
 
 async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """Delete, and note at once whether the object is gone or only ending."""
-    since = cache.version if cache else 0
     raw = await cluster.delete(step.ref, uid=step.uid, grace=step.grace)
     if cache is None:
         return
     if _is_gone(orjson.loads(raw), step.grace):
-        cache.confirm_absent(step.ref.namespace, step.ref.name, since, seen=True)
+        cache.confirm_deleted(step.ref.namespace, step.ref.name, step.uid)
     else:
         cache.absorb(raw)
 
@@ -70,7 +69,7 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """
     if cache is None:
         return
-    since = cache.version
+    since = cache.horizon(step.ref.namespace, step.ref.name)
     try:
         raw = await cluster.read(step.ref)
     except NotFound:

@@ -138,6 +138,24 @@ async def test_a_successor_seen_meanwhile_outlives_the_answer_to_a_delete() -> N
     assert not departed(cache)
 
 
+async def test_a_deleted_object_is_gone_also_where_the_watch_lags_behind_our_own_write() -> None:
+    """The answer to a patch made it newer than anything that the watch has told; else it would be deleted twice."""
+    cache = holding(copy())
+    cache.absorb(orjson.dumps(copy(cache.version + 10)))
+    await carry_out(Step("delete", REF, "", uid="below", grace=0), Answering(), cache)
+    assert uid_in(cache) is None
+    assert departed(cache)
+
+
+async def test_a_name_is_found_empty_also_where_the_watch_lags_behind_our_own_write() -> None:
+    """What we wrote ourselves came before the read was sent."""
+    cluster, cache = Answering(), holding(copy())
+    cache.absorb(orjson.dumps(copy(cache.version + 10)))
+    cluster.answer("read", NotFound("gone", cluster=A))
+    await reread(Step("confirm", REF, "", uid="below"), cluster, cache)
+    assert departed(cache)
+
+
 async def test_a_confirmation_finds_the_name_empty() -> None:
     """Read at quorum: now its absence means something."""
     cluster, cache = Answering(), holding()
