@@ -28,8 +28,8 @@ check: $(BIN)/.installed ## Lint, types, layers, house limits
 	$(BIN)/lint-imports
 	$(BIN)/python tests/house.py
 
-test: setup ## Every test, on real control planes
-	$(BIN)/pytest
+test: setup ## Every test, on real control planes; two processes share the work
+	$(BIN)/pytest -n 2 --no-loadscope-reorder
 
 # PODS, ROUNDS and SEED can be given to both, e.g. `make bench PODS=200 ROUNDS=1`; results are kept in bench/results.
 GIVEN = $(if $(PODS),--pods $(PODS)) $(if $(ROUNDS),--rounds $(ROUNDS))

@@ -16,7 +16,7 @@ from typing import Any
 from bench import oracles
 from bench.parties import nodes_usable
 from bench.sites import DEPLOYMENTS, NODES, PODS, until, until_gone
-from bench.swaps import AddressTurned, AuthorityRotated, FileSwapped, Swap, TokenEnds
+from bench.swaps import PROBE, AddressTurned, AuthorityRotated, FileSwapped, Swap, TokenEnds
 from bench.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.workload import deployment, pod
 from tensile.names import LOWER_REACHABLE
@@ -96,7 +96,8 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
     after = await trial.settled(len(before.upper) + 1)
     broken += replaced(before, after, name)
     for site in (trial.upper, *trial.lowers.values()):
-        broken += oracles.deletions(audit.read(site.audit_log, positions[site.name]))
+        records = audit.read(site.audit_log, positions[site.name])
+        broken += oracles.deletions(one for one in records if one.get("objectRef", {}).get("name") != PROBE)
     await remove(trial, name)
     return {"swap": swap.name, "noticed_s": round(noticed, 2), "resumed_s": round(took, 2), "broken": broken}
 

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import yaml
 
-from bench.sites import Manifest, Refused, Site, until
+from bench import oracles
+from bench.sites import PODS, Manifest, Refused, Site, patiently, until, until_gone
 from bench.trial import Trial
+from bench.workload import pod
 from tensile.sandbox.certificates import authority
-from tensile.sandbox.environment import Sandbox
 
 ACCOUNT = "bench-engine"
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
@@ -24,6 +25,8 @@ SECRETS = "/api/v1/namespaces/default/secrets"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 APISERVER = "kube-apiserver"
 NAME = "rotated.example"
+PROBE = "swaps-probe"
+RECOVERED_IN = 60.0
 
 
 class Swap(Protocol):
@@ -162,7 +165,7 @@ class AuthorityRotated:
 
     def __init__(self, trial: Trial, victim: str) -> None:
         self.name, self.victim = "authority", victim
-        self._sandbox = trial.sandbox
+        self._trial = trial
         self._kubeconfig = Kubeconfig(trial, victim)
         self._file = self._kubeconfig.path.with_suffix(".ca")
         pki = trial.sandbox.clusters[victim].audit_log.parent / "pki"
@@ -174,7 +177,7 @@ class AuthorityRotated:
         self._issue()
         put(self._file, self._pem)
         certificate, key = self._pair
-        await restart(self._sandbox, self.victim, f"--tls-sni-cert-key={certificate},{key}:{NAME}")
+        await restart(self._trial, self.victim, f"--tls-sni-cert-key={certificate},{key}:{NAME}")
         fields = {"certificate_authority": self._file.name, "tls_server_name": NAME}
         self._kubeconfig.write(self._kubeconfig.edited(**fields))
         return True
@@ -182,7 +185,7 @@ class AuthorityRotated:
     async def strike(self) -> None:
         """Rotate the CA."""
         self._issue()
-        await restart(self._sandbox, self.victim)
+        await restart(self._trial, self.victim)
 
     async def mend(self) -> None:
         """Write the CA that is in force now."""
@@ -220,7 +223,7 @@ class AddressTurned:
         both = b"".join((pki / "ca.crt").read_bytes() for pki in self._pki.values())
         bundle = self._pki[self.stranger] / "both.crt"
         put(bundle, both)
-        await restart(self._trial.sandbox, self.stranger, f"--client-ca-file={bundle}")
+        await restart(self._trial, self.stranger, f"--client-ca-file={bundle}")
         port = await self._open.enter_async_context(self._switch)
         self._kubeconfig.write(
             self._kubeconfig.edited(
@@ -308,14 +311,30 @@ async def _pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     raise _Ended
 
 
-async def restart(sandbox: Sandbox, cluster: str, *extra: str) -> None:
-    """Start an apiserver anew, and with it what backs off for up to a minute when it was away.
+async def restart(trial: Trial, cluster: str, *extra: str) -> None:
+    """Start an apiserver anew, and with it what backs off for up to a minute when it was away; return when pods run.
 
     kwok stays: started anew, it waits until the leases that it holds itself have run out.
     """
-    await asyncio.to_thread(sandbox.restart, cluster, APISERVER, extra=extra)
+    await asyncio.to_thread(trial.sandbox.restart, cluster, APISERVER, extra=extra)
     for component in ("kube-controller-manager", "kube-scheduler"):
-        await asyncio.to_thread(sandbox.restart, cluster, component)
+        await asyncio.to_thread(trial.sandbox.restart, cluster, component)
+    await works(trial.lowers[cluster])
+
+
+async def works(site: Site) -> None:
+    """Return when a pod that is made in a cluster itself gets Ready there, and is gone again."""
+    pods = PODS.format("default")
+    path = f"{pods}/{PROBE}"
+
+    async def is_ready() -> bool:
+        """Look at it."""
+        return oracles.is_ready(await site.call("GET", path))
+
+    await patiently(lambda: site.call("POST", pods, pod(PROBE, PROBE)), RECOVERED_IN)
+    await until(is_ready, f"{site.name} runs pods", RECOVERED_IN)
+    await site.remove(path)
+    await until_gone(site, pods, f"fieldSelector=metadata.name%3D{PROBE}", RECOVERED_IN)
 
 
 def put(path: Path, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What all tests share: one sandbox of real control planes for the whole run.
+"""What all tests share: one sandbox of real control planes for the whole run, in however many processes that runs.
 
 It starts when the first test asks for it and ends with the run, even with a killed one. $TENSILE_SANDBOX names the
 directory of a running sandbox to use instead, which saves the start while a test is being written.
@@ -7,11 +7,27 @@ directory of a running sandbox to use instead, which saves the start while a tes
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
+from tensile.sandbox import state
 from tensile.sandbox.environment import Sandbox
+
+OWN_SANDBOX = {
+    "tests/demo/test_demo_whole.py",
+    "tests/e2e/test_streams.py",
+    "tests/faults/test_credentials_real.py",
+    "tests/faults/test_faults_real.py",
+    "tests/kube/test_real_faults.py",
+    "tests/sandbox/test_sandbox_containerd.py",
+    "tests/sandbox/test_sandbox_faults.py",
+    "tests/sandbox/test_sandbox_lifecycle.py",
+}
 
 
 def pytest_configure() -> None:
@@ -23,6 +39,24 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class Sharing(LoadScopeScheduling):
+    """Keeps the tests of a file in one process, where several share the work: their fixtures are made once.
+
+    Files that start sandboxes of their own go to the same one: three sandboxes at once need more inotify instances than
+    a user has.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "sandboxes of their own" if file in OWN_SANDBOX else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing:
+    """Share the work as above."""
+    return Sharing(config, log)
+
+
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """One upper cluster and two lowers of three nodes each, shared: a test uses a namespace of its own."""
@@ -30,5 +64,26 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     if running:
         yield Sandbox.attach(Path(running))
         return
-    with Sandbox.start(tmp_path_factory.mktemp("sandbox"), progress=print) as started:
-        yield started
+    basis = tmp_path_factory.getbasetemp()
+    with joined(basis.parent if "PYTEST_XDIST_WORKER" in os.environ else basis) as shared:
+        yield shared
+
+
+@contextmanager
+def joined(place: Path) -> Iterator[Sandbox]:
+    """Start the sandbox in a folder, or use the one that another process of this run has started there.
+
+    Who started it ends it when nobody uses it any more.
+    """
+    with (place / "sandbox.start").open("w") as start, (place / "sandbox.use").open("w") as use:
+        flock(start, LOCK_EX)
+        if state.load(place / "sandbox") is not None:
+            flock(use, LOCK_SH)
+            flock(start, LOCK_UN)
+            yield Sandbox.attach(place / "sandbox")
+            return
+        with Sandbox.start(place / "sandbox", progress=print) as started:
+            flock(start, LOCK_UN)
+            yield started
+            flock(start, LOCK_EX)
+            flock(use, LOCK_EX)

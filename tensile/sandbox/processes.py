@@ -101,7 +101,7 @@ def end_all(identity: str, first: Iterable[Process] = ()) -> None:
         _kill(process.pid)
     _until_gone(chosen)
     limit = time.monotonic() + END_LIMIT
-    while left := marked(identity):
+    while left := _marked_at_all(identity):
         if time.monotonic() > limit:
             raise SandboxError(f"processes {left} did not end after SIGKILL")
         for pid in left:
@@ -109,6 +109,14 @@ def end_all(identity: str, first: Iterable[Process] = ()) -> None:
         time.sleep(PAUSE)
         for pid in left:
             reap(pid)
+
+
+def _marked_at_all(identity: str) -> list[int]:
+    """Look twice before nothing is left: of a program that is just being started, the kernel shows no environment."""
+    if found := marked(identity):
+        return found
+    time.sleep(PAUSE)
+    return marked(identity)
 
 
 def _until_gone(processes: Sequence[Process]) -> None:

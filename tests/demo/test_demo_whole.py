@@ -72,10 +72,9 @@ def assert_the_edit_did_what_was_planned(text: str) -> None:
     ("number", "when", "code"),
     [
         (signal.SIGTERM, "Starting an upper cluster", 1),
-        (signal.SIGINT, "$ kubectl apply", 1),
         (signal.SIGKILL, "$ kubectl get nodes", -signal.SIGKILL),
     ],
-    ids=["TERM while it starts", "INT in the middle", "KILL in the middle"],
+    ids=["TERM while it starts", "KILL in the middle"],
 )
 def test_a_demo_that_is_ended_leaves_nothing(place: Place, number: signal.Signals, when: str, code: int) -> None:
     """Neither a process nor a file outlives it, whenever and however it is ended; a second signal changes nothing."""

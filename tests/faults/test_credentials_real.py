@@ -1,15 +1,11 @@
-"""Credentials that end, and clusters that change behind an address, on real clusters; at length: bench.credentials.
-
-A rotated authority is tried there only: it asks for an apiserver's restart, and Kubernetes' own controllers take their
-time after one.
-"""
+"""Credentials that end, and clusters that change behind an address, on real clusters; at length: bench.credentials."""
 
 from collections.abc import Callable
 
 import pytest
 
 from bench.credentials import STRANGER, VICTIM, ordeal
-from bench.swaps import AddressTurned, FileSwapped, Swap, TokenEnds
+from bench.swaps import AddressTurned, AuthorityRotated, FileSwapped, Swap, TokenEnds
 from bench.trial import Trial
 from tensile.sandbox.environment import Sandbox
 
@@ -18,6 +14,7 @@ pytestmark = pytest.mark.real
 SWAPS: dict[str, Callable[[Trial], Swap]] = {
     "token": lambda trial: TokenEnds(trial, VICTIM),
     "kubeconfig": lambda trial: FileSwapped(trial, VICTIM, STRANGER),
+    "authority": lambda trial: AuthorityRotated(trial, VICTIM),
     "address": lambda trial: AddressTurned(trial, VICTIM, STRANGER),
 }
 

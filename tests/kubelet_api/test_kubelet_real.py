@@ -93,16 +93,17 @@ async def test_exec_carries_standard_input(twins: Twins, server: KubeletServer, 
 
 
 @WAYS
-async def test_a_hundred_megabytes_are_exact(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
-    """100 MB of output arrive byte by byte as the command made them."""
-    command = f"seq 1 20000000 | head -c {BIG}"
-    expected = hashlib.sha256("".join(f"{n}\n" for n in range(1, 13_000_000)).encode()[:BIG]).hexdigest()
+async def test_much_output_is_exact(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
+    """100 MB arrive byte by byte as the command made them; 10 MB where the two sides speak different protocols."""
+    size = BIG if pod == speaks else BIG // 10
+    command = f"seq 1 20000000 | head -c {size}"
+    expected = hashlib.sha256("".join(f"{n}\n" for n in range(1, size // 6)).encode()[:size]).hexdigest()
     process = await twins.start("exec", pod, "--", "sh", "-c", command, speaks=speaks)
     assert process.stdin
     assert process.stdout
     process.stdin.close()
     async with asyncio.timeout(PATIENCE):
-        assert await digest(process.stdout) == (BIG, expected)
+        assert await digest(process.stdout) == (size, expected)
     assert await process.wait() == 0
     await process.communicate()
 

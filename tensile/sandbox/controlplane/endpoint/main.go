@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -61,7 +62,6 @@ func serve(o options) error {
 	}
 	go followed.follow(context.Background())
 	server := &http.Server{
-		Addr:    o.listen,
 		Handler: onlyFrom(o.clientName, routes(followed.streams)),
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12,
@@ -70,7 +70,11 @@ func serve(o options) error {
 			NextProtos: []string{"http/1.1"}, // upgrades exist in no other version
 		},
 	}
-	return server.ListenAndServeTLS(o.certFile, o.keyFile)
+	sockets, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return err
+	}
+	return server.ServeTLS(listener{sockets}, o.certFile, o.keyFile)
 }
 
 // routes maps the kubelet's paths to their handlers.
