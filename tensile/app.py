@@ -96,6 +96,7 @@ class Engine:
                 await self._join(spec)
             else:
                 await self._change(joined_now, spec)
+        self.clusters.follow_controllers()
         for name in tuple(self._opened):
             self._wake(name)
 

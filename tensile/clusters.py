@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tensile.cluster import Cluster
-from tensile.feeds import upper_feeds, upper_world
+from tensile.feeds import lower_feeds, upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
 from tensile.kube.fleet import Fleet
 from tensile.names import owner_of
@@ -83,9 +83,21 @@ class Clusters:
         owner = owner_of(await self.fleet.identified(UPPER), topology.name)
         upper = upper_world()
         self.world = World(topology, owner, upper, utc_now(), node_address)
-        for feed in upper_feeds(upper, owner):
-            self.fleet.follow(feed)
+        self.follow_controllers()
         return self.world
+
+    def follow_controllers(self) -> None:
+        """Follow what the topology's controllers need, beside what is followed already; nothing is left again.
+
+        A controller that was switched off has yet to take back what it made.
+        """
+        world = self.world
+        for feed in upper_feeds(world.upper, world.owner, world.topology.enabled):
+            self.fleet.ensure(feed)
+        for lower in world.lowers.values():
+            if lower.name in self.fleet.names():
+                for feed in lower_feeds(lower, world.owner):
+                    self.fleet.ensure(feed)
 
     def join(self, spec: Lower, *, connect: bool = True) -> Joined:
         """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind."""

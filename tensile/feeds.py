@@ -5,17 +5,19 @@ what carries our mark, with facts alone of the rest. A thousand strangers' pods 
 manifests.
 """
 
+from collections.abc import Iterable, Iterator, Mapping
+
 from tensile.cache import Cache, Kept, keep_all
 from tensile.cluster import Selection
 from tensile.kube.fleet import Feed
 from tensile.kubelet.capacity import node_offer
 from tensile.kubelet.requests import pod_demand
 from tensile.names import OWNER, Owner
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER
-from tensile.reconcile import namespaces
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.reconcile import following, namespaces
 from tensile.reconcile.observed import digest_mark
 from tensile.reconcile.podfacts import INDEXES, digest
-from tensile.topology import Lower
+from tensile.topology import Controller, Lower
 from tensile.world import LowerWorld, UpperWorld
 
 _SECRETS = Selection(fields="type!=helm.sh/release.v1")
@@ -26,12 +28,19 @@ _LAST_WORDS = 1_000
 
 def upper_world() -> UpperWorld:
     """Make the upper cluster's caches, empty."""
-    return UpperWorld(nodes=Cache(digest_mark), namespaces=Cache(), config_maps=Cache(), secrets=Cache())
+    return UpperWorld(
+        nodes=Cache(digest_mark),
+        namespaces=Cache(),
+        config_maps=Cache(),
+        secrets=Cache(),
+        more=following.caches(above=True),
+    )
 
 
-def upper_feeds(upper: UpperWorld, owner: Owner) -> list[Feed]:
-    """Say what fills them."""
+def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controller]) -> list[Feed]:
+    """Say what fills them, where these controllers are enabled for some lower."""
     return [
+        *_controllers_feeds(UPPER, upper.more, owner, controllers, above=True),
         Feed(UPPER, NODE, Selection(labels=f"{OWNER}={owner.mark}"), upper.nodes),
         Feed(UPPER, NAMESPACE, Selection(), upper.namespaces),
         Feed(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
@@ -51,6 +60,7 @@ def lower_world(spec: Lower) -> LowerWorld:
         config_maps=Cache(keep_all),
         secrets=Cache(keep_all),
         nodes=Cache(node_offer),
+        more=following.caches(above=False),
     )
 
 
@@ -71,7 +81,16 @@ def lower_feeds(lower: LowerWorld, owner: Owner) -> list[Feed]:
         Feed(lower.name, CONFIG_MAP, ours, lower.config_maps),
         Feed(lower.name, SECRET, ours, lower.secrets),
         Feed(lower.name, NODE, Selection(), lower.nodes),
+        *_controllers_feeds(lower.name, lower.more, owner, lower.spec.controllers, above=False),
     ]
+
+
+def _controllers_feeds(
+    cluster: str, caches: Mapping[Kind, Cache], owner: Owner, controllers: Iterable[Controller], *, above: bool
+) -> Iterator[Feed]:
+    """Say what fills the caches of the controllers that are enabled."""
+    for kind, follow in following.followed(controllers, above=above).items():
+        yield Feed(cluster, kind, follow.selection(owner), caches[kind])
 
 
 def _existence(_raw: bytes) -> Kept:

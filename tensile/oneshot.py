@@ -167,7 +167,7 @@ def _rehearsal(name: str, world: World, connections: Connections) -> Rehearsal:
 
 
 def _feeds(world: World) -> Iterator[Feed]:
-    yield from upper_feeds(world.upper, world.owner)
+    yield from upper_feeds(world.upper, world.owner, world.topology.enabled)
     for lower in world.lowers.values():
         yield bound_feed(lower)
         yield from lower_feeds(lower, world.owner)

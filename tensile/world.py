@@ -48,25 +48,27 @@ _LOWER_CACHES = (
 
 @dataclass(slots=True)
 class UpperWorld:
-    """The upper cluster: our nodes, and what pods may refer to."""
+    """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled."""
 
     nodes: Cache
     namespaces: Cache
     config_maps: Cache
     secrets: Cache
+    more: dict[Kind, Cache] = field(default_factory=dict)
 
     def cache(self, kind: Kind) -> Cache | None:
         """Give the cache of a kind, None when that kind is not followed."""
         found = {NODE: self.nodes, NAMESPACE: self.namespaces, CONFIG_MAP: self.config_maps, SECRET: self.secrets}
-        return found.get(kind)
+        return found[kind] if kind in found else self.more.get(kind)
 
     def caches(self) -> Iterator[Cache]:
-        """Give every cache of the upper cluster that all lowers share."""
+        """Give every cache of the upper cluster that all lowers share, but those of controllers."""
         yield from (self.nodes, self.namespaces, self.config_maps, self.secrets)
 
     def copy(self) -> "UpperWorld":
         """Give one with caches of its own that hold the same."""
-        return UpperWorld(*(cache.copy() for cache in self.caches()))
+        nodes, namespaces, config_maps, secrets = (cache.copy() for cache in self.caches())
+        return UpperWorld(nodes, namespaces, config_maps, secrets, _copied(self.more))
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class LowerWorld:
     right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
     those in use still work, `is_wrong` that another cluster answers in its place, in which nothing is done. `in_step`
     notes by upper name which pairs of pods needed no change below under which topology: it spares work, and decides
-    nothing.
+    nothing. `more` holds what controllers follow, where they are enabled.
     """
 
     spec: "Lower"
@@ -101,6 +103,7 @@ class LowerWorld:
     is_wrong: bool = False
     warning: str = ""
     in_step: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
+    more: dict[Kind, Cache] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -121,10 +124,10 @@ class LowerWorld:
             CONFIG_MAP: self.config_maps,
             SECRET: self.secrets,
         }
-        return found.get(kind)
+        return found[kind] if kind in found else self.more.get(kind)
 
     def caches(self) -> Iterator[Cache]:
-        """Give every cache of this lower."""
+        """Give every cache of this lower, but those of controllers."""
         yield from (getattr(self, name) for name in _LOWER_CACHES)
 
     def namespace(self, upper_namespace: str) -> str:
@@ -137,7 +140,7 @@ class LowerWorld:
 
     @property
     def settled(self) -> bool:
-        """Whether every cache holds a complete list, so that absence means something."""
+        """Whether every cache but those of controllers holds a complete list, so that absence means something."""
         return all(cache.synced for cache in self.caches())
 
     @property
@@ -149,7 +152,7 @@ class LowerWorld:
     def copy(self) -> "LowerWorld":
         """Give a lower with caches of its own that hold the same."""
         copied = {name: getattr(self, name).copy() for name in _LOWER_CACHES}
-        return replace(self, **copied, in_step={})
+        return replace(self, **copied, in_step={}, more=_copied(self.more))
 
     def owned(self) -> int:
         """Count the objects below that carry our mark."""
@@ -187,3 +190,7 @@ class World:
         if cluster == UPPER:
             return self.lowers[lower].upper_pods if kind == POD else self.upper.cache(kind)
         return self.lowers[cluster].below(kind)
+
+
+def _copied(caches: dict[Kind, Cache]) -> dict[Kind, Cache]:
+    return {kind: cache.copy() for kind, cache in caches.items()}

@@ -350,7 +350,7 @@ class Stage:
 
 
 def _feeds(of: World) -> Iterator[Feed]:
-    yield from upper_feeds(of.upper, of.owner)
+    yield from upper_feeds(of.upper, of.owner, of.topology.enabled)
     for lower in of.lowers.values():
         yield bound_feed(lower)
         yield from lower_feeds(lower, of.owner)

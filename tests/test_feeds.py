@@ -20,6 +20,7 @@ from worldkit import (
 from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds, upper_world
 from tensile.kube.fleet import Feed
 from tensile.objects import CONFIG_MAP, SECRET, UPPER, Manifest
+from tensile.reconcile import following
 from tensile.reconcile.podfacts import PodFacts
 from tensile.reconcile.selecting import is_selected
 from tensile.world import LowerWorld
@@ -43,7 +44,7 @@ def test_every_cache_is_fed_once() -> None:
     feeds = [bound_feed(here), *lower_feeds(here, OWNER_HERE)]
     assert {id(feed.cache) for feed in feeds} == {id(cache) for cache in here.caches()}
     assert len(feeds) == len(list(here.caches()))
-    assert {id(feed.cache) for feed in upper_feeds(upper, OWNER_HERE)} == {id(cache) for cache in upper.caches()}
+    assert {id(feed.cache) for feed in upper_feeds(upper, OWNER_HERE, ())} == {id(cache) for cache in upper.caches()}
     assert [feed.kind.name for feed in lower_feeds(here, OWNER_HERE)] == LOWER_KINDS
 
 
@@ -51,7 +52,7 @@ def test_feeds_say_whose_they_are() -> None:
     """The pods that are bound come from the upper cluster, though they belong to the lower."""
     assert bound_feed(lower()).cluster == UPPER
     assert {feed.cluster for feed in lower_feeds(lower(), OWNER_HERE)} == {A}
-    assert {feed.cluster for feed in upper_feeds(upper_world(), OWNER_HERE)} == {UPPER}
+    assert {feed.cluster for feed in upper_feeds(upper_world(), OWNER_HERE, ())} == {UPPER}
 
 
 def test_of_the_upper_clusters_pods_only_those_bound_to_the_node_are_followed() -> None:
@@ -87,14 +88,14 @@ def test_of_config_maps_and_secrets_below_only_ours_are_followed(kind: object) -
 
 def test_of_the_upper_clusters_nodes_only_ours_are_followed() -> None:
     """Real nodes beat every ten seconds, each."""
-    feeds = upper_feeds(upper_world(), OWNER_HERE)
+    feeds = upper_feeds(upper_world(), OWNER_HERE, ())
     assert takers(feeds, "Node", lower_node()) == []
     assert len(takers(feeds, "Node", marked(lower_node(), "one"))) == 1
 
 
 def test_releases_of_helm_are_not_followed() -> None:
     """They are large, and no pod refers to them."""
-    feeds = upper_feeds(upper_world(), OWNER_HERE)
+    feeds = upper_feeds(upper_world(), OWNER_HERE, ())
     assert takers(feeds, "Secret", secret(kind="helm.sh/release.v1")) == []
     assert len(takers(feeds, "Secret", secret())) == 1
 
@@ -138,3 +139,24 @@ def test_the_last_words_of_a_lower_pod_are_kept() -> None:
 def stored(manifest: Manifest, version: int = 5) -> bytes:
     """Give an object as the API sends it."""
     return orjson.dumps({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(version)}})
+
+
+def test_without_a_controller_its_kinds_are_not_followed() -> None:
+    """They cost nothing and need no rights; with it, they are followed on their side."""
+    for controller in following.FOLLOWS:
+        above, below = (set(following.followed((controller,), above=side)) for side in (True, False))
+        spec = topology(f"name: lower-a, controllers: [{controller}]").lowers[0]
+        upper, here = upper_world(), lower_world(spec)
+        fed = {feed.kind for feed in upper_feeds(upper, OWNER_HERE, (controller,))}
+        assert fed - {feed.kind for feed in upper_feeds(upper, OWNER_HERE, ())} == above
+        fed = {feed.kind for feed in lower_feeds(here, OWNER_HERE)}
+        without = lower_world(topology("name: lower-a, controllers: []").lowers[0])
+        assert fed - {feed.kind for feed in lower_feeds(without, OWNER_HERE)} == below
+
+
+def test_what_a_controller_follows_has_a_cache_of_its_own() -> None:
+    """One for each kind and side, out of sync until it is fed."""
+    here, upper = lower(), upper_world()
+    assert set(here.more) == set(following.followed(following.FOLLOWS, above=False))
+    assert set(upper.more) == set(following.followed(following.FOLLOWS, above=True))
+    assert not any(cache.synced for cache in (*here.more.values(), *upper.more.values()))

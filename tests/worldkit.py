@@ -19,8 +19,8 @@ from tensile.kubelet.place import Placement
 from tensile.kubelet.projection import lower_pod
 from tensile.kubelet.requests import pod_demand
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
-from tensile.objects import Manifest, annotations, labels, metadata, uid
-from tensile.reconcile import namespaces, observed, podfacts
+from tensile.objects import Kind, Manifest, annotations, labels, metadata, uid
+from tensile.reconcile import following, namespaces, observed, podfacts
 from tensile.reconcile.desired import Decision, Present, Rule, Wanted
 from tensile.reconcile.plan import Plan, plan
 from tensile.topology import Lower, Topology, parse
@@ -46,7 +46,9 @@ def topology(*lowers: str, more: str = "") -> Topology:
 def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
     """Make a world of empty clusters, in sync, for a topology as above."""
     found = topology(*lowers, more=more)
-    upper = UpperWorld(filled(observed.digest_mark), filled(), filled(), filled())
+    upper = UpperWorld(
+        filled(observed.digest_mark), filled(), filled(), filled(), more=synced(following.caches(above=True))
+    )
     made = World(found, OWNER_HERE, upper, now, "10.0.0.1")
     made.lowers.update({spec.name: opened(spec) for spec in found.lowers})
     return made
@@ -65,7 +67,15 @@ def opened(spec: Lower) -> LowerWorld:
         secrets=filled(),
         nodes=filled(node_offer),
         version="v1.36.3",
+        more=synced(following.caches(above=False)),
     )
+
+
+def synced(caches: dict[Kind, Cache]) -> dict[Kind, Cache]:
+    """Let caches have had their first list, which was empty."""
+    for cache in caches.values():
+        cache.replace((), 1)
+    return caches
 
 
 def filled(*given: Any) -> Cache:

@@ -157,6 +157,11 @@ class Fleet:
         entry.following[id(feed.cache)] = self._supervise(entry, f"informer {feed.kind.name}", follow)
         return informer
 
+    def ensure(self, feed: Feed) -> None:
+        """Feed a cache from an open cluster, unless it is fed already."""
+        if id(feed.cache) not in self._open[feed.cluster].following:
+            self.follow(feed)
+
     def tail(self, cluster: str, kind: Kind, selection: Selection, hear: Callable[[WatchEvent], None]) -> None:
         """Have `hear` told what happens in an open cluster, as soon as its identity is known and until it is closed."""
         entry = self._open[cluster]

@@ -108,8 +108,9 @@ Keys = Callable[[World, str, Delta], Iterable[Key]]
 class Route(NamedTuple):
     """A cache whose changes a rule wants to hear of.
 
-    `cache` is the attribute's name in LowerWorld, or "upper.NAME" for one of UpperWorld; `delay` in seconds collects
-    several changes into one look.
+    `cache` is the attribute's name in LowerWorld, or "upper.NAME" for one of UpperWorld; in place of an attribute the
+    name of a kind that a controller follows ("upper.Service"). `delay` in seconds collects several changes into one
+    look.
     """
 
     cache: str
@@ -141,5 +142,9 @@ class Rule(Protocol):
 def find_cache(world: World, lower: str, name: str) -> Cache:
     """Give the cache that a route names."""
     scope, _, attribute = name.rpartition(".")
-    found: Cache = getattr(world.upper if scope == "upper" else world.lowers[lower], attribute)
+    holder = world.upper if scope == "upper" else world.lowers[lower]
+    for kind, cache in holder.more.items():
+        if kind.name == attribute:
+            return cache
+    found: Cache = getattr(holder, attribute)
     return found

@@ -79,7 +79,7 @@ class Loop:
         self._waking: dict[str, asyncio.TimerHandle] = {}
         for route in self._routes(upper=True):
             find_cache(world, "", route.cache).subscribe(partial(self._changed_above, route))
-        for cache in world.upper.caches():
+        for cache in (*world.upper.caches(), *world.upper.more.values()):
             cache.on_sync(self._wake_all)
 
     def open(self, lower: str) -> None:
@@ -87,7 +87,8 @@ class Loop:
         self._queues[lower] = WorkQueue(self._start)
         for route in self._routes(upper=False):
             find_cache(self._world, lower, route.cache).subscribe(partial(self._changed, route, lower))
-        for cache in self._world.lowers[lower].caches():
+        here = self._world.lowers[lower]
+        for cache in (*here.caches(), *here.more.values()):
             cache.on_sync(partial(self._wake_soon, lower))
         self.wake(lower)
 

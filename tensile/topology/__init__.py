@@ -3,6 +3,7 @@
 Pure: nothing is opened, no clock is read. Whether a path exists or a cluster answers is for those who use it.
 """
 
+from tensile.topology.fields import Controller
 from tensile.topology.models import (
     Capacity,
     Descheduler,
@@ -28,6 +29,7 @@ from tensile.topology.schema import schema
 
 __all__ = [
     "Capacity",
+    "Controller",
     "Descheduler",
     "Extender",
     "Guard",

@@ -76,6 +76,11 @@ class Topology(TopologyFile):
     _source: Source = PrivateAttr(default=Source())
 
     @property
+    def enabled(self) -> frozenset[fields.Controller]:
+        """The controllers that any lower has."""
+        return frozenset(controller for lower in self.lowers for controller in lower.controllers)
+
+    @property
     def source(self) -> Source:
         """The text that it was read from."""
         return self._source

@@ -134,7 +134,7 @@ def _settled(world: World) -> World:
 
 async def _run(world: World, recorder: Recorder) -> None:
     clusters = {name: Rehearsal(name, ends_pods=name != UPPER, now=lambda: NOW) for name in (UPPER, *world.lowers)}
-    feeds = upper_feeds(world.upper, world.owner)
+    feeds = upper_feeds(world.upper, world.owner, world.topology.enabled)
     for lower in world.lowers.values():
         feeds += [bound_feed(lower), *lower_feeds(lower, world.owner)]
     for feed in feeds:
