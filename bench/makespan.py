@@ -21,7 +21,7 @@ from bench.sites import DEPLOYMENTS, PODS, NotInTime, Site, until_gone
 from bench.workload import deployment
 
 FIELDS = ("last_ready_s", "p50_s", "p99_s", "all_gone_s", "cpu_s", "cpu_ms_pod", "rss_mib")
-BAR = 1.5
+BAR = 1.15
 NOTHING = Usage(0.0, 0)
 
 
