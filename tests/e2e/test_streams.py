@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -15,6 +16,7 @@ from streamkit import PATIENCE, Stage, fetched, page
 from tensile.sandbox import machine
 from tensile.sandbox.binaries import cache_directory
 from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.images import IMAGE
 from tensile.sandbox.state import Options
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -197,9 +199,32 @@ async def test_a_log_is_followed_to_the_containers_end(stage: Stage) -> None:
         assert (await follower.communicate())[0] == b"got abc\n"
 
 
+async def test_debug_opens_a_shell_in_the_pod(stage: Stage) -> None:
+    """`kubectl debug` adds a container that shares the pod's network, connects to it, and its end shows above."""
+    if not stage.is_real:
+        pytest.skip("on a node in name only, an added container runs nothing")
+    await stage.pod("debugged", "echo page > /tmp/index.html; httpd -f -p 80 -h /tmp")
+    image = (f"--image={IMAGE}", "--image-pull-policy=IfNotPresent")
+    shell = await stage.start("debug", "-i", "-q", "debugged", *image, "-c", "probe", "--", "sh")
+    assert shell.stdin
+    assert shell.stdout
+    async with asyncio.timeout(PATIENCE):
+        shell.stdin.write(b"wget -q -O - http://127.0.0.1/\n")
+        assert await shell.stdout.readline() == b"page\n"
+        await shell.communicate(b"exit 6\n")
+    await stage.ground.upper.until(stage.ground.pod_path("debugged"), lambda one: _probe_code(one) == 6)
+
+
 async def test_nothing_is_open_any_more(stage: Stage) -> None:
     """Every stream of the tests before has ended in the engine too."""
     await polled(lambda: not any(stage.ground.engine.ports._server.streams().values()))
+
+
+def _probe_code(pod: dict[str, Any]) -> int | None:
+    """Give the exit code of a pod's first added container, None while it has not ended."""
+    (status,) = pod["status"].get("ephemeralContainerStatuses") or ({},)
+    code: int | None = status.get("state", {}).get("terminated", {}).get("exitCode")
+    return code
 
 
 def _place(stage: Stage) -> str:

@@ -57,7 +57,11 @@ def bound() -> World:
 def feeds(here: World) -> Iterable[Feed]:
     """Give everything that the engine follows."""
     lower = here.lowers[A]
-    return (*upper_feeds(here.upper, OWNER_HERE), bound_feed(lower), *lower_feeds(lower, OWNER_HERE))
+    return (
+        *upper_feeds(here.upper, OWNER_HERE, here.topology.enabled),
+        bound_feed(lower),
+        *lower_feeds(lower, OWNER_HERE),
+    )
 
 
 def rehearsals(here: World) -> dict[str, Rehearsal]:
