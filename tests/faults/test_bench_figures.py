@@ -6,11 +6,12 @@ import orjson
 import pytest
 from faultkit import above
 
+from bench import readme
 from bench.ceiling import lower_pod
 from bench.latency import summary
 from bench.makespan import Sightings, percentile
 from bench.parties import is_usable
-from bench.reporting import keep, medians, ratios, table, verdict
+from bench.reporting import RESULTS, keep, medians, ratios, table, verdict
 from bench.workload import deployment, pod
 
 RUNS = [
@@ -101,3 +102,26 @@ def test_a_node_is_usable_when_it_is_ready_and_not_given_up(status: str, taint: 
     """A virtual node's own taint keeps nobody out who means to come in."""
     node = {"status": {"conditions": [{"type": "Ready", "status": status}]}, "spec": {"taints": [{"key": taint}]}}
     assert is_usable(node) is usable
+
+
+def test_the_readme_tells_the_kept_figures() -> None:
+    """Nobody types them: it says what the results say."""
+    text = readme.README.read_text()
+    assert readme.rewritten(text, readme.figures(readme.load(RESULTS))) == text
+
+
+def test_a_figure_that_was_not_measured_is_left_out() -> None:
+    """A result that is missing has no line, and a party that took nothing has an empty cell."""
+    measured = {party: {"last_ready_s": value} for party, value in (("engine", 3.0), ("ceiling", 2.0), ("alone", 0.0))}
+    ratio = {"ceiling": {"last_ready_s": 1.5}}
+    machine = {"processors": 2, "processor": "some"}
+    found = {"makespan-2000": {"medians": measured, "ratios": ratio, "rounds": 5, "machine": machine}}
+    lines = readme.figures(found).splitlines()
+    assert lines[2] == "| 2,000 pods: the last is Ready | 3 s | 2 s |  | 1.50 |"
+    assert lines[3] == ""
+
+
+def test_a_text_without_marks_is_refused() -> None:
+    """Rather than to write the figures anywhere."""
+    with pytest.raises(ValueError, match="no <!-- figures"):
+        readme.rewritten("nothing", "figures")
