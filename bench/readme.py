@@ -79,7 +79,7 @@ def _about(found: dict[str, dict[str, Any]]) -> Iterator[str]:
     if races:
         rounds, machine = min(result["rounds"] for result in races), races[0]["machine"]
         yield f"Medians of {rounds} rounds or more in turns, on {machine['processors']} processors of kind"
-        yield f"{machine['processor']} that ran all control planes too: on another machine only the ratios mean something."
+        yield f"{machine['processor']} that ran all control planes too; elsewhere only the ratios mean something."
     if "streams" in found:
         ratios = [ratio for node in found["streams"]["medians_mb_s"].values() for ratio in node["ratio"].values()]
         yield f"Streams (exec, cp, port-forward of 100 MB) had {min(ratios):.2f} to {max(ratios):.2f} times the"
