@@ -62,8 +62,11 @@ def decoded(raw: bytes) -> Manifest:
 
 
 def packed(manifest: Manifest) -> bytes:
-    """Encode an object of which some parts were left out; nobody changes it from now on."""
-    raw = orjson.dumps(manifest)
+    """Encode an object of which some parts were left out; nobody changes it from now on.
+
+    orjson gives its work buffer away, which may be ten times as large as what is in it: what is kept is a copy.
+    """
+    raw = bytes(memoryview(orjson.dumps(manifest)))
     _remembered(raw, manifest)
     return raw
 

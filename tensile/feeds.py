@@ -16,7 +16,7 @@ from tensile.names import OWNER, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 from tensile.reconcile import following, namespaces
 from tensile.reconcile.observed import digest_mark
-from tensile.reconcile.podfacts import INDEXES, digest
+from tensile.reconcile.podfacts import INDEXES, digest_above, digest_below
 from tensile.topology import Controller, Lower
 from tensile.world import LowerWorld, UpperWorld
 
@@ -52,8 +52,8 @@ def lower_world(spec: Lower) -> LowerWorld:
     """Make the caches of one lower and of the pods bound to its node, empty."""
     return LowerWorld(
         spec,
-        upper_pods=Cache(digest, INDEXES),
-        pods=Cache(digest, INDEXES, remembers=_LAST_WORDS),
+        upper_pods=Cache(digest_above, INDEXES),
+        pods=Cache(digest_below, INDEXES, remembers=_LAST_WORDS),
         foreign_pods=Cache(pod_demand),
         namespaces=Cache(namespaces.digest),
         accounts=Cache(_existence),

@@ -58,8 +58,8 @@ def opened(spec: Lower) -> LowerWorld:
     """Make a lower with nothing in it."""
     return LowerWorld(
         spec,
-        upper_pods=filled(podfacts.digest, podfacts.INDEXES),
-        pods=filled(podfacts.digest, podfacts.INDEXES),
+        upper_pods=filled(podfacts.digest_above, podfacts.INDEXES),
+        pods=filled(podfacts.digest_below, podfacts.INDEXES),
         foreign_pods=filled(pod_demand),
         namespaces=filled(namespaces.digest),
         accounts=filled(),

@@ -22,7 +22,7 @@ _Mark = tuple[int, ...]
 class Watched(NamedTuple):
     """Files and how they were when looked at; equal when none of them was touched in between."""
 
-    paths: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()
     marks: tuple[_Mark, ...] = ()
 
     def again(self) -> "Watched":
@@ -32,7 +32,7 @@ class Watched(NamedTuple):
 
 def watched(paths: Iterable[str | Path]) -> Watched:
     """Look at files, before they are read, so that what happens to them while they are read counts as a change."""
-    return Watched(tuple(map(str, paths))).again()
+    return Watched(tuple(map(Path, paths))).again()
 
 
 def read_small(path: str | Path, most: int) -> bytes:
@@ -59,10 +59,10 @@ def _demand_regular(found: os.stat_result, name: str) -> None:
         raise AccessError(f"{name}: not a file: name a regular file")
 
 
-def _mark(path: str) -> _Mark:
+def _mark(path: Path) -> _Mark:
     """Give what changes whenever a file does; nothing for one that is not there."""
     try:
-        found = Path(path).stat()
+        found = path.stat()
     except (OSError, ValueError):
         return ()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -41,8 +41,9 @@ SETTLE = 0.1
 SHRUNK = 1.0
 """The same for a file that is the beginning of the one in force: whoever cut it may still be writing."""
 
-_DEBOUNCE = 200
-_STEP = 50
+_DEBOUNCE = 400
+_STEP = 200
+"""Milliseconds between two looks at what the system noticed: a thread wakes up for each."""
 _log = structlog.get_logger("tensile.reconcile.source")
 
 

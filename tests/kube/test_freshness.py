@@ -1,9 +1,11 @@
 """When credential files are read again."""
 
+from pathlib import Path
+
 from tensile.kube.files import Watched
 from tensile.kube.freshness import AGAIN, Freshness
 
-OLD, HALF, NEW = (Watched(("f",), ((mark,),)) for mark in range(3))
+OLD, HALF, NEW = (Watched((Path("f"),), ((mark,),)) for mark in range(3))
 
 
 def test_nothing_is_read_while_nothing_changes() -> None:

@@ -10,7 +10,7 @@ from tensile.cache import Cache, Entry
 from tensile.kubelet.farewell import finalise, has_run, last_words, withdraw
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Patched
-from tensile.reconcile.podfacts import digest
+from tensile.reconcile.podfacts import digest_below
 from tensile.world import LowerWorld
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -116,7 +116,7 @@ def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
     """Give the entry of an upper pod, and a lower where lower pods of that name came and went."""
     here = world()
     lower_world = here.lowers[A]
-    lower_world.pods = Cache(digest, remembers=remembers)
+    lower_world.pods = Cache(digest_below, remembers=remembers)
     for pod in pods:
         put(lower_world.pods, pod)
         drop(lower_world.pods, "web")

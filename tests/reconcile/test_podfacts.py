@@ -1,14 +1,17 @@
 """What is taken out of a pod once, when it comes, and by what it is found."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import orjson
 import pytest
 from worldkit import OWNER_HERE, A, put, referring, twin, upper_pod, world
 
+from tensile.cache import packed
+from tensile.names import FIELD_MANAGER
 from tensile.objects import Manifest
-from tensile.reconcile.podfacts import digest, facts_of, lives_below
+from tensile.reconcile.podfacts import digest_above, digest_below, facts_of, lives_below
 from tensile.reconcile.references import Reference
 
 
@@ -24,9 +27,36 @@ def _target(reason: str, status: str) -> Manifest:
 def test_a_digest_keeps_the_bytes_and_the_facts() -> None:
     """The bytes are decoded again only by who needs more."""
     raw = orjson.dumps(upper_pod())
-    kept = digest(raw)
-    assert kept.raw == raw
-    assert kept.facts == facts_of(upper_pod())
+    for digest in (digest_above, digest_below):
+        kept = digest(raw)
+        assert kept.raw == raw
+        assert kept.facts == facts_of(upper_pod())
+
+
+def test_what_is_kept_takes_no_more_room_than_it_has_bytes() -> None:
+    """Ten thousand pods are kept: no work buffer hangs on to each."""
+    kept = digest_below(orjson.dumps(upper_pod(annotations={"note": "x" * 3000})))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    again = [packed(orjson.loads(kept.raw)) for _ in range(100)]
+    taken = (tracemalloc.get_traced_memory()[0] - before) / len(again)
+    tracemalloc.stop()
+    assert len(kept.raw) < taken < 2 * len(kept.raw)
+
+
+def test_of_the_book_keeping_only_what_is_asked_is_kept() -> None:
+    """Above nothing; below which metadata we wrote, and which parts of the spec somebody else did."""
+    both = {"f:metadata": {"f:labels": {}}, "f:spec": {"f:containers": {}}}
+    books = [
+        {"manager": FIELD_MANAGER, "operation": "Update", "fieldsV1": both},
+        {"manager": "kubectl", "operation": "Update", "fieldsV1": both},
+        {"manager": "kubelet", "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}},
+    ]
+    raw = orjson.dumps(upper_pod(managedFields=books))
+    assert "managedFields" not in orjson.loads(digest_above(raw).raw)["metadata"]
+    ours, theirs = orjson.loads(digest_below(raw).raw)["metadata"]["managedFields"]
+    assert ours == {**books[0], "fieldsV1": {"f:metadata": both["f:metadata"]}}
+    assert theirs == {**books[1], "fieldsV1": {"f:spec": both["f:spec"]}}
 
 
 def test_an_upper_pod_has_no_marks() -> None:
