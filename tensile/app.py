@@ -5,11 +5,11 @@ not touched, open streams included.
 """
 
 import asyncio
-import gc
 import random
 
 import structlog
 
+from tensile import memory
 from tensile.clusters import Clusters, utc_now
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
@@ -189,10 +189,11 @@ class Engine:
         return gone and not lower.in_topology and lower.is_empty
 
     async def _settle(self) -> None:
-        """Take what the first lists brought out of the collector's sight: it stays for as long as the engine runs."""
+        """Put the memory in order when the first lists are in, and again when all of it has been looked at."""
         await self.clusters.fleet.synced()
-        gc.collect()
-        gc.freeze()
+        memory.set_apart()
+        await self.loop.quiet()
+        memory.give_back()
 
     def _is_busy(self, name: str) -> bool:
         return bool(self.loop.depth.get(name))

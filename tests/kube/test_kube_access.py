@@ -65,7 +65,7 @@ async def test_every_file_that_was_read_can_be_looked_at_again(home: Path, paper
         (home / name).write_bytes(content)
     text = kubeconfig({"tokenFile": "token"}, {"certificate-authority": "ca"})
     access = await from_kubeconfig(write(home / "f", text))
-    assert access.files.paths == tuple(str(home / name) for name in ("f", "ca", "token"))
+    assert access.files.paths == tuple(home / name for name in ("f", "ca", "token"))
     assert access.files.again() == access.files
     write(home / "token", "other")
     assert access.files.again() != access.files
