@@ -28,6 +28,8 @@ from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
 
 _LOOK = 1.0
+_SETTLING = 5.0
+"""Seconds after the first look at everything, in which events are told."""
 _REJOIN = ("kubeconfig", "context", "qps", "burst", "kubeconfig_secret")
 _log = structlog.get_logger("tensile.app")
 
@@ -189,10 +191,12 @@ class Engine:
         return gone and not lower.in_topology and lower.is_empty
 
     async def _settle(self) -> None:
-        """Put the memory in order when the first lists are in, and again when all of it has been looked at."""
+        """Put the memory in order when the first lists are in, and again when all of it has been looked at and said."""
         await self.clusters.fleet.synced()
         memory.set_apart()
         await self.loop.quiet()
+        await asyncio.sleep(_SETTLING)
+        memory.set_apart()
         memory.give_back()
 
     def _is_busy(self, name: str) -> bool:
