@@ -4,6 +4,7 @@ It starts when the first test asks for it and ends with the run, even with a kil
 directory of a running sandbox to use instead, which saves the start while a test is being written.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -49,6 +50,12 @@ class Sharing(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return "sandboxes of their own" if file in OWN_SANDBOX else file
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Collect garbage after each file: what its tests left open is told there, not of a test that has no part in it."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -126,13 +126,13 @@ class Twins:
         return Done(process.returncode, out, err.decode())
 
 
-async def digest(stream: asyncio.StreamReader) -> tuple[int, str]:
-    """Read a stream to its end; give its length and SHA-256."""
-    length, sums = 0, hashlib.sha256()
-    while piece := await stream.read(1 << 20):
-        length += len(piece)
+async def digest(stream: asyncio.StreamReader, length: int) -> str:
+    """Read so many bytes of a stream; give their SHA-256."""
+    sums = hashlib.sha256()
+    while length and (piece := await stream.read(min(length, 1 << 20))):
+        length -= len(piece)
         sums.update(piece)
-    return length, sums.hexdigest()
+    return sums.hexdigest()
 
 
 def spare_ports(count: int) -> list[int]:

@@ -7,7 +7,7 @@ import (
 )
 
 // leaving is how long a peer has for reading what was sent to it before the connection ends.
-const leaving = 5 * time.Second
+const leaving = 30 * time.Second
 
 // listener gives connections that end gently.
 type listener struct{ net.Listener }
