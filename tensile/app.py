@@ -10,6 +10,7 @@ import random
 import structlog
 
 from tensile import memory
+from tensile.cache import forget_decoded
 from tensile.clusters import Clusters, utc_now
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
@@ -61,6 +62,7 @@ class Engine:
 
     async def start(self) -> None:
         """Start; returns when the upper cluster has answered. TensileError: bad credentials, or a port is taken."""
+        memory.keep_large_apart()
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
         await self.ports.open(self.topology)
@@ -196,6 +198,7 @@ class Engine:
         memory.set_apart()
         await self.loop.quiet()
         await asyncio.sleep(_SETTLING)
+        forget_decoded()
         memory.set_apart()
         memory.give_back()
 

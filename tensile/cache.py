@@ -61,6 +61,11 @@ def decoded(raw: bytes) -> Manifest:
     return _remembered(raw, orjson.loads(raw)) if manifest is None else manifest
 
 
+def forget_decoded() -> None:
+    """Drop what stayed decoded, when nothing is about to be decided: it takes ten times as much as its bytes."""
+    _recent.clear()
+
+
 def packed(manifest: Manifest) -> bytes:
     """Encode an object of which some parts were left out; nobody changes it from now on.
 

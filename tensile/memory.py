@@ -8,6 +8,17 @@ again and again.
 import ctypes
 import gc
 
+_M_MMAP_THRESHOLD = -3
+_LARGE = 1 << 18
+"""Bytes from which on a block is one of its own, which goes back to the system when it is freed."""
+
+
+def keep_large_apart() -> None:
+    """Have what is large, such as a page of a list, never lie between what stays; the C library else learns to."""
+    tune = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tune is not None:
+        tune(_M_MMAP_THRESHOLD, _LARGE)
+
 
 def set_apart() -> None:
     """Take what there is now out of the collector's sight: it stays for as long as the engine runs."""

@@ -16,7 +16,7 @@ from tensile.objects import POD, UPPER, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.plan import conflict
-from tensile.reconcile.podfacts import is_mirror, mirrors, was_deleted
+from tensile.reconcile.podfacts import differ, is_mirror, mirrors, was_deleted
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "pod"
@@ -40,11 +40,17 @@ class PodRule:
         return (Route("upper_pods", _above), Route("pods", _below), Route("foreign_pods", _in_the_way))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of every pod above and of every pod of ours below."""
+        """Give the keys of every pod above and of every pod of ours below; first those whose status is an old one."""
         here = world.lowers[lower]
         found = {(entry.namespace, entry.name) for entry in here.upper_pods}
         found |= {(here.upper_namespace(entry.namespace), entry.name) for entry in here.pods}
-        yield from (key_of(lower, namespace, name) for namespace, name in sorted(found))
+
+        def urgency(name: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
+            """Have what is in step come last: after a restart of the engine that is nearly everything."""
+            below = here.pods.get(here.namespace(name[0]), name[1])
+            return not differ(here.upper_pods.get(*name), below), name
+
+        yield from (key_of(lower, *name) for name in sorted(found, key=urgency))
 
     def decide(self, key: Key, world: World) -> Decision:
         """Say what should become of the pod."""

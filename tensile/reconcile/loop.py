@@ -10,8 +10,9 @@ from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
-from tensile.cache import Delta
+from tensile.cache import Cache, Delta
 from tensile.cluster import Cluster
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled, Unreachable
 from tensile.objects import EVENT
@@ -77,19 +78,22 @@ class Loop:
         self._heeds = Waits()
         self._refusals = Refusals()
         self._waking: dict[str, asyncio.TimerHandle] = {}
+        self._complete: WeakSet[Cache] = WeakSet()
         for route in self._routes(upper=True):
-            find_cache(world, "", route.cache).subscribe(partial(self._changed_above, route))
+            cache = find_cache(world, "", route.cache)
+            cache.subscribe(partial(self._changed_above, route, cache))
         for cache in (*world.upper.caches(), *world.upper.more.values()):
-            cache.on_sync(self._wake_all)
+            self._await(cache, self._wake_all)
 
     def open(self, lower: str) -> None:
         """Start on a lower: hear of its changes, and look at everything once."""
         self._queues[lower] = WorkQueue(self._start)
         for route in self._routes(upper=False):
-            find_cache(self._world, lower, route.cache).subscribe(partial(self._changed, route, lower))
+            cache = find_cache(self._world, lower, route.cache)
+            cache.subscribe(partial(self._changed, route, lower, cache))
         here = self._world.lowers[lower]
         for cache in (*here.caches(), *here.more.values()):
-            cache.on_sync(partial(self._wake_soon, lower))
+            self._await(cache, partial(self._wake_soon, lower))
         self.wake(lower)
 
     async def close(self, lower: str) -> None:
@@ -163,14 +167,27 @@ class Loop:
         every = [route for rule in self._rules.values() for route in rule.routes()]
         return [route for route in every if route.cache.startswith("upper.") == upper]
 
-    def _changed(self, route: Route, lower: str, delta: Delta) -> None:
+    def _await(self, cache: Cache, wake: Callable[[], None]) -> None:
+        """Have everything looked at when a cache becomes complete."""
+        if cache.synced:
+            self._complete.add(cache)
+        cache.on_sync(partial(self._completed, cache, wake))
+
+    def _completed(self, cache: Cache, wake: Callable[[], None]) -> None:
+        self._complete.add(cache)
+        wake()
+
+    def _changed(self, route: Route, lower: str, cache: Cache, delta: Delta) -> None:
+        """Hear of a change; what a first list brings is looked at altogether, in the rules' own order."""
+        if delta.before is None and cache not in self._complete:
+            return
         if lower in self._queues:
             for key in route.keys(self._world, lower, delta):
                 self.add(key, route.delay)
 
-    def _changed_above(self, route: Route, delta: Delta) -> None:
+    def _changed_above(self, route: Route, cache: Cache, delta: Delta) -> None:
         for lower in self._queues:
-            self._changed(route, lower, delta)
+            self._changed(route, lower, cache, delta)
 
     def _start(self, key: Key) -> Work | None:
         """Decide, synchronously; give what is left to await."""

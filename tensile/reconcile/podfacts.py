@@ -26,7 +26,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
     `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `unasked` is whether
     Kubernetes itself ended it because of its node, `ran` whether containers of it have been seen, `daemon` whether a
-    DaemonSet put it there that did not ask for it to be mirrored.
+    DaemonSet put it there that did not ask for it to be mirrored. `shown` is a hash of what the two sides' status have
+    alike when they are in step.
     """
 
     owner: str
@@ -37,6 +38,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     ran: bool
     daemon: bool
     references: frozenset[Reference]
+    shown: int = 0
 
 
 def digest_above(raw: bytes) -> Kept:
@@ -76,7 +78,23 @@ def facts_of(pod: Manifest) -> PodFacts:
         ran=phase != "Pending" or bool(status.get("containerStatuses")),
         daemon=is_daemon(pod),
         references=_shared(references(pod)),
+        shown=_shown(status),
     )
+
+
+def _shown(status: dict[str, Any]) -> int:
+    """Give a number for what people look at first: whether it runs, is ready, was restarted."""
+    containers = status.get("containerStatuses") or ()
+    ready = [one["status"] for one in status.get("conditions") or () if one["type"] == "Ready"]
+    states = [(one.get("ready"), one.get("restartCount"), *(one.get("state") or ())) for one in containers]
+    return hash((status.get("phase"), *ready, *states))
+
+
+def differ(upper_pod: Entry | None, lower_pod: Entry | None) -> bool:
+    """Say whether two pods look different at first sight; that they look alike is no promise."""
+    if upper_pod is None or lower_pod is None:
+        return True
+    return bool(upper_pod.facts.shown != lower_pod.facts.shown)
 
 
 @lru_cache(maxsize=1024)

@@ -385,6 +385,30 @@ def test_every_pod_of_either_side_has_a_key() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
+RUNNING: Manifest = {
+    "phase": "Running",
+    "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}],
+    "containerStatuses": [{"name": "main", "ready": True, "restartCount": 1, "state": {"running": {"startedAt": "x"}}}],
+}
+OTHERWISE: dict[str, Manifest] = {
+    "phase": {"phase": "Succeeded"},
+    "ready": {"conditions": [{"type": "Ready", "status": "False"}]},
+    "a restart": {"containerStatuses": [RUNNING["containerStatuses"][0] | {"restartCount": 2}]},
+    "a state": {"containerStatuses": [RUNNING["containerStatuses"][0] | {"state": {"waiting": {}}}]},
+}
+
+
+@pytest.mark.parametrize("other", OTHERWISE.values(), ids=OTHERWISE.keys())
+def test_a_status_that_is_an_old_one_comes_first(other: Manifest) -> None:
+    """When the engine starts among thousands that are in step, people wait for the few that are not."""
+    here = bound()
+    for name in ("a", "b", "c"):
+        above = put(here.lowers[A].upper_pods, upper_pod(name, status=RUNNING)).manifest()
+        put(here.lowers[A].pods, twin(above, RUNNING | (other if name == "b" else {})))
+    here.lowers[A].upper_pods.confirm_absent("default", "web")
+    assert [key.name for key in RULE.keys(here, A)] == ["b", "a", "c"]
+
+
 def test_changes_on_either_side_concern_the_pods_key() -> None:
     """By the upper namespace and name."""
     here = mirrored(bound())

@@ -3,11 +3,12 @@
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 from answering import Held
 from loopkit import ELSEWHERE, NAME, ONE, TWO, Bench, Told, copy, event, present
 from virtualtime import clock, in_virtual_time
-from worldkit import NOW, A, B, config_map, put, space, twin, upper_pod
+from worldkit import NOW, A, B, config_map, put, space, twin, upper_pod, written
 
 from tensile.cluster import Patch
 from tensile.errors import Denied, Unreachable
@@ -72,6 +73,23 @@ async def test_a_change_above_concerns_every_lower_that_is_open() -> None:
     put(bench.world.upper.config_maps, config_map("one"))
     await bench.loop.quiet()
     assert bench.rule.looks == [ONE, ONE, ELSEWHERE]
+
+
+@in_virtual_time
+async def test_what_a_first_list_brings_is_looked_at_in_the_rules_order() -> None:
+    """Once for each key, what is urgent first; later changes are looked at as they come."""
+    bench = Bench(hearing("config_maps"))
+    config_maps = bench.world.lowers[A].config_maps
+    config_maps.distrust()
+    bench.loop.open(A)
+    for key in (TWO, ONE):
+        bench.rule.say(key, Decision())
+    config_maps.replace([orjson.dumps(written(copy(name))) for name in ("one", "two")], 2_000)
+    await bench.loop.quiet()
+    assert bench.rule.looks == [TWO, ONE]
+    put(config_maps, copy("one"))
+    await bench.loop.quiet()
+    assert bench.rule.looks == [TWO, ONE, ONE]
 
 
 @in_virtual_time
