@@ -25,19 +25,21 @@ from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.patience import LONGEST_REST
+from tensile.reconcile.vacancies import VacancyRule
 from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
+from tensile.world import LowerWorld
 
 _LOOK = 1.0
 _SETTLING = 5.0
 """Seconds after the first look at everything, in which events are told."""
-_REJOIN = ("kubeconfig", "context", "qps", "burst", "kubeconfig_secret")
+_REJOIN = ("kubeconfig", "context", "qps", "burst", "kubeconfig_secret", "namespaces")
 _log = structlog.get_logger("tensile.app")
 
 
 def rules() -> tuple[Rule, ...]:
     """Give every rule: all that this program knows how to decide."""
-    return (NodeRule(), NamespaceRule(), DependencyRule(), PodRule(), OrphanRule())
+    return (NodeRule(), NamespaceRule(), DependencyRule(), PodRule(), OrphanRule(), VacancyRule())
 
 
 class Engine:
@@ -123,6 +125,13 @@ class Engine:
     async def _change(self, joined: Joined, spec: Lower) -> None:
         """Give a lower that goes on its new fields; only what asks for it is opened again."""
         known = joined.lower.spec
+        if spec.namespaces != known.namespaces and not _is_free(joined.lower):
+            _log.error(
+                "namespaces.mapping cannot change while pods are mirrored: the old mapping stays in force",
+                lower=spec.name,
+                mapping=known.namespaces.mapping,
+            )
+            spec = spec.model_copy(update={"namespaces": known.namespaces})
         if spec.node.name != known.node.name:
             await self._rename(joined, spec)
         elif any(getattr(known, field) != getattr(spec, field) for field in _REJOIN):
@@ -134,7 +143,7 @@ class Engine:
 
     async def _rename(self, joined: Joined, spec: Lower) -> None:
         """Have the old node go, and the new one come once it is gone; not while pods are bound to it."""
-        if len(joined.lower.upper_pods) or len(joined.lower.pods):
+        if not _is_free(joined.lower):
             _log.error(
                 "node.name cannot change while pods are mirrored: the old name stays in force",
                 lower=spec.name,
@@ -208,3 +217,8 @@ class Engine:
     def _wake(self, name: str) -> None:
         if name in self._opened:
             self.loop.wake(name)
+
+
+def _is_free(lower: LowerWorld) -> bool:
+    """Say whether no pods are mirrored, so that they may be found by other names from now on."""
+    return not len(lower.upper_pods) and not len(lower.pods)

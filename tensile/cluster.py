@@ -81,6 +81,10 @@ class Cluster(Protocol):
         """
         ...
 
+    async def kinds(self) -> tuple[Kind, ...]:
+        """Give every namespaced kind whose objects can be listed, each in one version."""
+        ...
+
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create the object (for reviews: ask) and give it as stored."""
         ...

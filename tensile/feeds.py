@@ -18,7 +18,7 @@ from tensile.reconcile import following, namespaces
 from tensile.reconcile.observed import digest_mark
 from tensile.reconcile.podfacts import INDEXES, digest_above, digest_below
 from tensile.topology import Controller, Lower
-from tensile.world import LowerWorld, UpperWorld
+from tensile.world import LowerWorld, Naming, UpperWorld
 
 _SECRETS = Selection(fields="type!=helm.sh/release.v1")
 """Releases that Helm keeps in Secrets are many and large, and no pod refers to them."""
@@ -48,8 +48,8 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
     ]
 
 
-def lower_world(spec: Lower) -> LowerWorld:
-    """Make the caches of one lower and of the pods bound to its node, empty."""
+def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:
+    """Make the caches of one lower and of the pods bound to its node, empty; `naming` counts for `mapping: prefix`."""
     return LowerWorld(
         spec,
         upper_pods=Cache(digest_above, INDEXES),
@@ -61,6 +61,7 @@ def lower_world(spec: Lower) -> LowerWorld:
         secrets=Cache(keep_all),
         nodes=Cache(node_offer),
         more=following.caches(above=False),
+        naming=naming if spec.namespaces.mapping == "prefix" else None,
     )
 
 

@@ -31,7 +31,7 @@ from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
 from tensile.reconcile.observed import is_ours
 from tensile.supervision import supervised
 from tensile.topology import Lower, Upper, parse
-from tensile.world import LowerWorld, World
+from tensile.world import LowerWorld, Naming, World
 
 _RETRY = 5.0
 _LOOK = 0.5
@@ -114,7 +114,8 @@ class Joined:
         Without `connect` it is one that was left behind: only its node is kept. With `busy`, which says whether there
         are better things to do for a lower, events of its pods are carried up.
         """
-        self.lower = self._world.lowers[spec.name] = lower_world(spec)
+        naming = Naming(self._world.topology.name, self._world.owner.mark)
+        self.lower = self._world.lowers[spec.name] = lower_world(spec, naming)
         self.lower.connected = self.lower.in_topology = connect
         self._kept = kept(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))

@@ -10,6 +10,8 @@ PREFIX = "tensile-kube.io/"
 OWNER = PREFIX + "owner"
 OWNER_NAME = PREFIX + "owner-name"
 UPPER_UID = PREFIX + "upper-uid"
+UPPER_NAMESPACE = PREFIX + "upper-namespace"
+"""On namespaces below that are ours: the name of the one above."""
 WRITTEN_KEYS = PREFIX + "written-keys"
 WRITTEN_IMAGES = PREFIX + "written-images"
 BOOKKEEPING = frozenset({WRITTEN_KEYS, WRITTEN_IMAGES})
@@ -38,6 +40,8 @@ COMPONENT = "tensile-kube"
 LEASE_NAMESPACE = "kube-node-lease"
 
 _OWNER_DIGITS = 16
+_HASH_DIGITS = 8
+_LONGEST_LABEL = 63
 
 
 class Owner(NamedTuple):
@@ -55,3 +59,15 @@ def owner_of(upper_uid: str, topology_name: str) -> Owner:
     """Derive the owner from the UID of the upper's kube-system namespace and the topology's name."""
     digest = sha256(f"{upper_uid}/{topology_name}".encode()).hexdigest()
     return Owner(digest[:_OWNER_DIGITS], topology_name, upper_uid)
+
+
+def prefixed(topology_name: str, namespace: str) -> str:
+    """Give the name below of a namespace under `mapping: prefix`: TOPOLOGY-NAMESPACE.
+
+    One that is longer than Kubernetes allows is cut, and told from others that begin alike by a hash of the whole.
+    """
+    whole = f"{topology_name}-{namespace}"
+    if len(whole) <= _LONGEST_LABEL:
+        return whole
+    digest = sha256(whole.encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{whole[: _LONGEST_LABEL - _HASH_DIGITS - 1].rstrip('-')}-{digest}"

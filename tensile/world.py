@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensile.cache import Cache
-from tensile.names import Owner
+from tensile.names import Owner, prefixed
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 
 if TYPE_CHECKING:
@@ -32,6 +32,13 @@ class Problem(NamedTuple):
 
     reason: str
     message: str
+
+
+class Naming(NamedTuple):
+    """What tells our namespaces below from others: the topology's name as their prefix, the owner's `mark` on them."""
+
+    topology: str
+    mark: str
 
 
 _LOWER_CACHES = (
@@ -82,7 +89,8 @@ class LowerWorld:
     right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
     those in use still work, `is_wrong` that another cluster answers in its place, in which nothing is done. `in_step`
     notes by upper name which pairs of pods needed no change below under which topology: it spares work, and decides
-    nothing. `more` holds what controllers follow, where they are enabled.
+    nothing. `more` holds what controllers follow, where they are enabled. `naming` is None where namespaces have the
+    same name below; `spaces` remembers which upper namespace a name below was made from.
     """
 
     spec: "Lower"
@@ -104,6 +112,8 @@ class LowerWorld:
     warning: str = ""
     in_step: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
     more: dict[Kind, Cache] = field(default_factory=dict)
+    naming: Naming | None = None
+    spaces: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -132,11 +142,22 @@ class LowerWorld:
 
     def namespace(self, upper_namespace: str) -> str:
         """Give the namespace below for one above."""
-        return upper_namespace
+        if self.naming is None:
+            return upper_namespace
+        name = prefixed(self.naming.topology, upper_namespace)
+        self.spaces.setdefault(name, upper_namespace)
+        return name
 
     def upper_namespace(self, namespace: str) -> str:
-        """Give the namespace above for one below."""
-        return namespace
+        """Give the namespace above for one below, "" where it belongs to none that is known.
+
+        A name that was cut does not tell what it was made from: who asked for it before does, and the note on it.
+        """
+        if self.naming is None:
+            return namespace
+        entry = self.namespaces.get("", namespace)
+        noted = self.spaces.get(namespace) or (entry.facts.above if entry else "")
+        return noted if noted and self.namespace(noted) == namespace else ""
 
     @property
     def settled(self) -> bool:
@@ -152,7 +173,7 @@ class LowerWorld:
     def copy(self) -> "LowerWorld":
         """Give a lower with caches of its own that hold the same."""
         copied = {name: getattr(self, name).copy() for name in _LOWER_CACHES}
-        return replace(self, **copied, in_step={}, more=_copied(self.more))
+        return replace(self, **copied, in_step={}, more=_copied(self.more), spaces=dict(self.spaces))
 
     def owned(self) -> int:
         """Count the objects below that carry our mark."""

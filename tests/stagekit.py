@@ -28,7 +28,7 @@ from tensile.reconcile.plan import Step
 from tensile.reconcile.rehearsal import Rehearsal
 from tensile.reconcile.selecting import is_selected
 from tensile.topology import Topology
-from tensile.world import Key, Problem, World
+from tensile.world import Key, Naming, Problem, World
 
 _SOON = 1.0
 _ROUNDS = 60
@@ -317,7 +317,7 @@ class Stage:
         """Make a world of empty caches that have had their first list, as the engine itself makes them."""
         made = world(*self._given[0], more=self._given[1], now=self.now())
         for name, plain in made.lowers.items():
-            made.lowers[name] = lower = lower_world(plain.spec)
+            made.lowers[name] = lower = lower_world(plain.spec, Naming(made.topology.name, made.owner.mark))
             lower.version = plain.version
             for cache in lower.caches():
                 cache.replace((), 1)

@@ -21,6 +21,7 @@ from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds, upp
 from tensile.kube.fleet import Feed
 from tensile.objects import CONFIG_MAP, SECRET, UPPER, Manifest
 from tensile.reconcile import following
+from tensile.reconcile.namespaces import SpaceFacts
 from tensile.reconcile.podfacts import PodFacts
 from tensile.reconcile.selecting import is_selected
 from tensile.world import LowerWorld
@@ -123,7 +124,7 @@ def test_strangers_are_kept_as_facts_and_what_is_ours_whole() -> None:
     assert (foreign.raw, bool(foreign.facts)) == (b"", True)
     assert default is not None
     assert (default.raw, default.facts) == (b"", None)
-    assert [entry.facts for entry in here.namespaces] == [False]
+    assert [entry.facts for entry in here.namespaces] == [SpaceFacts()]
 
 
 def test_the_last_words_of_a_lower_pod_are_kept() -> None:

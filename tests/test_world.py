@@ -1,9 +1,10 @@
 """Where things are found in a world, what is known of a lower as a whole, and a copy for trying things out."""
 
 import pytest
-from worldkit import A, B, config_map, put, space, twin, upper_pod, world
+from worldkit import A, B, config_map, marked, put, space, twin, upper_pod, world
 
 from tensile.cache import Cache
+from tensile.names import UPPER_NAMESPACE
 from tensile.objects import CONFIG_MAP, EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 from tensile.world import Key, LowerWorld, Problem, UpperWorld
 
@@ -132,3 +133,48 @@ def test_a_copy_of_a_world_goes_its_own_way() -> None:
     for name in ("upper", *here.lowers):
         mine, theirs = (one.upper if name == "upper" else one.lowers[name] for one in (here, made))
         assert not _every(mine) & _every(theirs)
+
+
+PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"
+LONG = "n" * 63
+
+
+def test_a_prefix_puts_the_topologys_name_before_a_namespace() -> None:
+    """What was asked for once leads back; a name that merely begins so leads nowhere."""
+    lower = world(PREFIXED).lowers[A]
+    assert lower.upper_namespace("demo-team") == ""
+    assert lower.namespace("team") == "demo-team"
+    assert lower.upper_namespace("demo-team") == "team"
+    assert lower.upper_namespace("team") == ""
+
+
+def test_a_name_that_gets_too_long_is_cut_and_stays_its_own() -> None:
+    """63 characters at most, a valid name, and two long ones that begin alike differ."""
+    lower = world(PREFIXED).lowers[A]
+    names = [lower.namespace(LONG), lower.namespace(LONG[:-1] + "m"), lower.namespace("a" * 48 + "-" + "b" * 10)]
+    assert [len(name) <= 63 and name.startswith("demo-") for name in names] == [True] * 3
+    assert len(set(names)) == 3
+    assert "--" not in names[2]
+    assert lower.upper_namespace(names[0]) == LONG
+    assert lower.namespace("x" * 58) == "demo-" + "x" * 58
+
+
+def test_after_a_restart_the_note_on_a_namespace_leads_back() -> None:
+    """Only where the name above gives that very name below, so that a forged note misleads nobody."""
+    lower = world(PREFIXED).lowers[A]
+    mine = lower.namespace(LONG)
+    lower.spaces.clear()
+    put(lower.namespaces, marked(space(mine, annotations={UPPER_NAMESPACE: LONG}), "above"))
+    put(lower.namespaces, marked(space("demo-other", annotations={UPPER_NAMESPACE: LONG}), "above"))
+    assert lower.upper_namespace(mine) == LONG
+    assert lower.upper_namespace("demo-other") == ""
+
+
+def test_a_copy_of_a_lower_remembers_its_names_by_itself() -> None:
+    """What is tried out on the copy is not remembered here."""
+    lower = world(PREFIXED).lowers[A]
+    lower.namespace("team")
+    copy = lower.copy()
+    copy.namespace("tried")
+    assert copy.upper_namespace("demo-team") == "team"
+    assert lower.upper_namespace("demo-tried") == ""

@@ -24,7 +24,7 @@ from tensile.reconcile import following, namespaces, observed, podfacts
 from tensile.reconcile.desired import Decision, Present, Rule, Wanted
 from tensile.reconcile.plan import Plan, plan
 from tensile.topology import Lower, Topology, parse
-from tensile.world import Key, LowerWorld, UpperWorld, World
+from tensile.world import Key, LowerWorld, Naming, UpperWorld, World
 
 OWNER_HERE = owner_of("11111111-upper", "demo")
 STRANGER = owner_of("22222222-other", "demo")
@@ -68,6 +68,7 @@ def opened(spec: Lower) -> LowerWorld:
         nodes=filled(node_offer),
         version="v1.36.3",
         more=synced(following.caches(above=False)),
+        naming=Naming("demo", OWNER_HERE.mark) if spec.namespaces.mapping == "prefix" else None,
     )
 
 

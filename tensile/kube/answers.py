@@ -20,6 +20,7 @@ from tensile.errors import (
     Unauthorized,
     Unreachable,
 )
+from tensile.objects import Kind
 
 LONGEST_LINE = 64 << 20
 _LONGEST_WORDS = 2_000
@@ -89,6 +90,40 @@ class _Version(msgspec.Struct, frozen=True):
     gitVersion: str = ""  # noqa: N815 - the API's spelling
 
 
+class _GroupVersion(msgspec.Struct, frozen=True):
+    """One version of an API group, as "GROUP/VERSION"."""
+
+    groupVersion: str = ""  # noqa: N815 - the API's spelling
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """One API group; the version that the server prefers is among its versions."""
+
+    versions: list[_GroupVersion] = []
+    preferredVersion: _GroupVersion = _GroupVersion()  # noqa: N815
+
+
+class _Groups(msgspec.Struct, frozen=True):
+    """The answer of /apis."""
+
+    groups: list[_Group]
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    """One resource of an API group, or, with a slash in its name, a subresource."""
+
+    name: str
+    kind: str
+    namespaced: bool = False
+    verbs: list[str] = []
+
+
+class _Resources(msgspec.Struct, frozen=True):
+    """The answer of /api/v1 and the like."""
+
+    resources: list[_Resource]
+
+
 class Page(NamedTuple):
     """One page of a listing; `more` is the token for the next, "" after the last."""
 
@@ -113,6 +148,8 @@ _PAGES = msgspec.json.Decoder(_Page)
 _LINES = msgspec.json.Decoder(_Line)
 _IDENTIFIED = msgspec.json.Decoder(_Identified)
 _VERSIONS = msgspec.json.Decoder(_Version)
+_GROUPS = msgspec.json.Decoder(_Groups)
+_RESOURCES = msgspec.json.Decoder(_Resources)
 
 _BY_STATUS: dict[int, type[ClusterError]] = {
     401: Unauthorized,
@@ -211,6 +248,25 @@ def release_of(doing: Doing, body: bytes) -> str:
         return _VERSIONS.decode(body).gitVersion
     except msgspec.MsgspecError as error:
         raise strange(doing, error) from None
+
+
+def apis_of(doing: Doing, body: bytes) -> list[str]:
+    """Give the API groups' versions that /apis names, as "GROUP/VERSION", the preferred one of each group first."""
+    try:
+        groups = _GROUPS.decode(body).groups
+    except msgspec.MsgspecError as error:
+        raise strange(doing, error) from None
+    found = [one.groupVersion for group in groups for one in (group.preferredVersion, *group.versions)]
+    return list(dict.fromkeys(found))
+
+
+def kinds_of(doing: Doing, api: str, body: bytes) -> list[Kind]:
+    """Give the namespaced kinds of one API version whose objects can be listed."""
+    try:
+        found = _RESOURCES.decode(body).resources
+    except msgspec.MsgspecError as error:
+        raise strange(doing, error) from None
+    return [Kind(api, one.kind, one.name, namespaced=True) for one in found if one.namespaced and "list" in one.verbs]
 
 
 class Lines:

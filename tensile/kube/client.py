@@ -28,8 +28,10 @@ from tensile.kube.access import Access
 from tensile.kube.answers import (
     Doing,
     Lines,
+    apis_of,
     error_of,
     identity_of,
+    kinds_of,
     page_of,
     release_of,
     strange,
@@ -245,6 +247,16 @@ class HttpCluster:
                         self.health.hear(self._clock())
         except ClusterError as error:
             raise self._told(doing, error) from None
+
+    async def kinds(self) -> tuple[Kind, ...]:
+        """Give every namespaced kind whose objects can be listed, each in one version."""
+        doing = Doing(self._name, "read", "API resources")
+        found: dict[tuple[str, str], Kind] = {}
+        for api in ("v1", *apis_of(doing, await self._read(doing, "/apis"))):
+            path = Kind(api, "", "", namespaced=False).path().rstrip("/")
+            for kind in kinds_of(doing, api, await self._read(doing, path)):
+                found.setdefault((api.rpartition("/")[0], kind.plural), kind)
+        return tuple(found.values())
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create the object (for reviews: ask) and give it as stored."""

@@ -14,7 +14,7 @@ from tensile.cache import Entry
 from tensile.cluster import Patch, Selection
 from tensile.names import COMPONENT, LOWER, OWNER, Owner
 from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations, labels, metadata
-from tensile.reconcile.podfacts import mirrors
+from tensile.reconcile.podfacts import mirrors, upper_of
 from tensile.world import LowerWorld
 
 OF_PODS = Selection(fields="involvedObject.kind=Pod")
@@ -86,7 +86,7 @@ def upper_pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Entry | None
     below = lower.pods.get(involved.namespace, involved.name)
     if below is None or below.uid != involved.uid or involved.kind != "Pod" or _is_our_own(seen, owner):
         return None
-    upper = lower.upper_pods.get(lower.upper_namespace(involved.namespace), involved.name)
+    upper = upper_of(below, lower)
     return upper if upper is not None and mirrors(below, upper, owner) else None
 
 

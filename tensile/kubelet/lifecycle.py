@@ -16,7 +16,15 @@ from tensile.objects import POD, UPPER, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.plan import conflict
-from tensile.reconcile.podfacts import differ, is_mirror, mirrors, was_deleted
+from tensile.reconcile.podfacts import (
+    differ,
+    is_mirror,
+    mirror_of,
+    mirrors,
+    standing,
+    upper_namespace_of,
+    was_deleted,
+)
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "pod"
@@ -43,7 +51,7 @@ class PodRule:
         """Give the keys of every pod above and of every pod of ours below; first those whose status is an old one."""
         here = world.lowers[lower]
         found = {(entry.namespace, entry.name) for entry in here.upper_pods}
-        found |= {(here.upper_namespace(entry.namespace), entry.name) for entry in here.pods}
+        found |= {(upper_namespace_of(entry, here), entry.name) for entry in here.pods}
 
         def urgency(name: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
             """Have what is in step come last: after a restart of the engine that is nearly everything."""
@@ -58,38 +66,39 @@ class PodRule:
         if not (lower.upper_pods.synced and lower.connected):
             return _NOTHING
         upper = lower.upper_pods.get(key.namespace, key.name)
-        below = lower.pods.get(lower.namespace(key.namespace), key.name)
         if upper is None:
             lower.in_step.pop((key.namespace, key.name), None)
-            return _deleted_above(key, below, lower, world)
+            return _deleted_above(key, lower, world)
+        below = standing(upper, lower, world.owner)
         if not has_node(lower, world):
             return Decision(waits=(node_key(lower),))
         if upper.facts.terminating:
             return _terminating(key, upper, below, lower, world)
         if below is not None and _is_older_twin(below, upper, lower, world):
-            return _older_twin(key, below, lower)
+            return _older_twin(below, lower)
         return _NOTHING if upper.facts.terminal else _living(key, upper, below, lower, world)
 
 
-def _deleted_above(key: Key, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+def _deleted_above(key: Key, lower: LowerWorld, world: World) -> Decision:
     """End the lower pod of one that was seen deleted, unless Kubernetes itself had ended it for its node's sake."""
-    if below is None or below.facts.terminating or not is_mirror(below, world.owner):
-        return _NOTHING
     departure = lower.upper_pods.departed(key.namespace, key.name)
-    if departure is None or not was_deleted(departure, below.facts.upper_uid):
+    below = mirror_of(departure.uid, lower, world.owner) if departure else None
+    if departure is None or below is None or below.facts.terminating:
         return _NOTHING
-    return Decision((Absent(_below_ref(key, lower), below.uid, "the upper pod was deleted"),))
+    if not was_deleted(departure, below.facts.upper_uid):
+        return _NOTHING
+    return Decision((Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted"),))
 
 
 def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Have the lower pod end, and let the upper one go once that is certain."""
     if below is not None and mirrors(below, upper, world.owner):
-        return withdraw(upper.manifest(), below, _below_ref(key, lower), asked=not upper.facts.unasked)
+        return withdraw(upper.manifest(), below, _ref_of(below, lower), asked=not upper.facts.unasked)
     ref, pod = _below_ref(key, lower), upper.manifest()
     certain = below is not None or lower.pods.departed(ref.namespace, ref.name) is not None
     if not certain and not is_kept_out(pod, world.topology.exclude_namespaces):
         return Decision((Confirmed(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
-    rival = _older_twin(key, below, lower) if below and _is_older_twin(below, upper, lower, world) else _NOTHING
+    rival = _older_twin(below, lower) if below and _is_older_twin(below, upper, lower, world) else _NOTHING
     ended = finalise(pod, last_words(upper, lower), Ref(UPPER, POD, key.namespace, key.name), world.now)
     return Decision((*rival.wanted, *ended.wanted))
 
@@ -128,11 +137,11 @@ def _is_older_twin(below: Entry, upper: Entry, lower: LowerWorld, world: World) 
     return certain and is_mirror(below, world.owner) and below.facts.upper_uid not in ("", upper.uid)
 
 
-def _older_twin(key: Key, below: Entry, lower: LowerWorld) -> Decision:
+def _older_twin(below: Entry, lower: LowerWorld) -> Decision:
     """End the lower pod of an older upper pod of that name, whose place is needed."""
     if below.facts.terminating:
         return _NOTHING
-    return Decision((Absent(_below_ref(key, lower), below.uid, "its upper pod was replaced by another of that name"),))
+    return Decision((Absent(_ref_of(below, lower), below.uid, "its upper pod was replaced by another of that name"),))
 
 
 def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
@@ -166,6 +175,10 @@ def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
     return None
 
 
+def _ref_of(below: Entry, lower: LowerWorld) -> Ref:
+    return Ref(lower.name, POD, below.namespace, below.name)
+
+
 def _below_ref(key: Key, lower: LowerWorld) -> Ref:
     return Ref(lower.name, POD, lower.namespace(key.namespace), key.name)
 
@@ -177,13 +190,14 @@ def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     entry = delta.entry
-    yield key_of(lower, world.lowers[lower].upper_namespace(entry.namespace), entry.name)
+    yield key_of(lower, upper_namespace_of(entry, world.lowers[lower]), entry.name)
 
 
 def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """A pod that is not ours matters only where it takes, or leaves, the name of one above."""
     if delta.before is not None and delta.after is not None:
         return
-    for key in _below(world, lower, delta):
-        if world.lowers[lower].upper_pods.get(key.namespace, key.name) is not None:
-            yield key
+    here, entry = world.lowers[lower], delta.entry
+    namespace = here.upper_namespace(entry.namespace)
+    if here.upper_pods.get(namespace, entry.name) is not None:
+        yield key_of(lower, namespace, entry.name)

@@ -10,7 +10,7 @@ from tensile.cache import Entry
 from tensile.cluster import Cluster
 from tensile.kubelet.target import Target
 from tensile.names import Owner
-from tensile.reconcile.podfacts import mirrors
+from tensile.reconcile.podfacts import mirrors, standing
 from tensile.world import LowerWorld
 
 _LIST = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%b]}'
@@ -48,5 +48,5 @@ class MirroredPods:
         return _LIST % b",".join(entry.raw for entry in self._lower.upper_pods if self._below(entry))
 
     def _below(self, upper: Entry) -> Entry | None:
-        below = self._lower.pods.get(self._lower.namespace(upper.namespace), upper.name)
+        below = standing(upper, self._lower, self._owner)
         return below if below and mirrors(below, upper, self._owner) else None

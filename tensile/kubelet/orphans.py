@@ -18,7 +18,7 @@ from tensile.kubelet.statuswrite import status_write
 from tensile.objects import POD, UPPER, Ref, metadata, timestamp
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Route
 from tensile.reconcile.observed import has_node
-from tensile.reconcile.podfacts import is_mirror, was_deleted
+from tensile.reconcile.podfacts import is_mirror, standing, upper_namespace_of, upper_of, was_deleted
 from tensile.world import Key, LowerWorld, World
 
 NAME = "orphans"
@@ -63,17 +63,21 @@ def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
     for below in lower.pods:
         if not is_mirror(below, world.owner) or below.facts.terminating:
             continue
-        upper = lower.upper_pods.get(lower.upper_namespace(below.namespace), below.name)
+        above = lower.upper_pods.get(upper_namespace_of(below, lower), below.name)
+        upper = upper_of(below, lower) or above
         if upper is None:
             yield from _orphan(below, lower)
         elif upper.uid == below.facts.upper_uid and upper.facts.terminating and upper.facts.unasked:
             grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
             yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, asked=False)
+        elif upper.uid != below.facts.upper_uid and lower.namespace(upper.namespace) != below.namespace:
+            reason = "another pod has its upper pod's name, and namespaces are called otherwise now"
+            yield Absent(_ref(below, lower), below.uid, reason, asked=False)
 
 
 def _orphan(below: Entry, lower: LowerWorld) -> Iterator[_Found]:
     """Have the upper pod's absence confirmed, or the lower pod end; one seen deleted is the rule for pods'."""
-    above = Ref(UPPER, POD, lower.upper_namespace(below.namespace), below.name)
+    above = Ref(UPPER, POD, upper_namespace_of(below, lower), below.name)
     departure = lower.upper_pods.departed(above.namespace, above.name)
     if departure is None:
         yield Confirmed(above, below.facts.upper_uid, "its lower pod still runs", asked=False)
@@ -95,7 +99,7 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
             facts.terminal
             or facts.terminating
             or not has_run(upper, lower)
-            or lower.pods.get(namespace, upper.name) is not None
+            or standing(upper, lower, world.owner) is not None
         ):
             continue
         departure = lower.pods.departed(namespace, upper.name)
@@ -136,7 +140,7 @@ def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Hear of a pod that goes, or has none above."""
     here, after = world.lowers[lower], delta.after
-    if after is None or here.upper_pods.get(here.upper_namespace(after.namespace), after.name) is None:
+    if after is None or upper_of(after, here) is None:
         yield key_of(lower)
 
 

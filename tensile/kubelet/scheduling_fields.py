@@ -14,6 +14,7 @@ from tensile.objects import Manifest
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _HOSTNAME = "kubernetes.io/hostname"
+_SPACE_NAME = "kubernetes.io/metadata.name"
 _NAMING_NODES = frozenset({_HOSTNAME, "metadata.name"})
 _MERGED = ("matchLabelKeys", "mismatchLabelKeys")
 
@@ -158,8 +159,26 @@ def _pod_term(term: Manifest, place: Placement) -> Manifest:
     """Rewrite a term for below: the lower namespaces, and no merged expressions."""
     plain = _without_merged(term)
     if names := plain.get("namespaces"):
-        return {**plain, "namespaces": [place.namespace_of(name) for name in names]}
+        plain = {**plain, "namespaces": [place.namespace_of(name) for name in names]}
+    if selector := plain.get("namespaceSelector"):
+        plain = {**plain, "namespaceSelector": _space_selector(selector, place)}
     return plain
+
+
+def _space_selector(selector: Manifest, place: Placement) -> Manifest:
+    """Rewrite a selector of namespaces where it names them: each has its name as a label."""
+    found = dict(selector)
+    named = (selector.get("matchLabels") or {}).get(_SPACE_NAME)
+    if named:
+        found["matchLabels"] = {**selector["matchLabels"], _SPACE_NAME: place.namespace_of(named)}
+    if selector.get("matchExpressions"):
+        found["matchExpressions"] = [
+            {**one, "values": [place.namespace_of(value) for value in one["values"]]}
+            if one["key"] == _SPACE_NAME and one.get("values")
+            else one
+            for one in selector["matchExpressions"]
+        ]
+    return found
 
 
 def _spread(constraints: list[Manifest], place: Placement) -> list[Manifest]:

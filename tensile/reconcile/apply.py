@@ -13,6 +13,7 @@ from tensile.names import OWNER, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, annotations, labels, metadata, uid
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.plan import Step
+from tensile.reconcile.vacancy import look_into
 
 
 async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
@@ -42,6 +43,8 @@ def _doubt(step: Step, cache: Cache | None) -> None:
 
 async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """Delete, and note at once whether the object is gone or only ending."""
+    if step.vacant:
+        await look_into(cluster, step.ref)
     raw = await cluster.delete(step.ref, uid=step.uid, grace=step.grace)
     if cache is None:
         return

@@ -33,13 +33,18 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The object of that UID should not exist; `asked` is whether somebody deleted its upper object."""
+    """The object of that UID should not exist; `asked` is whether somebody deleted its upper object.
+
+    With `vacant` it is a namespace, and goes only where nothing is in it. `apart` as in Patched.
+    """
 
     ref: Ref
     uid: str
     reason: str
     grace: int | None = None
     asked: bool = True
+    vacant: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,19 @@
 """The rule for namespaces below: made when a pod needs one that is missing.
 
 They come with the Pod Security labels of the namespace above, or a namespace made bare would allow what the upper's
-forbids. One that is there already is used as it is, whoever made it; only what we made is kept in step.
+forbids. One that is there already is used as it is, whoever made it; only what we made is kept in step. With a prefix
+it is the other way round: such a name is meant for one owner alone, so somebody else's namespace of it is a conflict.
 """
 
 from collections.abc import Iterable, Iterator
 
-from tensile.cache import Delta, Kept, decoded
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID
-from tensile.objects import NAMESPACE, Manifest, Ref, labels, metadata
+import msgspec
+
+from tensile.cache import Delta, Entry, Kept, decoded
+from tensile.names import OWNER, OWNER_NAME, UPPER_NAMESPACE, UPPER_UID
+from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.desired import Decision, Present, Route
-from tensile.reconcile.observed import has_node, is_ours
+from tensile.reconcile.observed import has_node, is_ours, our_keys
 from tensile.reconcile.podfacts import lives_below
 from tensile.world import Key, LowerWorld, Problem, World
 
@@ -20,9 +23,27 @@ _NAME_LABEL = "kubernetes.io/metadata.name"
 """Every namespace gets it from the apiserver, which books it to whoever made the namespace: so it is ours to keep."""
 
 
+class SpaceFacts(msgspec.Struct, frozen=True, gc=False):
+    """Of a namespace: whether it is `ending`, and the marks that an engine like this one wrote, "" without.
+
+    `mark` is its owner's, `upper_uid` and `above` are UID and name of the upper namespace that it was made for.
+    """
+
+    ending: bool = False
+    mark: str = ""
+    upper_uid: str = ""
+    above: str = ""
+
+
 def digest(raw: bytes) -> Kept:
-    """Keep a namespace; its facts are whether it is being deleted."""
-    return Kept(raw, "deletionTimestamp" in metadata(decoded(raw)))
+    """Keep a namespace, and its `SpaceFacts`."""
+    space = decoded(raw)
+    ending = "deletionTimestamp" in metadata(space)
+    written, noted = our_keys(space, "annotations"), annotations(space)
+    if UPPER_UID not in written or not labels(space).get(OWNER):
+        return Kept(raw, SpaceFacts(ending))
+    above = noted.get(UPPER_NAMESPACE, "") if UPPER_NAMESPACE in written else ""
+    return Kept(raw, SpaceFacts(ending, labels(space)[OWNER], noted.get(UPPER_UID, ""), above))
 
 
 def key_of(lower: str, upper_namespace: str) -> Key:
@@ -37,9 +58,16 @@ def ready(lower: LowerWorld, upper_namespace: str) -> str:
     """
     name = lower.namespace(upper_namespace)
     entry = lower.namespaces.get("", name)
-    if entry is None or entry.facts or lower.accounts.get(name, "default") is None:
+    if entry is None or entry.facts.ending or lower.accounts.get(name, "default") is None:
         return ""
-    return entry.uid
+    return entry.uid if is_for(entry, lower, upper_namespace) else ""
+
+
+def is_for(below: Entry, lower: LowerWorld, upper_namespace: str) -> bool:
+    """Say whether a namespace below may be used for one above: any, or with a prefix only the one made for it."""
+    if lower.naming is None:
+        return True
+    return (below.facts.mark, below.facts.above) == (lower.naming.mark, upper_namespace)
 
 
 class NamespaceRule:
@@ -67,15 +95,23 @@ class NamespaceRule:
         above, below = world.upper.namespaces.get("", key.name), lower.namespaces.get("", name)
         if not lower.namespaces.synced or above is None or not _needed(lower, key.name, world):
             return Decision()
-        if below is not None and below.facts:
+        if below is not None and below.facts.ending:
             return Decision(
                 problem=Problem("NamespaceTerminating", f"namespace {name} is being deleted in {lower.name}")
             )
-        if below is not None and not is_ours(below.manifest(), world.owner):
+        if below is not None and not is_ours(below.manifest(), world.owner) and lower.naming is None:
             return Decision()
+        if below is not None and below.facts.above not in ("", key.name):
+            return Decision(problem=_shared(below, key, lower))
         manifest = _manifest(name, above.manifest(), world)
         reason = "pods need it" if below is None else "its Pod Security labels differ from those above"
         return Decision((Present(Ref(lower.name, NAMESPACE, "", name), manifest, reason),))
+
+
+def _shared(below: Entry, key: Key, lower: LowerWorld) -> Problem:
+    """Say that the name below is that of another namespace's: two long names were cut to the same."""
+    message = f"Namespace {below.name} in {lower.name} is for namespace {below.facts.above} above, not for {key.name}"
+    return Problem("NameConflict", f"{message}: rename one of the two")
 
 
 def _needed(lower: LowerWorld, upper_namespace: str, world: World) -> bool:
@@ -94,7 +130,11 @@ def _manifest(name: str, above: Manifest, world: World) -> Manifest:
         "metadata": {
             "name": name,
             "labels": {**security, _NAME_LABEL: name, OWNER: world.owner.mark},
-            "annotations": {OWNER_NAME: world.owner.name, UPPER_UID: metadata(above)["uid"]},
+            "annotations": {
+                OWNER_NAME: world.owner.name,
+                UPPER_UID: metadata(above)["uid"],
+                UPPER_NAMESPACE: metadata(above)["name"],
+            },
         },
     }
 

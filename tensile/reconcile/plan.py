@@ -33,7 +33,8 @@ class Step:
 
     `uid` is that of the object which it is about, "" where it is about whatever stands there. `operations` say what it
     changes as RFC 6902; `shown` is whether a person decides about it; `asked` is false for what ends something that
-    nobody deleted above (the guard counts those). The steps after one that is `apart` do not rest on it.
+    nobody deleted above (the guard counts those). The steps after one that is `apart` do not rest on it. A namespace
+    that is deleted where it is `vacant` is looked into just before, at quorum.
     """
 
     verb: Verb
@@ -48,6 +49,7 @@ class Step:
     shown: bool = True
     asked: bool = True
     apart: bool = False
+    vacant: bool = False
 
     @property
     def identity(self) -> Identity:
@@ -80,8 +82,8 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
     match wanted:
         case Present():
             return _present(key, wanted, world)
-        case Absent(ref, uid, reason, grace, asked):
-            return [Step("delete", ref, reason, uid=uid, grace=grace, operations=(_REMOVE,), asked=asked)]
+        case Absent():
+            return [_absent(wanted)]
         case Patched():
             return [_patched(wanted)]
         case Confirmed(ref, uid, reason, asked):
@@ -105,6 +107,20 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
     if wanted.replaceable and seen.get("immutable") and any(map(_is_content, operations)):
         return [_replace(wanted.ref, entry, "is immutable, and differs from the upper object")]
     return _change(wanted, entry, operations)
+
+
+def _absent(wanted: Absent) -> Step:
+    return Step(
+        "delete",
+        wanted.ref,
+        wanted.reason,
+        uid=wanted.uid,
+        grace=wanted.grace,
+        operations=(_REMOVE,),
+        asked=wanted.asked,
+        apart=wanted.apart,
+        vacant=wanted.vacant,
+    )
 
 
 def _replace(ref: Ref, entry: Entry, reason: str) -> Step:

@@ -16,6 +16,7 @@ from tensile.names import FIELD_MANAGER, OWNER, VIRTUAL_POD, Owner
 from tensile.objects import Manifest, labels, metadata
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.references import Reference, references
+from tensile.world import LowerWorld
 
 _TERMINAL = ("Succeeded", "Failed")
 _NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
@@ -135,7 +136,12 @@ def by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
         yield (reference.kind, entry.namespace, reference.name)
 
 
-INDEXES = {"namespace": by_namespace, "reference": by_reference}
+def by_upper_uid(entry: Entry) -> Iterator[str]:
+    """Index pods by the UID of the upper pod: the one that a lower pod was made for, and an upper pod's own."""
+    yield entry.facts.upper_uid or entry.uid
+
+
+INDEXES = {"namespace": by_namespace, "reference": by_reference, "upper": by_upper_uid}
 
 
 def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
@@ -146,6 +152,32 @@ def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
 def mirrors(lower_pod: Entry, upper_pod: Entry, owner: Owner) -> bool:
     """Say whether a lower pod is this owner's, and for that very upper pod."""
     return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)
+
+
+def mirror_of(upper_uid: str, lower: LowerWorld, owner: Owner) -> Entry | None:
+    """Give the pod of ours below that was made for the upper pod of that UID, in whichever namespace."""
+    made = lower.pods.select("upper", upper_uid) if upper_uid else ()
+    return next((one for one in made if is_mirror(one, owner)), None)
+
+
+def standing(upper: Entry, lower: LowerWorld, owner: Owner) -> Entry | None:
+    """Give what stands below for an upper pod: the one made for it, else what has its name where that one would be."""
+    found = lower.pods.get(lower.namespace(upper.namespace), upper.name)
+    if found is not None and mirrors(found, upper, owner):
+        return found
+    return mirror_of(upper.uid, lower, owner) or found
+
+
+def upper_of(below: Entry, lower: LowerWorld) -> Entry | None:
+    """Give the upper pod on the lower's node that a lower pod was made for."""
+    found = lower.upper_pods.select("upper", below.facts.upper_uid) if below.facts.upper_uid else ()
+    return found[0] if found else None
+
+
+def upper_namespace_of(below: Entry, lower: LowerWorld) -> str:
+    """Give the namespace above of a lower pod: its upper pod's, where that is there."""
+    upper = upper_of(below, lower)
+    return upper.namespace if upper else lower.upper_namespace(below.namespace) or below.namespace
 
 
 def is_daemon(pod: Manifest) -> bool:

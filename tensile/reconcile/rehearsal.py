@@ -150,8 +150,15 @@ class Rehearsal:
     async def list(self, kind: Kind, selection: Selection) -> Listing:
         """Give what is held of a selection: equality of labels, labels that are there or not, and some fields."""
         with self._told("list", Ref(self._name, kind, selection.namespace, "")):
-            chosen = [raw for _, raw in sorted(self._held[kind].items()) if is_selected(_decoded(raw), selection)]
+            held = {**await self._beyond(kind, selection), **self._held[kind]}
+            chosen = [raw for _, raw in sorted(held.items()) if is_selected(_decoded(raw), selection)]
         return Listing(chosen, str(self._count))
+
+    async def kinds(self) -> tuple[Kind, ...]:
+        """Give the namespaced kinds of what is held, and those of the real cluster."""
+        held = [kind for kind, found in self._held.items() if kind.namespaced and found]
+        real = () if self._behind is None else await self._behind.kinds()
+        return tuple(dict.fromkeys((*real, *held)))
 
     def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:  # noqa: ARG002
         """Refuse: caches hear of a rehearsal by `follow`, at once, and nothing needs a watch of it."""
@@ -215,6 +222,13 @@ class Rehearsal:
         if found is None:
             raise _missing(ref.kind, ref.name)
         return found
+
+    async def _beyond(self, kind: Kind, selection: Selection) -> dict[_Name, bytes]:
+        """Give what the real cluster has of a selection and has not gone here."""
+        listed = [] if self._behind is None else (await self._behind.list(kind, selection)).items
+        metas = [(_ENVELOPES.decode(raw).metadata, raw) for raw in listed]
+        found = {(meta.namespace, meta.name): raw for meta, raw in metas}
+        return {place: raw for place, raw in found.items() if (kind, place) not in self._gone}
 
     async def _sought(self, ref: Ref) -> bytes | None:
         """Give an object that is held, or that the real cluster has and that has not gone here; None: neither."""

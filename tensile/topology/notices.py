@@ -41,11 +41,6 @@ NOT_YET: tuple[Row, ...] = (
         (None,),
         "pods that talk to the upper cluster come in a later release",
     ),
-    Row(
-        ("lower", "namespaces", "mapping"),
-        ("same",),
-        "prefix comes in a later release; same is in force",
-    ),
     Row(("lower", "storageClasses"), ({},), "storage comes in a later release"),
     Row(
         ("lower", "maintenance"),

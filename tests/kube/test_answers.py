@@ -22,13 +22,16 @@ from tensile.errors import (
 from tensile.kube.answers import (
     Doing,
     Lines,
+    apis_of,
     error_of,
     identity_of,
+    kinds_of,
     page_of,
     release_of,
     strange,
     version_of,
 )
+from tensile.objects import POD
 
 DOING = Doing("lower-a", "create", "Pod default/web")
 
@@ -143,6 +146,29 @@ def test_identity_and_version_are_taken_out_of_an_object() -> None:
         release_of(DOING, b"no")
     with pytest.raises(Unreachable):
         identity_of(DOING, b"{}")
+
+
+def test_versions_of_api_groups_are_read_the_preferred_one_first() -> None:
+    """Once each, so that a kind that several versions serve is found in the one that the server prefers."""
+    versions = [{"groupVersion": "batch/v1beta1"}, {"groupVersion": "batch/v1"}]
+    groups = [{"name": "batch", "versions": versions, "preferredVersion": versions[1]}, {"name": "none"}]
+    assert apis_of(DOING, orjson.dumps({"groups": groups}))[:2] == ["batch/v1", "batch/v1beta1"]
+    with pytest.raises(Unreachable):
+        apis_of(DOING, b"{}")
+
+
+def test_kinds_are_those_in_namespaces_that_can_be_listed() -> None:
+    """No subresources, nothing that is only asked, and nothing of the cluster as a whole."""
+    verbs = ["get", "list"]
+    resources = [
+        {"name": "pods", "kind": "Pod", "namespaced": True, "verbs": verbs},
+        {"name": "pods/status", "kind": "Pod", "namespaced": True, "verbs": ["get", "patch"]},
+        {"name": "bindings", "kind": "Binding", "namespaced": True, "verbs": ["create"]},
+        {"name": "nodes", "kind": "Node", "namespaced": False, "verbs": verbs},
+    ]
+    assert kinds_of(DOING, "v1", orjson.dumps({"resources": resources})) == [POD]
+    with pytest.raises(Unreachable):
+        kinds_of(DOING, "v1", b"[]")
 
 
 EVENTS = [event("ADDED", pod("a", 11)), bookmark(12), event("MODIFIED", pod("ü", 13)), event("NEW", pod("b", 14))]

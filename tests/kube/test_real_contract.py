@@ -323,3 +323,15 @@ async def test_identity_and_release_are_those_of_the_cluster(lower: HttpCluster)
     kube_system = orjson.loads(await lower.read(at("", "kube-system", NAMESPACE)))
     assert uid == uid_of(kube_system)
     assert (await lower.version()).startswith("v1.")
+
+
+async def test_kinds_are_those_that_a_namespace_can_hold(lower: HttpCluster, namespace: str) -> None:
+    """Each once, of every group, and each can be listed."""
+    kinds = await lower.kinds()
+    assert {POD, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, QUOTA} <= set(kinds)
+    assert {"apps/v1", "batch/v1", "coordination.k8s.io/v1"} <= {kind.api for kind in kinds}
+    assert NAMESPACE not in kinds
+    names = [(kind.api.rpartition("/")[0], kind.plural) for kind in kinds]
+    assert len(names) == len(set(names))
+    for kind in kinds:
+        assert (await lower.list(kind, Selection(namespace))).version

@@ -171,6 +171,22 @@ def test_namespaces_of_affinity_terms_are_those_below() -> None:
     ]
 
 
+def test_a_selector_of_namespaces_that_names_them_names_those_below() -> None:
+    """Each namespace has its name as a label; what else selects them stays as it is."""
+    name, team = "kubernetes.io/metadata.name", {"key": "team", "operator": "In", "values": ["a"]}
+    named = [{"key": name, "operator": "NotIn", "values": ["a", "b"]}, {"key": name, "operator": "Exists"}, team]
+    below = [{"key": name, "operator": "NotIn", "values": ["demo-a", "demo-b"]}, *named[1:]]
+    for given, wanted in (
+        ({"matchLabels": {name: "a", "team": "a"}}, {"matchLabels": {name: "demo-a", "team": "a"}}),
+        ({"matchExpressions": named}, {"matchExpressions": below}),
+        ({"matchLabels": {"team": "a"}}, {"matchLabels": {"team": "a"}}),
+        ({}, {}),
+    ):
+        term = {"topologyKey": "zone", "namespaceSelector": given}
+        found = fields({"affinity": {"podAffinity": {REQUIRED: [term]}}}, namespace_of="demo-{}".format)
+        assert found["affinity"]["podAffinity"][REQUIRED] == [{**term, "namespaceSelector": wanted}]
+
+
 @pytest.mark.parametrize("field", ["matchLabelKeys", "mismatchLabelKeys"])
 def test_expressions_that_the_apiserver_merged_go(field: str) -> None:
     """The keys stay and the expressions made of them go, or the lower apiserver refuses both together."""

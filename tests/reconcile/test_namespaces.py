@@ -23,13 +23,14 @@ from worldkit import (
     thing,
     upper_pod,
     world,
+    written,
 )
 
 from tensile.cache import Delta
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID
+from tensile.names import OWNER, OWNER_NAME, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, Ref
 from tensile.reconcile.desired import Decision, Present
-from tensile.reconcile.namespaces import NAME, NamespaceRule, digest, key_of, ready
+from tensile.reconcile.namespaces import NAME, NamespaceRule, SpaceFacts, digest, key_of, ready
 from tensile.reconcile.plan import Plan, Step
 from tensile.world import Key, World
 
@@ -50,7 +51,7 @@ def needed(**labels: str) -> World:
 
 def ours(**labels: str) -> Manifest:
     """Make the namespace below as we made it."""
-    return marked(space(uid="below", labels=labels), "above")
+    return marked(space(uid="below", labels=labels, annotations={UPPER_NAMESPACE: "default"}), "above")
 
 
 def planned(here: World) -> Plan:
@@ -72,7 +73,7 @@ def test_a_namespace_is_made_for_a_pod() -> None:
     assert step.body["metadata"] == {
         "name": "default",
         "labels": {ENFORCE: "restricted", "kubernetes.io/metadata.name": "default", OWNER: OWNER_HERE.mark},
-        "annotations": {OWNER_NAME: "demo", UPPER_UID: "above"},
+        "annotations": {OWNER_NAME: "demo", UPPER_UID: "above", UPPER_NAMESPACE: "default"},
     }
 
 
@@ -203,7 +204,8 @@ def test_a_namespace_that_went_is_made_again() -> None:
 def test_a_namespace_made_anew_above_marks_the_one_below_anew() -> None:
     """It is not replaced: others may have put something there."""
     here = needed()
-    put(here.lowers[A].namespaces, marked(space(uid="below"), "an earlier one"))
+    earlier = space(uid="below", annotations={UPPER_NAMESPACE: "default"})
+    put(here.lowers[A].namespaces, marked(earlier, "an earlier one"))
     step = the_step(here)
     assert step.verb == "patch"
     assert [one["value"] for one in step.operations] == ["above"]
@@ -260,8 +262,74 @@ def test_a_change_below_concerns_the_namespace() -> None:
 def test_a_digest_says_whether_a_namespace_is_ending() -> None:
     """And keeps its bytes."""
     raw = orjson.dumps(space())
-    assert digest(raw) == (raw, False)
-    assert digest(orjson.dumps(space(**ENDING))).facts is True
+    assert digest(raw) == (raw, SpaceFacts())
+    assert digest(orjson.dumps(space(**ENDING))).facts == SpaceFacts(ending=True)
+
+
+def test_a_digest_says_whose_a_namespace_is_and_for_which_one_above() -> None:
+    """By the marks that an engine wrote; the same marks by another hand say nothing."""
+    assert digest(orjson.dumps(ours())).facts == SpaceFacts(False, OWNER_HERE.mark, "above", "default")
+    by_hand = ours()
+    by_hand["metadata"]["managedFields"][0]["manager"] = "kubectl-edit"
+    assert digest(orjson.dumps(by_hand)).facts == SpaceFacts()
+
+
+PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"
+
+
+def prefixed_world() -> World:
+    """Make the same world where namespaces below begin with the topology's name."""
+    here = world(PREFIXED)
+    raised(here)
+    put(here.upper.namespaces, space(uid="above"))
+    put(here.lowers[A].upper_pods, upper_pod())
+    return here
+
+
+def test_with_a_prefix_the_namespace_is_called_after_the_topology() -> None:
+    """It says which one above it is for: a name that was cut would not."""
+    here = prefixed_world()
+    step = the_step(here)
+    assert (step.verb, step.ref) == ("create", Ref(A, NAMESPACE, "", "demo-default"))
+    assert step.body is not None
+    assert step.body["metadata"]["annotations"][UPPER_NAMESPACE] == "default"
+    put(here.lowers[A].namespaces, written({**step.body, "metadata": {**step.body["metadata"], "uid": "below"}}))
+    put(here.lowers[A].accounts, account("demo-default"))
+    assert planned(here) == Plan(())
+    assert ready(here.lowers[A], "default") == "below"
+
+
+@pytest.mark.parametrize(
+    "space_below",
+    [
+        space("demo-default", uid="below"),
+        marked(space("demo-default", uid="below", annotations={UPPER_NAMESPACE: "default"}), "above", STRANGER),
+    ],
+    ids=["somebody's", "another owner's"],
+)
+def test_with_a_prefix_somebody_elses_namespace_of_that_name_is_a_conflict(space_below: Manifest) -> None:
+    """It is reported, not touched, and no pod is made in it."""
+    here = prefixed_world()
+    put(here.lowers[A].namespaces, space_below)
+    put(here.lowers[A].accounts, account("demo-default"))
+    found = planned(here)
+    assert found.steps == ()
+    assert found.problem is not None
+    assert found.problem.reason == "NameConflict"
+    assert "Namespace demo-default exists in lower-a and is not ours" in found.problem.message
+    assert ready(here.lowers[A], "default") == ""
+
+
+def test_two_namespaces_whose_names_are_cut_to_the_same_are_told_apart() -> None:
+    """The one that came later is told of, and nothing of the other's is changed."""
+    here = prefixed_world()
+    theirs = marked(space("demo-default", uid="below", annotations={UPPER_NAMESPACE: "elsewhere"}), "its own")
+    put(here.lowers[A].namespaces, theirs)
+    decision = RULE.decide(KEY, here)
+    assert decision.wanted == ()
+    assert decision.problem is not None
+    assert decision.problem.reason == "NameConflict"
+    assert "is for namespace elsewhere above, not for default" in decision.problem.message
 
 
 def test_what_is_wanted_is_said_for_a_reason() -> None:

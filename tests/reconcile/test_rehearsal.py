@@ -476,6 +476,32 @@ async def test_a_list_is_of_what_is_held() -> None:
     assert len((await cluster.list(CONFIG_MAP, Selection("other"))).items) == 1
 
 
+async def test_a_list_reaches_to_the_cluster_behind() -> None:
+    """As it would be with what was done here: changed objects as they are now, deleted ones no more."""
+    real = rehearsal()
+    changed, gone = (real.place(CONFIG_MAP, config_map(name))["metadata"]["uid"] for name in ("a", "b"))
+    real.place(CONFIG_MAP, config_map("c"))
+    cluster = rehearsal(behind=real)
+    patch = Patch("merge-patch", {"metadata": {"uid": changed}, "data": {"k": "2"}})
+    await cluster.patch(Ref("a", CONFIG_MAP, "default", "a"), patch)
+    await cluster.delete(Ref("a", CONFIG_MAP, "default", "b"), uid=gone)
+    listed = (await cluster.list(CONFIG_MAP, Selection("default"))).items
+    assert [(one["metadata"]["name"], one.get("data")) for one in map(orjson.loads, listed)] == [
+        ("a", {"k": "2"}),
+        ("c", None),
+    ]
+
+
+async def test_kinds_are_those_that_are_held_here_and_behind() -> None:
+    """Each once, the namespace's account too; what is in no namespace is none of them."""
+    real = rehearsal()
+    real.place(CONFIG_MAP, config_map())
+    cluster = rehearsal(behind=real)
+    cluster.place(CONFIG_MAP, config_map("here"))
+    cluster.place(POD, pod())
+    assert sorted(kind.name for kind in await cluster.kinds()) == ["ConfigMap", "Pod", "ServiceAccount"]
+
+
 @pytest.mark.parametrize("labels", ["app in (web)", "n>1"])
 async def test_a_selector_that_is_not_understood_is_refused(labels: str) -> None:
     """And not taken for one that selects nothing."""

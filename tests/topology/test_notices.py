@@ -22,11 +22,11 @@ def test_defaults_that_nobody_wrote_are_not_told(text: str) -> None:
 
 def test_a_notice_says_where_and_what_is_in_force() -> None:
     """In the form of an error, with the file's name."""
-    topology = parse(ONE + "  namespaces: {mapping: prefix}\n", name="t.yaml")
+    topology = parse(ONE + "  unreachable: {evictAfter: 5m}\n", name="t.yaml")
     (notice,) = not_yet(topology)
     assert str(notice) == (
-        "t.yaml:7:16: lowers[0].namespaces.mapping: accepted, not in effect yet: "
-        "prefix comes in a later release; same is in force"
+        "t.yaml:7:17: lowers[0].unreachable.evictAfter: accepted, not in effect yet: "
+        "eviction comes in a later release; never is in force"
     )
 
 
@@ -80,7 +80,7 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
         ONE + "  maintenance: cordon\n  qps: 3\n  context: c\n",
         ONE + "  controllers: null\n  onConflict: null\n  storageClasses: {}\n",
         ONE + "  node: {name: n, taints: []}\n  capacity: {basis: allocatable}\n",
-        ONE + "  namespaces: {mapping: same}\n  unreachable: {evictAfter: null}\n",
+        ONE + "  namespaces: {mapping: prefix}\n  unreachable: {evictAfter: null}\n",
     ],
 )
 def test_what_is_in_effect_or_asks_for_nothing_is_not_told(text: str) -> None:

@@ -1,0 +1,95 @@
+"""The rule for namespaces below that nobody needs any more: what we made goes when the one above has gone.
+
+Deleting a namespace deletes what is in it, so it takes three certainties: it is ours, the one above is gone (read at
+quorum, where nobody saw it go), and it is empty, which is looked at just before. One that holds anything else stays,
+and is told of. All of one lower are decided in one plan, which the guard can hold back.
+"""
+
+from collections.abc import Iterator
+
+from tensile.cache import Delta, Entry
+from tensile.objects import NAMESPACE, UPPER, Ref
+from tensile.reconcile import following
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
+from tensile.world import Key, LowerWorld, World
+
+NAME = "vacancy"
+_COLLECT = 0.5
+_OURS = ("pods", "config_maps", "secrets")
+
+
+def key_of(lower: str) -> Key:
+    """Give the one key of a lower."""
+    return Key(NAME, lower, "", "")
+
+
+class VacancyRule:
+    """One key for each lower."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of namespaces on both sides, and of what leaves one below."""
+        kinds = following.followed(following.FOLLOWS, above=False).values()
+        more = tuple(follow.kind.name for follow in kinds if follow.ours and follow.kind.namespaced)
+        leaving = tuple(Route(cache, _left, delay=_COLLECT) for cache in (*_OURS, *more))
+        spaces = tuple(Route(cache, _space, delay=_COLLECT) for cache in ("upper.namespaces", "namespaces"))
+        return (*spaces, *leaving)
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the lower's key."""
+        yield key_of(world.lowers[lower].name)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Want what is ours, empty and not needed gone; nothing from incomplete caches."""
+        lower = world.lowers[key.lower]
+        if not (lower.settled and world.upper.namespaces.synced) or lower.silent:
+            return Decision()
+        ours = [one for one in lower.namespaces if one.facts.mark == world.owner.mark and not one.facts.ending]
+        found = (_wanted(one, lower, world) for one in sorted(ours, key=lambda one: one.name))
+        return Decision(tuple(one for one in found if one is not None))
+
+
+def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | Confirmed | None:
+    """Say what one of our namespaces asks for: nothing while it is needed, or has something of ours in it."""
+    name = space.facts.above or space.name
+    if world.upper.namespaces.get("", name) is None:
+        return _left_over(space, name, lower, world)
+    if lower.namespace(name) == space.name or _is_used(space.name, lower):
+        return None
+    return _absent(space, lower, "namespaces are called otherwise now", asked=False)
+
+
+def _left_over(space: Entry, name: str, lower: LowerWorld, world: World) -> Absent | Confirmed | None:
+    """Follow a deletion above that was seen; have one confirmed that was not."""
+    if _is_used(space.name, lower):
+        return None
+    departure = world.upper.namespaces.departed("", name)
+    if departure is None:
+        return Confirmed(Ref(UPPER, NAMESPACE, "", name), "", f"namespace {space.name} is left below", asked=False)
+    seen = departure.seen and departure.uid == space.facts.upper_uid
+    return _absent(space, lower, f"namespace {name} is gone above", asked=seen)
+
+
+def _absent(space: Entry, lower: LowerWorld, reason: str, *, asked: bool) -> Absent:
+    ref = Ref(lower.name, NAMESPACE, "", space.name)
+    return Absent(ref, space.uid, reason, asked=asked, vacant=True, apart=True)
+
+
+def _is_used(namespace: str, lower: LowerWorld) -> bool:
+    """Say whether something that we know of is in a namespace below."""
+    caches = (lower.pods, lower.config_maps, lower.secrets, *lower.more.values())
+    return any(entry.namespace == namespace for cache in caches for entry in cache)
+
+
+def _space(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A namespace that goes, or is another one now."""
+    if delta.before is None or delta.after is None or delta.before.facts != delta.after.facts:
+        yield key_of(world.lowers[lower].name)
+
+
+def _left(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """What goes may leave its namespace empty, which matters where that is ours."""
+    here = world.lowers[lower]
+    if delta.after is None and here.namespaces.get("", delta.entry.namespace) is not None:
+        yield key_of(here.name)
