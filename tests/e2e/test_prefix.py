@@ -1,0 +1,318 @@
+"""Namespaces below that are called after the topology: several topologies and uppers on one lower cluster."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from enginekit import A, B, Edit, Ground, standing, with_fields
+from sitekit import Manifest, condition_of, is_ready
+
+from tensile import planning
+from tensile.names import MIRRORED, OWNER, UPPER_NAMESPACE, UPPER_UID, owner_of
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+PREFIX = with_fields(lowerDefaults={"namespaces": {"mapping": "prefix"}})
+NEEDS = {
+    "volumes": [
+        {"name": "settings", "configMap": {"name": "settings"}},
+        {"name": "password", "secret": {"secretName": "password"}},
+    ]
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    """A topology whose namespaces below have its name as their prefix."""
+    async with standing(sandbox, tmp_path_factory.mktemp("ground"), PREFIX) as made:
+        yield made
+
+
+def below(ground: Ground, namespace: str = "") -> str:
+    """Give the name below of a namespace."""
+    return f"{ground.namespace}-{namespace or ground.namespace}"
+
+
+async def provided(ground: Ground, namespace: str) -> None:
+    """Have what the pods need above."""
+    await ground.upper.create(
+        ground.path("configmaps", namespace=namespace), {"metadata": {"name": "settings"}, "data": {"key": "value"}}
+    )
+    await ground.upper.create(
+        ground.path("secrets", namespace=namespace), {"metadata": {"name": "password"}, "data": {"key": "dmFsdWU="}}
+    )
+
+
+async def test_a_pod_lives_in_the_prefixed_namespace_with_all_that_it_needs(ground: Ground) -> None:
+    """Its ConfigMap and Secret too; logs, exec, status and affinity lead there, and it ends as any other."""
+    await provided(ground, ground.namespace)
+    term = {
+        "labelSelector": {"matchLabels": {"app": "none"}},
+        "topologyKey": "kubernetes.io/hostname",
+        "namespaces": [ground.namespace],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": ground.namespace}},
+    }
+    away = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pod = await ground.bind("web", {**NEEDS, "affinity": away})
+    await ground.upper.until(ground.pod_path("web"), is_ready)
+    site, there = ground.sites[A], below(ground)
+    lower = await site.read(ground.path("pods", "web", namespace=there))
+    assert lower["metadata"]["annotations"][UPPER_UID] == pod["metadata"]["uid"]
+    (kept,) = lower["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert kept["namespaces"] == [there]
+    assert kept["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": there}
+    for plural, name in (("configmaps", "settings"), ("secrets", "password")):
+        assert (await site.read(ground.path(plural, name, namespace=there)))["metadata"]["labels"][OWNER]
+        assert await site.read(ground.path(plural, name)) == {}
+    space = await site.read(f"/api/v1/namespaces/{there}")
+    assert space["metadata"]["annotations"][UPPER_NAMESPACE] == ground.namespace
+    assert (await ground.kubectl("exec", "web", "--", "echo", "here")).out == "here\n"
+    assert (await ground.kubectl("logs", "web")).code == 0
+    await ground.upper.delete(ground.pod_path("web"))
+    await ground.upper.gone(ground.pod_path("web"))
+    await site.gone(*(ground.path(plural, name, namespace=there) for plural, name in (("configmaps", "settings"),)))
+
+
+async def test_events_of_a_pod_in_a_prefixed_namespace_come_up(ground: Ground) -> None:
+    """They stand with the upper pod, in its namespace."""
+    pod = await ground.bind("told")
+    await ground.upper.until(ground.pod_path("told"), is_ready)
+    there = await ground.sites[A].read(ground.path("pods", "told", namespace=below(ground)))
+    about = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": below(ground),
+        "name": "told",
+        "uid": there["metadata"]["uid"],
+    }
+    said = {"reason": "Pulling", "message": "hello", "type": "Normal", "source": {"component": "e2e"}}
+    event = {"metadata": {"name": "told.1"}, "involvedObject": about, **said}
+    await ground.sites[A].create(ground.path("events", namespace=below(ground)), event)
+    fields = f"involvedObject.uid={pod['metadata']['uid']},reason=Pulling"
+    await ground.upper.until_all(f"{ground.path('events')}?fieldSelector={fields}", bool)
+    await ground.upper.delete(ground.pod_path("told"))
+    await ground.upper.gone(ground.pod_path("told"))
+
+
+async def test_a_plan_says_the_names_below(ground: Ground) -> None:
+    """And nothing is left to do once it is done."""
+    await ground.calm()
+    topology, ways = ground.topology(PREFIX), ground.directory
+    again = await ran_plan(topology, ways)
+    assert again[1] is False, again[0]
+    await ground.upper.create("/api/v1/namespaces", {"metadata": {"name": f"{ground.namespace}-p"}})
+    await ground.stop()
+    await ground.upper.until(f"/api/v1/namespaces/{ground.namespace}-p/serviceaccounts/default", bool)
+    await ground.upper.create(ground.path("pods", namespace=f"{ground.namespace}-p"), ground.pod("planned"))
+    text, changes = await ran_plan(topology, ways)
+    assert changes
+    assert f"Pod {below(ground)}-p/planned" in text
+    assert f"Namespace {below(ground)}-p" in text
+    await ground.start(PREFIX)
+    path = ground.path("pods", "planned", namespace=f"{ground.namespace}-p")
+    await ground.upper.until(path, is_ready)
+    await ground.upper.delete(path)
+    await ground.upper.gone(path)
+    await ground.upper.delete(f"/api/v1/namespaces/{ground.namespace}-p")
+
+
+async def ran_plan(topology: object, directory: Path) -> tuple[str, bool]:
+    """Plan beside the engine, in a thread: it has an event loop of its own."""
+    return await asyncio.to_thread(
+        planning.plan,
+        topology,
+        directory,
+        "text",
+        colour=False,
+        allow_exec_plugins=False,  # type: ignore[arg-type]
+    )
+
+
+async def test_somebody_elses_namespace_of_that_name_is_reported_and_left_alone(ground: Ground) -> None:
+    """The pod waits with NameConflict, and runs once the name is free."""
+    name = f"{ground.namespace}-taken"
+    site, there = ground.sites[A], below(ground, name)
+    await ground.make_namespace("upper", name)
+    await ground.make_namespace(A, there)
+    before = await site.read(f"/api/v1/namespaces/{there}")
+    path = ground.path("pods", "waits", namespace=name)
+    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("waits"))
+    pod = await ground.upper.until(path, lambda one: condition_of(one, MIRRORED).get("reason") == "NameConflict")
+    assert f"Namespace {there} exists in {A} and is not ours" in condition_of(pod, MIRRORED)["message"]
+    await ground.calm()
+    assert await site.read(f"/api/v1/namespaces/{there}") == before
+    await site.delete(f"/api/v1/namespaces/{there}")
+    await ground.upper.until(path, is_ready)
+    await ground.upper.delete(f"/api/v1/namespaces/{name}")
+    await ground.upper.gone(path)
+
+
+async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Ground) -> None:
+    """A reload that changes it is refused for a lower with a pod; without one, pods go to the other namespace."""
+    await ground.bind("first")
+    await ground.upper.until(ground.pod_path("first"), is_ready)
+    lower = ground.engine.clusters.joined[A].lower
+    await ground.reload()
+    await ground.calm()
+    assert ground.engine.clusters.joined[A].lower is lower
+    assert lower.spec.namespaces.mapping == "prefix"
+    await ground.bind("second")
+    await ground.upper.until(ground.pod_path("second"), is_ready)
+    assert await ground.sites[A].read(ground.path("pods", "second", namespace=below(ground)))
+    for name in ("first", "second"):
+        await ground.upper.delete(ground.pod_path(name))
+        await ground.upper.gone(ground.pod_path(name))
+    await ground.calm()
+    await ground.reload()
+    await ground.bind("third")
+    await ground.upper.until(ground.pod_path("third"), is_ready)
+    assert await ground.sites[A].read(ground.pod_path("third"))
+    await ground.sites[A].until(
+        f"/api/v1/namespaces/{below(ground)}", lambda one: not one or "deletionTimestamp" in one["metadata"]
+    )
+    await ground.upper.delete(ground.pod_path("third"))
+    await ground.upper.gone(ground.pod_path("third"))
+    await ground.calm()
+    await ground.reload(PREFIX)
+
+
+async def test_a_mapping_changed_by_a_restart_neither_doubles_nor_loses_a_pod(ground: Ground) -> None:
+    """The pod that runs stays where it is, can be entered and deleted; a new one goes to where it belongs now."""
+    await ground.bind("stays")
+    await ground.upper.until(ground.pod_path("stays"), is_ready)
+    site = ground.sites[A]
+    old = await site.read(ground.path("pods", "stays", namespace=below(ground)))
+    await ground.stop()
+    await ground.start()
+    await ground.bind("new")
+    await ground.upper.until(ground.pod_path("new"), is_ready)
+    await ground.calm()
+    assert await site.read(ground.pod_path("new"))
+    assert await site.read(ground.pod_path("stays")) == {}
+    now = await site.read(ground.path("pods", "stays", namespace=below(ground)))
+    assert now["metadata"]["uid"] == old["metadata"]["uid"]
+    assert is_ready(await ground.upper.read(ground.pod_path("stays")))
+    assert (await ground.kubectl("exec", "stays", "--", "echo", "here")).out == "here\n"
+    for name in ("stays", "new"):
+        await ground.upper.delete(ground.pod_path(name))
+        await ground.upper.gone(ground.pod_path(name))
+    assert await site.read(ground.path("pods", "stays", namespace=below(ground))) == {}
+    await ground.calm()
+    await ground.reload(PREFIX)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def another(sandbox: Sandbox, tmp_path: Path, ground: Ground) -> AsyncIterator[Ground]:
+    """A second topology of the same upper cluster on the same lower ones, its workload in the first one's namespace."""
+    second = Ground(sandbox, tmp_path)
+    async with AsyncExitStack() as last:
+        await second.open()
+        last.push_async_callback(second.close)
+        await second.start(PREFIX)
+        yield second
+        await second.reload(_empty)
+        await second.upper.gone(*(f"/api/v1/nodes/{node}" for node in second.nodes.values()))
+    assert second.heard.defects == []
+    assert ground.heard.defects == []
+
+
+def _empty(file: Manifest) -> None:
+    file["lowers"] = []
+
+
+async def test_two_topologies_with_the_same_namespaces_share_a_lower(ground: Ground, another: Ground) -> None:
+    """Each pod has its own ConfigMap and Secret below; one topology's workload goes, the other's is not touched."""
+    shared = f"{ground.namespace}-shared"
+    await ground.make_namespace("upper", shared)
+    await provided(ground, shared)
+    pods = ground.path("pods", namespace=shared)
+    for name, one in (("mine", ground), ("theirs", another)):
+        await ground.upper.create(pods, one.pod(name, NEEDS))
+        await ground.upper.until(f"{pods}/{name}", is_ready)
+    site = ground.sites[A]
+    here, there = below(ground, shared), f"{another.namespace}-{shared}"
+    before = [await site.read(ground.path("configmaps", "settings", namespace=space)) for space in (here, there)]
+    assert [one["metadata"]["labels"][OWNER] for one in before] == [ground.owner.mark, another.owner.mark]
+    pod = await site.read(ground.path("pods", "theirs", namespace=there))
+    await ground.upper.delete(f"{pods}/mine")
+    await site.gone(ground.path("configmaps", "settings", namespace=here))
+    await ground.calm()
+    await another.calm()
+    assert await site.read(ground.path("configmaps", "settings", namespace=there)) == before[1]
+    after = await site.read(ground.path("pods", "theirs", namespace=there))
+    assert after["metadata"]["resourceVersion"] == pod["metadata"]["resourceVersion"]
+    await ground.upper.delete(f"{pods}/theirs")
+    await ground.upper.gone(f"{pods}/theirs")
+    await ground.upper.delete(f"/api/v1/namespaces/{shared}")
+
+
+class OtherUpper(Ground):
+    """A ground whose upper cluster is lower-b, and which has lower-a alone as its lower."""
+
+    async def open(self) -> None:
+        """Connect as ever, and take the other cluster for the upper one."""
+        await super().open()
+        self.upper = self.sites[B]
+        await self.make_namespace(B, self.namespace)
+        system = await self.upper.read("/api/v1/namespaces/kube-system")
+        self.owner = owner_of(system["metadata"]["uid"], self.namespace)
+
+    def file(self, *edits: Edit) -> Manifest:
+        """Give the topology as the file has it."""
+        found = super().file(*edits)
+        found["upper"]["kubeconfig"] = f"{B}.kubeconfig"
+        found["lowers"] = [one for one in found["lowers"] if one["name"] == A]
+        return found
+
+    async def close(self) -> None:
+        """Leave nothing in the cluster that is nobody's upper otherwise."""
+        await self.upper.delete(f"/api/v1/namespaces/{self.namespace}")
+        await super().close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def other(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
+    """A ground of another upper cluster that has not been started."""
+    made = OtherUpper(sandbox, tmp_path)
+    try:
+        await made.open()
+        yield made
+        await made.clear()
+    finally:
+        await made.close()
+    assert made.heard.defects == []
+
+
+@pytest.mark.parametrize("mapping", ["same", "prefix"])
+async def test_two_uppers_with_the_same_namespace_share_a_lower(ground: Ground, other: Ground, mapping: str) -> None:
+    """With a prefix both run; without, the second is told that names are taken, and the first is not touched."""
+    edit = with_fields(lowerDefaults={"namespaces": {"mapping": mapping}})
+    await ground.calm()
+    await ground.reload(edit)
+    await other.start(edit)
+    space = f"{other.namespace}-both"
+    for cluster, one in (("upper", ground), (B, other)):
+        await one.make_namespace(cluster, space)
+        await provided(one, space)
+    pods, site = ground.path("pods", namespace=space), ground.sites[A]
+    await ground.upper.create(pods, ground.pod("first", NEEDS))
+    await ground.upper.until(f"{pods}/first", is_ready)
+    here = space if mapping == "same" else below(ground, space)
+    before = await site.read(ground.path("configmaps", "settings", namespace=here))
+    await other.upper.create(pods, other.pod("second", NEEDS))
+    if mapping == "prefix":
+        await other.upper.until(f"{pods}/second", is_ready)
+    else:
+        await other.upper.until(f"{pods}/second", lambda one: one["status"].get("reason") == "NameConflict")
+    await other.calm()
+    await ground.calm()
+    assert await site.read(ground.path("configmaps", "settings", namespace=here)) == before
+    assert is_ready(await ground.upper.read(f"{pods}/first"))
+    for one, name in ((other, "second"), (ground, "first")):
+        await one.upper.delete(f"{pods}/{name}")
+        await one.upper.gone(f"{pods}/{name}")
+        await one.upper.delete(f"/api/v1/namespaces/{space}")

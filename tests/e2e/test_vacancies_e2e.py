@@ -1,0 +1,119 @@
+"""Namespaces below after the one above has gone: ours go when they are empty, everything else stays and is told of."""
+
+import pytest
+from enginekit import A, Ground, polled
+from sitekit import Manifest, is_ready
+
+from tensile.world import Problem
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+PORT = {"spec": {"ports": [{"port": 80}]}}
+WIDGETS = {
+    "metadata": {"name": "widgets.e2e.example.com"},
+    "spec": {
+        "group": "e2e.example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "widgets", "kind": "Widget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def path(name: str) -> str:
+    """Give the path of a namespace."""
+    return f"/api/v1/namespaces/{name}"
+
+
+def goes(found: Manifest) -> bool:
+    """Say whether a namespace has gone, or is about to: Kubernetes takes some seconds over it."""
+    return not found or "deletionTimestamp" in found["metadata"]
+
+
+async def lived_in(ground: Ground, *names: str) -> None:
+    """Make namespaces above, and have a pod run and end in each, so that there is one of ours below."""
+    for name in names:
+        await ground.make_namespace("upper", name)
+        await ground.upper.create(ground.path("pods", namespace=name), ground.pod("guest"))
+    for name in names:
+        await ground.upper.until(ground.path("pods", "guest", namespace=name), is_ready)
+        await ground.upper.delete(ground.path("pods", "guest", namespace=name))
+    for name in names:
+        await ground.upper.gone(ground.path("pods", "guest", namespace=name))
+
+
+async def left(ground: Ground, *names: str) -> None:
+    """Delete namespaces above, and see them gone."""
+    for name in names:
+        await ground.upper.delete(path(name))
+    await ground.upper.gone(*map(path, names))
+
+
+def told(ground: Ground) -> list[Problem]:
+    """Give the problems that namespaces have."""
+    return [problem for key, problem in ground.engine.clusters.world.problems.items() if key.rule == "vacancy"]
+
+
+async def test_only_what_is_ours_and_empty_goes(ground: Ground) -> None:
+    """A stranger's Service, or an object of an extension, keeps its namespace; freed of it, the namespace goes."""
+    site, base = ground.sites[A], ground.namespace
+    await site.create(CRDS, WIDGETS)
+    await site.until(f"{CRDS}/widgets.e2e.example.com", _is_served)
+    empty, service, widget, theirs = (f"{base}-{one}" for one in ("empty", "service", "widget", "theirs"))
+    await ground.make_namespace(A, theirs)
+    before = await site.read(path(theirs))
+    await lived_in(ground, empty, service, widget, theirs)
+    widgets = f"/apis/e2e.example.com/v1/namespaces/{widget}/widgets"
+    await site.create(ground.path("services", namespace=service), {"metadata": {"name": "web"}, **PORT})
+    await site.create(widgets, {"apiVersion": "e2e.example.com/v1", "kind": "Widget", "metadata": {"name": "thing"}})
+    await left(ground, empty, service, widget, theirs)
+    await site.until(path(empty), goes)
+    await polled(lambda: any("Service web" in one.message for one in told(ground)))
+    await polled(lambda: any("Widget thing" in one.message for one in told(ground)))
+    assert {one.reason for one in told(ground)} == {"NamespaceNotEmpty"}
+    for name in (service, widget):
+        assert not goes(await site.read(path(name)))
+    assert await site.read(path(theirs)) == before
+    await site.delete(ground.path("services", "web", namespace=service))
+    await site.delete(f"{widgets}/thing")
+    ground.engine.loop.hasten(60.0)
+    for name in (service, widget):
+        await site.until(path(name), goes)
+    await polled(lambda: not told(ground))
+    await site.delete(path(theirs))
+    await site.delete(f"{CRDS}/widgets.e2e.example.com")
+
+
+async def test_a_namespace_deleted_while_the_engine_was_down_goes_too(ground: Ground) -> None:
+    """It is looked up above first; then it counts as a deletion that nobody asked for, of which one may be made."""
+    name = f"{ground.namespace}-meanwhile"
+    await lived_in(ground, name)
+    await ground.stop()
+    await left(ground, name)
+    await ground.start()
+    await ground.sites[A].until(path(name), goes)
+
+
+async def test_a_namespace_that_is_made_anew_above_keeps_its_own_below(ground: Ground) -> None:
+    """Whether it was gone for long or for a moment: the next pod runs in a namespace of ours."""
+    name = f"{ground.namespace}-anew"
+    await lived_in(ground, name)
+    await left(ground, name)
+    await lived_in(ground, name)
+    await ground.calm()
+    assert not goes(await ground.sites[A].read(path(name)))
+    await left(ground, name)
+    await ground.sites[A].until(path(name), goes)
+
+
+def _is_served(found: Manifest) -> bool:
+    conditions = found.get("status", {}).get("conditions") or ()
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
