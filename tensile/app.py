@@ -24,6 +24,7 @@ from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.namespaces import NamespaceRule
+from tensile.reconcile.observed import has_node
 from tensile.reconcile.patience import LONGEST_REST
 from tensile.reconcile.vacancies import VacancyRule
 from tensile.supervision import supervised
@@ -198,7 +199,7 @@ class Engine:
     def _has_gone(self, joined: Joined) -> bool:
         """Say whether a lower that left has no pods and no node any more."""
         lower, nodes = joined.lower, self.clusters.world.upper.nodes
-        gone = nodes.synced and nodes.get("", lower.node) is None
+        gone = nodes.synced and not has_node(lower, self.clusters.world)
         return gone and not lower.in_topology and lower.is_empty
 
     async def _settle(self) -> None:

@@ -219,6 +219,14 @@ class Cache:
         if departure is None or departure.uid != meta.uid or version > self._left.get(name, version):
             self._file(name, self._entry(meta, raw))
 
+    def admit(self, raw: bytes) -> None:
+        """Take over an object that was just read at quorum though the watch does not select it, as it is not ours yet.
+
+        Nobody tells of its changes: it is for the one decision whether to make it ours.
+        """
+        entry = self._read(raw)
+        self._file((entry.namespace, entry.name), entry)
+
     def absorb(self, raw: bytes) -> None:
         """Take over the answer to a write of ours, unless the watch has already told what came of it."""
         meta = _ENVELOPES.decode(raw).metadata

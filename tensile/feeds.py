@@ -12,7 +12,7 @@ from tensile.cluster import Selection
 from tensile.kube.fleet import Feed
 from tensile.kubelet.capacity import node_offer
 from tensile.kubelet.requests import pod_demand
-from tensile.names import OWNER, Owner
+from tensile.names import OWNER, VIRTUAL_NODE, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 from tensile.reconcile import following, namespaces
 from tensile.reconcile.observed import digest_mark
@@ -41,7 +41,7 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
     """Say what fills them, where these controllers are enabled for some lower."""
     return [
         *_controllers_feeds(UPPER, upper.more, owner, controllers, above=True),
-        Feed(UPPER, NODE, Selection(labels=f"{OWNER}={owner.mark}"), upper.nodes),
+        Feed(UPPER, NODE, Selection(labels="=".join(VIRTUAL_NODE)), upper.nodes),
         Feed(UPPER, NAMESPACE, Selection(), upper.namespaces),
         Feed(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
         Feed(UPPER, SECRET, _SECRETS, upper.secrets),

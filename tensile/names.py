@@ -23,6 +23,10 @@ LOWER = PREFIX + "lower"
 """On copies of events: the lower cluster that they come from."""
 
 VIRTUAL_POD = "virtual-pod"
+LEGACY = "global"
+"""The annotation by which tensile-kube knew its objects: read where objects are taken over, and never written."""
+VIRTUAL_NODE = ("type", "virtual-kubelet")
+"""The label, and its value, of every virtual node: ours, and other programs'."""
 CLUSTER_SELECTOR = "clusterSelector"
 TRIPPED_LABELS = "tripped-labels"
 CLUSTER_ID = "clusterID"

@@ -87,11 +87,11 @@ def test_of_config_maps_and_secrets_below_only_ours_are_followed(kind: object) -
     assert len(takers(feeds, made["kind"], marked(made, "one"))) == 1
 
 
-def test_of_the_upper_clusters_nodes_only_ours_are_followed() -> None:
-    """Real nodes beat every ten seconds, each."""
+def test_of_the_upper_clusters_nodes_only_virtual_ones_are_followed() -> None:
+    """Ours, and those of others, which tell whether their engines live; real nodes beat every ten seconds, each."""
     feeds = upper_feeds(upper_world(), OWNER_HERE, ())
     assert takers(feeds, "Node", lower_node()) == []
-    assert len(takers(feeds, "Node", marked(lower_node(), "one"))) == 1
+    assert len(takers(feeds, "Node", marked(lower_node(), "one", labels={"type": "virtual-kubelet"}))) == 1
 
 
 def test_releases_of_helm_are_not_followed() -> None:

@@ -8,14 +8,15 @@ sees. What is missing without having been deleted is not decided here: `orphans.
 from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
+from tensile.kubelet.adopting import adopt
 from tensile.kubelet.exclusion import excluded, is_kept_out
 from tensile.kubelet.farewell import finalise, has_run, last_words, withdraw
 from tensile.kubelet.mirroring import arrive, keep, out_of_reach, report
 from tensile.kubelet.node import key_of as node_key
 from tensile.objects import POD, UPPER, Ref
+from tensile.reconcile.adoption import adopts, conflict
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
 from tensile.reconcile.observed import has_node
-from tensile.reconcile.plan import conflict
 from tensile.reconcile.podfacts import (
     differ,
     is_mirror,
@@ -147,7 +148,11 @@ def _older_twin(below: Entry, lower: LowerWorld) -> Decision:
 def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Make the lower pod, unless its name is taken, it has run before, or its predecessor runs elsewhere."""
     ref = _below_ref(key, lower)
-    if below is not None or lower.foreign_pods.get(ref.namespace, ref.name) is not None:
+    foreign = lower.foreign_pods.get(ref.namespace, ref.name)
+    in_the_way = foreign or below
+    if in_the_way is not None and adopts(world, lower.name):
+        return adopt(upper, in_the_way, lower, world)
+    if in_the_way is not None:
         return report(upper.manifest(), conflict(ref), world.now)
     if has_run(upper, lower):
         return _NOTHING
@@ -194,10 +199,16 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """A pod that is not ours matters only where it takes, or leaves, the name of one above."""
-    if delta.before is not None and delta.after is not None:
+    """A pod that is not ours matters only where it takes, or leaves, the name of one above, or is another's now."""
+    if delta.before is not None and delta.after is not None and _whose(delta.before) == _whose(delta.after):
         return
     here, entry = world.lowers[lower], delta.entry
     namespace = here.upper_namespace(entry.namespace)
     if here.upper_pods.get(namespace, entry.name) is not None:
         yield key_of(lower, namespace, entry.name)
+
+
+def _whose(foreign: Entry) -> tuple[str, str, bool, bool]:
+    """Tell by what a pod that is not ours may be taken over."""
+    facts = foreign.facts
+    return facts.mark, facts.made_for, facts.ending, bool(foreign.raw)

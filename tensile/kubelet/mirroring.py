@@ -45,7 +45,7 @@ def arrive(key: Key, upper_pod: Manifest, needs: Iterable[Reference], lower: Low
     if awaited:
         return Decision(waits=tuple(awaited))
     complaint = _complaint(upper_pod, problem, world.now) if problem is not None else []
-    return Decision((*complaint, *_made(key, upper_pod, _placement(namespace, key, lower, world))))
+    return Decision((*complaint, *_made(key, upper_pod, placement(namespace, key, lower, world))))
 
 
 def out_of_reach(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
@@ -201,7 +201,7 @@ def _tolerant(upper_pod: Manifest) -> list[Wanted]:
     return [Patched(ref, patch, "the pod has to outlast an engine that is down", shown=True)]
 
 
-def _placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> Placement:
+def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> Placement:
     """Say where the pods of a namespace go."""
     real = frozenset[str]().union(*(entry.facts.label_keys for entry in lower.nodes))
     return Placement(

@@ -16,6 +16,7 @@ from tensile.kubelet.reflection import upper_status
 from tensile.kubelet.statuspatch import status_of
 from tensile.kubelet.statuswrite import status_write
 from tensile.objects import POD, UPPER, Ref, metadata, timestamp
+from tensile.reconcile.adoption import adopts
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Route
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.podfacts import is_mirror, standing, upper_namespace_of, upper_of, was_deleted
@@ -100,6 +101,7 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
             or facts.terminating
             or not has_run(upper, lower)
             or standing(upper, lower, world.owner) is not None
+            or _may_be_adopted(upper, lower, world)
         ):
             continue
         departure = lower.pods.departed(namespace, upper.name)
@@ -110,6 +112,14 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
         if _runs_unmarked(lower, namespace, upper.name, departure):
             continue
         yield from _ended(upper, lower, world)
+
+
+def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether a pod below that lost its owner may be this one's: the rule for pods decides about it."""
+    foreign = lower.foreign_pods.get(lower.namespace(upper.namespace), upper.name)
+    if foreign is None or not adopts(world, lower.name):
+        return False
+    return bool(foreign.raw) or foreign.facts.made_for == upper.uid
 
 
 def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tensile.cache import Kept
-from tensile.names import OWNER
+from tensile.names import LEGACY, OWNER, UPPER_UID, VIRTUAL_POD
 from tensile.quantities import add, parse_all
 
 Amounts = dict[str, int]
@@ -78,6 +78,8 @@ class _Metadata(msgspec.Struct, gc=False):
     """What counts of metadata."""
 
     labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletionTimestamp: str = ""  # noqa: N815
 
 
 class _Pod(msgspec.Struct, gc=False):
@@ -91,13 +93,16 @@ class _Pod(msgspec.Struct, gc=False):
 class PodDemand(msgspec.Struct, frozen=True, gc=False):
     """What a pod takes of its cluster: from which node ("" while unscheduled), whether it has ended, and how much.
 
-    `mark` is the value of the owner label, "" without one.
+    `mark` is the value of the owner label and `made_for` the UID of the upper pod that its annotation names, "" without
+    one; `ending` is whether it is being deleted.
     """
 
     node: str
     ended: bool
     requests: Mapping[str, int]
     mark: str = ""
+    made_for: str = ""
+    ending: bool = False
 
 
 _PODS = msgspec.json.Decoder(_Pod)
@@ -109,11 +114,15 @@ def pod_requests(pod: Mapping[str, object]) -> Amounts:
 
 
 def pod_demand(raw: bytes) -> Kept:
-    """Digest a pod that is only counted: a `PodDemand`, and no bytes."""
+    """Digest a pod that is only counted: a `PodDemand`, and no bytes, but of one that looks like it lost its owner."""
     pod = _PODS.decode(raw)
     ended = pod.status.phase in ("Succeeded", "Failed")
-    mark = (pod.metadata.labels or {}).get(OWNER, "")
-    return Kept(b"", PodDemand(pod.spec.nodeName, ended, {} if ended else _requests(pod), mark))
+    labels, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    mark, made_for = labels.get(OWNER, ""), notes.get(UPPER_UID, "")
+    ending = bool(pod.metadata.deletionTimestamp)
+    demand = PodDemand(pod.spec.nodeName, ended, {} if ended else _requests(pod), mark, made_for, ending)
+    lost = made_for or labels.get(VIRTUAL_POD) == "true" or notes.get(LEGACY) == "true"
+    return Kept(raw if lost and not mark else b"", demand)
 
 
 def _requests(pod: _Pod) -> Amounts:

@@ -4,6 +4,8 @@ What the cluster answers goes into the caches at once: the next decision then re
 watch has got round to telling.
 """
 
+from collections.abc import Callable
+
 import orjson
 
 from tensile.cache import Cache
@@ -14,6 +16,7 @@ from tensile.objects import NAMESPACE, Manifest, annotations, labels, metadata, 
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.plan import Step
 from tensile.reconcile.vacancy import look_into
+from tensile.world import Problem
 
 
 async def carry_out(step: Step, cluster: Cluster, cache: Cache | None) -> None:
@@ -97,21 +100,29 @@ def is_there(step: Step, cache: Cache | None) -> bool:
     return known is not None and known.uid == step.uid
 
 
-async def is_taken(step: Step, cluster: Cluster, cache: Cache | None) -> bool:
-    """After AlreadyExists: say whether the name is another's; where it is not, the cache gets to know the object.
+Judge = Callable[[Manifest], Problem | None]
+"""Says what keeps an object that is not ours from being taken over."""
 
-    An Event that exists has been told. A namespace that exists can be used, whoever made it.
+
+async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge) -> Problem | None:
+    """After AlreadyExists: say that the name is another's; where it is not, the cache gets to know the object.
+
+    An Event that exists has been told. A namespace that exists is known already, or will be.
     """
     if cache is None:
-        return False
+        return None
     try:
         raw = await cluster.read(step.ref)
     except NotFound:
-        return False
-    if step.ref.kind != NAMESPACE and not _same_owner(orjson.loads(raw), step.body or {}):
-        return True
-    cache.put(raw)
-    return False
+        return None
+    found = orjson.loads(raw)
+    if step.ref.kind == NAMESPACE or _same_owner(found, step.body or {}):
+        cache.put(raw)
+        return None
+    problem = judge(found)
+    if problem is None:
+        cache.admit(raw)
+    return problem
 
 
 def _same_owner(found: Manifest, wanted: Manifest) -> bool:

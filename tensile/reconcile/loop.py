@@ -15,12 +15,14 @@ from weakref import WeakSet
 from tensile.cache import Cache, Delta
 from tensile.cluster import Cluster
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled, Unreachable
-from tensile.objects import EVENT
-from tensile.reconcile.apply import carry_out, is_taken, is_there, reread
+from tensile.names import UPPER_UID
+from tensile.objects import EVENT, Manifest, annotations
+from tensile.reconcile.adoption import claim
+from tensile.reconcile.apply import carry_out, is_there, reread, taken
 from tensile.reconcile.desired import Route, Rule, find_cache
 from tensile.reconcile.guard import guard
 from tensile.reconcile.patience import LONGEST_REST, Refusals, Waits
-from tensile.reconcile.plan import Plan, Step, conflict, plan
+from tensile.reconcile.plan import Plan, Step, plan
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.world import Key, Problem, World
 
@@ -287,8 +289,9 @@ class Loop:
             case Denied() | NotFound() if step.ref.kind == EVENT:
                 return None
             case AlreadyExists():
-                if await is_taken(step, cluster, cache):
-                    return self._refused(key, step, conflict(step.ref))
+                problem = await taken(step, cluster, cache, partial(self._judged, key, step))
+                if problem is not None:
+                    return self._refused(key, step, problem)
                 return None if cache is None else self._rest(key, step)
             case NotFound() | Conflict() if step.verb != "create":
                 return await self._look_afresh(key, step, error, cluster)
@@ -302,6 +305,11 @@ class Loop:
                 return self._rest(key, step, error.retry_after)
             case _:
                 return self._rest(key, step)
+
+    def _judged(self, key: Key, step: Step, found: Manifest) -> Problem | None:
+        """Say what keeps an object that is not ours from being taken over."""
+        upper_uid = annotations(step.body or {}).get(UPPER_UID, "")
+        return claim(step.ref, found, upper_uid, self._world, key.lower)
 
     async def _look_afresh(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float:
         """Read what a step is about anew; where that still stands, it is a way of changing it that is not there."""

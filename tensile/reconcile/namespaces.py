@@ -12,6 +12,7 @@ import msgspec
 from tensile.cache import Delta, Entry, Kept, decoded
 from tensile.names import OWNER, OWNER_NAME, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metadata
+from tensile.reconcile.adoption import claim
 from tensile.reconcile.desired import Decision, Present, Route
 from tensile.reconcile.observed import has_node, is_ours, our_keys
 from tensile.reconcile.podfacts import lives_below
@@ -99,13 +100,21 @@ class NamespaceRule:
             return Decision(
                 problem=Problem("NamespaceTerminating", f"namespace {name} is being deleted in {lower.name}")
             )
-        if below is not None and not is_ours(below.manifest(), world.owner) and lower.naming is None:
+        if below is not None and _is_only_used(below, above, lower, world):
             return Decision()
         if below is not None and below.facts.above not in ("", key.name):
             return Decision(problem=_shared(below, key, lower))
         manifest = _manifest(name, above.manifest(), world)
         reason = "pods need it" if below is None else "its Pod Security labels differ from those above"
         return Decision((Present(Ref(lower.name, NAMESPACE, "", name), manifest, reason),))
+
+
+def _is_only_used(below: Entry, above: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether a namespace is somebody else's and stays so, and pods run in it all the same."""
+    if lower.naming is not None or is_ours(below.manifest(), world.owner):
+        return False
+    ref = Ref(lower.name, NAMESPACE, "", below.name)
+    return claim(ref, below.manifest(), above.uid, world, lower.name) is not None
 
 
 def _shared(below: Entry, key: Key, lower: LowerWorld) -> Problem:

@@ -4,7 +4,7 @@ Every choice is made here or earlier: a step says which request to send, to the 
 why the steps that `plan` prints are the ones that `run` carries out.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
@@ -14,6 +14,7 @@ from tensile.cluster import Patch
 from tensile.names import COMPONENT, UPPER_UID
 from tensile.objects import EVENT, Manifest, Ref, annotations, timestamp
 from tensile.objects import uid as uid_of
+from tensile.reconcile.adoption import claim, marking
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.observed import is_ours
@@ -23,6 +24,7 @@ Verb = Literal["create", "patch", "delete", "confirm"]
 Identity = tuple[str, Ref, str, str]
 _REMOVE: Operation = {"op": "remove", "path": ""}
 _FENCES = ("/metadata/uid", "/metadata/resourceVersion")
+_METADATA = ("metadata.labels", "metadata.annotations")
 _NAME_LIMIT = 200
 _MESSAGE_LIMIT = 1024
 
@@ -100,7 +102,8 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
         return [Step("create", wanted.ref, wanted.reason, body=wanted.manifest, operations=whole)]
     seen = entry.manifest()
     if not is_ours(seen, world.owner):
-        return conflict(wanted.ref)
+        problem = claim(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
+        return problem or _take_over(wanted, entry)
     if wanted.replaceable and annotations(seen)[UPPER_UID] != annotations(wanted.manifest)[UPPER_UID]:
         return [_replace(wanted.ref, entry, "was made for an upper object that is gone")]
     operations = changes(wanted.manifest, seen, wanted.sections)
@@ -123,6 +126,13 @@ def _absent(wanted: Absent) -> Step:
     )
 
 
+def _take_over(wanted: Present, entry: Entry) -> list[Step]:
+    """Put our marks on an object that nobody has written since it was judged; its content follows when it is ours."""
+    operations = marking(wanted.manifest, entry.manifest(), _METADATA)
+    taking = replace(wanted, version=str(entry.version), reason="onConflict: adopt")
+    return _change(taking, entry, operations)
+
+
 def _replace(ref: Ref, entry: Entry, reason: str) -> Step:
     """Delete an object of ours that cannot become what is wanted; it is made anew once it is gone."""
     return Step("delete", ref, reason, uid=entry.uid, operations=(_REMOVE,))
@@ -140,14 +150,6 @@ def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[
         fence.append({"op": "replace", "path": "/metadata/resourceVersion", "value": wanted.version})
     patch = Patch("json-patch", fence + operations)
     return [Step("patch", wanted.ref, wanted.reason, patch=patch, uid=entry.uid, operations=tuple(operations))]
-
-
-def conflict(ref: Ref) -> Problem:
-    """Say that a name is taken by an object that is not ours."""
-    cluster = ref.cluster or "the upper cluster"
-    where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
-    message = f"{ref.kind.name} {where} exists in {cluster} and is not ours: rename or remove one of the two"
-    return Problem("NameConflict", message)
 
 
 def _patched(wanted: Patched) -> Step:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tensile.kubelet.capacity import capacity
 from tensile.kubelet.nodestatus import SILENT_AFTER, is_reachable
 from tensile.objects import Manifest
+from tensile.reconcile.observed import has_node
 from tensile.world import LowerWorld, World
 
 AMOUNTS = ("cpu", "memory", "pods")
@@ -64,7 +65,7 @@ def coarse(row: Row) -> Row:
 
 def _row(lower: LowerWorld, world: World, trouble: str) -> Row:
     entry = world.upper.nodes.get("", lower.node)
-    seen = entry.manifest() if entry is not None else {}
+    seen = entry.manifest() if entry is not None and has_node(lower, world) else {}
     reachable = lower.connected and _answers(lower) and is_reachable(seen, lower)
     return Row(
         name=lower.name,

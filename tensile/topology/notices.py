@@ -28,7 +28,6 @@ class Row(NamedTuple):
 
 
 _MIRRORING = "mirroring of these kinds comes in a later release; none of them is mirrored"
-_ADOPTING = "adopting comes in a later release; fail is in force"
 _TOKENS = "tokens for pods come in a later release; none is in force"
 _SERVICES = "mirroring of Services comes in a later release"
 _WEBHOOK = "the webhook comes in a later release"
@@ -54,8 +53,6 @@ NOT_YET: tuple[Row, ...] = (
     ),
     Row(("controllers",), ((),), _MIRRORING),
     Row(("lower", "controllers"), (None, ()), _MIRRORING),
-    Row(("onConflict",), ("fail",), _ADOPTING),
-    Row(("lower", "onConflict"), (None, "fail"), _ADOPTING),
     Row(("serviceAccounts", "identity"), ("none",), _TOKENS),
     Row(("lower", "serviceAccounts", "identity"), ("none",), _TOKENS),
     Row(("services", "kubeSystem"), (False,), _SERVICES),

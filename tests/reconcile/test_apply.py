@@ -11,10 +11,13 @@ from tensile.cache import Cache
 from tensile.cluster import Cluster, Patch
 from tensile.errors import Conflict, Denied, NotFound, Unreachable
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, POD, UPPER, Manifest, Ref
-from tensile.reconcile.apply import carry_out, is_taken, reread
+from tensile.reconcile.adoption import conflict
+from tensile.reconcile.apply import carry_out, reread, taken
 from tensile.reconcile.plan import Step
+from tensile.world import Problem
 
 REF = Ref(A, CONFIG_MAP, "default", "settings")
+TAKEN = conflict(REF)
 SOME_PATCH = Patch("json-patch", [{"op": "replace", "path": "/metadata/uid", "value": "below"}])
 
 
@@ -240,11 +243,18 @@ async def test_news_that_came_while_reading_count() -> None:
     assert uid_in(cache) == "below"
 
 
-async def taken(found: Manifest | Exception, step: Step | None = None, cache: Cache | None = None) -> bool:
-    """Ask whose a name is after a create met it."""
+async def problem_of(
+    found: Manifest | Exception,
+    step: Step | None = None,
+    cache: Cache | None = None,
+    judged: Problem | None = TAKEN,
+) -> bool:
+    """Ask whose a name is after a create met it; `judged` is what keeps a stranger's object from being taken over."""
     cluster = Answering()
     cluster.answer("read", found)
-    return await is_taken(step or Step("create", REF, "", body=copy()), cluster, holding() if cache is None else cache)
+    asked = step or Step("create", REF, "", body=copy())
+    problem = await taken(asked, cluster, holding() if cache is None else cache, lambda _found: judged)
+    return problem is not None
 
 
 @pytest.mark.parametrize(
@@ -259,27 +269,27 @@ async def taken(found: Manifest | Exception, step: Step | None = None, cache: Ca
 async def test_a_name_is_taken_by_what_is_not_ours(found: Manifest) -> None:
     """A forged label is not enough; and the cache holds nothing of others."""
     cache = holding()
-    assert await taken(found, cache=cache)
+    assert await problem_of(found, cache=cache)
     assert uid_in(cache) is None
 
 
 async def test_our_own_object_is_not_taken() -> None:
     """Its creation was answered into a broken connection: the cache gets to know it."""
     cache = holding()
-    assert not await taken(copy(50), cache=cache)
+    assert not await problem_of(copy(50), cache=cache)
     assert uid_in(cache) == "below"
 
 
 async def test_a_name_that_came_free_is_not_taken() -> None:
     """It is tried again."""
-    assert not await taken(NotFound("gone"))
+    assert not await problem_of(NotFound("gone"))
 
 
 async def test_a_namespace_is_nobodys() -> None:
     """One that somebody else made can be used."""
     cache = holding()
     step = Step("create", Ref(A, NAMESPACE, "", "default"), "", body=marked(space(), "above"))
-    assert not await taken(space(resourceVersion="50"), step, cache)
+    assert not await problem_of(space(resourceVersion="50"), step, cache)
     assert cache.get("", "default") is not None
 
 
@@ -287,11 +297,19 @@ async def test_an_event_that_exists_has_been_told() -> None:
     """Nothing has to be read for that."""
     cluster = Answering()
     event = Step("create", Ref(UPPER, EVENT, "default", "web.1"), "", body=thing("Event", "web.1"))
-    assert not await is_taken(event, cluster, None)
+    assert await taken(event, cluster, None, lambda _found: conflict(REF)) is None
     assert cluster.asked == []
 
 
 async def test_who_cannot_be_asked_decides_nothing() -> None:
     """The error goes to the one place that knows what it means."""
     with pytest.raises(Conflict):
-        await taken(Conflict("not now"))
+        await problem_of(Conflict("not now"))
+
+
+async def test_what_may_be_taken_over_gets_into_the_cache() -> None:
+    """For the decision that makes it ours; also where the watch has seen it leave what is ours."""
+    cache = holding(copy())
+    cache.remove(orjson.dumps(copy(40)))
+    assert not await problem_of(config_map("settings", uid="below", resourceVersion="40"), cache=cache, judged=None)
+    assert uid_in(cache) == "below"

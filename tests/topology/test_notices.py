@@ -38,16 +38,13 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
         (ONE + "  maintenance: drain\n", "lowers[0].maintenance"),
         (ONE + "  unreachable: {evictAfter: 5m}\n", "lowers[0].unreachable.evictAfter"),
         (ONE + "  controllers: [PV]\n", "lowers[0].controllers"),
-        (ONE + "  onConflict: adopt\n", "lowers[0].onConflict"),
         (
             ONE + "  serviceAccounts: {identity: lower}\n",
             "lowers[0].serviceAccounts.identity",
         ),
         (EMPTY + "lowerDefaults: {maintenance: drain}\n", "lowerDefaults.maintenance"),
-        (EMPTY + "lowerDefaults: {onConflict: adopt}\n", "lowerDefaults.onConflict"),
         (EMPTY + "controllers: [PV, Service, ServiceAccount]\n", "controllers"),
         (EMPTY + "controllers: [RBAC]\n", "controllers"),
-        (EMPTY + "onConflict: adopt\n", "onConflict"),
         (EMPTY + "serviceAccounts: {identity: upper}\n", "serviceAccounts.identity"),
         (EMPTY + "services: {kubeSystem: true}\n", "services.kubeSystem"),
         (EMPTY + "services: {upperAlias: top}\n", "services.upperAlias"),
@@ -68,7 +65,7 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
     "text",
     [
         EMPTY + "upper: {advertiseURL: null, qps: 5}\n",
-        EMPTY + "controllers: []\nonConflict: fail\nserviceAccounts: {identity: none}\n",
+        EMPTY + "controllers: []\nonConflict: adopt\nserviceAccounts: {identity: none}\n",
         EMPTY + "services: {kubeSystem: false, upperAlias: kubernetes-upper}\n",
         EMPTY + "webhook: {enabled: false, port: 8443, ignoreSelectorKeys: [clusterID]}\n",
         EMPTY + "extender: {enabled: false, strategy: spread}\n",
@@ -78,7 +75,7 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
         EMPTY + "ignoreLabels: [a]\nexcludeNamespaces: [b]\n",
         HEAD + "lowers: [{name: a, kubeconfigSecret: {namespace: a, name: b}}]\n",
         ONE + "  maintenance: cordon\n  qps: 3\n  context: c\n",
-        ONE + "  controllers: null\n  onConflict: null\n  storageClasses: {}\n",
+        ONE + "  controllers: null\n  onConflict: adopt\n  storageClasses: {}\n",
         ONE + "  node: {name: n, taints: []}\n  capacity: {basis: allocatable}\n",
         ONE + "  namespaces: {mapping: prefix}\n  unreachable: {evictAfter: null}\n",
     ],
@@ -96,7 +93,7 @@ def test_notices_come_in_the_order_of_the_file() -> None:
 
 def test_a_topology_that_was_not_read_from_a_text_has_no_notices() -> None:
     """There is no place to speak of."""
-    read = parse(EMPTY + "onConflict: adopt\n")
+    read = parse(EMPTY + "controllers: [PV]\n")
     made = Topology.model_construct(**{name: getattr(read, name) for name in Topology.model_fields})
     assert not_yet(made) == []
 

@@ -1,0 +1,129 @@
+"""Lower pods that lost their owner, and the upper pods that they may be for.
+
+What another engine made for the very same upper pod is that pod's counterpart beyond doubt. What tensile-kube made, or
+what somebody released by hand, is known by its name alone; so it is taken over only if it runs what the upper pod asks
+for. Kubernetes would not let us change it, and another program in its place would be a lie.
+"""
+
+from collections.abc import Iterator
+
+from tensile.cache import Entry
+from tensile.cluster import Patch
+from tensile.kubelet.mirroring import placement, report
+from tensile.kubelet.place import Placement
+from tensile.kubelet.projection import lower_pod
+from tensile.names import OWNER, OWNER_NAME, UPPER_UID
+from tensile.objects import POD, Manifest, Ref, annotations, metadata
+from tensile.reconcile.adoption import UNMARKED, conflict, marking, objection, of_another
+from tensile.reconcile.desired import Decision, Patched
+from tensile.reconcile.diff import Operation
+from tensile.reconcile.references import is_token_volume
+from tensile.world import Key, LowerWorld, World
+
+LOOK_AGAIN = 15.0
+"""Seconds until it is asked again whether the other owner is lost."""
+_LISTS = ("containers", "initContainers")
+_PROGRAM = ("image", "command", "args", "workingDir", "securityContext")
+_POD_WIDE = ("restartPolicy", "hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "securityContext")
+_SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReferences")
+
+
+def adopt(upper: Entry, found: Entry, lower: LowerWorld, world: World) -> Decision:
+    """Make a lower pod that is not ours the counterpart of an upper one, or say on that one why not.
+
+    `found` is one that is whole, or the facts of another owner's.
+    """
+    ref = Ref(lower.name, POD, found.namespace, found.name)
+    wanted = lower_pod(upper.manifest(), _place(upper, lower, world)) if found.raw else {}
+    why = _objection_to(ref, upper, found, wanted, world) if found.raw else _objection_by_facts(upper, found, world)
+    if why:
+        return report(upper.manifest(), conflict(ref, why), world.now)._replace(again=LOOK_AGAIN)
+    operations = marking(wanted, found.manifest(), _SECTIONS) if found.raw else _marks(world)
+    fence: list[Operation] = [
+        {"op": "replace", "path": "/metadata/uid", "value": found.uid},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": str(found.version)},
+    ]
+    return Decision((Patched(ref, Patch("json-patch", fence + operations), "onConflict: adopt", shown=True),))
+
+
+def _objection_by_facts(upper: Entry, found: Entry, world: World) -> str:
+    """Say why another owner's pod is not taken over, "" where it is; one that nothing speaks for is a stranger's."""
+    facts = found.facts
+    if facts.ending:
+        return "it is being deleted"
+    if not facts.mark:
+        return UNMARKED
+    return of_another(facts.mark, facts.mark, facts.made_for, upper.uid, world)
+
+
+def _objection_to(ref: Ref, upper: Entry, found: Entry, wanted: Manifest, world: World) -> str:
+    """Say why a pod without another owner is not taken over, "" where it is."""
+    pod = found.manifest()
+    why = objection(ref, pod, upper.uid, world)
+    if why or annotations(pod).get(UPPER_UID) == upper.uid:
+        return why
+    return next(misfits(wanted, pod), "")
+
+
+def misfits(wanted: Manifest, found: Manifest) -> Iterator[str]:
+    """Say in what a pod that runs is not the one that is wanted; nothing where it will do.
+
+    Constraints on nodes were met when it was scheduled; the account and its token are not compared.
+    """
+    others = metadata(found).get("ownerReferences") or []
+    if others not in ([], metadata(wanted).get("ownerReferences")):
+        yield f"it belongs to {others[0].get('kind')} {others[0].get('name')}"
+    want, have = wanted["spec"], found["spec"]
+    yield from (f"its {field} is another" for field in _POD_WIDE if _differs(want, have, field))
+    for field in _LISTS:
+        yield from _container_misfits(field, want.get(field) or [], have.get(field) or [])
+    known = {volume["name"]: volume for volume in have.get("volumes") or ()}
+    for volume in want.get("volumes") or ():
+        if not is_token_volume(volume) and known.get(volume["name"]) != volume:
+            yield f"its volume {volume['name']} is another"
+
+
+def _container_misfits(field: str, want: list[Manifest], have: list[Manifest]) -> Iterator[str]:
+    """Say in what containers differ."""
+    if [one["name"] for one in want] != [one["name"] for one in have]:
+        yield f"its {field} are others"
+        return
+    for one, other in zip(want, have, strict=True):
+        for part in _PROGRAM:
+            if _differs(one, other, part):
+                yield f"container {one['name']} has another {part}"
+        yield from _environment_misfits(one, other)
+
+
+def _differs(want: Manifest, have: Manifest, field: str) -> bool:
+    """Say whether a field differs; one that is empty and one that is not there mean the same."""
+    return (want.get(field) or None) != (have.get(field) or None)
+
+
+def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
+    """Say which variable or mount is missing; tensile-kube wrote out what a variable was taken from."""
+    known = {variable["name"]: variable for variable in have.get("env") or ()}
+    for variable in want.get("env") or ():
+        other = known.get(variable["name"])
+        if other is None or ("valueFrom" not in variable and other.get("value") != variable.get("value")):
+            yield f"container {want['name']} has another value of {variable['name']}"
+    mounts = [(mount["name"], mount["mountPath"]) for mount in have.get("volumeMounts") or ()]
+    for mount in want.get("volumeMounts") or ():
+        if (mount["name"], mount["mountPath"]) not in mounts:
+            yield f"container {want['name']} does not mount {mount['name']}"
+
+
+def _marks(world: World) -> list[Operation]:
+    """Make an engine's pod ours: it has labels and annotations, and what else differs follows when it is."""
+    marks = (("labels", OWNER, world.owner.mark), ("annotations", OWNER_NAME, world.owner.name))
+    return [
+        {"op": "add", "path": f"/metadata/{section}/{key.replace('/', '~1')}", "value": value}
+        for section, key, value in marks
+    ]
+
+
+def _place(upper: Entry, lower: LowerWorld, world: World) -> Placement:
+    """Say where the pod is."""
+    space = lower.namespaces.get("", lower.namespace(upper.namespace))
+    key = Key("pod", lower.name, upper.namespace, upper.name)
+    return placement(space.uid if space else "", key, lower, world)

@@ -1,0 +1,101 @@
+"""Names that are taken, and what `onConflict: adopt` takes over of what is not ours.
+
+Adopting is for what lost its owner: what tensile-kube made, and what an engine like this one made that will not come
+back. It is never a guess. Another owner's object is taken over only where it was made for the very same upper object,
+so that its owner is another topology of this upper cluster, and that one keeps no node alive; what an owner in another
+upper cluster marked has to be released by hand, by taking the label off. Everything else stays whose it is.
+"""
+
+from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_NODE, VIRTUAL_POD
+from tensile.objects import NODE, POD, Manifest, Ref, annotations, labels, metadata
+from tensile.reconcile.diff import Operation, changes
+from tensile.reconcile.observed import upper_uid_of
+from tensile.world import Problem, World
+
+REASON = "NameConflict"
+UNMARKED = (
+    "only what tensile-kube or an engine like this one made is taken over; where this may be, annotate it with "
+    f'{LEGACY}: "true"'
+)
+
+
+def conflict(ref: Ref, why: str = "") -> Problem:
+    """Say that a name is taken by an object that is not ours; `why` it is not taken over either, where that was asked.
+
+    A person has to decide which of the two keeps the name.
+    """
+    cluster = ref.cluster or "the upper cluster"
+    where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+    advice = f"it is not taken over: {why}" if why else "rename or remove one of the two"
+    return Problem(REASON, f"{ref.kind.name} {where} exists in {cluster} and is not ours: {advice}")
+
+
+def claim(ref: Ref, found: Manifest, upper_uid: str, world: World, lower: str) -> Problem | None:
+    """Say why an object that is not ours may not be made ours, None where it may.
+
+    `upper_uid` is the UID of the upper object that ours would be made for; `lower` says whose `onConflict` counts.
+    """
+    if not adopts(world, lower):
+        return conflict(ref)
+    why = objection(ref, found, upper_uid, world)
+    return conflict(ref, why) if why else None
+
+
+def adopts(world: World, lower: str) -> bool:
+    """Say whether a lower's conflicts are met by adopting."""
+    return world.lowers[lower].spec.on_conflict == "adopt"
+
+
+def objection(ref: Ref, found: Manifest, upper_uid: str, world: World) -> str:
+    """Say why an object is not taken over, "" where it is."""
+    if "deletionTimestamp" in metadata(found):
+        return "it is being deleted"
+    if ref.kind == NODE:
+        return _of_node(found)
+    mark = labels(found).get(OWNER, "")
+    if mark not in ("", world.owner.mark):
+        name = annotations(found).get(OWNER_NAME, mark)
+        return of_another(mark, name, annotations(found).get(UPPER_UID, ""), upper_uid, world)
+    known = mark or UPPER_UID in annotations(found) or annotations(found).get(LEGACY) == "true"
+    return "" if known or (ref.kind == POD and labels(found).get(VIRTUAL_POD) == "true") else UNMARKED
+
+
+def of_another(mark: str, name: str, made_for: str, upper_uid: str, world: World) -> str:
+    """Say why an object with another owner's mark is not taken over, "" where that owner is lost for certain."""
+    if made_for != upper_uid:
+        return f"topology {name} marked it; if that one is gone for good, take the label {OWNER} off it"
+    if mark in running(world):
+        return f"topology {name} of this upper cluster marked it, and runs"
+    return ""
+
+
+def marking(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list[Operation]:
+    """Give the operations that put our marks on an object, with what else `sections` say.
+
+    A mark that somebody else wrote to the letter would stay theirs: it is taken off, to be written when the rest is
+    ours.
+    """
+    operations = changes(wanted, seen, sections)
+    made_for = annotations(seen).get(UPPER_UID)
+    if made_for and made_for == annotations(wanted).get(UPPER_UID) and not upper_uid_of(seen):
+        operations.append({"op": "remove", "path": f"/metadata/annotations/{UPPER_UID.replace('/', '~1')}"})
+    return operations
+
+
+def running(world: World) -> frozenset[str]:
+    """Give the marks of the owners in the upper cluster whose engines keep a node alive."""
+    nodes = (entry.manifest() for entry in world.upper.nodes)
+    return frozenset(labels(node).get(OWNER, "") for node in nodes if is_kept(node))
+
+
+def is_kept(node: Manifest) -> bool:
+    """Say whether somebody keeps a virtual node alive: Kubernetes calls it Unknown a minute after the last sign."""
+    conditions = node.get("status", {}).get("conditions") or ()
+    return any(one["type"] == "Ready" and one["status"] != "Unknown" for one in conditions)
+
+
+def _of_node(found: Manifest) -> str:
+    kind, value = VIRTUAL_NODE
+    if labels(found).get(kind) != value:
+        return f"it is no virtual node (label {kind}: {value})"
+    return "another engine keeps it alive: stop that one first, and wait a minute" if is_kept(found) else ""

@@ -1,0 +1,237 @@
+"""Lower pods that lost their owner become the counterparts of the upper pods that they are for, and no others do."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from worldkit import (
+    OWNER_HERE,
+    STRANGER,
+    A,
+    decided,
+    home,
+    marked,
+    put,
+    raised,
+    referring,
+    stored,
+    twin,
+    upper_pod,
+    world,
+)
+
+from tensile.kubelet.adopting import LOOK_AGAIN, misfits
+from tensile.kubelet.lifecycle import PodRule, key_of
+from tensile.kubelet.orphans import OrphanRule
+from tensile.kubelet.orphans import key_of as orphans_key
+from tensile.kubelet.requests import pod_demand
+from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, owner_of
+from tensile.objects import POD, Manifest, Ref, uid
+from tensile.reconcile.desired import Patched, Told
+from tensile.reconcile.patching import patched
+from tensile.reconcile.plan import Step
+from tensile.world import World
+
+KEY = key_of(A, "default", "web")
+REF = Ref(A, POD, "default", "web")
+SIBLING = owner_of(OWNER_HERE.upper, "second")
+RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "ready": True}]}
+
+
+def adopting(upper: Manifest, found: Manifest, mode: str = "adopt") -> World:
+    """Make a world where a pod that is bound above finds a pod of its name below."""
+    here = world(f"name: lower-a, onConflict: {mode}")
+    raised(here)
+    home(here)
+    put(here.lowers[A].upper_pods, upper)
+    put(here.lowers[A].foreign_pods, found)
+    return here
+
+
+def legacy(of: Manifest, **meta: Any) -> Manifest:
+    """Make a lower pod as tensile-kube leaves it: named alike, and labelled."""
+    pod = deepcopy(twin(of))
+    pod["metadata"] = {
+        "name": pod["metadata"]["name"],
+        "namespace": "default",
+        "uid": "theirs",
+        "labels": {VIRTUAL_POD: "true"},
+        "annotations": {"tripped-labels": "{}"},
+        **meta,
+    }
+    return pod
+
+
+def the_step(here: World) -> Step:
+    """Give the one step for the pod."""
+    (step,) = decided(PodRule(), KEY, here)[1].steps
+    return step
+
+
+def complaint(here: World) -> str:
+    """Give what is said on the pod, which must be all that is done."""
+    decision, found = decided(PodRule(), KEY, here)
+    assert found.problem is not None
+    assert found.problem.reason == "NameConflict"
+    assert [type(one) for one in decision.wanted] == [Patched, Told]
+    assert {step.ref.cluster for step in found.steps} == {""}
+    return found.problem.message
+
+
+def test_a_pod_of_tensile_kube_becomes_ours() -> None:
+    """By a write that holds only for the pod as it was seen: our marks, and its Namespace as its owner."""
+    upper = upper_pod(labels={"app": "web"})
+    found = legacy(upper)
+    here = adopting(upper, found)
+    step = the_step(here)
+    assert (step.verb, step.ref, step.uid, step.shown) == ("patch", REF, "theirs", True)
+    assert step.reason == "onConflict: adopt"
+    assert step.patch is not None
+    assert {"op": "replace", "path": "/metadata/resourceVersion", "value": "2"} in step.patch.body
+    stored = {**found, "metadata": {**found["metadata"], "resourceVersion": "2"}}
+    after = patched(stored, step.patch)["metadata"]
+    wanted = twin(upper)["metadata"]
+    assert after["labels"] == wanted["labels"]
+    assert after["annotations"].items() >= {UPPER_UID: uid(upper), OWNER_NAME: "demo"}.items()
+    assert after["ownerReferences"] == wanted["ownerReferences"]
+
+
+def test_without_adopting_it_is_left_alone() -> None:
+    """The conflict is reported, as for any stranger's."""
+    upper = upper_pod()
+    assert "is not ours: rename or remove one of the two" in complaint(adopting(upper, legacy(upper), "fail"))
+
+
+def test_a_pod_that_runs_something_else_is_refused_with_the_reason() -> None:
+    """Its name alone says little."""
+    upper = upper_pod()
+    other = legacy(upper_pod(spec={"containers": [{"name": "main", "image": "app:2"}]}))
+    here = adopting(upper, other)
+    assert "it is not taken over: container main has another image" in complaint(here)
+    assert PodRule().decide(KEY, here).again == LOOK_AGAIN
+
+
+def test_a_strangers_pod_is_refused() -> None:
+    """Nothing says that it was ever anybody's copy."""
+    upper = upper_pod()
+    assert "only what tensile-kube" in complaint(adopting(upper, legacy(upper, labels={}, annotations={})))
+
+
+@pytest.mark.parametrize("mark", [{"labels": {VIRTUAL_POD: "true"}}, {"annotations": {LEGACY: "true"}}])
+def test_a_pod_that_is_ending_is_waited_for(mark: dict[str, Any]) -> None:
+    """Its name comes free by itself."""
+    upper = upper_pod()
+    meta = {"labels": {}, "annotations": {}, "deletionTimestamp": "2026-03-01T12:00:00Z"} | mark
+    assert "it is being deleted" in complaint(adopting(upper, legacy(upper, **meta)))
+
+
+def test_a_pod_of_another_topology_that_is_gone_becomes_ours() -> None:
+    """It was made for this very upper pod; of its manifest nothing had to be kept."""
+    upper = upper_pod()
+    found = marked(legacy(upper), uid(upper), SIBLING)
+    here = adopting(upper, found)
+    entry = here.lowers[A].foreign_pods.get("default", "web")
+    assert entry is not None
+    assert entry.raw == b""
+    step = the_step(here)
+    assert [(one["path"], one["value"]) for one in step.operations] == [
+        (f"/metadata/labels/{OWNER.replace('/', '~1')}", OWNER_HERE.mark),
+        (f"/metadata/annotations/{OWNER_NAME.replace('/', '~1')}", "demo"),
+    ]
+
+
+def test_a_pod_of_another_upper_is_released_by_hand() -> None:
+    """The label is taken off it; then what it runs decides."""
+    upper = upper_pod()
+    found = marked(legacy(upper), "elsewhere", STRANGER)
+    here = adopting(upper, found)
+    assert f"take the label {OWNER} off it" in complaint(here)
+    released = deepcopy(found)
+    del released["metadata"]["labels"][OWNER]
+    put(here.lowers[A].foreign_pods, released)
+    assert the_step(here).reason == "onConflict: adopt"
+
+
+def test_our_own_pod_that_lost_its_mark_becomes_ours_again() -> None:
+    """It has our label, and nobody else's hand is to be seen on it."""
+    upper = upper_pod()
+    here = adopting(upper, legacy(upper))
+    here.lowers[A].foreign_pods.replace((), 9)
+    found = twin(upper)
+    del found["metadata"]["annotations"][UPPER_UID]
+    put(here.lowers[A].pods, found)
+    paths = [one["path"] for one in the_step(here).operations]
+    assert paths == [f"/metadata/annotations/{UPPER_UID.replace('/', '~1')}"]
+
+
+def test_a_pod_that_ran_is_not_called_lost_while_it_may_be_adopted() -> None:
+    """Neither before the lower pod is ours, nor where it is refused."""
+    upper = upper_pod(status=RUNS)
+    orphans = OrphanRule()
+    assert orphans.decide(orphans_key(A), adopting(upper, legacy(upper))).wanted == ()
+    theirs = adopting(upper, marked(legacy(upper), uid(upper), SIBLING))
+    assert orphans.decide(orphans_key(A), theirs).wanted == ()
+    stranger = adopting(upper, legacy(upper, labels={}, annotations={}))
+    (wanted,) = orphans.decide(orphans_key(A), stranger).wanted
+    assert wanted.ref == REF
+
+
+def spec(**more: Any) -> Manifest:
+    """Make a pod with one container and what a test is about."""
+    main = {"name": "main", "image": "app:1", "command": ["run"], **more.pop("main", {})}
+    return {"metadata": {}, "spec": {"restartPolicy": "Always", "containers": [main], **more}}
+
+
+VARIABLE = {"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "password", "key": "key"}}}
+WRITTEN_OUT = {"name": "PASSWORD", "value": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (spec(), spec(nodeName="n1", nodeSelector={"a": "b"}, serviceAccountName="other", priority=3)),
+        (spec(main={"env": [VARIABLE]}), spec(main={"env": [WRITTEN_OUT, {"name": "MORE", "value": "1"}]})),
+        (spec(volumes=[{"name": "kube-api-access-x", "projected": {}}]), spec()),
+        (spec(securityContext={}), spec(main={"args": [], "securityContext": {}})),
+        (spec(), spec(main={"volumeMounts": [{"name": "token", "mountPath": "/t"}]}, volumes=[{"name": "token"}])),
+    ],
+    ids=["where it was put", "a variable written out", "a token's volume", "empty", "more than is wanted"],
+)
+def test_what_does_not_matter_is_no_misfit(wanted: Manifest, found: Manifest) -> None:
+    """Constraints were met, accounts differ, and tensile-kube resolved what variables refer to."""
+    assert list(misfits(wanted, found)) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "words"),
+    [
+        (spec(), spec(main={"image": "app:2"}), "container main has another image"),
+        (spec(), spec(main={"command": ["other"]}), "container main has another command"),
+        (spec(main={"args": ["a"]}), spec(), "container main has another args"),
+        (spec(), spec(restartPolicy="Never"), "its restartPolicy is another"),
+        (spec(), spec(hostNetwork=True), "its hostNetwork is another"),
+        (spec(), spec(securityContext={"runAsUser": 0}), "its securityContext is another"),
+        (spec(), spec(main={"securityContext": {"privileged": True}}), "container main has another securityContext"),
+        (spec(initContainers=[{"name": "first", "image": "i"}]), spec(), "its initContainers are others"),
+        (spec(main={"env": [{"name": "A", "value": "1"}]}), spec(main={"env": [{"name": "A", "value": "2"}]}),
+         "container main has another value of A"),
+        (spec(main={"env": [VARIABLE]}), spec(), "container main has another value of PASSWORD"),
+        (spec(volumes=[{"name": "data", "emptyDir": {}}]), spec(), "its volume data is another"),
+        (spec(main={"volumeMounts": [{"name": "data", "mountPath": "/d"}]}), spec(),
+         "container main does not mount data"),
+        (spec(), {**spec(), "metadata": {"ownerReferences": [{"kind": "ReplicaSet", "name": "native"}]}},
+         "it belongs to ReplicaSet native"),
+    ],
+)  # fmt: skip
+def test_a_misfit_is_named(wanted: Manifest, found: Manifest, words: str) -> None:
+    """So that a person knows what to change, or that it is another program."""
+    assert list(misfits(wanted, found)) == [words]
+
+
+def test_of_a_pod_that_may_be_adopted_the_digest_keeps_all() -> None:
+    """Of any other only what it takes of its cluster, so that strangers stay cheap."""
+    upper = upper_pod(spec=referring(secrets=["password"]))
+    assert pod_demand(stored(legacy(upper), 2)).raw
+    assert pod_demand(stored(upper, 2)).raw == b""
+    facts = pod_demand(stored(marked(legacy(upper), "one", STRANGER), 2))
+    assert (facts.raw, facts.facts.mark, facts.facts.made_for) == (b"", STRANGER.mark, "one")
