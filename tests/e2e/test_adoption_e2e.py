@@ -1,0 +1,155 @@
+"""`onConflict: adopt` on real clusters: what lost its owner is taken over as it runs, strangers stay untouched."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+from enginekit import A, Ground, standing, with_fields
+from sitekit import Manifest, condition_of, is_ready, phase_of
+
+from tensile.names import LEGACY, MIRRORED, OWNER, UPPER_UID, VIRTUAL_POD, owner_of
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+ADOPT = with_fields(onConflict="adopt")
+NEEDS = {
+    "volumes": [
+        {"name": "settings", "configMap": {"name": "settings"}},
+        {"name": "password", "secret": {"secretName": "password"}},
+    ]
+}
+UNKNOWN = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "stopped"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    """A topology that adopts, with its namespace there below already."""
+    async with standing(sandbox, tmp_path_factory.mktemp("ground"), ADOPT) as made:
+        await made.make_namespace(A, made.namespace)
+        yield made
+
+
+async def placed(ground: Ground, plural: str, name: str, body: Manifest, **meta: object) -> Manifest:
+    """Have somebody put an object into lower-a."""
+    return await ground.sites[A].create(ground.path(plural), {"metadata": {"name": name, **meta}, **body})
+
+
+async def made_above(ground: Ground) -> None:
+    """Have a ConfigMap and a Secret above."""
+    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"key": "ours"}})
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "password"}, "data": {"key": "b3Vycw=="}})
+
+
+async def ended(ground: Ground, *names: str) -> None:
+    """Delete pods above, and see them gone."""
+    for name in names:
+        await ground.upper.delete(ground.pod_path(name))
+        await ground.upper.gone(ground.pod_path(name))
+
+
+async def test_what_tensile_kube_made_is_taken_over_as_it_is(ground: Ground) -> None:
+    """The pod is the same one and was not restarted; ConfigMap and Secret get the content from above, and all go."""
+    site = ground.sites[A]
+    running = {"containers": [{"name": "main", "image": "app:1"}], "volumes": NEEDS["volumes"]}
+    mark = {"annotations": {LEGACY: "true"}}
+    settings = await placed(ground, "configmaps", "settings", {"data": {"key": "old"}}, **mark)
+    await placed(ground, "secrets", "password", {"data": {"key": "b2xk"}, "immutable": True}, **mark)
+    await placed(ground, "pods", "web", {"spec": running}, labels={VIRTUAL_POD: "true"})
+    before = await site.until(ground.pod_path("web"), is_ready)
+    await made_above(ground)
+    pod = await ground.bind("web", NEEDS)
+    await ground.upper.until(ground.pod_path("web"), is_ready)
+    after = await site.read(ground.pod_path("web"))
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["status"]["startTime"] == before["status"]["startTime"]
+    assert after["metadata"]["annotations"][UPPER_UID] == pod["metadata"]["uid"]
+    assert [one["kind"] for one in after["metadata"]["ownerReferences"]] == ["Namespace"]
+    copy = await site.until(ground.path("configmaps", "settings"), lambda one: one["data"] == {"key": "ours"})
+    assert copy["metadata"]["uid"] == settings["metadata"]["uid"]
+    assert copy["metadata"]["labels"][OWNER] == ground.owner.mark
+    await site.until(ground.path("secrets", "password"), lambda one: one and one["data"] == {"key": "b3Vycw=="})
+    await ended(ground, "web")
+    await site.gone(ground.path("configmaps", "settings"), ground.path("secrets", "password"))
+
+
+async def test_a_pod_that_runs_something_else_is_refused_with_the_reason(ground: Ground) -> None:
+    """It runs on untouched, and the pod above says in what it differs."""
+    other = {"spec": {"containers": [{"name": "main", "image": "other:1"}]}}
+    await placed(ground, "pods", "other", other, labels={VIRTUAL_POD: "true"})
+    before = await ground.sites[A].until(ground.pod_path("other"), is_ready)
+    await ground.bind("other")
+    pod = await ground.upper.until(ground.pod_path("other"), lambda one: condition_of(one, MIRRORED))
+    assert "it is not taken over: container main has another image" in condition_of(pod, MIRRORED)["message"]
+    await ground.calm()
+    assert (await ground.sites[A].read(ground.pod_path("other")))["metadata"] == before["metadata"]
+    await ended(ground, "other")
+    await ground.sites[A].delete(ground.pod_path("other"), 0)
+
+
+def plain(_ground: Ground) -> Manifest:
+    """Give no metadata."""
+    return {}
+
+
+def other_upper(_ground: Ground) -> Manifest:
+    """Give the marks of a topology of another upper cluster."""
+    owner = owner_of("22222222-0000-4000-8000-000000000000", "prod")
+    return {"labels": {OWNER: owner.mark}, "annotations": {UPPER_UID: "33333333-0000-4000-8000-000000000000"}}
+
+
+@pytest.mark.parametrize("marks", [plain, other_upper])
+async def test_strangers_and_owners_elsewhere_are_left_alone(
+    ground: Ground, marks: Callable[[Ground], Manifest]
+) -> None:
+    """Adopting is no licence to take what somebody may need; the second kind is released by taking its label off."""
+    name = f"theirs-{marks.__name__.replace('_', '-')}"
+    site, path = ground.sites[A], ground.path("configmaps", name)
+    before = await placed(ground, "configmaps", name, {"data": {"key": "theirs"}}, **marks(ground))
+    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": name}, "data": {"key": "ours"}})
+    await ground.bind(name, {"volumes": [{"name": "c", "configMap": {"name": name}}]})
+    pod = await ground.upper.until(ground.pod_path(name), lambda one: condition_of(one, MIRRORED))
+    assert "it is not taken over" in condition_of(pod, MIRRORED)["message"]
+    await ground.calm()
+    assert await site.read(path) == before
+    change = {"labels": {OWNER: None}} if marks is other_upper else {"annotations": {LEGACY: "true"}}
+    await site.patch(path, {"metadata": change})
+    await ground.upper.until(ground.pod_path(name), is_ready)
+    taken = await site.read(path)
+    assert taken["data"] == {"key": "ours"}
+    assert taken["metadata"]["uid"] == before["metadata"]["uid"]
+    await ended(ground, name)
+    await site.gone(path)
+    await ground.upper.delete(path)
+
+
+async def test_a_topology_that_was_renamed_takes_over_what_it_left(ground: Ground) -> None:
+    """Nodes, namespace, ConfigMap, Secret and pod become its own as soon as nobody keeps the nodes alive."""
+    if not await ground.upper.read(ground.path("configmaps", "settings")):
+        await made_above(ground)
+    site = ground.sites[A]
+    await ground.bind("kept", NEEDS)
+    await ground.upper.until(ground.pod_path("kept"), is_ready)
+    before = await site.read(ground.pod_path("kept"))
+    await ground.stop()
+    renamed = with_fields(name=f"{ground.namespace}-renamed", onConflict="adopt")
+    await ground.start(renamed, await_nodes=False)
+    await ground.calm()
+    assert (await site.read(ground.pod_path("kept")))["metadata"] == before["metadata"]
+    said = [problem.message for key, problem in ground.heard.problems if key.rule == "node"]
+    assert any("another engine keeps it alive" in one for one in said)
+    for node in ground.nodes.values():
+        await ground.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [UNKNOWN]}}, "strategic")
+    owner = owner_of(ground.owner.upper, f"{ground.namespace}-renamed")
+    for node in ground.nodes.values():
+        await ground.upper.until(f"/api/v1/nodes/{node}", lambda one: one["metadata"]["labels"][OWNER] == owner.mark)
+    for path in (ground.pod_path("kept"), ground.path("configmaps", "settings"), ground.path("secrets", "password")):
+        await site.until(path, lambda one: one["metadata"]["labels"].get(OWNER) == owner.mark)
+    after = await site.read(ground.pod_path("kept"))
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    await ground.calm()
+    pod = await ground.upper.read(ground.pod_path("kept"))
+    assert (phase_of(pod), is_ready(pod)) == ("Running", True)
+    ground.owner = owner
+    await ended(ground, "kept")
+    await site.gone(ground.path("configmaps", "settings"), ground.path("secrets", "password"))
