@@ -8,6 +8,7 @@ from datetime import datetime
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
+from tensile.kubelet.drift import CHANGED_BELOW, changed_below, drift
 from tensile.kubelet.instep import NOT_IN_STEP, adds_containers, changes_below, changes_images, in_step
 from tensile.kubelet.ownstatus import pending_because, unreachable
 from tensile.kubelet.place import Placement
@@ -71,10 +72,20 @@ def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: 
     generation = known if changed else metadata(upper_pod).get("generation") or 1
     problem = _obstacle((key, *waits), world) if below_now or waits else None
     said = in_step(upper_pod, problem, lower.name, world.now, waiting=bool(below_now or waits))
+    if not (problem or below_now or waits):
+        said = _drifted(upper_pod, below, lower, world)
     body = upper_status(upper_pod, pod, generation=generation, in_step=said)
     wanted: list[Wanted] = [] if body is None else [status_write(upper_pod, body, "the lower pod says so")]
     wanted += _refusal(upper_pod, said) if body is not None else _tolerant(upper_pod)
     return Decision((*wanted, *below_now), waits)
+
+
+def _drifted(upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Manifest | None:
+    """Give the condition of a pod that somebody below has changed for good, None for one that is as it should be."""
+    if below.facts.terminating or below.facts.terminal:
+        return None
+    words = drift(upper_pod, below.manifest(), _kept_place(below.namespace, lower, world))
+    return changed_below(upper_pod, words, lower.name, world.now) if words else None
 
 
 def _differences(
@@ -123,7 +134,8 @@ def _refusal(upper_pod: Manifest, said: Manifest | None) -> list[Wanted]:
     if said is None or said == conditions_of(upper_pod).get(IN_STEP):
         return []
     meta = metadata(upper_pod)
-    return [Told(Ref(UPPER, POD, meta["namespace"], meta["name"]), meta["uid"], NOT_IN_STEP, said["message"])]
+    reason = CHANGED_BELOW if said["reason"] == CHANGED_BELOW else NOT_IN_STEP
+    return [Told(Ref(UPPER, POD, meta["namespace"], meta["name"]), meta["uid"], reason, said["message"])]
 
 
 def _complaint(upper_pod: Manifest, problem: Problem, now: datetime) -> list[Wanted]:

@@ -4,7 +4,7 @@ import pytest
 from enginekit import A, Ground
 from sitekit import Manifest, condition_of, is_ready, phase_of
 
-from tensile.names import MIRRORED, OWNER, UPPER_UID
+from tensile.names import IN_STEP, MIRRORED, OWNER, UPPER_UID
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -57,6 +57,78 @@ async def test_an_edited_label_of_a_lower_pod_is_put_back(ground: Ground) -> Non
     await ground.sites[A].patch(path, {"metadata": {"labels": {"app": "edited"}}})
     await ground.sites[A].until(path, lambda one: one["metadata"]["labels"]["app"] == "labelled")
     await ends(ground, "labelled")
+
+
+async def test_an_edited_image_of_a_lower_pod_is_put_back(ground: Ground) -> None:
+    """The container below runs what the pod above says again."""
+    await running(ground, "image")
+    path = ground.pod_path("image")
+    change = {"spec": {"containers": [{"name": "main", "image": "edited:1"}]}}
+    await ground.sites[A].patch(path, change, "strategic")
+    await ground.sites[A].until(path, lambda one: one["spec"]["containers"][0]["image"] == "app:1")
+    await ends(ground, "image")
+
+
+async def test_a_secret_that_was_edited_emptied_or_frozen_is_put_back(ground: Ground) -> None:
+    """Content that was changed, taken away, or made immutable with other content is what it is above again."""
+    path, site = ground.path("secrets", "password"), ground.sites[A]
+    body = {"metadata": {"name": "password", "labels": {"team": "web"}}, "data": {"key": "dmFsdWU="}}
+    await ground.upper.create(ground.path("secrets"), body)
+    await ground.bind("keeper", {"volumes": [{"name": "p", "secret": {"secretName": "password"}}]})
+    await ground.upper.until(ground.pod_path("keeper"), is_ready)
+
+    def is_as_above(one: Manifest) -> bool:
+        """Say whether content and label are those above."""
+        meta = one.get("metadata", {"labels": {}})
+        return (one.get("data"), one.get("immutable"), meta["labels"].get("team")) == (body["data"], None, "web")
+
+    for change in (
+        {"data": {"key": "ZWRpdGVk", "more": "YWRkZWQ="}},
+        {"data": None},
+        {"metadata": {"labels": {"team": "edited"}}},
+        {"data": {"key": "ZWRpdGVk"}, "immutable": True},
+        {"immutable": True},
+    ):
+        changed = await site.patch(path, change)
+        version = changed["metadata"]["resourceVersion"]
+        await site.until(
+            path,
+            lambda one, version=version: one and one["metadata"]["resourceVersion"] != version and is_as_above(one),
+        )
+    await ends(ground, "keeper")
+
+
+async def test_what_cannot_be_taken_back_is_told_above(ground: Ground) -> None:
+    """A deadline and a toleration that somebody set below stand for ever: condition and event say so."""
+    await running(ground, "limited")
+    site, path = ground.sites[A], ground.pod_path("limited")
+    found = await site.read(path)
+    tolerations = [*found["spec"]["tolerations"], {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    await site.patch(path, {"spec": {"activeDeadlineSeconds": 100000, "tolerations": tolerations}})
+    pod = await ground.upper.until(path, lambda one: condition_of(one, IN_STEP))
+    said = condition_of(pod, IN_STEP)
+    assert (said["status"], said["reason"]) == ("False", "ChangedBelow")
+    assert said["message"].endswith("activeDeadlineSeconds is 100000, toleration of gpu added")
+    assert await ground.told(pod, "ChangedBelow") == said["message"]
+    assert is_ready(pod)
+    await ground.calm()
+    await ground.note()
+    await ground.calm()
+    assert await ground.writes() == []
+    await ends(ground, "limited")
+
+
+async def test_the_labels_of_a_namespace_of_ours_are_put_back(ground: Ground) -> None:
+    """Its Pod Security profile is the upper's again, whatever somebody set below."""
+    await running(ground, "guarded")
+    enforce = "pod-security.kubernetes.io/warn"
+    above = f"/api/v1/namespaces/{ground.namespace}"
+    await ground.upper.patch(above, {"metadata": {"labels": {enforce: "baseline"}}})
+    await ground.sites[A].until(above, lambda one: one["metadata"]["labels"].get(enforce) == "baseline")
+    await ground.sites[A].patch(above, {"metadata": {"labels": {enforce: "privileged"}}})
+    await ground.sites[A].until(above, lambda one: one["metadata"]["labels"].get(enforce) == "baseline")
+    await ground.upper.patch(above, {"metadata": {"labels": {enforce: None}}})
+    await ends(ground, "guarded")
 
 
 async def test_a_deleted_node_is_made_again_and_costs_no_pod(ground: Ground) -> None:

@@ -1,0 +1,105 @@
+"""What somebody did below that cannot be taken back is said above; what admission or we did is not."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from worldkit import NOW, OWNER_HERE, A, put, twin, upper_pod, world
+
+from tensile.kubelet.drift import CHANGED_BELOW, changed_below, drift
+from tensile.kubelet.mirroring import keep
+from tensile.kubelet.place import Placement
+from tensile.names import FIELD_MANAGER, IN_STEP
+from tensile.objects import Manifest
+from tensile.reconcile.desired import Decision, Patched, Told
+from tensile.world import Key
+
+PLACE = Placement(OWNER_HERE, A, "default", "below-default")
+GPU = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
+TOLERANT = [
+    {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
+    for name in ("not-ready", "unreachable")
+]
+
+
+def below(upper: Manifest, hand: str = "kubectl-edit", **fields: Any) -> Manifest:
+    """Make the lower pod of an upper one with these fields of its spec written by a hand."""
+    pod = deepcopy(twin(upper, {"phase": "Running"}))
+    pod["spec"] |= fields
+    book = {"manager": hand, "operation": "Update", "fieldsV1": {"f:spec": {f"f:{field}": {} for field in fields}}}
+    pod["metadata"]["managedFields"].append(book)
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("above", "fields", "words"),
+    [
+        ({}, {"activeDeadlineSeconds": 60}, "activeDeadlineSeconds is 60"),
+        ({"activeDeadlineSeconds": 90}, {"activeDeadlineSeconds": 60}, "activeDeadlineSeconds is 60"),
+        ({}, {"tolerations": [GPU]}, "toleration of gpu added"),
+        ({}, {"tolerations": [{"operator": "Exists"}]}, "toleration of everything added"),
+        ({}, {"ephemeralContainers": [{"name": "debugger"}]}, "ephemeral container debugger added"),
+        (
+            {},
+            {"activeDeadlineSeconds": 1, "ephemeralContainers": [{"name": "d"}]},
+            "activeDeadlineSeconds is 1, ephemeral container d added",
+        ),
+    ],
+)
+def test_what_somebody_did_for_good_is_said(above: Manifest, fields: Manifest, words: str) -> None:
+    """All of it, in one sentence."""
+    upper = upper_pod(spec=above)
+    assert drift(upper, below(upper, **fields), PLACE) == words
+
+
+@pytest.mark.parametrize(
+    ("above", "fields", "hand"),
+    [
+        ({}, {"activeDeadlineSeconds": 60}, FIELD_MANAGER),
+        ({"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 60}, "kubectl-edit"),
+        ({"activeDeadlineSeconds": 60}, {"activeDeadlineSeconds": 90}, "kubectl-edit"),
+        ({}, {"tolerations": [GPU]}, FIELD_MANAGER),
+        ({"tolerations": [GPU]}, {"tolerations": [GPU]}, "kubectl-edit"),
+        ({}, {"tolerations": TOLERANT}, "kubectl-edit"),
+        ({"ephemeralContainers": [{"name": "d"}]}, {"ephemeralContainers": [{"name": "d"}]}, "kubectl-edit"),
+    ],
+    ids=["a deadline by admission", "the same deadline", "a later one, which is put right", "a toleration by admission",
+         "the same toleration", "those that Kubernetes adds", "the same debug container"],
+)  # fmt: skip
+def test_what_is_as_it_should_be_is_not(above: Manifest, fields: Manifest, hand: str) -> None:
+    """Nor what comes with our own writes."""
+    upper = upper_pod(spec=above)
+    assert drift(upper, below(upper, hand, **fields), PLACE) == ""
+
+
+def kept(upper: Manifest, lower_pod: Manifest) -> Decision:
+    """Decide about a pair."""
+    here = world()
+    lower = here.lowers[A]
+    put(lower.upper_pods, upper)
+    return keep(Key("pod", A, "default", "web"), upper, put(lower.pods, lower_pod), lower, here)
+
+
+def test_it_stands_on_the_pod_and_in_one_event() -> None:
+    """The condition is the one of changes that are not below; once it is there, nothing is written."""
+    upper = upper_pod(spec={"tolerations": TOLERANT})
+    changed = below(upper, activeDeadlineSeconds=60)
+    written, told = kept(upper, changed).wanted
+    assert isinstance(written, Patched)
+    assert isinstance(told, Told)
+    said = next(one for one in written.patch.body["status"]["conditions"] if one["type"] == IN_STEP)
+    assert said == changed_below(upper, "activeDeadlineSeconds is 60", A, NOW)
+    assert (said["status"], said["reason"], told.reason) == ("False", CHANGED_BELOW, CHANGED_BELOW)
+    assert told.message == said["message"]
+    assert "somebody changed the pod in lower cluster lower-a" in said["message"]
+    again = {**upper, "status": {**upper["status"], **written.patch.body["status"]}}
+    assert kept(again, changed).wanted == ()
+
+
+def test_a_pod_that_ends_says_no_more_of_it() -> None:
+    """Nobody can do anything about it."""
+    upper = upper_pod(spec={"tolerations": TOLERANT})
+    ended = {**below(upper, activeDeadlineSeconds=60), "status": {"phase": "Failed"}}
+    (written,) = kept(upper, ended).wanted
+    assert isinstance(written, Patched)
+    assert IN_STEP not in {one["type"] for one in written.patch.body["status"].get("conditions", ())}
