@@ -24,6 +24,7 @@ OWN_SANDBOX = {
     "tests/e2e/test_streams.py",
     "tests/faults/test_credentials_real.py",
     "tests/faults/test_faults_real.py",
+    "tests/faults/test_strangers.py",
     "tests/kube/test_real_faults.py",
     "tests/sandbox/test_sandbox_containerd.py",
     "tests/sandbox/test_sandbox_faults.py",

@@ -1,0 +1,268 @@
+"""Objects of strangers that are in the engine's way: each stays as it is, and is told of.
+
+    .venv/bin/python -m bench.strangers
+
+The engine is stopped while most of them are put in its way, works among them, is killed, and works among them again.
+Then the clusters' audit logs say whether it has written to any of them, and its own log whether it told of each.
+"""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import yaml
+
+from bench.canaries import FORMS, SUBJECTS, Case, cases, marks
+from bench.children import Child
+from bench.sites import MERGE, Manifest, NotInTime, Refused, Site, until
+from bench.trial import AGENT, LIMIT, TOPOLOGY, Trial, run
+from tensile.names import Owner, owner_of
+from tensile.sandbox import audit
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.layout import UPPER
+from tensile.sandbox.ports import choose
+from tensile.sandbox.state import Options
+
+FILE = "strangers.yaml"
+ENGINES_HAND = "fieldManager=tensile-kube"
+LONGEST = 180.0
+
+
+class Field(Trial):
+    """A trial whose lower-b has a prefix for namespaces, and which has a lower more for each canary that is a Node."""
+
+    owner: Owner
+
+    def __init__(self, sandbox: Sandbox, ports: int) -> None:
+        super().__init__(sandbox)
+        self.extra: set[str] = set()
+        self.ports = choose([ports])[0]
+        self.seen: dict[Case, Manifest] = {}
+        self.since: dict[str, int] = {}
+
+    async def begin(self) -> None:
+        """Find out who the owner is, and start for the first time."""
+        system = await self.upper.call("GET", "/api/v1/namespaces/kube-system")
+        self.owner = owner_of(system["metadata"]["uid"], TOPOLOGY)
+        self.write()
+        await self.start_engine_and_nodes()
+
+    def write(self) -> None:
+        """Write the topology file with the lowers that are asked for now."""
+        directory = self.sandbox.directory
+        found = yaml.safe_load((directory / "topology.yaml").read_text())
+        found["lowers"][1]["namespaces"] = {"mapping": "prefix"}
+        for port, name in zip(self.ports, sorted(self.extra), strict=False):
+            node = {"name": name, "kubeletPort": port}
+            found["lowers"].append({"name": name, "kubeconfig": "lower-a.kubeconfig", "node": node})
+        fresh = directory / f"{FILE}.new"
+        fresh.write_text(yaml.safe_dump(found))
+        fresh.rename(directory / FILE)
+
+    def start_engine(self) -> Child:
+        """Start the engine on that file."""
+        arguments = ["tensile", "run", "-f", str(self.sandbox.directory / FILE), "--log-format", "json"]
+        self.engine = Child(arguments, self.sandbox, self.log)
+        return self.engine
+
+    def site(self, cluster: str) -> Site:
+        """Give a cluster."""
+        return self._site(cluster)
+
+    async def ask(self, given: Iterable[Case]) -> None:
+        """Make above what needs the names."""
+        for case in given:
+            for made in SUBJECTS[case.kind].above(case.name):
+                await until(lambda made=made: self._made(made), f"{made.path} is made", LIMIT)
+            if case.kind == "Node":
+                self.extra.add(case.name)
+        self.write()
+
+    async def _made(self, made: Any) -> bool:
+        """Make an object; in a namespace that is just being made, or still ending, not yet."""
+        try:
+            await self.upper.call("POST", made.collection, made.body)
+        except Refused as error:
+            if error.status in (403, 404, 409):
+                return False
+            raise
+        return True
+
+    async def unask(self, given: Sequence[Case]) -> None:
+        """Delete it again, and see it gone."""
+        for case in given:
+            self.extra.discard(case.name)
+        self.write()
+        paths = [made.path for case in given for made in reversed(SUBJECTS[case.kind].above(case.name))]
+        for path in paths:
+            await self.upper.remove(path)
+        for path in paths:
+            await until(lambda path=path: self.is_gone(self.upper, path), f"{path} is gone", LONGEST)
+
+    async def is_gone(self, site: Site, path: str) -> bool:
+        """Say whether there is no object of that path."""
+        try:
+            await site.call("GET", path)
+        except Refused as error:
+            return error.status == 404  # noqa: PLR2004
+        return False
+
+    async def put(self, case: Case) -> None:
+        """Put the stranger in its place."""
+        above = SUBJECTS[case.kind].above(case.name)
+        upper = (await self.upper.call("GET", above[0].path))["metadata"]["uid"] if above else ""
+        meta = {"name": case.place.name, **marks(case.form, self.owner, upper)}
+        query = f"?{ENGINES_HAND}" if case.form == "rival" else ""
+        body = {"metadata": meta, **SUBJECTS[case.kind].content}
+        await self.site(case.place.cluster).call("POST", f"{case.place.collection}{query}", body)
+
+    async def note(self, given: Iterable[Case]) -> None:
+        """Remember how strangers are now."""
+        for case in given:
+            self.seen[case] = await self.site(case.place.cluster).call("GET", case.place.path)
+
+    def told(self, case: Case, since: int = 0) -> bool:
+        """Say whether the engine has told of a stranger, `since` a position in its log."""
+        place = case.place
+        inside = f"{place.collection.split('/')[4]}/" if "/namespaces/" in place.collection else ""
+        where = "the upper cluster" if place.cluster == UPPER else place.cluster
+        return f"{case.kind} {inside}{place.name} exists in {where} and is not ours" in self.log.read_text()[since:]
+
+
+async def stand_in_the_way(field: Field, given: Sequence[Case]) -> None:
+    """Put every stranger in its place while the engine is down; some in the place of what the engine had made."""
+    early = [case for case in given if case.moment == "took-place"]
+    await field.ask(early)
+    for case in early:
+        await until(lambda case=case: _stands(field, case), f"{case.place.path} is made by the engine", LONGEST)
+    await _ready(field, early)
+    _stop(field)
+    for case in early:
+        await field.site(case.place.cluster).remove(f"{case.place.path}?gracePeriodSeconds=0")
+    for case in early:
+        site, path = field.site(case.place.cluster), case.place.path
+        await until(lambda site=site, path=path: field.is_gone(site, path), f"{path} is gone", LONGEST)
+    await field.ask([case for case in given if case not in early])
+    for case in given:
+        await field.put(case)
+    field.since = {name: audit.position(field.site(name).audit_log) for name in (UPPER, *field.lowers)}
+
+
+async def _stands(field: Field, case: Case) -> bool:
+    try:
+        await field.site(case.place.cluster).call("GET", case.place.path)
+    except Refused:
+        return False
+    return True
+
+
+async def _ready(field: Field, given: Sequence[Case]) -> None:
+    """Wait until the pods of cases run."""
+    for case in given:
+        for made in SUBJECTS[case.kind].above(case.name)[-1:]:
+
+            async def runs(path: str = made.path) -> bool:
+                """Look."""
+                return bool((await field.upper.call("GET", path)).get("status", {}).get("phase") == "Running")
+
+            await until(runs, f"{made.path} runs", LIMIT)
+
+
+def _stop(field: Field) -> None:
+    assert field.engine is not None
+    field.engine.stop()
+
+
+async def live_among(field: Field, given: Sequence[Case]) -> None:
+    """Let the engine work, have happen what is to happen, kill it, and let it work again."""
+    await settled(field, given)
+    await field.note(given)
+    edited, left, anew = (
+        [case for case in given if case.moment == one] for one in ("edited", "given-up", "asked-anew")
+    )
+    for case in edited:
+        change = {"metadata": {"annotations": {"example.com/edited": "yes"}}}
+        await field.site(case.place.cluster).call("PATCH", case.place.path, change, MERGE)
+    await field.note(edited)
+    await field.unask([*left, *anew])
+    await field.ask(anew)
+    assert field.engine is not None
+    field.engine.kill()
+    await settled(field, [case for case in given if case.moment not in ("given-up", "took-place")])
+
+
+async def settled(field: Field, given: Sequence[Case]) -> None:
+    """Start the engine, and wait until it has told of each."""
+    since = len(field.log.read_text())
+    field.start_engine()
+
+    async def all_told() -> bool:
+        """Read its log."""
+        return all(field.told(case, since) for case in given)
+
+    try:
+        await until(all_told, "every stranger is told of", LONGEST)
+    except NotInTime as error:
+        raise NotInTime(f"{error}: {[case.name for case in given if not field.told(case, since)][:9]}") from None
+
+
+async def broken(field: Field, given: Sequence[Case]) -> list[str]:
+    """Say which strangers were touched, or are not told of where a pod waits for their name."""
+    found = [f"{case.name}: not told of" for case in given if not field.told(case)]
+    for case in given:
+        found += await _touched(field, case)
+    return found
+
+
+async def _touched(field: Field, case: Case) -> list[str]:
+    """Say what became of one stranger; nodes are also written by the cluster's own controllers."""
+    place, before = case.place, field.seen[case]["metadata"]
+    try:
+        after = (await field.site(place.cluster).call("GET", place.path))["metadata"]
+    except Refused:
+        return [f"{case.name}: gone"]
+    same = ("uid",) if case.kind == "Node" else ("uid", "resourceVersion")
+    found = [f"{case.name}: another {one}" for one in same if before[one] != after[one]]
+    records = audit.read(field.site(place.cluster).audit_log, field.since[place.cluster])
+    return found + [f"{case.name}: {one['verb']} by the engine" for one in records if _is_write_to(one, case)]
+
+
+def _is_write_to(record: audit.Record, case: Case) -> bool:
+    about = record.get("objectRef", {})
+    return (
+        str(record.get("userAgent", "")).startswith(AGENT)
+        and record["verb"] in ("create", "update", "patch", "delete")
+        and record.get("responseStatus", {}).get("code", 0) < 300  # noqa: PLR2004
+        and (about.get("name"), about.get("resource")) == (case.place.name, case.place.collection.rpartition("/")[2])
+    )
+
+
+async def clear(field: Field, given: Sequence[Case]) -> None:
+    """Take strangers and everything made for them away."""
+    for case in given:
+        await field.site(case.place.cluster).remove(f"{case.place.path}?gracePeriodSeconds=0")
+    await field.unask([case for case in given if case.moment != "given-up"])
+
+
+async def strangers(field: Field, given: Sequence[Case]) -> dict[str, Any]:
+    """Go through with it; gives the result with what it broke."""
+    await field.begin()
+    await stand_in_the_way(field, given)
+    await live_among(field, given)
+    found = await broken(field, given)
+    await clear(field, given)
+    kinds = sorted({case.kind for case in given})
+    whole = sum(not any(words.startswith(f"{case.name}:") for words in found) for case in given)
+    return {"canaries": len(given), "kinds": kinds, "untouched_and_told": whole, "broken": found}
+
+
+async def scenario(sandbox: Sandbox, _given: Namespace) -> dict[str, Any]:
+    """Run with every kind in every situation."""
+    everything = cases(tuple(SUBJECTS), FORMS)
+    async with Field(sandbox, len(everything)) as field:
+        return await strangers(field, everything)
+
+
+if __name__ == "__main__":
+    sys.exit(run("strangers", scenario, Options(nodes=1), pods=0, rounds=1, words=__doc__ or ""))
