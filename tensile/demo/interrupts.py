@@ -27,9 +27,6 @@ def interruptible() -> Iterator[None]:
         ignore()
         raise KeyboardInterrupt
 
-    def again(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
     def swallowed(what: "sys.UnraisableHookArgs") -> None:
         if issubclass(what.exc_type, KeyboardInterrupt):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN)
@@ -39,16 +36,18 @@ def interruptible() -> Iterator[None]:
     told_before, sys.unraisablehook = sys.unraisablehook, swallowed
     hears_hangup = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     before = {number: signal.signal(number, interrupt) for number in SIGNALS if hears_hangup or number != signal.SIGHUP}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, again)
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, interrupt)
     try:
         yield
     finally:
         sys.unraisablehook = told_before
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def ignore() -> None:
-    """Ignore SIGNALS from now on, until the block of `interruptible` ends."""
+    """Ignore SIGNALS from now on, until the block of `interruptible` ends, and what is still to be raised again."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -51,6 +51,22 @@ def test_an_interrupt_that_python_swallows_is_raised_again() -> None:
         work()
 
 
+def test_nothing_is_raised_again_after_the_end() -> None:
+    """A block that ended all the same has nothing to interrupt: an alarm that nobody hears would kill the program."""
+    with interruptible():
+        Deaf()
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_nothing_is_raised_again_once_signals_are_ignored() -> None:
+    """The cleaning up of a demo that came to its own end is not interrupted either."""
+    with interruptible():
+        Deaf()
+        ignore()
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
 def test_later_signals_do_nothing() -> None:
     """Whoever presses Ctrl-C twice does not interrupt the cleaning up."""
     cleaned = []
