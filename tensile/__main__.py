@@ -2,14 +2,18 @@
 
 Imports make a hundred thousand objects and no garbage: letting the collector look through them on the way, and once
 more at the end, would take a fifth of the time in which `validate` answers. So would pydantic's search of everything
-that is installed for plugins, which have no business in a topology.
+that is installed for plugins, which have no business in a topology, and rich, which libraries load wherever they find
+it, to paint what this program never shows.
 """
 
 import gc
 import os
+import sys
+from typing import Any, cast
 
 gc.set_threshold(50_000, 20, 20)
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+cast("dict[str, Any]", sys.modules).setdefault("rich", None)
 
 from tensile.cli import main as program  # noqa: E402 - what stands above has to be so before anything is imported
 

@@ -9,8 +9,6 @@ import random
 
 import structlog
 
-from tensile import memory
-from tensile.cache import forget_decoded
 from tensile.clusters import Clusters, utc_now
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
@@ -32,8 +30,6 @@ from tensile.topology import Lower, Topology
 from tensile.world import LowerWorld
 
 _LOOK = 1.0
-_SETTLING = 5.0
-"""Seconds after the first look at everything, in which events are told."""
 _REJOIN = ("kubeconfig", "context", "qps", "burst", "kubeconfig_secret", "namespaces")
 _log = structlog.get_logger("tensile.app")
 
@@ -57,6 +53,7 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._opened: set[str] = set()
         self._silent: set[str] = set()
+        self._changing = asyncio.Lock()
 
     @property
     def is_running(self) -> bool:
@@ -65,7 +62,6 @@ class Engine:
 
     async def start(self) -> None:
         """Start; returns when the upper cluster has answered. TensileError: bad credentials, or a port is taken."""
-        memory.keep_large_apart()
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
         await self.ports.open(self.topology)
@@ -74,7 +70,7 @@ class Engine:
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         for spec in self.topology.lowers:
             await self._join(spec)
-        self._tasks = [supervised("lookout", self._keep_looking), supervised("settling", self._settle)]
+        self._tasks = [supervised("lookout", self._keep_looking)]
 
     async def stop(self) -> None:
         """Stop, in reverse; what is in flight is given up."""
@@ -89,6 +85,18 @@ class Engine:
 
     async def reload(self, topology: Topology) -> None:
         """Put another topology in force, lower by lower; its name and upper are those of the one in force."""
+        async with self._changing:
+            await self._reload(topology)
+
+    async def look(self) -> None:
+        """Watch over silence, and see lowers off that have left the topology and are empty; done every second.
+
+        Never in the middle of a reload, when a lower that is opened anew looks like one that nobody has.
+        """
+        async with self._changing:
+            await self._look()
+
+    async def _reload(self, topology: Topology) -> None:
         kubelet = self.topology.kubelet
         self.topology = self.clusters.world.topology = topology
         if topology.kubelet != kubelet:
@@ -173,20 +181,22 @@ class Engine:
         await self.ports.serve(self.topology, lower.node, lower.spec.node.kubelet_port, pods)
 
     async def _keep_looking(self) -> None:
-        """Watch over silence, and see lowers off that have left the topology and are empty."""
         while True:
-            self._greet()
-            for stray in self.clusters.strays():
-                await self._join(stray, connect=False)
-            for name, joined in tuple(self.clusters.joined.items()):
-                if joined.look():
-                    self._wake(name)
-                if self._has_gone(joined):
-                    await self._leave(name)
-                    spec = next((one for one in self.topology.lowers if one.name == name), None)
-                    if spec is not None:
-                        await self._join(spec)
+            await self.look()
             await asyncio.sleep(_LOOK)
+
+    async def _look(self) -> None:
+        self._greet()
+        for stray in self.clusters.strays():
+            await self._join(stray, connect=False)
+        for name, joined in tuple(self.clusters.joined.items()):
+            if joined.look():
+                self._wake(name)
+            if self._has_gone(joined):
+                await self._leave(name)
+                spec = next((one for one in self.topology.lowers if one.name == name), None)
+                if spec is not None:
+                    await self._join(spec)
 
     def _greet(self) -> None:
         """Have tried at once what rests, when a cluster answers again that did not."""
@@ -201,16 +211,6 @@ class Engine:
         lower, nodes = joined.lower, self.clusters.world.upper.nodes
         gone = nodes.synced and not has_node(lower, self.clusters.world)
         return gone and not lower.in_topology and lower.is_empty
-
-    async def _settle(self) -> None:
-        """Put the memory in order when the first lists are in, and again when all of it has been looked at and said."""
-        await self.clusters.fleet.synced()
-        memory.set_apart()
-        await self.loop.quiet()
-        await asyncio.sleep(_SETTLING)
-        forget_decoded()
-        memory.set_apart()
-        memory.give_back()
 
     def _is_busy(self, name: str) -> bool:
         return bool(self.loop.depth.get(name))

@@ -191,7 +191,11 @@ class Cache:
 
     def replace(self, raws: Iterable[bytes], version: int) -> None:
         """Take over a complete list: what is not in it is gone, but did not depart."""
-        fresh = {(entry.namespace, entry.name): entry for entry in map(self._read, raws)}
+        self.take_over(map(self.read, raws), version)
+
+    def take_over(self, entries: Iterable[Entry], version: int) -> None:
+        """Take over a complete list that has been read."""
+        fresh = {(entry.namespace, entry.name): entry for entry in entries}
         self.version = version
         was_synced, self.synced = self.synced, True
         for name in [name for name in self._entries if name not in fresh]:
@@ -202,6 +206,10 @@ class Cache:
                 self._file(name, entry)
         for listener in () if was_synced else tuple(self._waiting):
             listener()
+
+    def read(self, raw: bytes) -> Entry:
+        """Decode what an object is filed by, and digest the rest; nothing is filed."""
+        return self._entry(_ENVELOPES.decode(raw).metadata, raw)
 
     def put(self, raw: bytes) -> None:
         """Take over an object as the watch tells it.
@@ -238,7 +246,7 @@ class Cache:
 
     def remove(self, raw: bytes) -> None:
         """Take over that the watch saw an object go; one of another UID stays."""
-        entry = self._read(raw)
+        entry = self.read(raw)
         self.version = max(self.version, entry.version)
         name = (entry.namespace, entry.name)
         known = self._entries.get(name)
@@ -296,10 +304,6 @@ class Cache:
         before = self._departed.get(name, Departure("", None, seen))
         self._depart(name, Departure(known.uid, known.facts, seen) if known else before)
         self._file(name, None)
-
-    def _read(self, raw: bytes) -> Entry:
-        """Decode what an object is filed by, and digest the rest."""
-        return self._entry(_ENVELOPES.decode(raw).metadata, raw)
 
     def _entry(self, meta: Meta, raw: bytes) -> Entry:
         """Digest an object."""

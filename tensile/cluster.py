@@ -5,7 +5,7 @@ above is written once. Bodies come back as the bytes the apiserver sent: who nee
 """
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from tensile.objects import Kind, Manifest, Ref
@@ -19,10 +19,13 @@ class Selection(NamedTuple):
     fields: str = ""
 
 
-class Listing(NamedTuple):
-    """The whole answer of a LIST: the objects as bytes, and the collection's resourceVersion."""
+Read = Callable[[bytes], Any]
 
-    items: list[bytes]
+
+class Listing(NamedTuple):
+    """The whole answer of a LIST: what was read out of each object, and the collection's resourceVersion."""
+
+    items: list[Any]
     version: str
 
 
@@ -69,8 +72,11 @@ class Cluster(Protocol):
         """Give the object at quorum, so that "not found" means that it does not exist."""
         ...
 
-    async def list(self, kind: Kind, selection: Selection) -> Listing:
-        """Give every object of the selection, read at quorum, all pages."""
+    async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
+        """Give what `read` makes of every object of the selection, at quorum, all pages.
+
+        What `read` raises is raised.
+        """
         ...
 
     def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:

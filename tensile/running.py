@@ -18,7 +18,9 @@ import orjson
 import structlog
 import uvloop
 
+from tensile import memory
 from tensile.app import Engine
+from tensile.cache import forget_decoded
 from tensile.clusters import utc_now
 from tensile.errors import TensileError
 from tensile.followed import Followed, FollowedFile, FollowedMap
@@ -29,10 +31,13 @@ from tensile.reconcile.narration import Narration
 from tensile.reconcile.reading import Reading
 from tensile.status.lowers import Row, are_known, rows
 from tensile.status.standing import Standing
+from tensile.supervision import supervised
 from tensile.telemetry import Metrics, Readings, TelemetryServer
 from tensile.topology import Topology, not_yet
 from tensile.topology.edit import Edit, edit
 
+_SETTLING = 5.0
+"""Seconds after the first look at everything, in which events are told."""
 _log = structlog.get_logger("tensile.run")
 
 
@@ -77,13 +82,27 @@ async def _run_engine(
     telemetry = _Telemetry(engine, metrics, standing)
     await telemetry.serve(topology)
     try:
+        memory.keep_large_apart()
         await _unless(stop, engine.start())
         if engine.is_running:
             _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=followed.name)
+            settling = supervised("settling", partial(_settle, engine))
             await _unless(stop, _follow(followed, standing, engine, metrics, telemetry))
+            settling.cancel()
     finally:
         await engine.stop()
         await telemetry.close()
+
+
+async def _settle(engine: Engine) -> None:
+    """Put the memory in order when the first lists are in, and again when all of it has been looked at and told."""
+    await engine.clusters.fleet.synced()
+    memory.set_apart()
+    await engine.loop.quiet()
+    await asyncio.sleep(_SETTLING)
+    forget_decoded()
+    memory.set_apart()
+    memory.give_back()
 
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
-from tensile.cluster import Endpoint, Listing, Patch, Selection, WatchEvent
+from tensile.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.errors import NotFound
 from tensile.objects import Kind, Manifest, Ref, metadata
 
@@ -71,9 +71,9 @@ class Answering:
         """Say that the object is gone."""
         return await self._answer(Asked("delete", ref, (uid, grace)), STATUS)
 
-    async def list(self, kind: Kind, selection: Selection) -> Listing:
+    async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Nobody that is tested with this lists."""
-        self._refuse(kind, selection)
+        self._refuse(kind, selection, read)
 
     def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
         """Nobody that is tested with this watches."""

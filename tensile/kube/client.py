@@ -22,12 +22,13 @@ import orjson
 import tenacity
 from aiohttp import StreamReader
 
-from tensile.cluster import Endpoint, Listing, Patch, Selection, WatchEvent
+from tensile.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.errors import ClusterError, Denied, Expired, Throttled, Unauthorized, Unreachable
 from tensile.kube.access import Access
 from tensile.kube.answers import (
     Doing,
     Lines,
+    Page,
     apis_of,
     error_of,
     identity_of,
@@ -48,6 +49,8 @@ Observe = Callable[[str, str, str], None]
 KUBE_SYSTEM = Ref("", NAMESPACE, "", "kube-system")
 PAGE = 500
 MARGIN = 10.0
+_UNDER_WAY = 0.001
+"""Seconds in which a request leaves, before other work holds the event loop up."""
 
 _WRITE = urlencode({"fieldManager": FIELD_MANAGER, "fieldValidation": "Ignore"})
 _JSON = "application/json"
@@ -212,18 +215,18 @@ class HttpCluster:
         doing = Doing(self._name, "read", _shown(ref))
         return await self._read(doing, _path(doing, ref))
 
-    async def list(self, kind: Kind, selection: Selection) -> Listing:
-        """Give every object of the selection, read at quorum, in pages of 500.
+    async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
+        """Give what `read` makes of every object of the selection, at quorum, in pages of 500.
 
         When the store forgets the pages' version on the way, everything is asked for at once.
         """
         doing = Doing(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
         query = _query(selection)
         try:
-            return await self._pages(doing, kind.path(selection.namespace), query)
+            return await self._pages(doing, kind.path(selection.namespace), query, read)
         except Expired:
             page = page_of(doing, await self._read(doing, _target(kind.path(selection.namespace), query)))
-            return Listing(page.items, page.version)
+            return Listing([read(item) for item in page.items], page.version)
 
     async def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
         """Follow the selection from `version` on; ends when the server ends it, after about `seconds`.
@@ -304,17 +307,23 @@ class HttpCluster:
             access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)
         )
 
-    async def _pages(self, doing: Doing, path: str, query: dict[str, str]) -> Listing:
-        """Ask for page after page."""
-        items: list[bytes] = []
-        more = ""
-        while True:
-            place = {"limit": str(PAGE)} | ({"continue": more} if more else {})
-            page = page_of(doing, await self._read(doing, _target(path, query | place)))
-            items += page.items
-            more = page.more
-            if not more:
-                return Listing(items, page.version)
+    async def _pages(self, doing: Doing, path: str, query: dict[str, str], read: Read) -> Listing:
+        """Ask for page after page; while one is read, the server works on the next."""
+
+        async def asked(more: dict[str, str]) -> Page:
+            """Ask for a page."""
+            return page_of(doing, await self._read(doing, _target(path, query | {"limit": str(PAGE)} | more)))
+
+        page, items = await asked({}), []
+        while page.more:
+            following = asyncio.ensure_future(asked({"continue": page.more}))
+            try:
+                await asyncio.sleep(_UNDER_WAY)
+                items += [read(item) for item in page.items]
+                page = await following
+            finally:
+                following.cancel()
+        return Listing(items + [read(item) for item in page.items], page.version)
 
     @asynccontextmanager
     async def _opened(self, doing: Doing, target: str, seconds: int) -> AsyncIterator[StreamReader]:

@@ -118,7 +118,7 @@ class Informer:
 
     async def _list(self) -> None:
         """List everything and take it over."""
-        listing = await self._cluster.list(self._kind, self._selection)
+        listing = await self._cluster.list(self._kind, self._selection, self._cache.read)
         version = _number(listing.version)
         if version < self._position:
             self._rewind(version)
@@ -126,7 +126,7 @@ class Informer:
         self._position = version
         self._resumable = True
         self._failing_since = None
-        self._cache.replace(listing.items, version)
+        self._cache.take_over(listing.items, version)
         self.listed.set()
 
     async def _check(self) -> None:

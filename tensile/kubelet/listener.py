@@ -38,7 +38,11 @@ class Listener:
     async def listen(self, bind: str, port: int) -> None:
         """Accept there from now on, and no more where it did before; open connections stay as they are."""
         opened = open_port(self.site.node, bind, port)
-        await self._deafen()
+        try:
+            await self._deafen()
+        except asyncio.CancelledError:
+            opened.close()
+            raise
         self.address = (bind, port)
         self._socket = opened
         self._accepting = asyncio.create_task(self._accept(opened))
@@ -51,11 +55,14 @@ class Listener:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _deafen(self) -> None:
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
-        if self._socket is not None:
-            self._socket.close()
+        """Stop accepting; who is cancelled meanwhile leaves no port open either."""
+        try:
+            if self._accepting is not None:
+                self._accepting.cancel()
+                await asyncio.gather(self._accepting, return_exceptions=True)
+        finally:
+            if self._socket is not None:
+                self._socket.close()
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:

@@ -7,6 +7,7 @@ a pause leaves them in the kernel and an end comes after them.
 
 import asyncio
 import fcntl
+import os
 import socket
 import termios
 from array import array
@@ -50,8 +51,10 @@ class Pipe(asyncio.Protocol):
         self._news.set()
         return True
 
-    def connection_lost(self, _exc: Exception | None) -> None:
-        """Note the end of it all; what came before can still be read."""
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note the end of it all; what came before can still be read, also what the kernel has of it."""
+        if exc is not None:
+            self._rescue()
         for event in (self.ended, self.lost, self._news, self._writable):
             event.set()
 
@@ -113,6 +116,12 @@ class Pipe(asyncio.Protocol):
         count = array("i", [0])
         fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, count)
         return count[0] + self._transport.get_write_buffer_size()
+
+    def _rescue(self) -> None:
+        """Take what had come when sending failed, which the event loop drops: it may be a command's last words."""
+        with suppress(OSError):
+            while piece := os.read(self._socket.fileno(), _HELD_AT_MOST):
+                self._held.append(piece)
 
     def _half_closed(self) -> bool:
         """Ask the kernel whether the peer has ended: while we do not read, nobody else would tell."""

@@ -19,7 +19,7 @@ import msgspec
 import orjson
 
 from tensile.cache import Cache, Meta
-from tensile.cluster import Cluster, Endpoint, Listing, Patch, Selection, WatchEvent
+from tensile.cluster import Cluster, Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref, metadata, timestamp, uid
@@ -147,12 +147,12 @@ class Rehearsal:
         with self._told("read", ref):
             return await self._fetched(ref)
 
-    async def list(self, kind: Kind, selection: Selection) -> Listing:
+    async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Give what is held of a selection: equality of labels, labels that are there or not, and some fields."""
         with self._told("list", Ref(self._name, kind, selection.namespace, "")):
             held = {**await self._beyond(kind, selection), **self._held[kind]}
             chosen = [raw for _, raw in sorted(held.items()) if is_selected(_decoded(raw), selection)]
-        return Listing(chosen, str(self._count))
+        return Listing([read(raw) for raw in chosen], str(self._count))
 
     async def kinds(self) -> tuple[Kind, ...]:
         """Give the namespaced kinds of what is held, and those of the real cluster."""

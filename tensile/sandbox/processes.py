@@ -19,6 +19,7 @@ PAUSE = 0.02
 END_LIMIT = 30.0
 GONE = "ZX"
 STATE_FIELD = 0
+THREADS_FIELD = 17
 START_FIELD = 19
 
 
@@ -53,13 +54,17 @@ def running(process: Process) -> bool:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when the process started, in clock ticks since boot; None: it does not run."""
+    """Return when the process started, in clock ticks since boot; None: it does not run.
+
+    A process whose first thread has ended counts as running until the last one has: its ports are its own till then.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()
-    return None if fields[STATE_FIELD] in GONE else int(fields[START_FIELD])
+    gone = fields[STATE_FIELD] in GONE and int(fields[THREADS_FIELD]) <= 1
+    return None if gone else int(fields[START_FIELD])
 
 
 def reap(pid: int) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,41 @@ def test_the_first_signal_interrupts(number: signal.Signals) -> None:
     """Ctrl-C, a terminal that is closed and a polite kill all end the block in the same way."""
     with pytest.raises(KeyboardInterrupt), interruptible():
         signal.raise_signal(number)
+
+
+class Deaf:
+    """Something in whose clearing away a signal comes, where Python swallows what is raised."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_interrupt_that_python_swallows_is_raised_again() -> None:
+    """A demo that is ended while it imports ends, too."""
+
+    def work() -> None:
+        """Clear something away, and go on for longer than anybody waits."""
+        Deaf()
+        threading.Event().wait(20)
+
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        work()
+
+
+def test_nothing_is_raised_again_after_the_end() -> None:
+    """A block that ended all the same has nothing to interrupt: an alarm that nobody hears would kill the program."""
+    with interruptible():
+        Deaf()
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_nothing_is_raised_again_once_signals_are_ignored() -> None:
+    """The cleaning up of a demo that came to its own end is not interrupted either."""
+    with interruptible():
+        Deaf()
+        ignore()
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
 def test_later_signals_do_nothing() -> None:

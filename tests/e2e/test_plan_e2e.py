@@ -185,6 +185,18 @@ async def test_what_is_planned_is_what_is_done(ground: Ground, case: Case) -> No
     await in_force(ground)
 
 
+async def test_a_lower_that_is_opened_anew_is_not_taken_for_one_that_was_left_behind(ground: Ground) -> None:
+    """The engine looks for nodes that nobody has at any time, but not while a reload has a lower closed."""
+    reloading = asyncio.ensure_future(ground.reload(edit_lower(A, qps=50)))
+    while not reloading.done():
+        await ground.engine.look()
+        await asyncio.sleep(0)
+    await reloading
+    assert set(ground.engine.clusters.joined) == {A, B}
+    await ground.calm()
+    await in_force(ground)
+
+
 async def test_pods_that_wait_in_an_excluded_namespace(ground: Ground) -> None:
     """Taking their namespace off the list is planned with all that it brings: namespace, ConfigMap and pods."""
     name = second(ground)

@@ -68,11 +68,14 @@ async def test_input_goes_through(stage: Stage, *, websocket: bool) -> None:
 
 
 async def test_a_command_that_ends_before_its_input(stage: Stage) -> None:
-    """The exit code comes though there is more input than anybody reads."""
+    """The exit code comes though there is more input than anybody reads; kubectl may complain in a line of its own."""
     if stage.is_real:
         pytest.skip("containerd 1.6 waits for such input for ever, also without us")
-    done = await stage.both("exec", "-i", "plain", "--", "sh", "-c", "head -c 3; exit 5", stdin=b"abc" * 100_000)
-    assert (done.code, done.out) == (5, b"abc")
+    for cluster in (UPPER, A):
+        done = await stage.run(
+            "exec", "-i", "plain", "--", "sh", "-c", "head -c 3; exit 5", cluster=cluster, stdin=b"abc" * 100_000
+        )
+        assert (done.code, done.out) == (5, b"abc"), done.err
 
 
 async def test_a_command_that_is_not_there(stage: Stage) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import orjson
 import pytest
-from scripted import Answer, Apiserver, Asked, Drop, Hang, access_to, answer, listing, pod, refusal
+from scripted import WAIT, Answer, Apiserver, Asked, Drop, Hang, access_to, answer, listing, pod, refusal
 
 from tensile import __version__
 from tensile.cluster import Patch, Selection
@@ -112,6 +112,42 @@ async def test_a_list_goes_through_all_pages(apiserver: Apiserver, cluster: Http
     selection = {"labelSelector": "x in (a,b)", "fieldSelector": "spec.nodeName=n"}
     assert first == {**selection, "limit": "500"}
     assert second == {**first, "continue": "to/ken="}
+
+
+async def test_a_page_is_read_while_the_next_one_is_made(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """The first page is looked through though the server has yet to answer for the second."""
+    seen: list[str] = []
+    both = asyncio.Event()
+
+    def read(raw: bytes) -> None:
+        """Keep the name."""
+        seen.append(orjson.loads(raw)["metadata"]["name"])
+        if len(seen) > 1:
+            both.set()
+
+    apiserver.play("list", listing(20, pod("a", 5), pod("b", 6), more="c"), Hang())
+    listed = asyncio.ensure_future(cluster.list(POD, Selection(), read))
+    async with asyncio.timeout(WAIT):
+        await both.wait()
+    assert (seen, len(apiserver.of("list")), listed.done()) == (["a", "b"], 2, False)
+    listed.cancel()
+    await asyncio.gather(listed, return_exceptions=True)
+
+
+async def test_a_list_gives_what_was_read(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """In the order of the pages, also when everything has to be asked for again."""
+    pages = listing(20, pod("a", 5), more="c"), refusal(410, "Expired"), listing(30, pod("b", 25), pod("c", 26))
+    apiserver.play("list", *pages)
+    found = await cluster.list(POD, Selection(), lambda raw: orjson.loads(raw)["metadata"]["name"])
+    assert found == (["b", "c"], "30")
+
+
+async def test_what_reading_raises_is_raised(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A defect in a reader is not lost in a page, and no request is left behind."""
+    apiserver.play("list", listing(20, pod("a", 5), more="c"), Hang())
+    with pytest.raises(ZeroDivisionError):
+        await cluster.list(POD, Selection(), lambda _: 1 // 0)
+    assert await cluster.version() == "v1.36.3"
 
 
 async def test_a_list_whose_pages_expire_is_asked_for_whole(apiserver: Apiserver, cluster: HttpCluster) -> None:

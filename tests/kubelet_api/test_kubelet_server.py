@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,32 @@ async def test_a_move_to_a_taken_port_changes_nothing(lab: Lab) -> None:
         await lab.server.start(NODE, "127.0.0.1", taken.getsockname()[1], NamedPods())
     lab.lower.script = answering("200 OK", b"x")
     assert (await lab.ask(lab.pki.apiserver, LOGS)).status == 200
+
+
+async def test_a_stop_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
+    """Whoever ends the engine while a node is being closed can listen there at once."""
+    port = lab.server.port(NODE)
+    await given_up(lab.server.stop(NODE))
+    with socket.create_server(("127.0.0.1", port)):
+        assert lab.server.streams() == {}
+
+
+async def test_a_move_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
+    """Neither the old one nor the new one."""
+    ports = lab.server.port(NODE), spare_port()
+    await given_up(lab.server.start(NODE, "127.0.0.1", ports[1], lab.pods))
+    for port in ports:
+        with socket.create_server(("127.0.0.1", port)) as free:
+            assert free.getsockname()[1] == port
+
+
+async def given_up(work: Coroutine[None, None, None]) -> None:
+    """Begin something, and cancel it where it waits for the first time."""
+    doing = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    doing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doing
 
 
 def test_an_address_that_is_not_ours_is_said() -> None:

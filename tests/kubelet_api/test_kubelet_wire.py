@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from kubelet_pki import Pki
 
 from tensile.kubelet.certs import Pair, tls_context
 from tensile.kubelet.exec import Side, splice
+from tensile.kubelet.pipe import Pipe
 from tensile.kubelet.presence import Departed, while_present
 from tensile.kubelet.wire import Limits, Wire, accept
 
@@ -233,3 +235,24 @@ async def test_what_a_caller_says_meanwhile_is_kept(pki: Pki) -> None:
         await gone
         wire.abort()
         await wire.lost.wait()
+
+
+async def test_what_had_come_before_sending_failed_is_read() -> None:
+    """A command's last words are not lost when it ends while input for it is still under way."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        pipe = Pipe()
+        loop = asyncio.get_running_loop()
+        connecting = asyncio.ensure_future(loop.create_connection(lambda: pipe, *listening.getsockname()))
+        peer, _ = await loop.sock_accept(listening)
+        transport, _ = await connecting
+    transport.pause_reading()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await loop.sock_sendall(peer, b"last words")
+    peer.close()
+    async with asyncio.timeout(PATIENCE):
+        while not pipe.lost.is_set():
+            pipe.write(b"more")
+            await asyncio.sleep(0)
+    assert await pipe.read() == b"last words"
+    assert await pipe.read() == b""

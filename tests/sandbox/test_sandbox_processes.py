@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ from tensile.sandbox.state import Process
 
 SLEEP = ["/bin/sleep", "600"]
 FAMILY = ["/bin/sh", "-c", "sleep 600 & sleep 600 & wait"]
+SURVIVED_BY_A_THREAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
 
 
 @pytest.fixture
@@ -41,12 +47,26 @@ def marked_and_started(identity: str, count: int) -> bool:
     return len(processes.marked(identity)) == count
 
 
+def state_of(process: Process) -> str:
+    """The letter that the kernel gives for the state of its first thread."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_a_started_process_runs(identity: str, output: Path) -> None:
     """It has a number, and its start tells it from others."""
     process = start(SLEEP, identity, output)
     assert processes.running(process)
     assert process.arguments == SLEEP
     assert process.started == processes.start_time(process.pid)
+
+
+def test_a_process_runs_until_its_last_thread_has_ended(identity: str, output: Path) -> None:
+    """Till then its ports are taken: after a SIGKILL the kernel often ends the first thread before the others."""
+    process = start([sys.executable, "-c", SURVIVED_BY_A_THREAD], identity, output)
+    until(lambda: state_of(process) == "Z", "the end of the first thread")
+    assert processes.running(process)
+    processes.send(process, signal.SIGKILL)
+    assert not processes.running(process)
 
 
 def test_what_a_process_prints_is_kept(identity: str, output: Path) -> None:
