@@ -19,13 +19,18 @@ from tensile.kubelet.node import NodeRule
 from tensile.kubelet.orphans import OrphanRule
 from tensile.nodeports import NodePorts, node_address
 from tensile.objects import UPPER
+from tensile.reconcile.alias import form
 from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.patience import LONGEST_REST
+from tensile.reconcile.services import ServiceRule
+from tensile.reconcile.slices import SliceRule
+from tensile.reconcile.strays import StrayRule
 from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
+from tensile.world import World
 
 _LOOK = 1.0
 _SETTLING = 5.0
@@ -36,7 +41,8 @@ _log = structlog.get_logger("tensile.app")
 
 def rules() -> tuple[Rule, ...]:
     """Give every rule: all that this program knows how to decide."""
-    return (NodeRule(), NamespaceRule(), DependencyRule(), PodRule(), OrphanRule())
+    services = (ServiceRule(), SliceRule(), StrayRule())
+    return (NodeRule(), NamespaceRule(), DependencyRule(), *services, PodRule(), OrphanRule())
 
 
 class Engine:
@@ -65,6 +71,7 @@ class Engine:
         self.ports = self._ports(self.topology)
         await self.ports.open(self.topology)
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
+        _say_without_alias(world)
         timing = Timing(utc_now, random.random)
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         for spec in self.topology.lowers:
@@ -205,3 +212,14 @@ class Engine:
     def _wake(self, name: str) -> None:
         if name in self._opened:
             self.loop.wake(name)
+
+
+def _say_without_alias(world: World) -> None:
+    """Tell that pods below find no Service of the upper cluster, where they could have one."""
+    server = world.upper_server
+    if "Service" in world.topology.enabled and (server is None or not form(server)):
+        _log.info(
+            "no Service leads to the upper cluster: set upper.advertiseURL to where pods below reach it",
+            service=world.topology.services.upper_alias,
+            address=server.host if server else "inside its cluster",
+        )

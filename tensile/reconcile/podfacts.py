@@ -111,13 +111,19 @@ def by_namespace(entry: Entry) -> Iterator[str]:
     yield entry.namespace
 
 
+def by_life(entry: Entry) -> Iterator[str]:
+    """Index by namespace the pods that need anything where they run: not those that ended, or are not mirrored."""
+    if not (entry.facts.terminal or entry.facts.daemon):
+        yield entry.namespace
+
+
 def by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
     """Index pods by (kind, namespace, name) of what they refer to."""
     for reference in entry.facts.references:
         yield (reference.kind, entry.namespace, reference.name)
 
 
-INDEXES = {"namespace": by_namespace, "reference": by_reference}
+INDEXES = {"namespace": by_namespace, "living": by_life, "reference": by_reference}
 
 
 def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
