@@ -18,16 +18,20 @@ from tensile.kubelet.node import NodeRule
 from tensile.kubelet.orphans import OrphanRule
 from tensile.nodeports import NodePorts, node_address
 from tensile.objects import UPPER
+from tensile.reconcile.alias import form
 from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.patience import LONGEST_REST
+from tensile.reconcile.services import ServiceRule
+from tensile.reconcile.slices import SliceRule
+from tensile.reconcile.strays import StrayRule
 from tensile.reconcile.vacancies import VacancyRule
 from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
-from tensile.world import LowerWorld
+from tensile.world import LowerWorld, World
 
 _LOOK = 1.0
 _REJOIN = ("kubeconfig", "context", "qps", "burst", "kubeconfig_secret", "namespaces")
@@ -36,7 +40,8 @@ _log = structlog.get_logger("tensile.app")
 
 def rules() -> tuple[Rule, ...]:
     """Give every rule: all that this program knows how to decide."""
-    return (NodeRule(), NamespaceRule(), DependencyRule(), PodRule(), OrphanRule(), VacancyRule())
+    services = (ServiceRule(), SliceRule(), StrayRule())
+    return (NodeRule(), NamespaceRule(), DependencyRule(), *services, PodRule(), OrphanRule(), VacancyRule())
 
 
 class Engine:
@@ -66,6 +71,7 @@ class Engine:
         self.ports = self._ports(self.topology)
         await self.ports.open(self.topology)
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
+        _say_without_alias(world)
         timing = Timing(utc_now, random.random)
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         for spec in self.topology.lowers:
@@ -223,3 +229,14 @@ class Engine:
 def _is_free(lower: LowerWorld) -> bool:
     """Say whether no pods are mirrored, so that they may be found by other names from now on."""
     return not len(lower.upper_pods) and not len(lower.pods)
+
+
+def _say_without_alias(world: World) -> None:
+    """Tell that pods below find no Service of the upper cluster, where they could have one."""
+    server = world.upper_server
+    if "Service" in world.topology.enabled and (server is None or not form(server)):
+        _log.info(
+            "no Service leads to the upper cluster: set upper.advertiseURL to where pods below reach it",
+            service=world.topology.services.upper_alias,
+            address=server.host if server else "inside its cluster",
+        )

@@ -169,6 +169,10 @@ class Cache:
         """Give the objects that an index files under `value`."""
         return tuple(self._indexes[index].get(value, {}).values())
 
+    def count(self, index: str, value: Hashable) -> int:
+        """Give how many objects an index files under `value`."""
+        return len(self._indexes[index].get(value, ()))
+
     def departed(self, namespace: str, name: str) -> Departure | None:
         """Say whether the name is known to be empty, and what stood there last; None: not known."""
         return None if (namespace, name) in self._doubted else self._departed.get((namespace, name))

@@ -13,6 +13,7 @@ from tensile.joined import Joined, Ways, left_behind
 from tensile.kube.fleet import Fleet
 from tensile.names import owner_of
 from tensile.objects import UPPER
+from tensile.reconcile.alias import server_of
 from tensile.reconcile.observed import is_ours
 from tensile.topology import Lower, Topology
 from tensile.world import World
@@ -82,7 +83,9 @@ class Clusters:
         """Wait for the upper cluster and give the world, with no lowers in it yet."""
         owner = owner_of(await self.fleet.identified(UPPER), topology.name)
         upper = upper_world()
-        self.world = World(topology, owner, upper, utc_now(), node_address)
+        inside = self.ways.is_inside(topology.upper)
+        server = server_of(topology.upper.advertise_url, None if inside else self.upper_address)
+        self.world = World(topology, owner, upper, utc_now(), node_address, server)
         self.follow_controllers()
         return self.world
 

@@ -60,6 +60,10 @@ class Ways(NamedTuple):
         except AccessError as error:
             raise AccessError(f"upper: {error}") from None
 
+    def is_inside(self, upper: Upper) -> bool:
+        """Say whether the upper cluster is the one around us."""
+        return upper.kubeconfig is None and self.upper_kubeconfig is None
+
     async def lower_access(self, spec: Lower, secrets: Cache) -> Access:
         """Open the way to a lower cluster; `secrets` are the upper's. Raises AccessError."""
         found = kept(spec, secrets)

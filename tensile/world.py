@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tensile.cache import Cache
 from tensile.names import Owner, prefixed
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.objects import (
+    CONFIG_MAP,
+    ENDPOINT_SLICE,
+    NAMESPACE,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    UPPER,
+    Kind,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -41,6 +52,15 @@ class Naming(NamedTuple):
     mark: str
 
 
+class UpperServer(NamedTuple):
+    """Where pods below reach the upper cluster's apiserver: an IP address or a DNS name, and a port."""
+
+    host: str
+    port: int
+
+
+_OURS = (SERVICE, ENDPOINT_SLICE)
+"""Kinds of controllers of which only what carries our mark is followed below."""
 _LOWER_CACHES = (
     "upper_pods",
     "pods",
@@ -166,9 +186,9 @@ class LowerWorld:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it certainly has no pods of ours, as far as anybody can know."""
+        """Whether it certainly has no pods of ours, as far as anybody can know, and nothing known that served them."""
         known = [self.upper_pods, self.pods] if self.connected else [self.upper_pods]
-        return all(cache.synced and not len(cache) for cache in known)
+        return all(cache.synced and not len(cache) for cache in known) and not self._served()
 
     def copy(self) -> "LowerWorld":
         """Give a lower with caches of its own that hold the same."""
@@ -177,7 +197,11 @@ class LowerWorld:
 
     def owned(self) -> int:
         """Count the objects below that carry our mark."""
-        return len(self.pods) + len(self.config_maps) + len(self.secrets)
+        return len(self.pods) + len(self.config_maps) + len(self.secrets) + self._served()
+
+    def _served(self) -> int:
+        """Count those of controllers."""
+        return sum(len(cache) for kind, cache in self.more.items() if kind in _OURS)
 
 
 @dataclass(slots=True)
@@ -185,7 +209,7 @@ class World:
     """Everything that a decision may look at.
 
     `now` is the time of the decision, in UTC, `node_address` the IP address at which the kubelet API of the virtual
-    nodes is reached.
+    nodes is reached; `upper_server` is None where it is not known at which address pods below reach the upper cluster.
     """
 
     topology: "Topology"
@@ -193,6 +217,7 @@ class World:
     upper: UpperWorld
     now: "datetime"
     node_address: str = ""
+    upper_server: UpperServer | None = None
     lowers: dict[str, LowerWorld] = field(default_factory=dict)
     problems: dict[Key, Problem] = field(default_factory=dict)
 

@@ -330,9 +330,11 @@ def test_an_index_follows_its_objects() -> None:
     cache = Cache(facts, {"node": node})
     cache.replace([raw("a", 5, node="n1"), raw("b", 6, node="n1"), raw("c", 7)], 10)
     assert {entry.name for entry in cache.select("node", "n1")} == {"a", "b"}
+    assert cache.count("node", "n1") == 2
     cache.put(raw("a", 11, node="n2"))
     cache.remove(raw("b", 12, node="n1"))
     assert cache.select("node", "n1") == ()
+    assert (cache.count("node", "n1"), cache.count("node", "n2")) == (0, 1)
     assert [entry.name for entry in cache.select("node", "n2")] == ["a"]
     cache.replace([], 20)
     assert cache.select("node", "n2") == ()

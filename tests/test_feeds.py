@@ -31,7 +31,7 @@ LOWER_KINDS = ["Pod", "Pod", "Namespace", "ServiceAccount", "ConfigMap", "Secret
 
 def lower() -> LowerWorld:
     """Make the caches of lower-a."""
-    return lower_world(topology().lowers[0])
+    return lower_world(topology(f"name: {A}, controllers: []").lowers[0])
 
 
 def takers(feeds: list[Feed], kind: str, manifest: Manifest) -> list[Feed]:

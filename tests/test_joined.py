@@ -1,11 +1,14 @@
 """A lower of which only its Node is left: enough of it to keep that Node."""
 
+from pathlib import Path
+
 import pytest
 from worldkit import raised, thing, world
 
-from tensile.joined import left_behind
+from tensile.joined import Ways, left_behind
 from tensile.names import KUBELET_PORT
 from tensile.objects import Manifest
+from tensile.topology import Upper
 
 
 def node(name: str = "edge-1", **annotations: str) -> Manifest:
@@ -25,6 +28,18 @@ def test_a_node_that_was_left_behind_gives_a_lower_of_its_own() -> None:
 def test_it_keeps_the_port_that_the_node_says(written: str, port: int) -> None:
     """What else stands there is not believed."""
     assert left_behind(node(**{KUBELET_PORT: written})).node.kubelet_port == port
+
+
+@pytest.mark.parametrize(
+    ("written", "given", "inside"),
+    [(None, None, True), ("kubeconfigs/upper", None, False), (None, "kubeconfig", False)],
+)
+def test_without_a_kubeconfig_the_upper_cluster_is_the_one_around_us(
+    written: str | None, given: str | None, *, inside: bool
+) -> None:
+    """Whether the file names one or the command line."""
+    upper = Upper() if written is None else Upper(kubeconfig=written)
+    assert Ways(Path(), upper_kubeconfig=given).is_inside(upper) == inside
 
 
 def test_what_the_engine_makes_can_be_left_behind() -> None:

@@ -35,11 +35,19 @@ class _NodeInfo(msgspec.Struct, gc=False):
     architecture: str = ""
 
 
+class _Address(msgspec.Struct, gc=False):
+    """What counts of an address."""
+
+    type: str = ""
+    address: str = ""
+
+
 class _Status(msgspec.Struct, gc=False):
     """What counts of a status."""
 
     allocatable: Quantities | None = None
     conditions: list[_Condition] | None = None
+    addresses: list[_Address] | None = None
     nodeInfo: _NodeInfo = msgspec.field(default_factory=_NodeInfo)  # noqa: N815
     declaredFeatures: list[str] | None = None  # noqa: N815
 
@@ -48,6 +56,7 @@ class _Spec(msgspec.Struct, gc=False):
     """What counts of a spec."""
 
     unschedulable: bool | None = None
+    podCIDRs: list[str] | None = None  # noqa: N815
 
 
 class _Metadata(msgspec.Struct, gc=False):
@@ -81,6 +90,7 @@ class NodeOffer(msgspec.Struct, frozen=True, gc=False):
     architecture: str = ""
     declared_features: frozenset[str] = frozenset()
     label_keys: frozenset[str] = frozenset()
+    families: frozenset[str] = frozenset()
 
     @property
     def counts(self) -> bool:
@@ -105,8 +115,15 @@ def node_offer(raw: bytes) -> Kept:
         architecture=info.architecture,
         declared_features=frozenset(node.status.declaredFeatures or ()),
         label_keys=frozenset(node.metadata.labels or ()),
+        families=_families(node),
     )
     return Kept(b"", offer)
+
+
+def _families(node: _Node) -> frozenset[str]:
+    """Give the address families of a node's pods: "IPv4", "IPv6"; where they have no range, of the node itself."""
+    internal = [one.address for one in node.status.addresses or () if one.type == "InternalIP"]
+    return frozenset("IPv6" if ":" in one else "IPv4" for one in node.spec.podCIDRs or internal)
 
 
 def capacity(

@@ -63,6 +63,8 @@ class NodeRule:
             Route("foreign_pods", _node, delay=_SETTLE),
             Route("upper_pods", _leaving),
             Route("pods", _leaving),
+            Route("Service", _leaving),
+            Route("EndpointSlice", _leaving),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from tensile.cache import Cache, Digest, Index, keep_all
 from tensile.cluster import Selection
 from tensile.names import OWNER, Owner
-from tensile.objects import Kind
+from tensile.objects import ENDPOINT_SLICE, SERVICE, Kind
+from tensile.reconcile import servicefacts
 from tensile.topology import Controller
 
 
@@ -31,7 +32,31 @@ class Follow(NamedTuple):
         return Selection(labels=f"{OWNER}={owner.mark}") if self.ours else Selection()
 
 
-FOLLOWS: dict[Controller, tuple[Follow, ...]] = {"PV": (), "Service": (), "RBAC": (), "ServiceAccount": ()}
+_SERVICES = (
+    Follow(SERVICE, above=True, digest=servicefacts.upper_service, indexes={"namespace": servicefacts.by_namespace}),
+    Follow(
+        ENDPOINT_SLICE,
+        above=True,
+        digest=servicefacts.upper_slice,
+        indexes={"namespace": servicefacts.by_namespace, "service": servicefacts.by_service},
+    ),
+    Follow(
+        SERVICE,
+        above=False,
+        ours=True,
+        digest=servicefacts.lower_service,
+        indexes={"namespace": servicefacts.by_namespace},
+    ),
+    Follow(
+        ENDPOINT_SLICE,
+        above=False,
+        ours=True,
+        digest=servicefacts.lower_slice,
+        indexes={"service": servicefacts.by_service},
+    ),
+)
+
+FOLLOWS: dict[Controller, tuple[Follow, ...]] = {"PV": (), "Service": _SERVICES, "RBAC": (), "ServiceAccount": ()}
 """The kinds by controller. A kind that two controllers follow on one side is the same in both."""
 
 

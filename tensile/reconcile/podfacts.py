@@ -130,6 +130,12 @@ def by_namespace(entry: Entry) -> Iterator[str]:
     yield entry.namespace
 
 
+def by_life(entry: Entry) -> Iterator[str]:
+    """Index by namespace the pods that need anything where they run: not those that ended, or are not mirrored."""
+    if not (entry.facts.terminal or entry.facts.daemon):
+        yield entry.namespace
+
+
 def by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
     """Index pods by (kind, namespace, name) of what they refer to."""
     for reference in entry.facts.references:
@@ -141,7 +147,7 @@ def by_upper_uid(entry: Entry) -> Iterator[str]:
     yield entry.facts.upper_uid or entry.uid
 
 
-INDEXES = {"namespace": by_namespace, "reference": by_reference, "upper": by_upper_uid}
+INDEXES = {"namespace": by_namespace, "living": by_life, "reference": by_reference, "upper": by_upper_uid}
 
 
 def is_mirror(lower_pod: Entry, owner: Owner) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from bench.crash import crash
 from bench.outage import Outage, lower_outage, upper_outage
 from bench.pause import WAYS, pause
+from bench.services import rolls
 from bench.storm import draw
 from bench.trial import Trial
 from tensile.sandbox.environment import Sandbox
@@ -42,6 +43,15 @@ async def test_an_upper_that_goes_away_under_load_costs_no_pod(fragile: Sandbox)
         await trial.start_engine_and_nodes()
         result = await upper_outage(trial, "upper-away", 20, Outage(UPPER, chance.uniform(0.1, 0.6), 2.0))
     assert result["broken"] == []
+
+
+async def test_slices_follow_a_rolling_update_in_every_cluster(fragile: Sandbox) -> None:
+    """Each state is below in time, none is stale in the end, no other's is touched, and no write is needless."""
+    async with Trial(fragile) as trial:
+        result = await rolls(trial, 40, 1)
+        await trial.clear()
+    assert result["broken"] == []
+    assert result["changes_above"] > 0
 
 
 async def test_an_engine_that_stays_away_for_longer_than_nodes_may_costs_no_pod(hasty: Sandbox) -> None:

@@ -128,6 +128,23 @@ def test_a_node_is_read_from_its_bytes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cidrs", "addresses", "found"),
+    [
+        ([], [], set()),
+        ([], ["10.0.0.1"], {"IPv4"}),
+        ([], ["10.0.0.1", "fd00::1"], {"IPv4", "IPv6"}),
+        (["fd00::/64"], ["10.0.0.1"], {"IPv6"}),
+    ],
+)
+def test_a_node_tells_which_addresses_pods_have(cidrs: list[str], addresses: list[str], found: set[str]) -> None:
+    """By the ranges that it gives them out of; where there are none, by its own."""
+    listed = [{"type": "InternalIP", "address": one} for one in addresses]
+    listed.append({"type": "Hostname", "address": "a:b"})
+    node = {"metadata": {"name": "n"}, "spec": {"podCIDRs": cidrs}, "status": {"addresses": listed}}
+    assert node_offer(orjson.dumps(node)).facts.families == found
+
+
+@pytest.mark.parametrize(
     ("manifest", "counts"),
     [
         ({"status": {"conditions": [READY]}}, True),

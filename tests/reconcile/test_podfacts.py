@@ -143,6 +143,14 @@ def test_pods_are_found_by_namespace() -> None:
     assert sorted(one.name for one in cache.select("namespace", "default")) == ["one", "three"]
 
 
+def test_living_pods_are_counted_by_namespace() -> None:
+    """Those that ended, or are not mirrored, need nothing where they run."""
+    cache = world().lowers[A].upper_pods
+    ended = upper_pod("ended", status={"phase": "Failed"})
+    put(cache, upper_pod("one"), ended, of_a("DaemonSet"), upper_pod("two", namespace="other"))
+    assert (cache.count("living", "default"), cache.count("living", "other")) == (1, 1)
+
+
 def of_a(kind: str, label: str = "", *, controller: bool = True) -> Manifest:
     """Make a pod owned by something, with a value of the label virtual-pod."""
     owner = {"apiVersion": "apps/v1", "kind": kind, "name": "agent", "uid": "d", "controller": controller}

@@ -33,7 +33,6 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        (EMPTY + "upper: {advertiseURL: 'https://a:1'}\n", "upper.advertiseURL"),
         (ONE + "  storageClasses: {a: b}\n", "lowers[0].storageClasses"),
         (ONE + "  maintenance: drain\n", "lowers[0].maintenance"),
         (ONE + "  unreachable: {evictAfter: 5m}\n", "lowers[0].unreachable.evictAfter"),
@@ -46,8 +45,6 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
         (EMPTY + "controllers: [PV, Service, ServiceAccount]\n", "controllers"),
         (EMPTY + "controllers: [RBAC]\n", "controllers"),
         (EMPTY + "serviceAccounts: {identity: upper}\n", "serviceAccounts.identity"),
-        (EMPTY + "services: {kubeSystem: true}\n", "services.kubeSystem"),
-        (EMPTY + "services: {upperAlias: top}\n", "services.upperAlias"),
         (EMPTY + "webhook: {enabled: true}\n", "webhook.enabled"),
         (EMPTY + "webhook: {url: 'https://a'}\n", "webhook.url"),
         (EMPTY + "webhook: {ignoreSelectorKeys: []}\n", "webhook.ignoreSelectorKeys"),
@@ -65,8 +62,10 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
     "text",
     [
         EMPTY + "upper: {advertiseURL: null, qps: 5}\n",
+        EMPTY + "upper: {advertiseURL: 'https://a:1'}\n",
+        EMPTY + "controllers: [Service]\nservices: {kubeSystem: true, upperAlias: top}\n",
+        ONE + "  controllers: [Service]\n",
         EMPTY + "controllers: []\nonConflict: adopt\nserviceAccounts: {identity: none}\n",
-        EMPTY + "services: {kubeSystem: false, upperAlias: kubernetes-upper}\n",
         EMPTY + "webhook: {enabled: false, port: 8443, ignoreSelectorKeys: [clusterID]}\n",
         EMPTY + "extender: {enabled: false, strategy: spread}\n",
         EMPTY + "descheduler: {enabled: false, interval: 60s, cooldown: 300s}\n",
@@ -87,8 +86,8 @@ def test_what_is_in_effect_or_asks_for_nothing_is_not_told(text: str) -> None:
 
 def test_notices_come_in_the_order_of_the_file() -> None:
     """However the table is ordered."""
-    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nupper: {advertiseURL: 'https://a:1'}\n"
-    assert told(text) == ["descheduler.dryRun", "upper.advertiseURL"]
+    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nonConflict: adopt\n"
+    assert told(text) == ["descheduler.dryRun", "onConflict"]
 
 
 def test_a_topology_that_was_not_read_from_a_text_has_no_notices() -> None:

@@ -1,0 +1,139 @@
+"""How long what is said of endpoints above takes to be true below, told from the watches of all clusters.
+
+Under load a slice above changes again before the one below has the last change, so asking when all are the same would
+measure the load. What counts is how old each state is when it, or a later one, is first seen below.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+Manifest = dict[str, Any]
+Content = tuple[Any, ...]
+SERVICE = "kubernetes.io/service-name"
+
+
+def content(found: Manifest) -> Content:
+    """Give what should be the same in every cluster."""
+    endpoints = [
+        (*one["addresses"], *sorted(one.get("conditions", {}).items())) for one in found.get("endpoints") or ()
+    ]
+    ports = [tuple(sorted(one.items())) for one in found.get("ports") or ()]
+    return (service_of(found), tuple(sorted(endpoints)), tuple(sorted(ports)))
+
+
+def service_of(found: Manifest) -> str:
+    """Give the name of the Service that a slice is of."""
+    return str((found["metadata"].get("labels") or {}).get(SERVICE, ""))
+
+
+def ready(found: Manifest) -> Iterator[str]:
+    """Give the addresses of a slice that are ready."""
+    for one in found.get("endpoints") or ():
+        if one.get("conditions", {}).get("ready"):
+            yield from one["addresses"]
+
+
+class Slices:
+    """Which states slices went through above, and how old each was when it was seen in each lower; times in seconds."""
+
+    def __init__(self, lowers: Iterable[str]) -> None:
+        self.lags: list[float] = []
+        self._told: dict[str, list[tuple[float, Content | None]]] = defaultdict(list)
+        self._seen: dict[str, dict[str, Content | None]] = {lower: {} for lower in lowers}
+        self._done: dict[str, dict[str, int]] = {lower: defaultdict(int) for lower in lowers}
+
+    def above(self, now: float, name: str, state: Content | None) -> None:
+        """Take over a state above, None for none; one that changes nothing here is none."""
+        told = self._told[name]
+        if (told[-1][1] if told else None) == state:
+            return
+        told.append((now, state))
+        for lower in self._seen:
+            self._compare(now, lower, name)
+
+    def below(self, now: float, lower: str, name: str, state: Content | None) -> None:
+        """Take over a state below."""
+        self._seen[lower][name] = state
+        self._compare(now, lower, name)
+
+    @property
+    def changes(self) -> int:
+        """How many states there were above."""
+        return sum(len(told) for told in self._told.values())
+
+    def stale(self) -> list[str]:
+        """Say which slices below are not as those above, and which are there without one above."""
+        found = []
+        for lower, seen in self._seen.items():
+            for name in sorted(self._told.keys() | seen.keys()):
+                told = self._told.get(name)
+                if (told[-1][1] if told else None) != seen.get(name):
+                    found.append(f"{lower}: slice {name} is not as it is above")
+        return found
+
+    def _compare(self, now: float, lower: str, name: str) -> None:
+        """Count as come true what was told up to the newest state that is the one below."""
+        told, done, state = self._told[name], self._done[lower][name], self._seen[lower].get(name)
+        for place in range(len(told) - 1, done - 1, -1):
+            if told[place][1] == state:
+                self.lags += [now - since for since, _ in told[done : place + 1]]
+                self._done[lower][name] = place + 1
+                return
+
+
+class Readiness:
+    """From a pod's readiness above to its address in each cluster's slices, or out of what is ready there."""
+
+    def __init__(self, clusters: Iterable[str]) -> None:
+        self.lags: list[float] = []
+        self._ready: dict[str, dict[str, dict[str, frozenset[str]]]] = {one: defaultdict(dict) for one in clusters}
+        self._pods: dict[str, tuple[str, str]] = {}
+        self._waiting: dict[tuple[str, str, str], tuple[float, bool]] = {}
+
+    def pod(self, now: float, found: Manifest, *, gone: bool) -> None:
+        """Take over a pod above, whose label `app` names its Service."""
+        meta = found["metadata"]
+        conditions = found.get("status", {}).get("conditions") or ()
+        is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        is_ready = is_ready and not gone and "deletionTimestamp" not in meta
+        known = self._pods.get(meta["uid"])
+        if is_ready and known is None:
+            self._pods[meta["uid"]] = (meta["labels"]["app"], found["status"]["podIP"])
+            self._await(now, self._pods[meta["uid"]], wanted=True)
+        elif known is not None and not is_ready:
+            del self._pods[meta["uid"]]
+            if known not in self._pods.values():
+                self._await(now, known, wanted=False)
+
+    def told(self, now: float, cluster: str, place: tuple[str, str], addresses: frozenset[str]) -> None:
+        """Take over which addresses of a slice, by Service and name, are ready in a cluster."""
+        service, name = place
+        self._ready[cluster][service][name] = addresses
+        for address in [key[2] for key in self._waiting if key[:2] == (cluster, service)]:
+            self._compare(now, (cluster, service, address))
+
+    @property
+    def waiting(self) -> int:
+        """How many addresses are not as their pods are."""
+        return len(self._waiting)
+
+    def _await(self, now: float, place: tuple[str, str], *, wanted: bool) -> None:
+        for cluster in self._ready:
+            self._waiting[cluster, *place] = (now, wanted)
+            self._compare(now, (cluster, *place))
+
+    def _compare(self, now: float, key: tuple[str, str, str]) -> None:
+        cluster, service, address = key
+        since, wanted = self._waiting[key]
+        if any(address in ready for ready in self._ready[cluster][service].values()) == wanted:
+            self.lags.append(now - since)
+            del self._waiting[key]
+
+
+def figures(lags: list[float]) -> dict[str, float]:
+    """Give lags as a result: seconds."""
+    ordered = sorted(lags)
+    places = {"p50_s": 0.5, "p99_s": 0.99}
+    found = {name: round(ordered[int(place * (len(ordered) - 1))], 4) for name, place in places.items()}
+    return {"count": len(ordered), **found, "longest_s": round(ordered[-1], 4)}

@@ -1,0 +1,101 @@
+"""Services and slices for tests of their rules, and a world in which one with two endpoints belongs below."""
+
+from typing import Any
+
+from worldkit import A, changed, home, put, raised, thing, twin, upper_pod, world, written
+
+from tensile.cache import Cache, Entry
+from tensile.objects import ENDPOINT_SLICE, SERVICE, Manifest, Ref
+from tensile.reconcile.exposure import service_key, slice_key
+from tensile.reconcile.plan import plan
+from tensile.reconcile.services import ServiceRule
+from tensile.reconcile.slices import SliceRule
+from tensile.world import Key, UpperServer, World
+
+KEY = service_key(A, "default", "web")
+SLICE_KEY = slice_key(A, "default", "web-1")
+ALIAS_KEY = service_key(A, "default", "kubernetes-upper")
+ALIAS_SLICE_KEY = slice_key(A, "default", "kubernetes-upper")
+REF = Ref(A, SERVICE, "default", "web")
+SLICE_REF = Ref(A, ENDPOINT_SLICE, "default", "web-1")
+PORTS = [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080}]
+SERVER = UpperServer("10.200.0.1", 6443)
+
+
+def service(name: str = "web", namespace: str = "default", **spec: Any) -> Manifest:
+    """Make a Service as the API stores it; fields that are None are left out."""
+    basis = {
+        "type": "ClusterIP",
+        "clusterIP": "10.0.0.7",
+        "clusterIPs": ["10.0.0.7"],
+        "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+        "internalTrafficPolicy": "Cluster",
+        "sessionAffinity": "None",
+        "selector": {"app": "web"},
+        "ports": PORTS,
+    }
+    fields = {key: value for key, value in {**basis, **spec}.items() if value is not None}
+    return {**thing("Service", name, namespace, labels={"team": "blue"}), "spec": fields}
+
+
+def endpoint(address: str, *, ready: bool = True, **fields: Any) -> Manifest:
+    """Make an endpoint as Kubernetes does for a pod."""
+    conditions = {"ready": ready, "serving": ready, "terminating": False}
+    pod = {"kind": "Pod", "name": f"pod-{address}", "namespace": "default"}
+    return {"addresses": [address], "conditions": conditions, "nodeName": A, "zone": "z", "targetRef": pod, **fields}
+
+
+def sliced(name: str = "web-1", *endpoints: Manifest, of: str = "web", **meta: Any) -> Manifest:
+    """Make a slice of a Service as Kubernetes does; no endpoints given: two."""
+    given = {
+        "kubernetes.io/service-name": of,
+        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+    }
+    made = thing("EndpointSlice", name, meta.pop("namespace", "default"), "discovery.k8s.io/v1", labels=given, **meta)
+    found = endpoints or (endpoint("10.1.0.1"), endpoint("10.1.0.2"))
+    ports = [{"name": "http", "port": 8080, "protocol": "TCP"}]
+    return {**made, "addressType": "IPv4", "endpoints": list(found), "ports": ports}
+
+
+def exposed(*, server: UpperServer | None = None, more: str = "") -> World:
+    """Make a world where a pod is bound to lower-a, and above is a Service with a slice."""
+    here = world(more=more)
+    here.upper_server = server
+    raised(here)
+    home(here)
+    put(here.lowers[A].upper_pods, upper_pod())
+    put(here.upper.more[SERVICE], service())
+    put(here.upper.more[ENDPOINT_SLICE], sliced())
+    return here
+
+
+def done(here: World, *keys: Key) -> World:
+    """Put what the rules want for keys below, as the API would store it; none given: the Service and its slice."""
+    for key in keys or (KEY, SLICE_KEY):
+        rule = ServiceRule() if key.rule == ServiceRule.name else SliceRule()
+        for step in plan(key, rule.decide(key, here), here).steps:
+            assert step.verb == "create"
+            assert step.body is not None
+            kind = step.ref.kind
+            meta = step.body["metadata"] | {"uid": f"below-{kind.name}-{step.ref.name}"}
+            put(here.lowers[A].more[kind], written({**step.body, "metadata": meta}))
+    return here
+
+
+def below(here: World, kind: Any, name: str) -> Manifest:
+    """Give an object of namespace default below."""
+    entry = here.lowers[A].more[kind].get("default", name)
+    assert entry is not None
+    return entry.manifest()
+
+
+def running(here: World) -> World:
+    """Let the pod run below, too."""
+    put(here.lowers[A].pods, twin(upper_pod()))
+    return here
+
+
+def edited(cache: Cache, name: str, **spec: Any) -> Entry:
+    """Let somebody change fields of a Service's spec."""
+    return changed(cache, name, lambda one: one["spec"].update(spec))

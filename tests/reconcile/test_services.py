@@ -1,0 +1,434 @@
+"""Services below: where their namespace has pods, as the ones above but for what is each cluster's own."""
+
+from typing import Any
+
+import pytest
+from servicekit import (
+    ALIAS_KEY,
+    KEY,
+    PORTS,
+    REF,
+    SERVER,
+    done,
+    edited,
+    exposed,
+    running,
+    service,
+)
+from worldkit import (
+    OWNER_HERE,
+    STRANGER,
+    A,
+    B,
+    changed,
+    decided,
+    drop,
+    home,
+    lose,
+    marked,
+    names,
+    put,
+    reload,
+    upper_pod,
+)
+
+from tensile.cache import Delta
+from tensile.names import OWNER, OWNER_NAME, UPPER_UID
+from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
+from tensile.reconcile import namespaces
+from tensile.reconcile.desired import Told
+from tensile.reconcile.exposure import service_key
+from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.services import PAUSE, ServiceRule
+from tensile.world import Key, Problem, UpperServer, World
+
+RULE = ServiceRule()
+DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}]
+
+
+def planned(here: World, key: Key = KEY) -> Plan:
+    """Plan a key."""
+    return decided(RULE, key, here)[1]
+
+
+def the_step(here: World, key: Key = KEY) -> Step:
+    """Give the one step of a plan that has no problem."""
+    found = planned(here, key)
+    assert found.problem is None
+    (step,) = found.steps
+    return step
+
+
+def operations(here: World) -> list[tuple[str, str]]:
+    """Give the operations by which the Service below is put in step."""
+    step = the_step(here)
+    assert step.verb == "patch"
+    return sorted((one["op"], one["path"]) for one in step.operations)
+
+
+def test_a_service_is_made_where_its_namespace_has_pods() -> None:
+    """With its labels, our marks, and nothing that the upper cluster gave out."""
+    step = the_step(exposed())
+    assert (step.verb, step.ref, step.reason) == ("create", REF, "pods of namespace default are in lower-a")
+    assert step.body == {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": "web",
+            "namespace": "default",
+            "labels": {"team": "blue", OWNER: OWNER_HERE.mark},
+            "annotations": {OWNER_NAME: "demo", UPPER_UID: "Service-web"},
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "internalTrafficPolicy": "Cluster",
+            "sessionAffinity": "None",
+            "ipFamilyPolicy": "SingleStack",
+            "ports": PORTS,
+        },
+    }
+
+
+def test_what_is_in_step_is_left_alone() -> None:
+    """Also with all that the lower cluster gave it itself."""
+    here = done(exposed())
+    given = {"clusterIP": "10.7.0.1", "clusterIPs": ["10.7.0.1"], "ipFamilies": ["IPv4"]}
+    edited(here.lowers[A].more[SERVICE], "web", **given)
+    assert planned(here) == Plan(())
+
+
+def test_it_is_made_only_where_the_pods_are() -> None:
+    """The other lower gets nothing."""
+    assert planned(exposed(), service_key(B, "default", "web")) == Plan(())
+
+
+@pytest.mark.parametrize(
+    "pod", [{"status": {"phase": "Succeeded"}}, {"ownerReferences": DAEMON}], ids=["that ended", "of a DaemonSet"]
+)
+def test_a_pod_that_needs_nothing_below_brings_no_services(pod: Manifest) -> None:
+    """It has nobody to call there."""
+    here = exposed()
+    put(here.lowers[A].upper_pods, upper_pod(**pod))
+    assert planned(here) == Plan(())
+
+
+def test_an_excluded_namespace_has_no_services_below() -> None:
+    """No pod of it is mirrored; one that still runs there keeps what it has."""
+    here = running(done(exposed()))
+    reload(here, more="excludeNamespaces: [default]")
+    assert planned(here) == Plan(())
+    drop(here.lowers[A].pods, "web")
+    assert the_step(here).verb == "delete"
+
+
+def test_without_a_node_of_ours_nothing_is_made() -> None:
+    """Pods on another's node are not our concern."""
+    here = exposed()
+    drop(here.upper.nodes, A, "")
+    assert planned(here) == Plan(())
+
+
+def test_the_namespace_comes_first() -> None:
+    """The Service waits for it."""
+    here = exposed()
+    drop(here.lowers[A].namespaces, "default", "")
+    decision, found = decided(RULE, KEY, here)
+    assert (decision.waits, found) == ((namespaces.key_of(A, "default"),), Plan(()))
+
+
+@pytest.mark.parametrize("missing", ["upper services", "upper slices", "services", "slices", "pods"])
+def test_nothing_is_decided_on_half_a_picture(missing: str) -> None:
+    """A list that has not come yet is no list of nothing."""
+    here = done(exposed())
+    drop(here.upper.more[SERVICE], "web")
+    caches = {
+        "upper services": here.upper.more[SERVICE],
+        "upper slices": here.upper.more[ENDPOINT_SLICE],
+        "services": here.lowers[A].more[SERVICE],
+        "slices": here.lowers[A].more[ENDPOINT_SLICE],
+        "pods": here.lowers[A].upper_pods,
+    }
+    assert the_step(here).verb == "delete"
+    caches[missing].distrust()
+    assert planned(here) == Plan(())
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ({"ports": [*PORTS, {"name": "b", "port": 81, "protocol": "TCP"}]}, [("replace", "/spec/ports")]),
+        ({"sessionAffinity": "ClientIP"}, [("replace", "/spec/sessionAffinity")]),
+        ({"publishNotReadyAddresses": True}, [("add", "/spec/publishNotReadyAddresses")]),
+        ({"ipFamilyPolicy": "RequireDualStack"}, [("replace", "/spec/ipFamilyPolicy")]),
+        ({"selector": {"app": "else"}}, None),
+        ({"ports": [{**PORTS[0], "nodePort": 30_000}], "type": "LoadBalancer"}, None),
+        ({"externalIPs": ["1.2.3.4"], "trafficDistribution": "PreferClose", "loadBalancerClass": "x"}, None),
+    ],
+)
+def test_a_change_above_comes_down_if_it_means_anything_below(
+    spec: dict[str, Any], found: list[tuple[str, str]] | None
+) -> None:
+    """Where the pods are chosen, and how the upper cluster is entered, is the upper cluster's."""
+    here = done(exposed())
+    edited(here.upper.more[SERVICE], "web", **spec)
+    if found is None:
+        assert planned(here) == Plan(())
+    else:
+        assert operations(here) == found
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        ({"externalIPs": ["1.2.3.4"]}, [("remove", "/spec/externalIPs")]),
+        ({"type": "NodePort"}, [("replace", "/spec/type")]),
+        ({"ports": [{**PORTS[0], "nodePort": 30_000}]}, [("replace", "/spec/ports")]),
+        ({"internalTrafficPolicy": "Local"}, [("replace", "/spec/internalTrafficPolicy")]),
+    ],
+)
+def test_what_somebody_sets_below_is_put_back(spec: dict[str, Any], found: list[tuple[str, str]]) -> None:
+    """What would lead strangers in, or traffic astray."""
+    here = done(exposed())
+    edited(here.lowers[A].more[SERVICE], "web", **spec)
+    assert operations(here) == found
+
+
+def test_labels_follow_and_those_of_others_stay() -> None:
+    """A label that went above goes below."""
+    here = done(exposed())
+    changed(here.upper.more[SERVICE], "web", lambda one: one["metadata"].update(labels={"tier": "gold"}))
+    changed(here.lowers[A].more[SERVICE], "web", lambda one: one["metadata"]["labels"].update(theirs="1"))
+    assert operations(here) == [("add", "/metadata/labels/tier"), ("remove", "/metadata/labels/team")]
+
+
+@pytest.mark.parametrize(
+    ("above", "there"),
+    [
+        ({}, {"selector": {"app": "web"}}),
+        ({"clusterIP": "None"}, {}),
+        ({}, {"clusterIP": "None"}),
+    ],
+    ids=["a selector below", "headless above", "headless below"],
+)
+def test_one_that_cannot_become_what_it_should_is_made_anew(above: dict[str, Any], there: dict[str, Any]) -> None:
+    """Whose slices are of Kubernetes' making, or whose address cannot change."""
+    here = done(exposed())
+    edited(here.upper.more[SERVICE], "web", **above)
+    edited(here.lowers[A].more[SERVICE], "web", **there)
+    step = the_step(here)
+    assert (step.verb, step.uid, step.asked) == ("delete", "below-Service-web", True)
+    drop(here.lowers[A].more[SERVICE], "web")
+    assert the_step(here).verb == "create"
+
+
+def test_a_service_that_becomes_headless_by_way_of_a_name_is_changed() -> None:
+    """One that has another's name has no address that could not change."""
+    here = done(exposed())
+    edited(here.lowers[A].more[SERVICE], "web", type="ExternalName", externalName="a.example")
+    edited(here.upper.more[SERVICE], "web", clusterIP="None")
+    assert ("add", "/spec/clusterIP") in operations(here)
+
+
+def test_one_that_was_made_anew_above_is_made_anew_below() -> None:
+    """It is another object; clients keep nothing of the old one."""
+    here = done(exposed())
+    put(here.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
+    assert the_step(here).verb == "delete"
+
+
+def test_one_that_was_deleted_above_goes() -> None:
+    """Somebody asked for that."""
+    here = done(exposed())
+    drop(here.upper.more[SERVICE], "web")
+    step = the_step(here)
+    assert (step.verb, step.uid, step.asked) == ("delete", "below-Service-web", True)
+
+
+def test_one_that_is_merely_missing_above_stays() -> None:
+    """Until that was looked into."""
+    here = done(exposed())
+    lose(here.upper.more[SERVICE], "web")
+    assert planned(here) == Plan(())
+
+
+def test_the_last_pod_takes_the_services_with_it() -> None:
+    """As soon as none is left on either side."""
+    here = running(done(exposed()))
+    drop(here.lowers[A].upper_pods, "web")
+    assert planned(here) == Plan(())
+    drop(here.lowers[A].pods, "web")
+    assert the_step(here).reason == "no pod of its namespace is here any more"
+
+
+def test_without_the_controller_everything_is_taken_back() -> None:
+    """Of this owner: what bears another's mark is not touched."""
+    here = done(exposed())
+    reload(here, f"name: {A}, controllers: [PV]")
+    assert the_step(here).verb == "delete"
+    put(here.lowers[A].more[SERVICE], marked(service("theirs"), "x", STRANGER))
+    assert planned(here, service_key(A, "default", "theirs")) == Plan(())
+
+
+def test_a_name_that_is_taken_is_not_touched_and_said_above() -> None:
+    """An event on the Service tells it; there is no step."""
+    here = exposed()
+    put(here.lowers[A].more[SERVICE], service())
+    found = planned(here)
+    assert (found.steps, found.problem and found.problem.reason) == ((), "NameConflict")
+    here.problems[KEY] = Problem("NameConflict", "is not ours")
+    told, _ = decided(RULE, KEY, here)[0].wanted
+    assert told == Told(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "NameConflict", "is not ours")
+
+
+def test_the_apiservers_own_service_stays_above() -> None:
+    """Every cluster has one."""
+    here = exposed()
+    put(here.upper.more[SERVICE], service("kubernetes"), service("kubernetes", "shop"))
+    home(here, namespace="shop")
+    put(here.lowers[A].upper_pods, upper_pod(namespace="shop"))
+    assert planned(here, service_key(A, "default", "kubernetes")) == Plan(())
+    assert the_step(here, service_key(A, "shop", "kubernetes")).verb == "create"
+
+
+@pytest.mark.parametrize("pods", [True, False])
+def test_services_of_kube_system_come_on_request_only(pods: bool) -> None:  # noqa: FBT001
+    """Whether pods are mirrored from there, or not."""
+    here = exposed(more="excludeNamespaces: []")
+    key = service_key(A, "kube-system", "dns")
+    home(here, namespace="kube-system")
+    put(here.upper.more[SERVICE], service("dns", "kube-system"))
+    if pods:
+        put(here.lowers[A].upper_pods, upper_pod(namespace="kube-system"))
+    assert planned(here, key) == Plan(())
+    reload(here, more="excludeNamespaces: []\nservices: {kubeSystem: true}")
+    assert the_step(here, key).verb == "create"
+    assert key in set(RULE.keys(here, A))
+    here.lowers[A].in_topology = False
+    assert key not in set(RULE.keys(here, A))
+
+
+# The alias.
+
+
+def test_the_alias_is_in_each_namespace_with_pods() -> None:
+    """On the port that clients know, marked as made for the upper cluster."""
+    step = the_step(exposed(server=SERVER), ALIAS_KEY)
+    assert step.body is not None
+    assert step.body["metadata"]["annotations"][UPPER_UID] == OWNER_HERE.upper
+    assert step.body["spec"]["ports"] == [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}]
+
+
+@pytest.mark.parametrize("server", [None, UpperServer("127.0.0.1", 6443)], ids=["unknown", "loopback"])
+def test_an_address_that_leads_nowhere_has_no_alias(server: UpperServer | None) -> None:
+    """It would lead every pod to itself."""
+    assert planned(exposed(server=server), ALIAS_KEY) == Plan(())
+
+
+def test_a_service_of_the_aliass_name_takes_precedence() -> None:
+    """The alias makes way for it, and comes back after it."""
+    here = done(exposed(server=SERVER), ALIAS_KEY)
+    put(here.upper.more[SERVICE], service("kubernetes-upper"))
+    assert the_step(here, ALIAS_KEY).verb == "delete"
+    drop(here.upper.more[SERVICE], "kubernetes-upper")
+    assert planned(here, ALIAS_KEY) == Plan(())
+
+
+def test_an_alias_that_is_none_any_more_goes() -> None:
+    """Its name was changed."""
+    here = done(exposed(server=SERVER), ALIAS_KEY)
+    reload(here, more="services: {upperAlias: top}")
+    assert the_step(here, ALIAS_KEY).verb == "delete"
+    assert the_step(here, service_key(A, "default", "top")).verb == "create"
+
+
+def test_there_is_no_alias_in_kube_system() -> None:
+    """Nobody asked for it there."""
+    here = exposed(server=SERVER, more="services: {kubeSystem: true}")
+    assert planned(here, service_key(A, "kube-system", "kubernetes-upper")) == Plan(())
+
+
+# Which changes concern which keys.
+
+
+def told(here: World, cache: str, delta: Delta, delay: float = 0.0) -> list[str]:
+    """Give the names of the keys that a change concerns."""
+    routes = [route for route in RULE.routes() if (route.cache, route.delay) == (cache, delay)]
+    return [name for route in routes for name in names(route.keys(here, A, delta))]
+
+
+EVERY = ["default/kubernetes-upper", "default/web"]
+
+
+def test_every_service_has_a_key() -> None:
+    """Of a namespace with pods, and what is below of others."""
+    here = exposed()
+    put(here.upper.more[SERVICE], service("far", "shop"))
+    put(here.lowers[A].more[SERVICE], marked(service("left", "gone"), "x"))
+    assert list(names(RULE.keys(here, A))) == [*EVERY, "gone/left"]
+    assert list(RULE.keys(here, B)) == []
+
+
+def test_only_the_first_and_the_last_pod_of_a_namespace_concern_its_services() -> None:
+    """A thousand pods that come and go would be looked at a thousand times."""
+    here = exposed()
+    pods = here.lowers[A].upper_pods
+    (first,) = pods
+    assert told(here, "upper_pods", Delta(None, first)) == EVERY
+    assert told(here, "upper_pods", Delta(first, first)) == []
+    second = put(pods, upper_pod("second"))
+    assert told(here, "upper_pods", Delta(None, second)) == []
+    drop(pods, "second")
+    assert told(here, "upper_pods", Delta(second, None), PAUSE) == []
+    drop(pods, "web")
+    assert told(here, "upper_pods", Delta(first, None), PAUSE) == EVERY
+
+
+def test_a_pod_that_ends_is_as_good_as_gone() -> None:
+    """A Job's last pod stays for long."""
+    here = exposed()
+    (before,) = here.lowers[A].upper_pods
+    after = put(here.lowers[A].upper_pods, upper_pod(status={"phase": "Succeeded"}))
+    assert told(here, "upper_pods", Delta(before, after), PAUSE) == EVERY
+
+
+def test_the_last_pod_below_concerns_them_too() -> None:
+    """It may outlast the last one above."""
+    here = running(exposed())
+    (before,) = here.lowers[A].pods
+    assert told(here, "pods", Delta(before, before), PAUSE) == []
+    drop(here.lowers[A].pods, "web")
+    assert told(here, "pods", Delta(before, None), PAUSE) == EVERY
+
+
+def test_services_are_heard_on_both_sides() -> None:
+    """Above where it matters to this lower."""
+    here = done(exposed())
+    far = put(here.upper.more[SERVICE], service("far", "shop"))
+    assert told(here, "upper.Service", Delta(None, far)) == []
+    near = here.upper.more[SERVICE].get("default", "web")
+    assert told(here, "upper.Service", Delta(near, near)) == ["default/web"]
+    (copy,) = here.lowers[A].more[SERVICE]
+    assert told(here, "Service", Delta(copy, None)) == ["default/web"]
+    drop(here.lowers[A].upper_pods, "web")
+    assert told(here, "upper.Service", Delta(near, None)) == ["default/web"]
+
+
+def test_a_node_that_comes_is_heard() -> None:
+    """Without it nothing was made; what it says of itself later does not matter."""
+    here = exposed()
+    node = here.upper.nodes.get("", A)
+    assert told(here, "upper.nodes", Delta(None, node)) == EVERY
+    assert told(here, "upper.nodes", Delta(node, node)) == []
+
+
+def test_what_is_below_is_counted_by_the_guard_and_keeps_the_lower_in_sight() -> None:
+    """A lower that left the topology is left only when nothing of ours is in it."""
+    here = done(exposed())
+    lower = here.lowers[A]
+    assert lower.owned() == 2
+    drop(lower.upper_pods, "web")
+    assert not lower.is_empty
+    drop(lower.more[SERVICE], "web")
+    assert lower.owned() == 1
+    drop(lower.more[ENDPOINT_SLICE], "web-1")
+    assert lower.is_empty
