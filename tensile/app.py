@@ -19,11 +19,14 @@ from tensile.kubelet.node import NodeRule
 from tensile.kubelet.orphans import OrphanRule
 from tensile.nodeports import NodePorts, node_address
 from tensile.objects import UPPER
+from tensile.reconcile.claimorphans import ClaimOrphanRule
 from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.patience import LONGEST_REST
+from tensile.reconcile.provisioning import VolumeRule
+from tensile.reconcile.storage import ClaimRule
 from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
 
@@ -36,7 +39,8 @@ _log = structlog.get_logger("tensile.app")
 
 def rules() -> tuple[Rule, ...]:
     """Give every rule: all that this program knows how to decide."""
-    return (NodeRule(), NamespaceRule(), DependencyRule(), PodRule(), OrphanRule())
+    storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
+    return (NodeRule(), NamespaceRule(), DependencyRule(), *storage, PodRule(), OrphanRule())
 
 
 class Engine:

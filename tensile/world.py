@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tensile.cache import Cache
 from tensile.names import Owner
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.objects import CLAIM, CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,6 +34,8 @@ class Problem(NamedTuple):
     message: str
 
 
+_OWNED = (CLAIM,)
+"""Kinds that controllers make below: what is followed of them is ours."""
 _LOWER_CACHES = (
     "upper_pods",
     "pods",
@@ -156,7 +158,8 @@ class LowerWorld:
 
     def owned(self) -> int:
         """Count the objects below that carry our mark."""
-        return len(self.pods) + len(self.config_maps) + len(self.secrets)
+        made = sum(len(self.more[kind]) for kind in _OWNED if kind in self.more)
+        return len(self.pods) + len(self.config_maps) + len(self.secrets) + made
 
 
 @dataclass(slots=True)

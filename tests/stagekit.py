@@ -319,7 +319,7 @@ class Stage:
         for name, plain in made.lowers.items():
             made.lowers[name] = lower = lower_world(plain.spec)
             lower.version = plain.version
-            for cache in lower.caches():
+            for cache in (*lower.caches(), *lower.more.values()):
                 cache.replace((), 1)
         return made
 

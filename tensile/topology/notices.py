@@ -27,7 +27,7 @@ class Row(NamedTuple):
     coming: str
 
 
-_MIRRORING = "mirroring of these kinds comes in a later release; none of them is mirrored"
+_MIRRORING = "mirroring of all but PV comes in a later release; nothing else of these is mirrored"
 _ADOPTING = "adopting comes in a later release; fail is in force"
 _TOKENS = "tokens for pods come in a later release; none is in force"
 _SERVICES = "mirroring of Services comes in a later release"
@@ -46,7 +46,6 @@ NOT_YET: tuple[Row, ...] = (
         ("same",),
         "prefix comes in a later release; same is in force",
     ),
-    Row(("lower", "storageClasses"), ({},), "storage comes in a later release"),
     Row(
         ("lower", "maintenance"),
         ("none", "cordon"),
@@ -57,8 +56,8 @@ NOT_YET: tuple[Row, ...] = (
         (None,),
         "eviction comes in a later release; never is in force",
     ),
-    Row(("controllers",), ((),), _MIRRORING),
-    Row(("lower", "controllers"), (None, ()), _MIRRORING),
+    Row(("controllers",), ((), ("PV",)), _MIRRORING),
+    Row(("lower", "controllers"), (None, (), ("PV",)), _MIRRORING),
     Row(("onConflict",), ("fail",), _ADOPTING),
     Row(("lower", "onConflict"), (None, "fail"), _ADOPTING),
     Row(("serviceAccounts", "identity"), ("none",), _TOKENS),
