@@ -19,14 +19,17 @@ from tensile.kubelet.orphans import OrphanRule
 from tensile.nodeports import NodePorts, node_address
 from tensile.objects import UPPER
 from tensile.reconcile.alias import form
+from tensile.reconcile.claimorphans import ClaimOrphanRule
 from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.patience import LONGEST_REST
+from tensile.reconcile.provisioning import VolumeRule
 from tensile.reconcile.services import ServiceRule
 from tensile.reconcile.slices import SliceRule
+from tensile.reconcile.storage import ClaimRule
 from tensile.reconcile.strays import StrayRule
 from tensile.reconcile.vacancies import VacancyRule
 from tensile.supervision import supervised
@@ -41,7 +44,9 @@ _log = structlog.get_logger("tensile.app")
 def rules() -> tuple[Rule, ...]:
     """Give every rule: all that this program knows how to decide."""
     services = (ServiceRule(), SliceRule(), StrayRule())
-    return (NodeRule(), NamespaceRule(), DependencyRule(), *services, PodRule(), OrphanRule(), VacancyRule())
+    storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
+    pods = (PodRule(), OrphanRule())
+    return (NodeRule(), NamespaceRule(), DependencyRule(), *services, *storage, *pods, VacancyRule())
 
 
 class Engine:

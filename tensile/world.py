@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tensile.cache import Cache
 from tensile.names import Owner, prefixed
 from tensile.objects import (
+    CLAIM,
     CONFIG_MAP,
     ENDPOINT_SLICE,
     NAMESPACE,
@@ -24,6 +25,7 @@ from tensile.objects import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from tensile.topology import Lower, Topology
@@ -59,7 +61,8 @@ class UpperServer(NamedTuple):
     port: int
 
 
-_OURS = (SERVICE, ENDPOINT_SLICE)
+_SERVING = (SERVICE, ENDPOINT_SLICE)
+_OWNED = (*_SERVING, CLAIM)
 """Kinds of controllers of which only what carries our mark is followed below."""
 _LOWER_CACHES = (
     "upper_pods",
@@ -188,7 +191,7 @@ class LowerWorld:
     def is_empty(self) -> bool:
         """Whether it certainly has no pods of ours, as far as anybody can know, and nothing known that served them."""
         known = [self.upper_pods, self.pods] if self.connected else [self.upper_pods]
-        return all(cache.synced and not len(cache) for cache in known) and not self._served()
+        return all(cache.synced and not len(cache) for cache in known) and not self._count(_SERVING)
 
     def copy(self) -> "LowerWorld":
         """Give a lower with caches of its own that hold the same."""
@@ -197,11 +200,11 @@ class LowerWorld:
 
     def owned(self) -> int:
         """Count the objects below that carry our mark."""
-        return len(self.pods) + len(self.config_maps) + len(self.secrets) + self._served()
+        return len(self.pods) + len(self.config_maps) + len(self.secrets) + self._count(_OWNED)
 
-    def _served(self) -> int:
-        """Count those of controllers."""
-        return sum(len(cache) for kind, cache in self.more.items() if kind in _OURS)
+    def _count(self, kinds: "Iterable[Kind]") -> int:
+        """Count what controllers follow of these kinds."""
+        return sum(len(self.more[kind]) for kind in kinds if kind in self.more)
 
 
 @dataclass(slots=True)

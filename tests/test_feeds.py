@@ -30,8 +30,8 @@ LOWER_KINDS = ["Pod", "Pod", "Namespace", "ServiceAccount", "ConfigMap", "Secret
 
 
 def lower() -> LowerWorld:
-    """Make the caches of lower-a."""
-    return lower_world(topology(f"name: {A}, controllers: []").lowers[0])
+    """Make the caches of lower-a, without controllers."""
+    return lower_world(topology("name: lower-a, controllers: []").lowers[0])
 
 
 def takers(feeds: list[Feed], kind: str, manifest: Manifest) -> list[Feed]:

@@ -1,11 +1,24 @@
 """Where things are found in a world, what is known of a lower as a whole, and a copy for trying things out."""
 
 import pytest
-from worldkit import A, B, config_map, marked, put, space, twin, upper_pod, world
+from worldkit import A, B, config_map, marked, put, space, thing, twin, upper_pod, world
 
 from tensile.cache import Cache
 from tensile.names import UPPER_NAMESPACE
-from tensile.objects import CONFIG_MAP, EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.objects import (
+    CLAIM,
+    CONFIG_MAP,
+    EVENT,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+    UPPER,
+    VOLUME,
+    Kind,
+)
 from tensile.world import Key, LowerWorld, Problem, UpperWorld
 
 BELOW = {
@@ -71,7 +84,7 @@ def test_a_lower_is_settled_when_every_cache_is_complete() -> None:
 
 
 def test_what_is_owned_are_pods_and_what_they_refer_to() -> None:
-    """Not namespaces, of which others use ours, nor what is above."""
+    """Not namespaces, of which others use ours, nor what is above, nor volumes, which the lower made."""
     here = world()
     lower = here.lowers[A]
     put(lower.pods, twin(upper_pod("one")), twin(upper_pod("two")))
@@ -79,6 +92,9 @@ def test_what_is_owned_are_pods_and_what_they_refer_to() -> None:
     put(lower.namespaces, space())
     put(lower.upper_pods, upper_pod("three"))
     assert lower.owned() == 3
+    put(lower.more[VOLUME], thing("PersistentVolume", "theirs", ""))
+    put(lower.more[CLAIM], {**thing("PersistentVolumeClaim", "data"), "spec": {}})
+    assert lower.owned() == 4
 
 
 @pytest.mark.parametrize("side", ["upper_pods", "pods"])

@@ -19,7 +19,7 @@ from tensile.kubelet.statuswrite import status_write
 from tensile.kubelet.tolerations import tolerations_for_upper
 from tensile.names import BOOKKEEPING, IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, UPPER, Manifest, Ref, annotations, labels, metadata, timestamp, uid
-from tensile.reconcile import dependencies, namespaces
+from tensile.reconcile import dependencies, namespaces, storage
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
 from tensile.reconcile.references import Reference, references
@@ -37,6 +37,7 @@ def arrive(key: Key, upper_pod: Manifest, needs: Iterable[Reference], lower: Low
     """Make the lower pod once its namespace and everything that it needs are below; `needs` is what it refers to."""
     namespace = namespaces.ready(lower, key.namespace)
     awaited = dependencies.missing(world, lower, key.namespace, needs)
+    awaited += storage.missing(world, lower, key.namespace, needs)
     if not namespace:
         awaited = [namespaces.key_of(lower.name, key.namespace), *awaited]
     known = (world.problems.get(one) for one in awaited or [key])
@@ -226,5 +227,6 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
         ignore_selector_keys=frozenset(world.topology.webhook.ignore_selector_keys),
         virtual_nodes=world.virtual_nodes,
         taints=_virtual_taints(world),
+        storage_classes=lower.spec.storage_classes,
         namespace_of=lower.namespace,
     )

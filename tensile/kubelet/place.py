@@ -29,6 +29,7 @@ class Placement:
     label keys that only the topology gives the virtual node (no lower node has them), `ignore_selector_keys` those of
     the webhook, `taints` the virtual nodes' (as in a Node's spec). `priority_classes` and `runtime_classes` map upper
     names to lower ones; a priority class that is not listed does not go down, a runtime class keeps its name.
+    `storage_classes` map upper names to lower ones; one that is not listed keeps its name.
     `scheduler_names` are the lower's further schedulers. `namespace_of` gives the lower name of an upper namespace.
     """
 
@@ -44,6 +45,7 @@ class Placement:
     taints: tuple[Mapping[str, Any], ...] = ()
     priority_classes: Mapping[str, str] = field(default_factory=dict)
     runtime_classes: Mapping[str, str] = field(default_factory=dict)
+    storage_classes: Mapping[str, str] = field(default_factory=dict)
     scheduler_names: frozenset[str] = frozenset()
     namespace_of: Callable[[str], str] = same_name
     upper_only_keys: frozenset[str] = field(init=False)

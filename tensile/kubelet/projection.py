@@ -15,6 +15,7 @@ from tensile.kubelet.place import DEFAULT_SCHEDULER, Placement
 from tensile.kubelet.podfields import SPEC, Verdict, with_verdict
 from tensile.kubelet.scheduling_fields import scheduling_fields
 from tensile.kubelet.service_account import account_fields
+from tensile.kubelet.volumeclaims import with_lower_classes
 from tensile.kubelet.written import note_of_images, note_of_keys, ours_to_write
 from tensile.names import (
     CLUSTER_SELECTOR,
@@ -68,7 +69,7 @@ def lower_pod(upper_pod: Manifest, place: Placement) -> Manifest:
 
 def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
     """Give the spec of the lower pod."""
-    spec = upper_pod["spec"]
+    spec = with_lower_classes(upper_pod["spec"], place)
     kept = {field: value for field, value in spec.items() if field not in _ELSEWHERE}
     return kept | scheduling_fields(upper_pod, place) | _class_fields(spec, place) | account_fields(spec, place)
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from tensile.cache import Cache, Digest, Index, keep_all
 from tensile.cluster import Selection
 from tensile.names import OWNER, Owner
-from tensile.objects import ENDPOINT_SLICE, SERVICE, Kind
-from tensile.reconcile import servicefacts
+from tensile.objects import CLAIM, ENDPOINT_SLICE, SERVICE, STORAGE_CLASS, VOLUME, Kind
+from tensile.reconcile import claims, servicefacts, volumes
 from tensile.topology import Controller
 
 
@@ -55,8 +55,19 @@ _SERVICES = (
         indexes={"service": servicefacts.by_service},
     ),
 )
-
-FOLLOWS: dict[Controller, tuple[Follow, ...]] = {"PV": (), "Service": _SERVICES, "RBAC": (), "ServiceAccount": ()}
+_STORAGE = (
+    Follow(CLAIM, above=True, digest=claims.digest, indexes=claims.INDEXES),
+    Follow(VOLUME, above=True, ours=True, digest=volumes.digest, indexes=volumes.INDEXES),
+    Follow(STORAGE_CLASS, above=True),
+    Follow(CLAIM, above=False, ours=True, digest=claims.digest, indexes=claims.INDEXES),
+    Follow(VOLUME, above=False, digest=volumes.digest_below, indexes=volumes.INDEXES_BELOW),
+)
+FOLLOWS: dict[Controller, tuple[Follow, ...]] = {
+    "PV": _STORAGE,
+    "Service": _SERVICES,
+    "RBAC": (),
+    "ServiceAccount": (),
+}
 """The kinds by controller. A kind that two controllers follow on one side is the same in both."""
 
 

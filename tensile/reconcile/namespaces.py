@@ -13,6 +13,7 @@ from tensile.cache import Delta, Entry, Kept, decoded
 from tensile.names import OWNER, OWNER_NAME, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.adoption import claim
+from tensile.reconcile.claims import selected_in
 from tensile.reconcile.desired import Decision, Present, Route
 from tensile.reconcile.observed import has_node, is_ours, our_keys
 from tensile.reconcile.podfacts import lives_below
@@ -124,11 +125,12 @@ def _shared(below: Entry, key: Key, lower: LowerWorld) -> Problem:
 
 
 def _needed(lower: LowerWorld, upper_namespace: str, world: World) -> bool:
-    """Say whether a pod above has to run in it; while the Node is not ours, none does."""
+    """Say whether a pod above has to run in it, or waits for its volume; while the Node is not ours, none does."""
     if lower.namespaces.get("", lower.namespace(upper_namespace)) is None and not has_node(lower, world):
         return False
     pods = lower.upper_pods.select("namespace", upper_namespace)
-    return any(lives_below(pod, world.topology.exclude_namespaces) for pod in pods)
+    runs = any(lives_below(pod, world.topology.exclude_namespaces) for pod in pods)
+    return runs or selected_in(world, lower, upper_namespace)
 
 
 def _manifest(name: str, above: Manifest, world: World) -> Manifest:

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
-from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Kind, Manifest, annotations, labels, uid
-
-CLAIM = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", namespaced=True)
+from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest, annotations, labels, uid
 
 PUBLISHED_BELOW = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
 """ConfigMaps that a cluster's own controllers keep in each namespace: pods below use the lower's."""

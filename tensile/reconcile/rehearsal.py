@@ -3,7 +3,7 @@
 `plan` runs the very loop of `run` against rehearsals until nothing is left to do, and prints what they were asked for;
 the tests of rules and loop use them as their clusters. So one has to answer as an apiserver does: with the same errors,
 the same preconditions, the same bookkeeping. What it does not have is defaults, validation, and controllers but three
-that the engine waits for: a namespace gets its account, and a pod and an object without finalizers come to their end.
+that the engine waits for: a namespace gets its account, and pods and claims come to their end.
 """
 
 from collections import defaultdict
@@ -25,7 +25,18 @@ from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref, metadata, timestamp, uid
 from tensile.reconcile.patching import patched
 from tensile.reconcile.selecting import is_selected
-from tensile.reconcile.storing import Author, booked, created, fence, goes, marked, released, revised, tidied
+from tensile.reconcile.storing import (
+    Author,
+    booked,
+    created,
+    fence,
+    goes,
+    marked,
+    released,
+    revised,
+    tidied,
+    unprotected,
+)
 
 SOMEBODY = "somebody-else"
 """The field manager of what `place` and `alter` write."""
@@ -69,7 +80,8 @@ class Rehearsal:
     """A cluster in memory; `name` as in `Cluster`.
 
     `behind` is the real cluster that it stands for: read, never written, and asked about what is not held here. With
-    `ends_pods` a deleted pod goes at once, as if its kubelet took no time; otherwise it stays until a grace of 0.
+    `ends_pods` a deleted pod goes at once, as if its kubelet took no time, and a claim as if nothing used it; otherwise
+    a pod stays until a grace of 0, and a claim or volume is protected.
     `version` is what the cluster says it is, `now` gives the time in UTC.
     """
 
@@ -192,9 +204,10 @@ class Rehearsal:
                 message = f"the UID in the precondition ({uid}) is not that of {_resource(ref.kind)} {ref.name}"
                 raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
             at_once = self._ends_pods and ref.kind == POD
-            after = marked(ref.kind, before, 0 if at_once else grace, self._now())
+            freed = unprotected(ref.kind, before) if self._ends_pods else before
+            after = marked(ref.kind, freed, 0 if at_once else grace, self._now())
             if not goes(ref.kind, after):
-                return orjson.dumps(before) if after is before else self._keep(ref, after)
+                return orjson.dumps(before) if after is freed else self._keep(ref, after)
             last = self._drop(ref, after)
             return last if ref.kind in (POD, SERVICE_ACCOUNT) else _success(ref, uid)
 

@@ -12,11 +12,13 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from tensile.errors import Conflict, NotFound
-from tensile.objects import NAMESPACE, NODE, POD, Kind, Manifest, Ref, metadata, moment_of, timestamp
+from tensile.objects import CLAIM, NAMESPACE, NODE, POD, VOLUME, Kind, Manifest, Ref, metadata, moment_of, timestamp
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _DEFAULT_GRACE = 30
-_WITH_STATUS = frozenset({POD, NODE, NAMESPACE})
+_WITH_STATUS = frozenset({POD, NODE, NAMESPACE, CLAIM, VOLUME})
+_PROTECTION = {CLAIM: "kubernetes.io/pvc-protection", VOLUME: "kubernetes.io/pv-protection"}
+"""Finalizers that admission adds, and that a controller takes away once the object is not in use."""
 _SERVERS = (
     "name",
     "namespace",
@@ -48,6 +50,9 @@ def created(ref: Ref, body: Manifest, uid: str, author: Author) -> Manifest:
     made: Manifest = {**body, "apiVersion": ref.kind.api, "kind": ref.kind.name, "metadata": meta}
     if ref.kind == POD:
         meta["generation"] = 1
+        made["status"] = {"phase": "Pending"}
+    if ref.kind in _PROTECTION:
+        meta["finalizers"] = [*(given.get("finalizers") or ()), _PROTECTION[ref.kind]]
         made["status"] = {"phase": "Pending"}
     if ref.kind == NAMESPACE:
         made |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
@@ -211,6 +216,14 @@ def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
     end = moment_of(meta["deletionTimestamp"]) - timedelta(seconds=known - grace)
     ending = {**meta, "deletionTimestamp": timestamp(end), "deletionGracePeriodSeconds": grace}
     return {**manifest, "metadata": ending}
+
+
+def unprotected(kind: Kind, manifest: Manifest) -> Manifest:
+    """Give an object without what protects it while it is in use, as a controller leaves it when it is not."""
+    meta = metadata(manifest)
+    kept = [one for one in meta.get("finalizers") or () if one != _PROTECTION.get(kind)]
+    rest = {field: value for field, value in meta.items() if field != "finalizers"}
+    return {**manifest, "metadata": rest | ({"finalizers": kept} if kept else {})}
 
 
 def goes(kind: Kind, manifest: Manifest) -> bool:

@@ -27,15 +27,14 @@ class Row(NamedTuple):
     coming: str
 
 
-_MIRRORING = "mirroring of PV, RBAC and ServiceAccount comes in a later release; Service is in force"
-_WORKING = frozenset({"Service"})
+_MIRRORING = "mirroring of RBAC and ServiceAccount comes in a later release; PV and Service are in force"
+_WORKING = frozenset({"PV", "Service"})
 _TOKENS = "tokens for pods come in a later release; none is in force"
 _WEBHOOK = "the webhook comes in a later release"
 _EXTENDER = "the scheduler extender comes in a later release"
 _DESCHEDULER = "the descheduler comes in a later release"
 
 NOT_YET: tuple[Row, ...] = (
-    Row(("lower", "storageClasses"), ({},), "storage comes in a later release"),
     Row(
         ("lower", "maintenance"),
         ("none", "cordon"),

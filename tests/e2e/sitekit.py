@@ -105,14 +105,14 @@ class Site:
         try:
             async with asyncio.timeout(limit):
                 while True:
-                    async for objects in self._followed(collection):
+                    async for objects in self.followed(collection):
                         if hold(objects):
                             return objects
         except TimeoutError:
             state = orjson.dumps(list(objects.values())).decode()
             raise AssertionError(f"{self.name}: {collection}: not within {limit:g} s; it is: {state}") from None
 
-    async def _followed(self, collection: str) -> AsyncIterator[dict[str, Manifest]]:
+    async def followed(self, collection: str) -> AsyncIterator[dict[str, Manifest]]:
         """Give the objects of a collection by name, anew with every change, until the server ends the watch."""
         listed = await self.call("GET", collection)
         objects = {one["metadata"]["name"]: one for one in listed["items"]}

@@ -10,7 +10,7 @@ from tensile.kubelet.mirroring import arrive, keep, out_of_reach, report
 from tensile.kubelet.written import note_of_images
 from tensile.names import IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
-from tensile.reconcile import dependencies, namespaces
+from tensile.reconcile import dependencies, namespaces, storage
 from tensile.reconcile.desired import Decision, Patched, Present, Told
 from tensile.reconcile.references import Reference
 from tensile.world import Problem, World
@@ -96,6 +96,24 @@ def test_a_pod_waits_without_a_word_for_what_is_on_its_way() -> None:
     here = world()
     raised(here)
     assert arrival(here, needs=NEEDS) == Decision(waits=(namespaces.key_of(A, "default"), NEEDED))
+
+
+def test_a_pod_waits_for_its_claims() -> None:
+    """Unless nobody looks after storage there: then they are the user's to make below."""
+    needs = (Reference("PersistentVolumeClaim", "data", optional=False),)
+    assert arrival(grounded(), needs=needs).waits == (storage.key_of(A, "default", "data"),)
+    assert shapes(arrival(grounded(controllers="[]"), upper_pod(spec={"tolerations": TOLERANT}), needs)) == [Present]
+
+
+def test_the_classes_of_ephemeral_volumes_are_the_lowers() -> None:
+    """As the topology maps them."""
+    template = {"spec": {"storageClassName": "goes"}}
+    volumes = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]
+    spec = {"tolerations": TOLERANT, "volumes": volumes}
+    present = arrival(grounded(storageClasses="{goes: disk}"), upper_pod(spec=spec)).wanted[0]
+    assert isinstance(present, Present)
+    (volume,) = present.manifest["spec"]["volumes"]
+    assert volume["ephemeral"]["volumeClaimTemplate"]["spec"] == {"storageClassName": "disk"}
 
 
 def test_a_pod_says_what_keeps_what_it_waits_for() -> None:

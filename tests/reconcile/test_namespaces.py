@@ -27,8 +27,9 @@ from worldkit import (
 )
 
 from tensile.cache import Delta
-from tensile.names import OWNER, OWNER_NAME, UPPER_NAMESPACE, UPPER_UID
-from tensile.objects import NAMESPACE, Manifest, Ref
+from tensile.names import OWNER, OWNER_NAME, PROVISIONER, UPPER_NAMESPACE, UPPER_UID
+from tensile.objects import CLAIM, NAMESPACE, Manifest, Ref
+from tensile.reconcile.claims import SELECTED_NODE
 from tensile.reconcile.desired import Decision, Present
 from tensile.reconcile.namespaces import NAME, NamespaceRule, SpaceFacts, digest, key_of, ready
 from tensile.reconcile.plan import Plan, Step
@@ -108,6 +109,18 @@ def test_no_namespace_is_made_for_pods_of_a_node_that_is_not_ours() -> None:
     assert planned(here) == Plan(())
     put(here.lowers[A].namespaces, ours())
     assert the_step(here).verb == "patch"
+
+
+def test_a_namespace_is_made_for_a_claim_that_a_pod_waits_for() -> None:
+    """The scheduler binds the pod only once its volume is there; without the controller nothing is made."""
+    here = world()
+    raised(here)
+    put(here.upper.namespaces, space(uid="above"))
+    notes = {SELECTED_NODE: A, "volume.kubernetes.io/storage-provisioner": PROVISIONER}
+    put(here.upper.more[CLAIM], {**thing("PersistentVolumeClaim", "data", annotations=notes), "spec": {}})
+    assert the_step(here).verb == "create"
+    reload(here, more="controllers: []")
+    assert planned(here) == Plan(())
 
 
 def test_an_excluded_namespace_is_not_made() -> None:

@@ -21,7 +21,7 @@ from previewkit import (
     seen_as,
 )
 
-from tensile.objects import LEASE, NAMESPACE, Manifest
+from tensile.objects import CLAIM, LEASE, NAMESPACE, VOLUME, Manifest
 from tensile.reconcile.plan import Step
 from tensile.reconcile.preview import as_markdown, as_text
 from tensile.world import Key, Problem
@@ -326,3 +326,21 @@ def test_markdown_is_the_text_in_a_block_with_the_counts_below() -> None:
         "```",
         "Plan: 0 to add, 0 to change, 0 to delete (no changes)",
     ]
+
+
+def test_of_storage_the_size_and_what_becomes_of_it_are_told() -> None:
+    """For claims their class, for volumes whose they are and how they end."""
+    size = {"storage": "1Gi"}
+    claim = {"spec": {"storageClassName": "disk", "resources": {"requests": size}}}
+    spec = {
+        "capacity": size,
+        "claimRef": {"namespace": "shop", "name": "data"},
+        "persistentVolumeReclaimPolicy": "Retain",
+    }
+    assert lines(create(of_kind(CLAIM, "data"), claim))[1:] == ["    storage: 1Gi", "    class: disk"]
+    assert lines(create(of_kind(VOLUME, "data"), {"spec": spec}))[1:] == [
+        "    storage: 1Gi",
+        "    claim: shop/data",
+        "    policy: Retain",
+    ]
+    assert lines(create(of_kind(CLAIM, "data"), {}))[1:] == lines(create(of_kind(VOLUME, "data"), {}))[1:] == []

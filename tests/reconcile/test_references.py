@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tensile.names import owner_of
-from tensile.reconcile.references import CLAIM, Reference, copy_of, is_token_volume, never_copied, references
+from tensile.objects import CLAIM
+from tensile.reconcile.references import Reference, copy_of, is_token_volume, never_copied, references
 
 FIELDS = json.loads((Path(__file__).parents[1] / "kubelet" / "pod_fields.json").read_text())
 OWNER = owner_of("11111111-upper", "demo")

@@ -9,7 +9,7 @@ from rehearsal_ground import FINALIZER, ROOM, STRANGER, Ground, decoded, told, v
 
 from tensile.cluster import Patch, Selection
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
-from tensile.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
+from tensile.objects import CLAIM, CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, VOLUME, Kind
 from tensile.reconcile.apply import _is_gone
 from tensile.reconcile.observed import our_keys
 
@@ -468,3 +468,62 @@ async def test_an_unknown_field_cannot_be_selected_by(ground: Ground) -> None:
     with pytest.raises(Denied) as error:
         await ground.cluster.list(POD, Selection(ground.namespace, fields="spec.unheard=1"))
     assert told(error.value) == (400, "BadRequest", ())
+
+
+CLAIM_SPEC = {
+    "accessModes": ["ReadWriteOnce"],
+    "storageClassName": "rehearsal",
+    "resources": {"requests": {"storage": "1Gi"}},
+}
+
+
+async def test_a_created_claim_is_pending_and_protected(ground: Ground) -> None:
+    """Whatever it says of itself; its status is written by a way of its own, under its UID."""
+    ref = ground.at("c", CLAIM)
+    claim = await ground.made(ref, spec=CLAIM_SPEC, status={"phase": "Bound", "capacity": {"storage": "1Gi"}})
+    assert claim["status"] == {"phase": "Pending"}
+    assert claim["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+    body = {"metadata": {"uid": claim["metadata"]["uid"]}, "status": {"capacity": {"storage": "2Gi"}}}
+    assert "capacity" not in decoded(await ground.cluster.patch(ref, Patch("merge-patch", body)))["status"]
+    written = decoded(await ground.cluster.patch(ref, Patch("merge-patch", body), "status"))
+    assert written["status"]["capacity"] == {"storage": "2Gi"}
+    body["metadata"] = {"uid": STRANGER}
+    with pytest.raises(Conflict) as error:
+        await ground.cluster.patch(ref, Patch("merge-patch", body), "status")
+    assert told(error.value) == INVALID_UID
+
+
+async def test_annotations_of_a_claim_can_be_taken_away_while_nobody_wrote(ground: Ground) -> None:
+    """As is done to give a claim back to the scheduler: a newer version refuses it."""
+    ref = ground.at("c", CLAIM)
+    claim = await ground.made(ref, {"annotations": {"chosen": "node", "kept": "yes"}}, spec=CLAIM_SPEC)
+    fence = {field: claim["metadata"][field] for field in ("uid", "resourceVersion")}
+    patch = Patch("merge-patch", {"metadata": {**fence, "annotations": {"chosen": None}}})
+    changed = decoded(await ground.cluster.patch(ref, patch))
+    assert changed["metadata"]["annotations"] == {"kept": "yes"}
+    with pytest.raises(Conflict) as error:
+        await ground.cluster.patch(ref, patch)
+    assert told(error.value) == (409, "Conflict", ())
+
+
+async def test_a_deleted_claim_is_protected_at_first(ground: Ground) -> None:
+    """The answer is the claim, which is ending and not gone: a controller has to find that nothing uses it."""
+    ref = ground.at("c", CLAIM)
+    answer = await ground.deleted(await ground.made(ref, spec=CLAIM_SPEC), ref)
+    assert answer["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
+    assert "deletionTimestamp" in answer["metadata"]
+    assert not _is_gone(answer, None)
+
+
+async def test_a_volume_can_be_told_of_another_size_and_is_protected(ground: Ground) -> None:
+    """Capacity is one of the few fields of a volume that change."""
+    name = f"{ground.namespace}-v"
+    ref = ground.at(name, VOLUME)
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/rehearsal"}}
+    volume = await ground.made(ref, spec={**spec, "storageClassName": "rehearsal"})
+    assert volume["metadata"]["finalizers"] == ["kubernetes.io/pv-protection"]
+    assert volume["status"]["phase"] == "Pending"
+    size = {"op": "replace", "path": "/spec/capacity/storage", "value": "2Gi"}
+    grown = await ground.operated(volume, ref, size)
+    assert grown["spec"]["capacity"] == {"storage": "2Gi"}
+    await ground.deleted(volume, ref)

@@ -33,10 +33,9 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        (ONE + "  storageClasses: {a: b}\n", "lowers[0].storageClasses"),
         (ONE + "  maintenance: drain\n", "lowers[0].maintenance"),
         (ONE + "  unreachable: {evictAfter: 5m}\n", "lowers[0].unreachable.evictAfter"),
-        (ONE + "  controllers: [PV]\n", "lowers[0].controllers"),
+        (ONE + "  controllers: [PV, RBAC]\n", "lowers[0].controllers"),
         (
             ONE + "  serviceAccounts: {identity: lower}\n",
             "lowers[0].serviceAccounts.identity",
@@ -75,6 +74,7 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
         HEAD + "lowers: [{name: a, kubeconfigSecret: {namespace: a, name: b}}]\n",
         ONE + "  maintenance: cordon\n  qps: 3\n  context: c\n",
         ONE + "  controllers: null\n  onConflict: adopt\n  storageClasses: {}\n",
+        ONE + "  controllers: [PV]\n  storageClasses: {a: b}\n",
         ONE + "  node: {name: n, taints: []}\n  capacity: {basis: allocatable}\n",
         ONE + "  namespaces: {mapping: prefix}\n  unreachable: {evictAfter: null}\n",
     ],

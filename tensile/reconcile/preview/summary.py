@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tensile.names import PREFIX
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, Kind, Manifest, labels
+from tensile.objects import CLAIM, CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, VOLUME, Kind, Manifest, labels
 from tensile.reconcile.preview.values import listed, plain
 
 _MOST = 12
@@ -46,6 +46,20 @@ def _node(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "unschedulable", "true" if spec.get("unschedulable") else ""
 
 
+def _claim(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    spec = manifest.get("spec", {})
+    yield "storage", plain(((spec.get("resources") or {}).get("requests") or {}).get("storage", ""))
+    yield "class", plain(spec.get("storageClassName") or "")
+
+
+def _volume(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    spec = manifest.get("spec", {})
+    holder = spec.get("claimRef") or {}
+    yield "storage", plain((spec.get("capacity") or {}).get("storage", ""))
+    yield "claim", plain(f"{holder.get('namespace')}/{holder.get('name')}" if holder else "")
+    yield "policy", plain(spec.get("persistentVolumeReclaimPolicy") or "")
+
+
 def _labels(manifest: Manifest) -> Iterator[str]:
     """Give the labels that say more than the name and that it is ours, as kubectl writes them."""
     found = sorted(labels(manifest).items())
@@ -58,9 +72,11 @@ def _taint(taint: Mapping[str, Any]) -> str:
 
 
 _ABOUT: Mapping[str, Callable[[Manifest], Iterator[tuple[str, str]]]] = {
+    CLAIM.name: _claim,
     CONFIG_MAP.name: _keys,
     NAMESPACE.name: _namespace,
     NODE.name: _node,
     POD.name: _pod,
     SECRET.name: _secret,
+    VOLUME.name: _volume,
 }

@@ -1,0 +1,204 @@
+"""Claims for storage on both sides, and in which lower cluster the volume of each is, or is to be.
+
+A volume exists in one cluster only, so every claim has one home. Four things can say which, and the first that speaks
+decides: the volume that the claim is bound to, a copy below that has a volume already (there may be data in it), the
+node that the upper scheduler chose, and, where that scheduler takes no notice of volumes, the pod that came to use it
+first.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+import orjson
+
+from tensile.cache import Entry, Kept
+from tensile.names import OWNER, PROVISIONER, Owner
+from tensile.objects import CLAIM, VOLUME, Manifest, annotations, labels, metadata
+from tensile.reconcile.observed import upper_uid_of
+from tensile.reconcile.podfacts import lives_below
+from tensile.world import LowerWorld, Problem, World
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_PROVISIONERS = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+_OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
+_CONTROLLER = "PV"
+
+
+class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
+    """One claim of either side.
+
+    `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `selected` is the node that a
+    scheduler chose, `provisioner` who is to make the volume, `volume` the one that it has or asks for: each "" for
+    none. `passing` is whether it belongs to a pod and goes with it: a generic ephemeral volume.
+    """
+
+    owner: str
+    upper_uid: str
+    selected: str
+    provisioner: str
+    volume: str
+    storage_class: str
+    bound: bool
+    lost: bool
+    passing: bool
+    terminating: bool
+
+
+class Home(NamedTuple):
+    """The name of the lower cluster where a claim lives, "" for none yet or none ever; `problem` says why never."""
+
+    lower: str = ""
+    problem: Problem | None = None
+
+
+def digest(raw: bytes) -> Kept:
+    """Keep a claim with its facts."""
+    return Kept(raw, facts_of(orjson.loads(raw)))
+
+
+def facts_of(claim: Manifest) -> ClaimFacts:
+    """Take the facts out of a decoded claim."""
+    spec, phase, notes = claim.get("spec") or {}, (claim.get("status") or {}).get("phase"), annotations(claim)
+    owners = metadata(claim).get("ownerReferences") or ()
+    upper_uid = upper_uid_of(claim)
+    return ClaimFacts(
+        owner=labels(claim).get(OWNER, "") if upper_uid else "",
+        upper_uid=upper_uid,
+        selected=notes.get(SELECTED_NODE, ""),
+        provisioner=next((notes[key] for key in _PROVISIONERS if key in notes), ""),
+        volume=spec.get("volumeName") or "",
+        storage_class=class_of(claim) or "",
+        bound=phase == "Bound",
+        lost=phase == "Lost",
+        passing=any(owner.get("controller") and owner.get("kind") == "Pod" for owner in owners),
+        terminating="deletionTimestamp" in metadata(claim),
+    )
+
+
+def class_of(claim: Manifest) -> str | None:
+    """Give the name of a claim's storage class, None where it asks for none in particular."""
+    found: str | None = annotations(claim).get(_OLD_CLASS, (claim.get("spec") or {}).get("storageClassName"))
+    return found
+
+
+def _by_node(entry: Entry) -> Iterator[str]:
+    if entry.facts.selected:
+        yield entry.facts.selected
+
+
+def _by_uid(entry: Entry) -> Iterator[str]:
+    yield entry.uid
+
+
+INDEXES = {"node": _by_node, "uid": _by_uid}
+
+
+def is_enabled(lower: LowerWorld) -> bool:
+    """Say whether storage is looked after in a lower."""
+    return _CONTROLLER in lower.spec.controllers
+
+
+def can_tell(lower: LowerWorld, world: World) -> bool:
+    """Say whether all that decisions about storage rest on is known."""
+    above, below = world.upper.more, lower.more
+    known = all(cache.synced for cache in (above[CLAIM], above[VOLUME], below[CLAIM], below[VOLUME]))
+    return is_enabled(lower) and known and lower.settled
+
+
+def is_copy(claim: Entry, owner: Owner) -> bool:
+    """Say whether a claim below is this owner's."""
+    return bool(claim.facts.owner == owner.mark)
+
+
+def copy_in(lower: LowerWorld, claim: Entry, owner: Owner) -> Entry | None:
+    """Give the claim of ours below that was made for an upper one, None when there is none."""
+    copy = lower.more[CLAIM].get(lower.namespace(claim.namespace), claim.name)
+    if copy is None or not is_copy(copy, owner) or copy.facts.upper_uid != claim.uid:
+        return None
+    return copy
+
+
+def may_hold_data(copy: Entry) -> bool:
+    """Say whether a claim below has a volume, is about to have it, or had one."""
+    return bool(copy.facts.bound or copy.facts.lost or copy.facts.volume)
+
+
+def home(claim: Entry, world: World) -> Home:
+    """Say where an upper claim lives."""
+    if claim.facts.volume:
+        return _of_volume(claim, world)
+    if claim.namespace in world.topology.exclude_namespaces:
+        words = f"claims of namespace {claim.namespace} are not mirrored (excludeNamespaces)"
+        return Home(problem=Problem("NamespaceExcluded", words))
+    if held := _holder(claim, world):
+        return Home(held)
+    if is_selected(claim):
+        chosen = (lower for lower in world.lowers.values() if lower.node == claim.facts.selected)
+        return next((Home(lower.name) for lower in chosen if is_enabled(lower)), Home())
+    return _of_user(claim, world)
+
+
+def is_selected(claim: Entry) -> bool:
+    """Say whether the upper scheduler waits for a volume of ours on the node that it chose."""
+    return bool(claim.facts.selected) and claim.facts.provisioner == PROVISIONER and not claim.facts.volume
+
+
+def selected_in(world: World, lower: LowerWorld, upper_namespace: str) -> bool:
+    """Say whether claims of a namespace are to be made in a lower before any pod is bound there."""
+    concerns = is_enabled(lower) and upper_namespace not in world.topology.exclude_namespaces
+    chosen = world.upper.more[CLAIM].select("node", lower.node) if concerns else ()
+    return any(claim.namespace == upper_namespace and is_selected(claim) for claim in chosen)
+
+
+def users(lower: LowerWorld, claim: Entry, excluded: Iterable[str]) -> list[Entry]:
+    """Give the pods bound to a lower's node that use an upper claim."""
+    mentioned = lower.upper_pods.select("reference", (CLAIM.name, claim.namespace, claim.name))
+    hidden = frozenset(excluded)
+    return [pod for pod in mentioned if lives_below(pod, hidden)]
+
+
+def mapped(classes: Mapping[str, str], name: str) -> str:
+    """Give the lower name of a storage class: its own, unless the topology maps it."""
+    return classes.get(name, name)
+
+
+def _of_volume(claim: Entry, world: World) -> Home:
+    name = claim.facts.volume
+    volume = world.upper.more[VOLUME].get("", name)
+    where = f"claim {claim.namespace}/{claim.name}"
+    if volume is None or volume.facts.owner != world.owner.mark:
+        return Home(problem=Problem("ClaimNotMirrored", f"{where} has volume {name}, which is in no lower cluster"))
+    if volume.facts.claim_uid != claim.uid:
+        return Home(problem=Problem("ClaimNotBound", f"{where} asks for volume {name}, which is not bound to it"))
+    return Home(volume.facts.lower)
+
+
+def _holder(claim: Entry, world: World) -> str:
+    """Give the name of the lower whose copy of a claim may hold data, "" for none."""
+    copies = ((lower.name, copy_in(lower, claim, world.owner)) for lower in world.lowers.values())
+    return next((name for name, copy in copies if copy is not None and may_hold_data(copy)), "")
+
+
+def _of_user(claim: Entry, world: World) -> Home:
+    """Give the lower that has a copy in use, else that of the pod that is there longest."""
+    using = {lower.name: users(lower, claim, world.topology.exclude_namespaces) for lower in world.lowers.values()}
+    for lower in world.lowers.values():
+        if using[lower.name] and copy_in(lower, claim, world.owner) is not None:
+            return Home(lower.name)
+    oldest = [(_age(pod), name) for name, pods in using.items() for pod in pods]
+    return _first(claim, world.lowers[min(oldest)[1]]) if oldest else Home()
+
+
+def _first(claim: Entry, lower: LowerWorld) -> Home:
+    """Say whether a claim that a pod is the first to use can be made where that pod is."""
+    facts = claim.facts
+    if facts.provisioner in ("", PROVISIONER) or facts.storage_class in lower.spec.storage_classes:
+        return Home(lower.name) if is_enabled(lower) else Home()
+    waits = f"claim {claim.namespace}/{claim.name} waits for a volume of {facts.provisioner}, which is in no lower"
+    advice = f"list its class {facts.storage_class} in storageClasses to have it made in {lower.name}"
+    return Home(problem=Problem("ClaimNotMirrored", f"{waits} cluster; {advice}"))
+
+
+def _age(pod: Entry) -> tuple[str, str]:
+    return (metadata(pod.manifest()).get("creationTimestamp", ""), pod.uid)

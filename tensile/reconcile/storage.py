@@ -1,0 +1,336 @@
+"""The rule for claims: in the lower cluster where a claim lives stands a claim of ours that holds its data.
+
+It is made once and never made again: one that somebody deleted below took its data with it, and an empty volume in its
+place would pass for them. It goes only when the upper cluster asked for that: with its volume, by the reclaim policy
+(`provisioning.py` decides that), or before it ever had one.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from tensile.cache import Delta, Entry
+from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
+from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, uid
+from tensile.reconcile import namespaces
+from tensile.reconcile.claims import (
+    can_tell,
+    class_of,
+    home,
+    is_copy,
+    is_enabled,
+    is_selected,
+    mapped,
+    may_hold_data,
+    users,
+)
+from tensile.reconcile.claimstatus import given_up, pinned, told_above
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Present, Route, Wanted
+from tensile.reconcile.observed import has_node
+from tensile.reconcile.references import Reference
+from tensile.world import Key, LowerWorld, Problem, World
+
+NAME = "claim"
+_SECTIONS = ("metadata.labels", "metadata.annotations")
+_GROWING = (*_SECTIONS, "spec.resources")
+_SPEC = (
+    "accessModes",
+    "dataSource",
+    "dataSourceRef",
+    "resources",
+    "selector",
+    "volumeAttributesClassName",
+    "volumeMode",
+)
+_DECIDED = frozenset(
+    {
+        f"{CLAIM.name}NotFound",
+        "ClaimElsewhere",
+        "ClaimNotBound",
+        "ClaimNotMirrored",
+        "ClaimRetained",
+        "LowerClaimLost",
+        "LowerVolumeLost",
+        "NamespaceExcluded",
+    }
+)
+"""Problems that are found out here, at each look; any other is what a cluster said to the last try."""
+_ABOVE_ONLY = (
+    "pv.kubernetes.io/",
+    "volume.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "kubectl.kubernetes.io/last-",
+)
+
+
+def key_of(lower: str, namespace: str, name: str) -> Key:
+    """Give the key of a claim in a lower, by its upper namespace and name."""
+    return Key(NAME, lower, namespace, name)
+
+
+def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
+    """Give the keys of the claims that a pod has to wait for: those that are not below yet."""
+    if not is_enabled(lower):
+        return []
+    named = {reference.name for reference in wanted if reference.kind == CLAIM.name}
+    return sorted(key_of(lower.name, namespace, name) for name in named if not _is_there(world, lower, namespace, name))
+
+
+def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: str | None) -> Manifest:
+    """Give the lower cluster's claim for an upper one: what is asked for, nothing of what the upper made of it."""
+    spec = {field: claim["spec"][field] for field in _SPEC if field in claim["spec"]}
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
+    kept = {key: text for key, text in annotations(claim).items() if not key.startswith(_ABOVE_ONLY)}
+    return {
+        "apiVersion": CLAIM.api,
+        "kind": CLAIM.name,
+        "metadata": {
+            "name": claim["metadata"]["name"],
+            "namespace": namespace,
+            "labels": labels(claim) | {OWNER: owner.mark},
+            "annotations": kept | {OWNER_NAME: owner.name, UPPER_UID: uid(claim)},
+        },
+        "spec": spec,
+    }
+
+
+class ClaimRule:
+    """One key for each claim that a pod on the virtual node uses, or that is to be made there, or has a copy there."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of claims on both sides, of the volumes that say where they live, and of pods that use them."""
+        return (
+            Route("upper.PersistentVolumeClaim", _above),
+            Route("upper.PersistentVolume", _volume),
+            Route("PersistentVolumeClaim", _below),
+            Route("upper_pods", _user),
+            Route("pods", _user_below),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the keys of every claim that is used, chosen for the node, or copied."""
+        here = world.lowers[lower]
+        if not is_enabled(here):
+            return
+        found = {(one.namespace, one.name) for one in world.upper.more[CLAIM].select("node", here.node)}
+        found |= {(here.upper_namespace(copy.namespace), copy.name) for copy in here.more[CLAIM]}
+        found |= {(pod.namespace, name) for pod in here.upper_pods for name in _named(pod)}
+        yield from sorted(key_of(lower, namespace, name) for namespace, name in found)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say what should be below for one claim."""
+        lower = world.lowers[key.lower]
+        if not can_tell(lower, world):
+            return Decision()
+        claim = world.upper.more[CLAIM].get(key.namespace, key.name)
+        copy = lower.more[CLAIM].get(lower.namespace(key.namespace), key.name)
+        if copy is not None and is_copy(copy, world.owner) and not _serves(copy, claim, lower, world):
+            return _left_over(key, copy, claim, world)
+        if claim is None:
+            return Decision(problem=_needed(key, world))
+        place = home(claim, world)
+        if place.lower != lower.name:
+            return _elsewhere(key, claim, copy, world)
+        return _here(key, claim, copy, world)
+
+
+def _here(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
+    """Have the claim below, and tell above what became of it."""
+    lower = world.lowers[key.lower]
+    if claim.facts.passing or not has_node(lower, world) or (copy is None and claim.facts.terminating):
+        return Decision()
+    if copy is None and claim.facts.volume:
+        return _vanished(key, claim, lower, world)
+    if not namespaces.ready(lower, key.namespace):
+        return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
+    refused = _refused(key, world)
+    if copy is None and refused is not None and _is_waited_for(claim, lower, world):
+        return Decision(given_up(claim.manifest(), refused), problem=refused)
+    manifest = claim.manifest()
+    ours = copy if copy is not None and is_copy(copy, world.owner) else None
+    problem = _lost(ours, lower) or refused
+    told = told_above(manifest, ours, problem, world.now)
+    wanted = _wanted(manifest, lower, world.owner, grows=copy is not None and copy.facts.bound)
+    named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
+    return Decision((*told, wanted, *named), problem=_lost(ours, lower))
+
+
+def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
+    """Say that the volume of a lower claim is gone, which Kubernetes says there alone."""
+    if copy is None or not copy.facts.lost:
+        return None
+    words = f"claim {copy.namespace}/{copy.name} in lower cluster {lower.name} has lost its volume, and the data"
+    return Problem("LowerVolumeLost", words)
+
+
+def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) -> Present:
+    """Want the claim below; its size follows once it is bound, as Kubernetes has it."""
+    name = class_of(claim)
+    storage_class = name if name is None else mapped(lower.spec.storage_classes, name)
+    meta = claim["metadata"]
+    ref = Ref(lower.name, CLAIM, lower.namespace(meta["namespace"]), meta["name"])
+    manifest = lower_claim(claim, owner, ref.namespace, storage_class)
+    reason = f"its volume is to be in lower cluster {lower.name}"
+    return Present(ref, manifest, reason, sections=_GROWING if grows else _SECTIONS)
+
+
+def _refused(key: Key, world: World) -> Problem | None:
+    """Give what the lower cluster said to the last try."""
+    problem = world.problems.get(key)
+    return None if problem is None or problem.reason in _DECIDED else problem
+
+
+def _is_waited_for(claim: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether the upper scheduler can still choose another node for a claim."""
+    return is_selected(claim) and not users(lower, claim, world.topology.exclude_namespaces)
+
+
+def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decision:
+    """Say that the data of a claim are gone below, once that is certain."""
+    ref = Ref(lower.name, CLAIM, lower.namespace(key.namespace), key.name)
+    if lower.more[CLAIM].departed(ref.namespace, ref.name) is None:
+        return Decision((Confirmed(ref, claim.uid, "its volume above says that it holds the data"),))
+    lost = (
+        f"claim {ref.namespace}/{ref.name} with the data is gone in lower cluster {lower.name}, or not marked as ours"
+    )
+    problem = Problem("LowerClaimLost", f"{lost}; to begin anew with an empty volume, delete the claim above")
+    return Decision(told_above(claim.manifest(), None, problem, world.now), problem=problem)
+
+
+def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
+    """Say why pods here cannot use a claim, and take back a copy that came to nothing."""
+    lower, place = world.lowers[key.lower], home(claim, world)
+    if copy is not None and is_copy(copy, world.owner):
+        return _told_here(key, claim, world)._replace(wanted=_unused(copy, lower))
+    if place.problem is not None and is_selected(claim) and claim.facts.selected == lower.node:
+        return Decision(told_above(claim.manifest(), None, place.problem, world.now), problem=place.problem)
+    return _told_here(key, claim, world)
+
+
+def _told_here(key: Key, claim: Entry, world: World) -> Decision:
+    """Tell the pods here, if there are any, why they cannot use a claim that lives elsewhere."""
+    lower, place = world.lowers[key.lower], home(claim, world)
+    if not users(lower, claim, world.topology.exclude_namespaces):
+        return Decision()
+    waits = (key_of(place.lower, key.namespace, key.name),) if place.lower in world.lowers else ()
+    return Decision(waits=waits, problem=place.problem or _far(claim, place.lower))
+
+
+def _far(claim: Entry, lower: str) -> Problem | None:
+    """Say that a claim's volume is in another cluster; it may be none of ours that a scheduler chose."""
+    where = f"claim {claim.namespace}/{claim.name}"
+    if lower:
+        return Problem("ClaimElsewhere", f"{where} has its volume in lower cluster {lower}, not here")
+    if claim.facts.selected:
+        return Problem("ClaimElsewhere", f"{where} gets its volume on node {claim.facts.selected}, not here")
+    return None
+
+
+def _unused(copy: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
+    """Take back the copy of a claim that is to live elsewhere, or nowhere yet: one to which nobody can have written."""
+    ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
+    mounted = lower.pods.select("reference", (CLAIM.name, copy.namespace, copy.name))
+    if mounted or copy.facts.terminating or may_hold_data(copy):
+        return ()
+    return (Absent(ref, copy.uid, "its upper claim is not to live there any more"),)
+
+
+def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Decision:
+    """Decide about a copy whose upper claim is gone: with data in it, that is not decided here."""
+    lower = world.lowers[key.lower]
+    named = world.upper.more[VOLUME].select("lower_claim", copy.uid)
+    if copy.facts.terminating or any(volume.facts.released and volume.facts.deletes for volume in named):
+        return Decision()
+    if not named and not may_hold_data(copy) and (claim is not None or _was_deleted(key, copy, world)):
+        ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
+        return Decision((Absent(ref, copy.uid, "the upper claim was deleted before it had a volume"),))
+    return _in_the_way(key, claim, named[0].name if named else "", world) if claim is not None else Decision()
+
+
+def _was_deleted(key: Key, copy: Entry, world: World) -> bool:
+    """Say whether the upper claim of a copy was seen deleted."""
+    departure = world.upper.more[CLAIM].departed(key.namespace, key.name)
+    return departure is not None and departure.seen and departure.uid == copy.facts.upper_uid
+
+
+def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
+    """Say why a claim waits for another of its name to go, whose data may have to be kept."""
+    lower = world.lowers[key.lower]
+    if home(claim, world).lower != lower.name:
+        return _told_here(key, claim, world)
+    name = f"claim {lower.namespace(key.namespace)}/{key.name} in lower cluster {lower.name}"
+    kept = f" for volume {volume}" if volume else ""
+    problem = Problem("ClaimRetained", f"{name} holds the data of an earlier claim{kept}; remove it there, or rename")
+    waited = _is_waited_for(claim, lower, world)
+    wanted = given_up(claim.manifest(), problem) if waited else told_above(claim.manifest(), None, problem, world.now)
+    return Decision(wanted, problem=problem)
+
+
+def _serves(copy: Entry, claim: Entry | None, lower: LowerWorld, world: World) -> bool:
+    """Say whether a copy is for an upper claim: it was made for it, or the volume that the claim has says so."""
+    if claim is None or copy.facts.upper_uid == claim.uid:
+        return claim is not None
+    volume = world.upper.more[VOLUME].get("", claim.facts.volume)
+    if volume is None or volume.facts.owner != world.owner.mark:
+        return False
+    return bool((volume.facts.lower, volume.facts.lower_claim) == (lower.name, copy.uid))
+
+
+def _needed(key: Key, world: World) -> Problem | None:
+    """Say that a claim does not exist, where a pod needs it."""
+    pods = world.lowers[key.lower].upper_pods.select("reference", (CLAIM.name, key.namespace, key.name))
+    words = f"{CLAIM.name} {key.namespace}/{key.name}: it does not exist"
+    return Problem(f"{CLAIM.name}NotFound", words) if pods else None
+
+
+def _is_there(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
+    """Say whether a pod finds below what it is to find there."""
+    claim = world.upper.more[CLAIM].get(namespace, name)
+    copy = lower.more[CLAIM].get(lower.namespace(namespace), name)
+    if claim is None or copy is None or not is_copy(copy, world.owner):
+        return False
+    return _serves(copy, claim, lower, world) and home(claim, world).lower == lower.name
+
+
+def _named(pod: Entry | None) -> frozenset[str]:
+    """Give the names of the claims that a pod refers to."""
+    found = pod.facts.references if pod is not None else ()
+    return frozenset(reference.name for reference in found if reference.kind == CLAIM.name)
+
+
+def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A claim above concerns the lower whose node is chosen for it, which has a copy, or pods that use it."""
+    entry, here = delta.entry, world.lowers[lower]
+    chosen = any(one is not None and one.facts.selected == here.node for one in delta)
+    copied = here.more[CLAIM].get(here.namespace(entry.namespace), entry.name) is not None
+    if chosen or copied or here.upper_pods.select("reference", (CLAIM.name, entry.namespace, entry.name)):
+        yield key_of(lower, entry.namespace, entry.name)
+
+
+def _volume(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A volume concerns the claim that has it, wherever somebody asks for that."""
+    for entry in delta:
+        claim = world.upper.more[CLAIM].get(*entry.facts.claim) if entry is not None else None
+        if claim is not None:
+            yield from _above(world, lower, Delta(None, claim))
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    entry = delta.entry
+    yield key_of(lower, world.lowers[lower].upper_namespace(entry.namespace), entry.name)
+
+
+def _user(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Claims that a pod begins or ceases to use, or may cease to need: one that has ended needs nothing."""
+    before, after = delta
+    ended = before is not None and after is not None and before.facts.terminal != after.facts.terminal
+    names = _named(delta.entry) if ended else _named(before) ^ _named(after)
+    yield from (key_of(lower, delta.entry.namespace, name) for name in sorted(names))
+
+
+def _user_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A pod that goes below may have been the last that kept a claim."""
+    if delta.after is None:
+        namespace = world.lowers[lower].upper_namespace(delta.entry.namespace)
+        yield from (key_of(lower, namespace, name) for name in sorted(_named(delta.entry)))

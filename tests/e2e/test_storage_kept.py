@@ -1,0 +1,132 @@
+"""Data are where they were: through a restart, a plan, a hand in the lower cluster, and a claim that is made anew."""
+
+import asyncio
+
+import orjson
+import pytest
+from enginekit import A, Ground, edit_lower
+from provisionkit import CLASSES, VOLUMES, serving
+from sitekit import Manifest, condition_of, is_ready
+from storekit import Store, claim, claims, is_bound, mark, scheduled, shipped, using, volume_of
+
+from tensile import planning
+from tensile.names import LOWER_VOLUME, MIRRORED, UPPER_UID
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+
+async def used(ground: Ground, name: str, word: str = "goes") -> Manifest:
+    """Run a pod with a claim, both of that name, in lower-a, and give the volume above."""
+    await ground.upper.create(claims(ground), claim(ground, name, word))
+    await scheduled(ground, name, using(name), A)
+    await ground.upper.until(ground.pod_path(name), is_ready)
+    bound = await ground.upper.until(claims(ground, name), is_bound)
+    path = f"{VOLUMES}/{bound['spec']['volumeName']}"
+    return await ground.upper.until(path, lambda one: LOWER_VOLUME in one["metadata"]["annotations"])
+
+
+async def unused(ground: Ground, name: str) -> None:
+    """Delete a pod, and see it gone."""
+    await ground.upper.delete(ground.pod_path(name))
+    await ground.upper.gone(ground.pod_path(name))
+
+
+async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
+    """Give what `tensile plan` says: cluster, action, kind and name."""
+    classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
+    topology = ground.topology(*(edit_lower(name, storageClasses=classes) for name in ground.nodes))
+    text, _ = await asyncio.to_thread(
+        planning.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
+    )
+    changes = orjson.loads(text)["changes"]
+    return {(one["cluster"], one["action"], one["kind"], one["name"]) for one in changes}
+
+
+async def test_a_lower_class_that_waits_for_no_pod(ground: Ground, store: Store) -> None:
+    """Of the same name on both sides, so that nothing maps it: above it waits, below a volume is made at once."""
+    assert store
+    name = mark(ground, "now")
+    await ground.upper.create(CLASSES, shipped(name))
+    async with serving(ground.sites[A], name, volumeBindingMode="Immediate") as provisioner:
+        volume = await used(ground, "prompt", "now")
+        made = volume["metadata"]["annotations"][LOWER_VOLUME]
+        await unused(ground, "prompt")
+        assert provisioner.destroyed == []
+        await ground.upper.delete(claims(ground, "prompt"))
+        await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")
+        await ground.sites[A].gone(f"{VOLUMES}/{made}")
+        assert provisioner.destroyed == [made]
+    await ground.upper.delete(f"{CLASSES}/{name}")
+
+
+async def test_an_engine_that_was_down_does_what_was_asked_meanwhile(ground: Ground, store: Store) -> None:
+    """The plan says beforehand which data go; those of the other claim are not in it, and stay."""
+    going, staying = await used(ground, "going"), await used(ground, "staying")
+    await unused(ground, "going")
+    await ground.calm()
+    assert await planned(ground) == set()
+    classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
+    edits = [edit_lower(name, storageClasses=classes) for name in ground.nodes]
+    await ground.stop()
+    path = f"{VOLUMES}/{going['metadata']['name']}"
+    await ground.upper.delete(claims(ground, "going"))
+    await ground.upper.until(path, lambda one: one["status"]["phase"] == "Released")
+    assert await planned(ground) == {
+        (A, "delete", "PersistentVolumeClaim", "going"),
+        ("upper", "delete", "PersistentVolume", going["metadata"]["name"]),
+    }
+    await ground.start(*edits)
+    await ground.upper.gone(path)
+    lost, kept = (one["metadata"]["annotations"][LOWER_VOLUME] for one in (going, staying))
+    await ground.sites[A].gone(f"{VOLUMES}/{lost}")
+    assert lost in store[A].destroyed
+    assert kept not in store[A].destroyed
+    await unused(ground, "staying")
+
+
+async def test_a_claim_deleted_below_is_not_made_again(ground: Ground, store: Store) -> None:
+    """The data went with it: its next pod waits, and claim and pod say why; deleted above, it may begin anew."""
+    assert store
+    volume = await used(ground, "robbed")
+    await unused(ground, "robbed")
+    await ground.sites[A].delete(claims(ground, "robbed"))
+    await ground.sites[A].gone(claims(ground, "robbed"))
+    found = await ground.upper.until(claims(ground, "robbed"), lambda one: condition_of(one, MIRRORED))
+    assert condition_of(found, MIRRORED)["reason"] == "LowerClaimLost"
+    assert "delete the claim above" in await ground.told(found, "LowerClaimLost")
+    await scheduled(ground, "robbed", using("robbed"))
+    pod = await ground.upper.until(ground.pod_path("robbed"), lambda one: condition_of(one, MIRRORED))
+    assert pod["status"]["reason"] == "LowerClaimLost"
+    assert await ground.sites[A].read(claims(ground, "robbed")) == {}
+    await unused(ground, "robbed")
+    await ground.upper.delete(claims(ground, "robbed"))
+    await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")
+
+
+async def test_retained_data_are_given_to_the_claim_that_asks_for_them(ground: Ground, store: Store) -> None:
+    """A new claim of the old name is told what is in its way; bound to the old volume, it has the old data."""
+    volume = await used(ground, "archive", "stays")
+    path = f"{VOLUMES}/{volume['metadata']['name']}"
+    below = await ground.sites[A].read(claims(ground, "archive"))
+    await unused(ground, "archive")
+    await ground.upper.delete(claims(ground, "archive"))
+    await ground.upper.until(path, lambda one: one["status"]["phase"] == "Released")
+    second = await ground.upper.create(claims(ground), claim(ground, "archive", "stays"))
+    await scheduled(ground, "archive", using("archive"), A)
+    assert "holds the data of an earlier claim" in await ground.told(second, "ProvisioningFailed")
+    await unused(ground, "archive")
+    await ground.upper.delete(claims(ground, "archive"))
+    await ground.upper.gone(claims(ground, "archive"))
+    await ground.upper.patch(path, {"spec": {"claimRef": None}})
+    asking = claim(ground, "archive", "stays")
+    asking["spec"]["volumeName"] = volume["metadata"]["name"]
+    third = await ground.upper.create(claims(ground), asking)
+    await ground.upper.until(claims(ground, "archive"), is_bound)
+    await scheduled(ground, "archive", using("archive"))
+    await ground.upper.until(ground.pod_path("archive"), is_ready)
+    now = await ground.sites[A].read(claims(ground, "archive"))
+    assert now["metadata"]["uid"] == below["metadata"]["uid"]
+    assert now["metadata"]["annotations"][UPPER_UID] == third["metadata"]["uid"]
+    assert below["spec"]["volumeName"] not in store[A].destroyed
+    assert (await volume_of(ground, "archive"))["metadata"]["name"] == volume["metadata"]["name"]
+    await unused(ground, "archive")
