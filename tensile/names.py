@@ -17,6 +17,10 @@ BOOKKEEPING = frozenset({WRITTEN_KEYS, WRITTEN_IMAGES})
 LOWER_UID = PREFIX + "lower-uid"
 CORDONED_BY = PREFIX + "cordoned-by"
 KUBELET_PORT = PREFIX + "kubelet-port"
+TOKEN_POD = PREFIX + "token-pod"
+"""On Secrets with tokens of the upper cluster: the name of the pod that they are for."""
+TOKEN_TERM = PREFIX + "token-term"
+"""On the same: since when its tokens hold and for how long, as an ISO 8601 interval of seconds."""
 LOWER = PREFIX + "lower"
 """On copies of events: the lower cluster that they come from."""
 

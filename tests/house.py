@@ -33,9 +33,9 @@ EDGES = {
     "kubelet/eventmirror",
     "kubelet/exec", "kubelet/listener", "kubelet/logs", "kubelet/lower", "kubelet/pipe", "kubelet/server",
     "kubelet/presence", "kubelet/service", "kubelet/wire",
-    "kubelet/heartbeat", "reconcile/apply", "reconcile/loop", "reconcile/rehearsal", "reconcile/source",
-    "reconcile/mapsource", "reconcile/reading", "reconcile/workqueue", "status/inquiry", "status/keeper",
-    "telemetry/server", "cluster",
+    "kubelet/heartbeat", "reconcile/apply", "reconcile/issuing", "reconcile/loop", "reconcile/rehearsal",
+    "reconcile/source", "reconcile/mapsource", "reconcile/reading", "reconcile/workqueue", "status/inquiry",
+    "status/keeper", "telemetry/server", "cluster",
     "app", "clusters", "followed", "joined", "nodeports", "oneshot", "planning", "running", "supervision",
 }  # fmt: skip
 

@@ -18,7 +18,8 @@ from tensile.objects import EVENT
 from tensile.reconcile.apply import carry_out, is_taken, is_there, reread
 from tensile.reconcile.desired import Route, Rule, find_cache
 from tensile.reconcile.guard import guard
-from tensile.reconcile.patience import LONGEST_REST, Refusals, Waits
+from tensile.reconcile.issuing import granted
+from tensile.reconcile.patience import LONGEST_REST, Refusals, Telling, Waits
 from tensile.reconcile.plan import Plan, Step, conflict, plan
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.world import Key, Problem, World
@@ -76,6 +77,7 @@ class Loop:
         self._waits = Waits()
         self._heeds = Waits()
         self._refusals = Refusals()
+        self._telling = Telling()
         self._waking: dict[str, asyncio.TimerHandle] = {}
         for route in self._routes(upper=True):
             find_cache(world, "", route.cache).subscribe(partial(self._changed_above, route))
@@ -190,8 +192,9 @@ class Loop:
         self._refusals.settle(key, found.steps)
         self._note_problem(key, found.problem or self._refusals.problem(key))
         now = asyncio.get_running_loop().time()
-        steps = self._refusals.rested(key, found.steps, now)
-        if len(steps) < len(found.steps):
+        wanted = self._telling.fresh(found.steps, now)
+        steps = self._refusals.rested(key, wanted, now)
+        if len(steps) < len(wanted):
             self.add(key, self._refusals.left(key, now))
         if steps:
             return self._carry_out(key, steps)
@@ -231,6 +234,8 @@ class Loop:
         for step in steps:
             error = await self._try(key, step)
             self._observer.stepped(key, step, error)
+            if error is None or isinstance(error, AlreadyExists):
+                self._telling.note(step, asyncio.get_running_loop().time())
             if error is None:
                 self._came_through(key, step)
                 continue
@@ -248,7 +253,7 @@ class Loop:
         if cluster is None:
             return Unreachable("there is no connection to it yet", cluster=step.ref.cluster, doing=f"{step.verb}")
         try:
-            await carry_out(step, cluster, cache)
+            await carry_out(await granted(step, self._clusters), cluster, cache)
         except ClusterError as error:
             return error
         return None
