@@ -13,17 +13,20 @@ from tensile import memory
 from tensile.clusters import Clusters, utc_now
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
+from tensile.kubelet.issuance import TokenRule
 from tensile.kubelet.lifecycle import PodRule
 from tensile.kubelet.mirrored import MirroredPods
 from tensile.kubelet.node import NodeRule
 from tensile.kubelet.orphans import OrphanRule
 from tensile.nodeports import NodePorts, node_address
 from tensile.objects import UPPER
+from tensile.reconcile.accounts import AccountRule
 from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.patience import LONGEST_REST
+from tensile.reconcile.roles import RightsRule
 from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
 
@@ -36,7 +39,8 @@ _log = structlog.get_logger("tensile.app")
 
 def rules() -> tuple[Rule, ...]:
     """Give every rule: all that this program knows how to decide."""
-    return (NodeRule(), NamespaceRule(), DependencyRule(), PodRule(), OrphanRule())
+    mirrored = (NamespaceRule(), DependencyRule(), AccountRule(), RightsRule(), TokenRule())
+    return (NodeRule(), *mirrored, PodRule(), OrphanRule())
 
 
 class Engine:

@@ -78,11 +78,15 @@ class Clusters:
         """Where the upper's apiserver is reached: host and port."""
         return self._access.address, self._access.port
 
+    def upper_url(self, topology: Topology) -> str:
+        """Give the URL at which pods below reach the upper's apiserver: the topology's, else the one used here."""
+        return topology.upper.advertise_url or self._access.url
+
     async def make_world(self, topology: Topology, node_address: str) -> World:
         """Wait for the upper cluster and give the world, with no lowers in it yet."""
         owner = owner_of(await self.fleet.identified(UPPER), topology.name)
         upper = upper_world()
-        self.world = World(topology, owner, upper, utc_now(), node_address)
+        self.world = World(topology, owner, upper, utc_now(), node_address, self.upper_url(topology))
         self.follow_controllers()
         return self.world
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tensile.cache import Cache
 from tensile.names import Owner
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, ROLE, ROLE_BINDING, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -46,6 +46,10 @@ _LOWER_CACHES = (
 )
 
 
+_OURS = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
+"""The kinds among those of controllers of which only what carries our mark is followed below."""
+
+
 @dataclass(slots=True)
 class UpperWorld:
     """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled."""
@@ -75,7 +79,8 @@ class UpperWorld:
 class LowerWorld:
     """One lower cluster and the pods that the upper binds to its virtual node.
 
-    `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods.
+    `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods,
+    `accounts` only that the account `default` of a namespace is there.
     `silent` is for how many seconds the cluster has not answered. `in_topology` turns false when it left the file.
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
     `version` is its Kubernetes version, `identity` the UID of its kube-system. `refusal` says what somebody has to put
@@ -120,7 +125,6 @@ class LowerWorld:
         found = {
             POD: self.pods,
             NAMESPACE: self.namespaces,
-            SERVICE_ACCOUNT: self.accounts,
             CONFIG_MAP: self.config_maps,
             SECRET: self.secrets,
         }
@@ -156,7 +160,8 @@ class LowerWorld:
 
     def owned(self) -> int:
         """Count the objects below that carry our mark."""
-        return len(self.pods) + len(self.config_maps) + len(self.secrets)
+        of_controllers = sum(len(self.more.get(kind, ())) for kind in _OURS)
+        return len(self.pods) + len(self.config_maps) + len(self.secrets) + of_controllers
 
 
 @dataclass(slots=True)
@@ -164,7 +169,7 @@ class World:
     """Everything that a decision may look at.
 
     `now` is the time of the decision, in UTC, `node_address` the IP address at which the kubelet API of the virtual
-    nodes is reached.
+    nodes is reached, `upper_url` the URL at which pods below reach the upper's apiserver ("" where nobody knows).
     """
 
     topology: "Topology"
@@ -172,6 +177,7 @@ class World:
     upper: UpperWorld
     now: "datetime"
     node_address: str = ""
+    upper_url: str = ""
     lowers: dict[str, LowerWorld] = field(default_factory=dict)
     problems: dict[Key, Problem] = field(default_factory=dict)
 

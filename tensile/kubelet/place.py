@@ -30,6 +30,7 @@ class Placement:
     the webhook, `taints` the virtual nodes' (as in a Node's spec). `priority_classes` and `runtime_classes` map upper
     names to lower ones; a priority class that is not listed does not go down, a runtime class keeps its name.
     `scheduler_names` are the lower's further schedulers. `namespace_of` gives the lower name of an upper namespace.
+    `upper_url` is where pods below reach the upper's apiserver ("" where nobody knows).
     """
 
     owner: Owner
@@ -46,6 +47,7 @@ class Placement:
     runtime_classes: Mapping[str, str] = field(default_factory=dict)
     scheduler_names: frozenset[str] = frozenset()
     namespace_of: Callable[[str], str] = same_name
+    upper_url: str = ""
     upper_only_keys: frozenset[str] = field(init=False)
     """Label keys that mean something above only: a constraint on one of them is not for the lower scheduler."""
     upper_only_nodes: frozenset[str] = field(init=False)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from tensile.cache import Cache, Digest, Index, keep_all
 from tensile.cluster import Selection
 from tensile.names import OWNER, Owner
-from tensile.objects import Kind
+from tensile.objects import CLUSTER_ROLE, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, Kind
+from tensile.reconcile import accounts, roles
 from tensile.topology import Controller
 
 
@@ -31,7 +32,21 @@ class Follow(NamedTuple):
         return Selection(labels=f"{OWNER}={owner.mark}") if self.ours else Selection()
 
 
-FOLLOWS: dict[Controller, tuple[Follow, ...]] = {"PV": (), "Service": (), "RBAC": (), "ServiceAccount": ()}
+FOLLOWS: dict[Controller, tuple[Follow, ...]] = {
+    "PV": (),
+    "Service": (),
+    "RBAC": (
+        Follow(ROLE, above=True),
+        Follow(ROLE, above=False, ours=True),
+        Follow(ROLE_BINDING, above=True, digest=roles.digest, indexes=roles.INDEXES),
+        Follow(ROLE_BINDING, above=False, ours=True),
+        Follow(CLUSTER_ROLE, above=False, digest=roles.existence),
+    ),
+    "ServiceAccount": (
+        Follow(SERVICE_ACCOUNT, above=True, digest=accounts.digest, indexes=accounts.INDEXES),
+        Follow(SERVICE_ACCOUNT, above=False, ours=True),
+    ),
+}
 """The kinds by controller. A kind that two controllers follow on one side is the same in both."""
 
 

@@ -27,20 +27,15 @@ class Row(NamedTuple):
     coming: str
 
 
-_MIRRORING = "mirroring of these kinds comes in a later release; none of them is mirrored"
+_MIRRORING = "mirroring of volumes and Services comes in a later release; none of them is mirrored"
+_ACCOUNTS = (("ServiceAccount",), ("RBAC",), ("ServiceAccount", "RBAC"), ("RBAC", "ServiceAccount"))
 _ADOPTING = "adopting comes in a later release; fail is in force"
-_TOKENS = "tokens for pods come in a later release; none is in force"
 _SERVICES = "mirroring of Services comes in a later release"
 _WEBHOOK = "the webhook comes in a later release"
 _EXTENDER = "the scheduler extender comes in a later release"
 _DESCHEDULER = "the descheduler comes in a later release"
 
 NOT_YET: tuple[Row, ...] = (
-    Row(
-        ("upper", "advertiseURL"),
-        (None,),
-        "pods that talk to the upper cluster come in a later release",
-    ),
     Row(
         ("lower", "namespaces", "mapping"),
         ("same",),
@@ -57,12 +52,10 @@ NOT_YET: tuple[Row, ...] = (
         (None,),
         "eviction comes in a later release; never is in force",
     ),
-    Row(("controllers",), ((),), _MIRRORING),
-    Row(("lower", "controllers"), (None, ()), _MIRRORING),
+    Row(("controllers",), ((), *_ACCOUNTS), _MIRRORING),
+    Row(("lower", "controllers"), (None, (), *_ACCOUNTS), _MIRRORING),
     Row(("onConflict",), ("fail",), _ADOPTING),
     Row(("lower", "onConflict"), (None, "fail"), _ADOPTING),
-    Row(("serviceAccounts", "identity"), ("none",), _TOKENS),
-    Row(("lower", "serviceAccounts", "identity"), ("none",), _TOKENS),
     Row(("services", "kubeSystem"), (False,), _SERVICES),
     Row(("services", "upperAlias"), ("kubernetes-upper",), _SERVICES),
     *(

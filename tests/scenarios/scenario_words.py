@@ -23,11 +23,26 @@ from worldkit import OWNER_HERE, STRANGER, A, marked, secret, space, thing, twin
 
 from tensile.kubelet.statuspatch import conditions_of
 from tensile.names import OWNER
-from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
+from tensile.objects import (
+    CLUSTER_ROLE,
+    CONFIG_MAP,
+    EVENT,
+    NAMESPACE,
+    NODE,
+    POD,
+    ROLE,
+    ROLE_BINDING,
+    SECRET,
+    SERVICE_ACCOUNT,
+    UPPER,
+    Manifest,
+    Ref,
+)
 from tensile.reconcile.plan import Step
 from tensile.topology import Topology, parse
 
-KINDS = {kind.name: kind for kind in (POD, CONFIG_MAP, SECRET, NAMESPACE, NODE, SERVICE_ACCOUNT)}
+_RIGHTS = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, CLUSTER_ROLE)
+KINDS = {kind.name: kind for kind in (POD, CONFIG_MAP, SECRET, NAMESPACE, NODE, *_RIGHTS)}
 _WORDS = {kind.name[0].lower() + kind.name[1:]: kind for kind in KINDS.values()} | {"twin": POD}
 _OWN = {"meta", "marked", "stranger", "forged", "at", "of", "times", *_WORDS}
 _TIMES = ("renewTime", "lastHeartbeatTime")
@@ -86,6 +101,9 @@ _SMALLEST: dict[str, Callable[[str, str, Entry], Manifest]] = {
     "namespace": lambda _namespace, name, _entry: space(name),
     "node": _thing("Node"),
     "serviceAccount": _thing("ServiceAccount"),
+    "role": _thing("Role"),
+    "roleBinding": _thing("RoleBinding"),
+    "clusterRole": _thing("ClusterRole"),
 }
 
 

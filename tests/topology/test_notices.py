@@ -33,22 +33,17 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        (EMPTY + "upper: {advertiseURL: 'https://a:1'}\n", "upper.advertiseURL"),
         (ONE + "  storageClasses: {a: b}\n", "lowers[0].storageClasses"),
         (ONE + "  maintenance: drain\n", "lowers[0].maintenance"),
         (ONE + "  unreachable: {evictAfter: 5m}\n", "lowers[0].unreachable.evictAfter"),
         (ONE + "  controllers: [PV]\n", "lowers[0].controllers"),
         (ONE + "  onConflict: adopt\n", "lowers[0].onConflict"),
-        (
-            ONE + "  serviceAccounts: {identity: lower}\n",
-            "lowers[0].serviceAccounts.identity",
-        ),
+        (ONE + "  controllers: [ServiceAccount, Service]\n", "lowers[0].controllers"),
         (EMPTY + "lowerDefaults: {maintenance: drain}\n", "lowerDefaults.maintenance"),
         (EMPTY + "lowerDefaults: {onConflict: adopt}\n", "lowerDefaults.onConflict"),
         (EMPTY + "controllers: [PV, Service, ServiceAccount]\n", "controllers"),
-        (EMPTY + "controllers: [RBAC]\n", "controllers"),
+        (EMPTY + "controllers: [RBAC, PV]\n", "controllers"),
         (EMPTY + "onConflict: adopt\n", "onConflict"),
-        (EMPTY + "serviceAccounts: {identity: upper}\n", "serviceAccounts.identity"),
         (EMPTY + "services: {kubeSystem: true}\n", "services.kubeSystem"),
         (EMPTY + "services: {upperAlias: top}\n", "services.upperAlias"),
         (EMPTY + "webhook: {enabled: true}\n", "webhook.enabled"),
@@ -68,6 +63,9 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
     "text",
     [
         EMPTY + "upper: {advertiseURL: null, qps: 5}\n",
+        EMPTY + "upper: {advertiseURL: 'https://a:1'}\n",
+        EMPTY + "controllers: [RBAC, ServiceAccount]\nserviceAccounts: {identity: upper}\n",
+        ONE + "  controllers: [ServiceAccount]\n  serviceAccounts: {identity: lower}\n",
         EMPTY + "controllers: []\nonConflict: fail\nserviceAccounts: {identity: none}\n",
         EMPTY + "services: {kubeSystem: false, upperAlias: kubernetes-upper}\n",
         EMPTY + "webhook: {enabled: false, port: 8443, ignoreSelectorKeys: [clusterID]}\n",
@@ -90,8 +88,8 @@ def test_what_is_in_effect_or_asks_for_nothing_is_not_told(text: str) -> None:
 
 def test_notices_come_in_the_order_of_the_file() -> None:
     """However the table is ordered."""
-    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nupper: {advertiseURL: 'https://a:1'}\n"
-    assert told(text) == ["descheduler.dryRun", "upper.advertiseURL"]
+    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nwebhook: {enabled: true}\n"
+    assert told(text) == ["descheduler.dryRun", "webhook.enabled"]
 
 
 def test_a_topology_that_was_not_read_from_a_text_has_no_notices() -> None:
