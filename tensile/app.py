@@ -12,12 +12,14 @@ import structlog
 from tensile.clusters import Clusters, utc_now
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
+from tensile.kubelet.issuance import TokenRule
 from tensile.kubelet.lifecycle import PodRule
 from tensile.kubelet.mirrored import MirroredPods
 from tensile.kubelet.node import NodeRule
 from tensile.kubelet.orphans import OrphanRule
 from tensile.nodeports import NodePorts, node_address
 from tensile.objects import UPPER
+from tensile.reconcile.accounts import AccountRule
 from tensile.reconcile.alias import form
 from tensile.reconcile.claimorphans import ClaimOrphanRule
 from tensile.reconcile.dependencies import DependencyRule
@@ -27,6 +29,7 @@ from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.patience import LONGEST_REST
 from tensile.reconcile.provisioning import VolumeRule
+from tensile.reconcile.roles import RightsRule
 from tensile.reconcile.services import ServiceRule
 from tensile.reconcile.slices import SliceRule
 from tensile.reconcile.storage import ClaimRule
@@ -43,10 +46,11 @@ _log = structlog.get_logger("tensile.app")
 
 def rules() -> tuple[Rule, ...]:
     """Give every rule: all that this program knows how to decide."""
+    spaces = (NamespaceRule(), VacancyRule())
+    identities = (AccountRule(), RightsRule(), TokenRule())
     services = (ServiceRule(), SliceRule(), StrayRule())
     storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
-    pods = (PodRule(), OrphanRule())
-    return (NodeRule(), NamespaceRule(), DependencyRule(), *services, *storage, *pods, VacancyRule())
+    return (NodeRule(), *spaces, DependencyRule(), *identities, *services, *storage, PodRule(), OrphanRule())
 
 
 class Engine:

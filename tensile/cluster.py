@@ -110,6 +110,10 @@ class Cluster(Protocol):
         """
         ...
 
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Have a token of a ServiceAccount issued, as a TokenRequest asks; gives that, answered: it holds the token."""
+        ...
+
     async def version(self) -> str:
         """Give the server's version such as "v1.36.3"."""
         ...

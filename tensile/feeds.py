@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tensile.cache import Cache, Kept, keep_all
 from tensile.cluster import Selection
 from tensile.kube.fleet import Feed
+from tensile.kubelet import tokens
 from tensile.kubelet.capacity import node_offer
 from tensile.kubelet.requests import pod_demand
 from tensile.names import OWNER, VIRTUAL_NODE, Owner
@@ -58,7 +59,7 @@ def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:
         namespaces=Cache(namespaces.digest),
         accounts=Cache(_existence),
         config_maps=Cache(keep_all),
-        secrets=Cache(keep_all),
+        secrets=Cache(tokens.digest, tokens.INDEXES),
         nodes=Cache(node_offer),
         more=following.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,

@@ -17,6 +17,8 @@ from tensile.objects import (
     NAMESPACE,
     NODE,
     POD,
+    ROLE,
+    ROLE_BINDING,
     SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -62,7 +64,7 @@ class UpperServer(NamedTuple):
 
 
 _SERVING = (SERVICE, ENDPOINT_SLICE)
-_OWNED = (*_SERVING, CLAIM)
+_OWNED = (*_SERVING, CLAIM, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
 """Kinds of controllers of which only what carries our mark is followed below."""
 _LOWER_CACHES = (
     "upper_pods",
@@ -105,7 +107,8 @@ class UpperWorld:
 class LowerWorld:
     """One lower cluster and the pods that the upper binds to its virtual node.
 
-    `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods.
+    `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods,
+    `accounts` only that the account `default` of a namespace is there.
     `silent` is for how many seconds the cluster has not answered. `in_topology` turns false when it left the file.
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
     `version` is its Kubernetes version, `identity` the UID of its kube-system. `refusal` says what somebody has to put
@@ -153,7 +156,6 @@ class LowerWorld:
         found = {
             POD: self.pods,
             NAMESPACE: self.namespaces,
-            SERVICE_ACCOUNT: self.accounts,
             CONFIG_MAP: self.config_maps,
             SECRET: self.secrets,
         }

@@ -63,6 +63,11 @@ class Answering:
         """Store the object under a UID made of its name."""
         return await self._answer(Asked("create", ref, body), self._store(ref, body, f"made-{ref.name}"))
 
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Issue a token that holds for an hour."""
+        answered = {"spec": {"expirationSeconds": 3600}, "status": {"token": "token"}}
+        return await self._answer(Asked("issue", account, request), orjson.dumps(answered))
+
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
         """Say that something changed."""
         return await self._answer(Asked("patch", ref, (patch, subresource)), self._store(ref, {}, f"made-{ref.name}"))

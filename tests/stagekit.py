@@ -5,7 +5,7 @@ what happened. Time passes only when the test lets it, so what is seen does not 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -63,6 +63,11 @@ class Weather(Rehearsal):
         if self._binds and ref.kind == POD:
             body = {**body, "spec": {**body["spec"], "nodeName": "n1"}}
         return self._answered("create", ref, await super().create(ref, body))
+
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Issue a token, as the weather allows."""
+        self._answers("issue", account)
+        return await super().issue(account, request)
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
         """Patch, as the weather allows."""
@@ -224,8 +229,13 @@ class Stage:
         self.start()
 
     def reload(self, topology: Topology) -> None:
-        """Put another topology in force."""
+        """Put another topology in force, and follow what it asks for beyond what is followed."""
         self._reload(topology)
+        known = {id(feed.cache) for feed, _ in self.ears}
+        fresh = self._attached(known)
+        self.ears += fresh
+        for feed, ear in fresh:
+            self._list(feed, ear)
         self.wake()
 
     def quieten(self, lower: str, seconds: float) -> None:
@@ -323,9 +333,10 @@ class Stage:
                 cache.replace((), 1)
         return made
 
-    def _attached(self) -> list[tuple[Feed, Ear]]:
+    def _attached(self, known: Collection[int] = ()) -> list[tuple[Feed, Ear]]:
+        """Have every cache fed, but for those known by their `id`."""
         found = []
-        for feed in _feeds(self.world):
+        for feed in (one for one in _feeds(self.world) if id(one.cache) not in known):
             ear = Ear(feed.cache)
             self.clusters[feed.cluster].follow(feed.kind, ear, partial(_picks, feed))  # type: ignore[arg-type]
             found.append((feed, ear))

@@ -1,18 +1,21 @@
 """Where things are found in a world, what is known of a lower as a whole, and a copy for trying things out."""
 
 import pytest
-from worldkit import A, B, config_map, marked, put, space, thing, twin, upper_pod, world
+from worldkit import A, B, account, config_map, marked, put, space, thing, twin, upper_pod, world
 
 from tensile.cache import Cache
 from tensile.names import UPPER_NAMESPACE
 from tensile.objects import (
     CLAIM,
+    CLUSTER_ROLE,
     CONFIG_MAP,
     EVENT,
     LEASE,
     NAMESPACE,
     NODE,
     POD,
+    ROLE,
+    ROLE_BINDING,
     SECRET,
     SERVICE_ACCOUNT,
     UPPER,
@@ -24,7 +27,6 @@ from tensile.world import Key, LowerWorld, Problem, UpperWorld
 BELOW = {
     POD: "pods",
     NAMESPACE: "namespaces",
-    SERVICE_ACCOUNT: "accounts",
     CONFIG_MAP: "config_maps",
     SECRET: "secrets",
 }
@@ -44,6 +46,24 @@ def test_an_object_above_is_in_the_upper_clusters_cache(kind: Kind, name: str) -
     """The same one for every lower."""
     here = world()
     assert here.cache(UPPER, kind, A) is here.cache(UPPER, kind, B) is getattr(here.upper, name)
+
+
+def test_an_account_below_is_in_the_cache_of_what_is_ours() -> None:
+    """That of the accounts `default` only tells that they are there."""
+    here = world()
+    assert here.cache(A, SERVICE_ACCOUNT, A) is here.lowers[A].more[SERVICE_ACCOUNT]
+    assert here.cache(A, SERVICE_ACCOUNT, A) is not here.lowers[A].accounts
+
+
+def test_what_controllers_made_counts_as_owned() -> None:
+    """The guard compares deletions with all that is ours; what is merely looked at is not."""
+    lower = world().lowers[A]
+    put(lower.more[SERVICE_ACCOUNT], account(name="robot"))
+    put(lower.more[ROLE], thing("Role", "reader"))
+    put(lower.more[ROLE_BINDING], thing("RoleBinding", "reader"))
+    put(lower.more[CLUSTER_ROLE], thing("ClusterRole", "view", ""))
+    put(lower.pods, twin(upper_pod()))
+    assert lower.owned() == 4
 
 
 def test_an_upper_pod_is_in_the_cache_of_its_node() -> None:

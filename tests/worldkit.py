@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from tensile.cache import Cache, Entry
+from tensile.kubelet import tokens
 from tensile.kubelet.capacity import node_offer
 from tensile.kubelet.node import NodeRule
 from tensile.kubelet.node import key_of as node_key
@@ -64,7 +65,7 @@ def opened(spec: Lower) -> LowerWorld:
         namespaces=filled(namespaces.digest),
         accounts=filled(),
         config_maps=filled(),
-        secrets=filled(),
+        secrets=filled(tokens.digest, tokens.INDEXES),
         nodes=filled(node_offer),
         version="v1.36.3",
         more=synced(following.caches(above=False)),

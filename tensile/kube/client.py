@@ -297,6 +297,12 @@ class HttpCluster:
         request = Request("DELETE", _path(doing, ref), orjson.dumps(options), _JSON)
         return await self._write(doing, ref.kind, request)
 
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Have a token of a ServiceAccount issued, as a TokenRequest asks; gives that, answered: it holds the token."""
+        doing = Doing(self._name, "create", f"{_shown(account)} token")
+        target = _path(doing, account, "token")
+        return await self._write(doing, account.kind, Request("POST", target, orjson.dumps(request), _JSON))
+
     def endpoint(self) -> Endpoint:
         """Say how to open a connection of one's own; raises Unreachable while it is not certain who answers there."""
         access = self.access

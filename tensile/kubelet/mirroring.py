@@ -8,6 +8,7 @@ from datetime import datetime
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
+from tensile.kubelet import issuance
 from tensile.kubelet.drift import CHANGED_BELOW, changed_below, drift
 from tensile.kubelet.instep import NOT_IN_STEP, adds_containers, changes_below, changes_images, in_step
 from tensile.kubelet.ownstatus import pending_because, unreachable
@@ -19,7 +20,7 @@ from tensile.kubelet.statuswrite import status_write
 from tensile.kubelet.tolerations import tolerations_for_upper
 from tensile.names import BOOKKEEPING, IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, UPPER, Manifest, Ref, annotations, labels, metadata, timestamp, uid
-from tensile.reconcile import dependencies, namespaces, storage
+from tensile.reconcile import accounts, dependencies, namespaces, storage
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
 from tensile.reconcile.references import Reference, references
@@ -35,9 +36,11 @@ def report(upper_pod: Manifest, problem: Problem, now: datetime, waits: tuple[Ke
 
 def arrive(key: Key, upper_pod: Manifest, needs: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
     """Make the lower pod once its namespace and everything that it needs are below; `needs` is what it refers to."""
-    namespace = namespaces.ready(lower, key.namespace)
+    namespace, needs = namespaces.ready(lower, key.namespace), tuple(needs)
     awaited = dependencies.missing(world, lower, key.namespace, needs)
     awaited += storage.missing(world, lower, key.namespace, needs)
+    awaited += accounts.missing(world, lower, key.namespace, needs)
+    awaited += issuance.missing(lower, upper_pod)
     if not namespace:
         awaited = [namespaces.key_of(lower.name, key.namespace), *awaited]
     known = (world.problems.get(one) for one in awaited or [key])
@@ -193,6 +196,7 @@ def _kept_place(namespace: str, lower: LowerWorld, world: World) -> Placement:
         "",
         ignore_labels=frozenset(lower.spec.ignore_labels),
         taints=_virtual_taints(world),
+        upper_server=world.upper_server,
     )
 
 
@@ -222,6 +226,7 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
         lower.node,
         lower.namespace(key.namespace),
         namespace_uid,
+        identity=lower.spec.service_accounts.identity,
         ignore_labels=frozenset(lower.spec.ignore_labels),
         node_label_keys=frozenset(lower.spec.node.labels) - real,
         ignore_selector_keys=frozenset(world.topology.webhook.ignore_selector_keys),
@@ -229,4 +234,5 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
         taints=_virtual_taints(world),
         storage_classes=lower.spec.storage_classes,
         namespace_of=lower.namespace,
+        upper_server=world.upper_server,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tensile.names import Owner
+from tensile.world import UpperServer
 
 Identity = Literal["none", "lower", "upper"]
 
@@ -31,6 +32,7 @@ class Placement:
     names to lower ones; a priority class that is not listed does not go down, a runtime class keeps its name.
     `storage_classes` map upper names to lower ones; one that is not listed keeps its name.
     `scheduler_names` are the lower's further schedulers. `namespace_of` gives the lower name of an upper namespace.
+    `upper_server` is where pods below reach the upper's apiserver (None where nobody knows).
     """
 
     owner: Owner
@@ -48,6 +50,7 @@ class Placement:
     storage_classes: Mapping[str, str] = field(default_factory=dict)
     scheduler_names: frozenset[str] = frozenset()
     namespace_of: Callable[[str], str] = same_name
+    upper_server: UpperServer | None = None
     upper_only_keys: frozenset[str] = field(init=False)
     """Label keys that mean something above only: a constraint on one of them is not for the lower scheduler."""
     upper_only_nodes: frozenset[str] = field(init=False)

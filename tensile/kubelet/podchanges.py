@@ -11,7 +11,7 @@ from typing import Any
 
 from tensile.kubelet.place import Placement
 from tensile.kubelet.scheduling_fields import lower_tolerations
-from tensile.kubelet.service_account import without_token
+from tensile.kubelet.service_account import debug_containers
 from tensile.kubelet.tolerations import subject
 from tensile.kubelet.written import LISTS, digits, note_of_images, noted_images
 from tensile.names import WRITTEN_IMAGES
@@ -54,11 +54,10 @@ def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) 
 
     Those that are there are named before them, or the API would put what is new first.
     """
-    spec = upper_pod["spec"]
+    if not upper_pod["spec"].get("ephemeralContainers"):
+        return None
     known = _by_name(lower_pod["spec"].get("ephemeralContainers"))
-    stripped = without_token(spec) if place.identity == "none" else {}
-    wanted = stripped.get("ephemeralContainers") or spec.get("ephemeralContainers") or ()
-    fresh = [one for one in wanted if one["name"] not in known]
+    fresh = [one for one in debug_containers(upper_pod, lower_pod, place) if one["name"] not in known]
     return _body({"ephemeralContainers": [{"name": name} for name in known] + fresh}) if fresh else None
 
 

@@ -71,7 +71,7 @@ def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
     """Give the spec of the lower pod."""
     spec = with_lower_classes(upper_pod["spec"], place)
     kept = {field: value for field, value in spec.items() if field not in _ELSEWHERE}
-    return kept | scheduling_fields(upper_pod, place) | _class_fields(spec, place) | account_fields(spec, place)
+    return kept | scheduling_fields(upper_pod, place) | _class_fields(spec, place) | account_fields(upper_pod, place)
 
 
 def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest | None = None) -> Manifest:

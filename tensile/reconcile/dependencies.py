@@ -1,14 +1,15 @@
 """The rule for ConfigMaps and Secrets that pods refer to: below before the pod, kept in step, gone with the last one.
 
 A copy is wanted as long as a pod above that refers to it is bound here, or a pod of ours below still does. The second
-half matters: what the guard keeps running must keep its configuration.
+half matters: what the guard keeps running must keep its configuration. What a pod's account pulls images with counts as
+referred to. Secrets below that hold tokens of the upper cluster are copies of nothing, and not looked at here.
 """
 
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Cache, Delta, Entry
 from tensile.objects import CONFIG_MAP, SECRET, Kind, Manifest, Ref
-from tensile.reconcile import namespaces
+from tensile.reconcile import accounts, namespaces
 from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route
 from tensile.reconcile.observed import has_node, is_of, is_ours
 from tensile.reconcile.podfacts import lives_below
@@ -46,6 +47,7 @@ class DependencyRule:
             Route("upper.secrets", _original(SECRET)),
             Route("config_maps", _copy(CONFIG_MAP)),
             Route("secrets", _copy(SECRET)),
+            Route("upper.ServiceAccount", _of_account),
             Route("upper_pods", _referrer),
             Route("pods", _referrer_below),
         )
@@ -59,8 +61,10 @@ class DependencyRule:
             for reference in entry.facts.references
             if reference.kind in KINDS
         }
+        found |= {key for entry in here.upper_pods for key in _by_account(world, lower, entry)}
         for kind, cache in ((CONFIG_MAP, here.config_maps), (SECRET, here.secrets)):
-            found |= {key_of(lower, here.upper_namespace(entry.namespace), kind.name, entry.name) for entry in cache}
+            copies = (entry for entry in cache if not entry.facts)
+            found |= {key_of(lower, here.upper_namespace(entry.namespace), kind.name, entry.name) for entry in copies}
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -75,8 +79,11 @@ class DependencyRule:
             return Decision()
         ref = Ref(lower.name, kind, lower.namespace(key.namespace), name)
         original, copy = originals.get(key.namespace, name), copies.get(ref.namespace, name)
+        if copy is not None and copy.facts:
+            return Decision()
         if not _referred(world, lower, key.namespace, kind, name):
-            return _end(world, ref, copy, "no pod refers to it any more")
+            known = accounts.known(world, lower)
+            return _end(world, ref, copy, "no pod refers to it any more") if known else Decision()
         if original is None:
             return _without_original(world, ref, copy, originals, key)
         refused = never_copied(original.manifest())
@@ -131,7 +138,8 @@ def _is_there(world: World, lower: LowerWorld, namespace: str, reference: Refere
 def _referred(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:
     above = _referrers(world, lower, namespace, kind.name, name)
     below = lower.pods.select("reference", (kind.name, lower.namespace(namespace), name))
-    return bool(below) or any(True for _ in above)
+    by_account = kind == SECRET and accounts.pulls_with(world, lower, namespace, name)
+    return bool(below) or by_account or any(True for _ in above)
 
 
 def _referrers(world: World, lower: LowerWorld, namespace: str, kind: str, name: str) -> Iterator[Entry]:
@@ -157,7 +165,8 @@ def _original(kind: Kind) -> Keys:
         copies = here.below(kind)
         assert copies is not None
         referred = here.upper_pods.select("reference", (kind.name, entry.namespace, entry.name))
-        if referred or copies.get(here.namespace(entry.namespace), entry.name):
+        by_account = kind == SECRET and accounts.pulls_with(world, here, entry.namespace, entry.name)
+        if referred or by_account or copies.get(here.namespace(entry.namespace), entry.name):
             yield key_of(lower, entry.namespace, kind.name, entry.name)
 
     return keys
@@ -177,13 +186,34 @@ def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     needs = [_references(entry) if entry and lives_below(entry, excluded) else frozenset() for entry in delta]
     entry = delta.entry
     yield from _keys_of(lower, entry.namespace, needs[0] ^ needs[1])
+    if needs[0] != needs[1]:
+        yield from _by_account(world, lower, entry)
 
 
 def _referrer_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give what a pod below begins or ceases to refer to; one that ended refers to it until it goes."""
     entry = delta.entry
     namespace = world.lowers[lower].upper_namespace(entry.namespace)
-    yield from _keys_of(lower, namespace, _references(delta.before) ^ _references(delta.after))
+    changed = _references(delta.before) ^ _references(delta.after)
+    yield from _keys_of(lower, namespace, changed)
+    for secret in accounts.secrets_of(world, namespace, changed):
+        yield key_of(lower, namespace, SECRET.name, secret)
+
+
+def _by_account(world: World, lower: str, pod: Entry) -> Iterator[Key]:
+    """Give the Secrets that images are pulled with for the sake of the account that a pod above runs as."""
+    for secret in accounts.secrets_of(world, pod.namespace, pod.facts.references):
+        yield key_of(lower, pod.namespace, SECRET.name, secret)
+
+
+def _of_account(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Give the Secrets that an account above begins or ceases to pull images with, where its pods run."""
+    entry = delta.entry
+    if not accounts.needed(world, world.lowers[lower], entry.namespace, entry.name):
+        return
+    before, after = (frozenset(one.facts) if one else frozenset() for one in delta)
+    for secret in sorted(before ^ after):
+        yield key_of(lower, entry.namespace, SECRET.name, secret)
 
 
 def _keys_of(lower: str, namespace: str, references: Iterable[Reference]) -> Iterator[Key]:

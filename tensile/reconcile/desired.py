@@ -20,7 +20,8 @@ class Present:
 
     Once it exists, only `sections` are compared and changed ("metadata.labels" key by key, others whole); with
     `replaceable`, one made for another upper object, or differing in a section that cannot change, is deleted and made
-    anew. `version` (a resourceVersion) makes a change conditional on nobody having written since.
+    anew. `version` (a resourceVersion) makes a change conditional on nobody having written since. `apart` as in
+    Patched.
     """
 
     ref: Ref
@@ -29,6 +30,7 @@ class Present:
     sections: tuple[str, ...] = ("metadata.labels", "metadata.annotations")
     replaceable: bool = False
     version: str = ""
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,28 @@ class Told:
     warning: bool = True
 
 
-Wanted = Present | Absent | Patched | Confirmed | Told
+class Ask(NamedTuple):
+    """One token: the key of the Secret's data under which it goes, and the TokenRequest to send for it."""
+
+    entry: str
+    request: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A Secret should exist with tokens of an account that are issued now, whatever tokens it has.
+
+    `manifest` is the Secret with "" for each token; once it exists, all of its data is written anew.
+    """
+
+    ref: Ref
+    account: Ref
+    asks: tuple[Ask, ...]
+    manifest: Manifest
+    reason: str
+
+
+Wanted = Present | Absent | Patched | Confirmed | Told | Granted
 
 
 class Decision(NamedTuple):

@@ -26,7 +26,7 @@ def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list
             continue
         if section in _KEYED:
             want = _merged(want or {}, see or {}, our_keys(seen, _KEYED[section]))
-        if want != see and (want or see):
+        if want != see and not (_is_nothing(want) and _is_nothing(see)):
             operations += _operations("/" + "/".join(path), want, see)
     return operations
 
@@ -34,6 +34,11 @@ def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list
 def fields(operations: list[Operation]) -> list[str]:
     """Name the fields that operations touch, each once, in words a person knows ("metadata.labels.app")."""
     return list(dict.fromkeys(_dotted(operation["path"]) for operation in operations))
+
+
+def _is_nothing(value: Any) -> bool:
+    """Say whether the API stores nothing for a value: false is something."""
+    return value is None or value in ({}, [], "")
 
 
 def _at(manifest: Manifest, path: list[str]) -> Any:

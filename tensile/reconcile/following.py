@@ -10,8 +10,19 @@ from typing import NamedTuple
 from tensile.cache import Cache, Digest, Index, keep_all
 from tensile.cluster import Selection
 from tensile.names import OWNER, Owner
-from tensile.objects import CLAIM, ENDPOINT_SLICE, SERVICE, STORAGE_CLASS, VOLUME, Kind
-from tensile.reconcile import claims, servicefacts, volumes
+from tensile.objects import (
+    CLAIM,
+    CLUSTER_ROLE,
+    ENDPOINT_SLICE,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    STORAGE_CLASS,
+    VOLUME,
+    Kind,
+)
+from tensile.reconcile import accounts, claims, roles, servicefacts, volumes
 from tensile.topology import Controller
 
 
@@ -62,11 +73,22 @@ _STORAGE = (
     Follow(CLAIM, above=False, ours=True, digest=claims.digest, indexes=claims.INDEXES),
     Follow(VOLUME, above=False, digest=volumes.digest_below, indexes=volumes.INDEXES_BELOW),
 )
+_RIGHTS = (
+    Follow(ROLE, above=True),
+    Follow(ROLE, above=False, ours=True),
+    Follow(ROLE_BINDING, above=True, digest=roles.digest, indexes=roles.INDEXES),
+    Follow(ROLE_BINDING, above=False, ours=True),
+    Follow(CLUSTER_ROLE, above=False, digest=roles.existence),
+)
+_ACCOUNTS = (
+    Follow(SERVICE_ACCOUNT, above=True, digest=accounts.digest, indexes=accounts.INDEXES),
+    Follow(SERVICE_ACCOUNT, above=False, ours=True),
+)
 FOLLOWS: dict[Controller, tuple[Follow, ...]] = {
     "PV": _STORAGE,
     "Service": _SERVICES,
-    "RBAC": (),
-    "ServiceAccount": (),
+    "RBAC": _RIGHTS,
+    "ServiceAccount": _ACCOUNTS,
 }
 """The kinds by controller. A kind that two controllers follow on one side is the same in both."""
 

@@ -21,7 +21,8 @@ from tensile.reconcile.adoption import claim
 from tensile.reconcile.apply import carry_out, is_there, reread, taken
 from tensile.reconcile.desired import Route, Rule, find_cache
 from tensile.reconcile.guard import guard
-from tensile.reconcile.patience import LONGEST_REST, Refusals, Waits
+from tensile.reconcile.issuing import granted
+from tensile.reconcile.patience import LONGEST_REST, Refusals, Telling, Waits
 from tensile.reconcile.plan import Plan, Step, plan
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.world import Key, Problem, World
@@ -79,6 +80,7 @@ class Loop:
         self._waits = Waits()
         self._heeds = Waits()
         self._refusals = Refusals()
+        self._telling = Telling()
         self._waking: dict[str, asyncio.TimerHandle] = {}
         self._complete: WeakSet[Cache] = WeakSet()
         for route in self._routes(upper=True):
@@ -209,8 +211,9 @@ class Loop:
         self._refusals.settle(key, found.steps)
         self._note_problem(key, found.problem or self._refusals.problem(key))
         now = asyncio.get_running_loop().time()
-        steps = self._refusals.rested(key, found.steps, now)
-        if len(steps) < len(found.steps):
+        wanted = self._telling.fresh(found.steps, now)
+        steps = self._refusals.rested(key, wanted, now)
+        if len(steps) < len(wanted):
             self.add(key, self._refusals.left(key, now))
         if steps:
             return self._carry_out(key, steps)
@@ -250,6 +253,8 @@ class Loop:
         for step in steps:
             error = await self._try(key, step)
             self._observer.stepped(key, step, error)
+            if error is None or isinstance(error, AlreadyExists):
+                self._telling.note(step, asyncio.get_running_loop().time())
             if error is None:
                 self._came_through(key, step)
                 continue
@@ -267,7 +272,7 @@ class Loop:
         if cluster is None:
             return Unreachable("there is no connection to it yet", cluster=step.ref.cluster, doing=f"{step.verb}")
         try:
-            await carry_out(step, cluster, cache)
+            await carry_out(await granted(step, self._clusters), cluster, cache)
         except ClusterError as error:
             return error
         return None

@@ -1,12 +1,14 @@
-"""Two books the loop keeps about keys that cannot go on: what they wait for, and which steps were refused.
+"""The books the loop keeps about keys that cannot go on: what they wait for, which steps were refused, what was told.
 
-Both are plain data with the time passed in. A refused step rests for a while that doubles; the key's other steps
+All are plain data with the time passed in. A refused step rests for a while that doubles; the key's other steps
 do not, so a pod whose creation is denied can still be reported on, and deleted.
 """
 
+from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
+from tensile.objects import EVENT, Ref
 from tensile.reconcile.plan import Identity, Step
 from tensile.world import Key, Problem
 
@@ -14,6 +16,8 @@ FIRST_REST = 0.1
 LONGEST_REST = 5.0
 LASTING_REST = 60.0
 """Seconds for a change of something that runs: what refuses it, a policy as a rule, seldom thinks better of it."""
+RETOLD = 1800.0
+"""Seconds after which the same is told again."""
 SHORTEST_LOOK = 0.01
 """Seconds: event loops round the times of their timers, so that one may fire before the rest it stands for is over."""
 
@@ -56,6 +60,29 @@ class Waits:
         waiting.discard(key)
         if not waiting:
             del self._waiting[awaited]
+
+
+class Telling:
+    """Which Events have been told: a rule that goes on saying the same of something need not be heard each time.
+
+    An apiserver drops Events after a while, an hour as a rule; what is still said then is told again.
+    """
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._told: OrderedDict[Ref, float] = OrderedDict()
+        self._limit = limit
+
+    def fresh(self, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
+        """Give the steps without those that would tell what was told lately; `now` is in seconds."""
+        return tuple(step for step in steps if now - self._told.get(step.ref, -RETOLD) >= RETOLD)
+
+    def note(self, step: Step, now: float) -> None:
+        """Note that a step came through, or that its Event was there; beyond the limit the oldest are forgotten."""
+        if step.ref.kind == EVENT:
+            self._told[step.ref] = now
+            self._told.move_to_end(step.ref)
+            if len(self._told) > self._limit:
+                self._told.popitem(last=False)
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
-from tensile.names import COMPONENT, UPPER_UID
-from tensile.objects import EVENT, Manifest, Ref, annotations, timestamp
+from tensile.names import COMPONENT, TOKEN_TERM, UPPER_UID
+from tensile.objects import EVENT, Manifest, Ref, annotations, metadata, timestamp
 from tensile.objects import uid as uid_of
-from tensile.reconcile.adoption import claim, marking
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Present, Told, Wanted
+from tensile.reconcile.adoption import claim, conflict, marking
+from tensile.reconcile.desired import Absent, Ask, Confirmed, Decision, Granted, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.observed import is_ours
 from tensile.world import Key, Problem, World
@@ -25,8 +25,18 @@ Identity = tuple[str, Ref, str, str]
 _REMOVE: Operation = {"op": "remove", "path": ""}
 _FENCES = ("/metadata/uid", "/metadata/resourceVersion")
 _METADATA = ("metadata.labels", "metadata.annotations")
+TERM_PATH = "/metadata/annotations/" + TOKEN_TERM.replace("/", "~1")
+"""Where the operation stands that notes the term of tokens."""
 _NAME_LIMIT = 200
 _MESSAGE_LIMIT = 1024
+
+
+class Grant(NamedTuple):
+    """The tokens that a step asks an account's cluster for, and since when they will hold."""
+
+    account: Ref
+    asks: tuple[Ask, ...]
+    since: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,8 @@ class Step:
     `uid` is that of the object which it is about, "" where it is about whatever stands there. `operations` say what it
     changes as RFC 6902; `shown` is whether a person decides about it; `asked` is false for what ends something that
     nobody deleted above (the guard counts those). The steps after one that is `apart` do not rest on it. A namespace
-    that is deleted where it is `vacant` is looked into just before, at quorum.
+    that is deleted where it is `vacant` is looked into just before, at quorum. `grant` says which tokens it asks for
+    when it is carried out: there is "" for each in `body` and `patch`.
     """
 
     verb: Verb
@@ -52,6 +63,7 @@ class Step:
     asked: bool = True
     apart: bool = False
     vacant: bool = False
+    grant: Grant | None = None
 
     @property
     def identity(self) -> Identity:
@@ -92,6 +104,8 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
             return [Step("confirm", ref, reason, uid=uid, shown=False, asked=asked)]
         case Told():
             return [event(wanted, world.now)]
+        case Granted():
+            return _granted(key, wanted, world)
 
 
 def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
@@ -99,7 +113,7 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
     entry = cache.get(wanted.ref.namespace, wanted.ref.name) if cache else None
     if entry is None:
         whole: tuple[Operation, ...] = ({"op": "add", "path": "", "value": wanted.manifest},)
-        return [Step("create", wanted.ref, wanted.reason, body=wanted.manifest, operations=whole)]
+        return [Step("create", wanted.ref, wanted.reason, body=wanted.manifest, operations=whole, apart=wanted.apart)]
     seen = entry.manifest()
     if not is_ours(seen, world.owner):
         problem = claim(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
@@ -149,7 +163,42 @@ def _change(wanted: Present, entry: Entry, operations: list[Operation]) -> list[
     if wanted.version:
         fence.append({"op": "replace", "path": "/metadata/resourceVersion", "value": wanted.version})
     patch = Patch("json-patch", fence + operations)
-    return [Step("patch", wanted.ref, wanted.reason, patch=patch, uid=entry.uid, operations=tuple(operations))]
+    told = tuple(operations)
+    return [Step("patch", wanted.ref, wanted.reason, patch=patch, uid=entry.uid, operations=told, apart=wanted.apart)]
+
+
+def _granted(key: Key, wanted: Granted, world: World) -> list[Step] | Problem:
+    """Write the Secret; who renews tokens that are there is nobody's decision, and is not shown."""
+    cache = world.cache(wanted.ref.cluster, wanted.ref.kind, key.lower)
+    entry = cache.get(wanted.ref.namespace, wanted.ref.name) if cache else None
+    grant = Grant(wanted.account, wanted.asks, world.now)
+    if entry is None:
+        whole: tuple[Operation, ...] = ({"op": "add", "path": "", "value": wanted.manifest},)
+        return [Step("create", wanted.ref, wanted.reason, body=wanted.manifest, operations=whole, grant=grant)]
+    seen = entry.manifest()
+    if not is_ours(seen, world.owner):
+        return conflict(wanted.ref)
+    fence: list[Operation] = [
+        {"op": "replace", "path": "/metadata/uid", "value": entry.uid},
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata(seen)["resourceVersion"]},
+    ]
+    renewed: tuple[Operation, ...] = (
+        {"op": "add", "path": "/data", "value": wanted.manifest["data"]},
+        {"op": "add", "path": TERM_PATH, "value": ""},
+    )
+    patch = Patch("json-patch", [*fence, *renewed])
+    return [
+        Step(
+            "patch",
+            wanted.ref,
+            wanted.reason,
+            patch=patch,
+            uid=entry.uid,
+            operations=renewed,
+            shown=False,
+            grant=grant,
+        )
+    ]
 
 
 def _patched(wanted: Patched) -> Step:

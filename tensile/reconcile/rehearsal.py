@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from datetime import datetime
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid5
@@ -42,6 +42,7 @@ SOMEBODY = "somebody-else"
 """The field manager of what `place` and `alter` write."""
 _FIRST_VERSION = 1 << 62
 """Beyond any real resourceVersion, so that caches take what is rehearsed for newer than what they hold."""
+_TOKEN_SECONDS = 3600
 _UIDS = UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 _STAYS = ("uid", "creationTimestamp", "generation")
 _Name = tuple[str, str]
@@ -186,6 +187,15 @@ class Rehearsal:
                 taken = f'{_resource(ref.kind)} "{ref.name}" already exists'
                 raise AlreadyExists(taken, status=HTTPStatus.CONFLICT, reason="AlreadyExists")
             return self._keep(ref, created(ref, body, self._fabricated(), self._author(FIELD_MANAGER)))
+
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Answer as if a token had been issued: it is no token, and the times are right."""
+        with self._told("create", account, "token"):
+            await self._fetched(account)
+            spec = {"expirationSeconds": _TOKEN_SECONDS, **(request.get("spec") or {})}
+            end = timestamp(self._now() + timedelta(seconds=spec["expirationSeconds"]))
+            status = {"token": "", "expirationTimestamp": end}
+            return orjson.dumps({**request, "spec": spec, "status": status})
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
         """Change an object, or a subresource of it, and give it as stored; what changes nothing writes nothing."""

@@ -27,9 +27,6 @@ class Row(NamedTuple):
     coming: str
 
 
-_MIRRORING = "mirroring of RBAC and ServiceAccount comes in a later release; PV and Service are in force"
-_WORKING = frozenset({"PV", "Service"})
-_TOKENS = "tokens for pods come in a later release; none is in force"
 _WEBHOOK = "the webhook comes in a later release"
 _EXTENDER = "the scheduler extender comes in a later release"
 _DESCHEDULER = "the descheduler comes in a later release"
@@ -45,10 +42,6 @@ NOT_YET: tuple[Row, ...] = (
         (None,),
         "eviction comes in a later release; never is in force",
     ),
-    Row(("controllers",), ((),), _MIRRORING),
-    Row(("lower", "controllers"), (None, ()), _MIRRORING),
-    Row(("serviceAccounts", "identity"), ("none",), _TOKENS),
-    Row(("lower", "serviceAccounts", "identity"), ("none",), _TOKENS),
     *(
         Row((section, str(field.alias)), (field.default,), coming)
         for section, coming in (
@@ -72,8 +65,6 @@ def _paths(row: Row, data: Any) -> Iterator[Path]:
 
 def _is_harmless(value: Any, row: Row) -> bool:
     """Tell whether a value that is written asks for nothing; durations are compared by length, not by spelling."""
-    if row.path[-1] == "controllers" and value is not None:
-        return _WORKING.issuperset(value)
     if isinstance(row.harmless[0], timedelta):
         return duration(value) in row.harmless
     return value in row.harmless

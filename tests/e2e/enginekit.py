@@ -9,7 +9,7 @@ import random
 import shutil
 import socket
 import traceback
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,11 +119,12 @@ class Ground:
             (await self.upper.read("/api/v1/namespaces/kube-system"))["metadata"]["uid"], self.namespace
         )
 
-    def kubeconfig(self, name: str, user: str) -> str:
-        """Make a kubeconfig of a cluster for an administrator of that name."""
+    def kubeconfig(self, name: str, user: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> str:
+        """Make a kubeconfig of a cluster for a user of that name: an administrator, unless in other groups."""
         cluster = self.sandbox.clusters[name]
         pki = cluster.audit_log.parent / "pki"
-        return kubeconfig.render(name, cluster.server, user, (pki / "ca.crt").read_bytes(), _user(pki, user))
+        pair = _user(pki, user, groups)
+        return kubeconfig.render(name, cluster.server, user, (pki / "ca.crt").read_bytes(), pair)
 
     async def make_namespace(self, cluster: str, name: str, **meta: Any) -> None:
         """Make a namespace and wait until pods can be made in it."""
@@ -284,7 +285,7 @@ class Ground:
             await self.reload(_empty)
             await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()))
             for name in LOWERS:
-                for plural in ("pods", "configmaps", "secrets"):
+                for plural in ("pods", "configmaps", "secrets", "serviceaccounts"):
                     await self.sites[name].until_all(f"/api/v1/{plural}?labelSelector={OWNER}={self.owner.mark}", _none)
 
     async def _clear_workloads(self) -> None:
@@ -397,13 +398,13 @@ def _none(objects: dict[str, Manifest]) -> bool:
     return not objects
 
 
-def _user(pki: Path, name: str) -> Pair:
-    """Issue a certificate of a cluster for an administrator of that name."""
+def _user(pki: Path, name: str, groups: Sequence[str]) -> Pair:
+    """Issue a certificate of a cluster for a user of that name."""
     pair = Pair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
     key = load_pem_private_key(pair.key, None)
     assert isinstance(key, EllipticCurvePrivateKey)
     signer = Authority(pair, x509.load_pem_x509_certificate(pair.certificate).subject, key, datetime.now(UTC))
-    return signer.issue(name, (ADMINISTRATORS,))
+    return signer.issue(name, groups)
 
 
 def _write(cluster: str, record: audit.Record) -> Write:

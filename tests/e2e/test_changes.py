@@ -65,7 +65,8 @@ async def test_an_image_set_above_is_set_below(ground: Ground) -> None:
 async def test_an_image_edited_below_is_put_back(ground: Ground) -> None:
     """Somebody's edit is not the lower cluster's admission: the upper spec is what counts."""
     await running(ground, "edited")
-    await ground.sites[A].patch(ground.pod_path("edited"), {"spec": {"containers": [{**MAIN, "image": "theirs:1"}]}})
+    edit = {"spec": {"containers": [{"name": MAIN["name"], "image": "theirs:1"}]}}
+    await ground.sites[A].patch(ground.pod_path("edited"), edit, "strategic")
     await below(ground, "edited", lambda one: image_of(one) == "app:1")
 
 

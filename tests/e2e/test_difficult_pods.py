@@ -155,14 +155,13 @@ async def test_spread_over_clusters_holds_above_and_is_no_hindrance_below(ground
     await ground.upper.until_all(f"{ground.path('pods')}?labelSelector=app%3Dspread", lambda found: not found)
 
 
-async def test_a_service_account_of_the_upper_is_not_asked_for_below(ground: Ground) -> None:
-    """Without the account controllers a pod runs as `default`, without a token of any cluster."""
+async def test_a_service_account_of_the_upper_is_made_below(ground: Ground) -> None:
+    """A pod that names one would be refused without."""
     await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
-    pod, below = await runs(ground, "robot", {"serviceAccountName": "robot"})
-    assert pod["spec"]["serviceAccountName"] == "robot"
-    assert below["spec"]["serviceAccountName"] == "default"
-    assert "volumes" not in below["spec"]
+    _, below = await runs(ground, "robot", {"serviceAccountName": "robot"})
+    assert below["spec"]["serviceAccountName"] == "robot"
     await ends(ground, "robot")
+    await ground.sites[A].gone(ground.path("serviceaccounts", "robot"))
 
 
 async def test_finalizers_stay_above_and_are_waited_for(ground: Ground) -> None:

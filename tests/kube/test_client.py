@@ -22,7 +22,7 @@ from tensile.errors import (
 )
 from tensile.kube.access import Access, AccessError
 from tensile.kube.client import HttpCluster
-from tensile.objects import CONFIG_MAP, NODE, POD, TOKEN_REVIEW, Ref
+from tensile.objects import CONFIG_MAP, NODE, POD, SERVICE_ACCOUNT, TOKEN_REVIEW, Ref
 
 REF = Ref("a", POD, "default", "web")
 WRITTEN = {"fieldManager": "tensile-kube", "fieldValidation": "Ignore"}
@@ -48,6 +48,21 @@ async def test_a_create_posts_the_object_to_its_collection(apiserver: Apiserver,
     assert (asked.method, asked.path, asked.query) == ("POST", "/api/v1/namespaces/default/pods", WRITTEN)
     assert asked.headers["content-type"] == "application/json"
     assert asked.json() == {"metadata": {"name": "web"}}
+
+
+async def test_a_token_is_asked_of_its_account(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """As the account's subresource; a refusal is the apiserver's."""
+    account, request = Ref("a", SERVICE_ACCOUNT, "default", "robot"), {"spec": {"expirationSeconds": 600}}
+    issued = {**request, "status": {"token": "t"}}
+    apiserver.play("write", answer(issued, 201))
+    assert orjson.loads(await cluster.issue(account, request)) == issued
+    asked = apiserver.asked[-1]
+    assert (asked.method, asked.path) == ("POST", "/api/v1/namespaces/default/serviceaccounts/robot/token")
+    assert asked.json() == request
+    apiserver.play("write", refusal(403, "Forbidden"))
+    with pytest.raises(Denied) as error:
+        await cluster.issue(account, request)
+    assert error.value.doing == "create ServiceAccount default/robot token"
 
 
 async def test_a_review_is_asked_without_a_name(apiserver: Apiserver, cluster: HttpCluster) -> None:

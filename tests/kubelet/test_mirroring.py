@@ -3,17 +3,18 @@
 from typing import Any
 
 import pytest
-from worldkit import A, home, lower_node, put, raised, twin, upper_pod, world
+from worldkit import A, account, home, lower_node, marked, put, raised, thing, twin, upper_pod, world
 
+from tensile.kubelet import issuance
 from tensile.kubelet.lifecycle import key_of
 from tensile.kubelet.mirroring import arrive, keep, out_of_reach, report
 from tensile.kubelet.written import note_of_images
-from tensile.names import IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
-from tensile.objects import POD, UPPER, Manifest, Ref, metadata
-from tensile.reconcile import dependencies, namespaces, storage
+from tensile.names import IN_STEP, TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.objects import POD, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
+from tensile.reconcile import accounts, dependencies, namespaces, storage
 from tensile.reconcile.desired import Decision, Patched, Present, Told
 from tensile.reconcile.references import Reference
-from tensile.world import Problem, World
+from tensile.world import Problem, UpperServer, World
 
 KEY = key_of(A, "default", "web")
 ABOVE = Ref(UPPER, POD, "default", "web")
@@ -114,6 +115,36 @@ def test_the_classes_of_ephemeral_volumes_are_the_lowers() -> None:
     assert isinstance(present, Present)
     (volume,) = present.manifest["spec"]["volumes"]
     assert volume["ephemeral"]["volumeClaimTemplate"]["spec"] == {"storageClassName": "disk"}
+
+
+def test_a_pod_waits_for_its_account_and_for_tokens_of_the_upper() -> None:
+    """Both are there before it, or it would be refused, or start without them."""
+    here = grounded(serviceAccounts="{identity: upper}")
+    source = {"serviceAccountToken": {"path": "token"}}
+    volume = {"name": "kube-api-access-x", "projected": {"sources": [source]}}
+    pod = upper_pod(spec={"serviceAccountName": "robot", "volumes": [volume]}, resourceVersion="7")
+    robot = (Reference("ServiceAccount", "robot", optional=False),)
+    waits = (accounts.key_of(A, "default", "robot"), issuance.key_of(A, "default", "web"))
+    assert arrival(here, pod, robot) == Decision(waits=waits)
+    put(here.upper.more[SERVICE_ACCOUNT], account(name="robot"))
+    put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(name="robot"), "ServiceAccount-robot"))
+    assert arrival(here, pod, robot) == Decision(waits=waits[1:])
+    notes = {TOKEN_POD: "web"}
+    put(here.lowers[A].secrets, marked(thing("Secret", "upper-token-Pod-web", annotations=notes), "Pod-web"))
+    assert [type(one) for one in arrival(here, pod, robot).wanted] == [Present, Patched]
+
+
+def test_a_pod_is_told_where_the_upper_cluster_is() -> None:
+    """By the address that the world knows."""
+    here = grounded(serviceAccounts="{identity: upper}")
+    here.upper_server = UpperServer("upper.example.com", 6443)
+    source = {"serviceAccountToken": {"path": "token"}}
+    volume = {"name": "kube-api-access-x", "projected": {"sources": [source]}}
+    notes = {TOKEN_POD: "web"}
+    put(here.lowers[A].secrets, marked(thing("Secret", "upper-token-Pod-web", annotations=notes), "Pod-web"))
+    present = arrival(here, upper_pod(spec={"volumes": [volume]}, resourceVersion="7")).wanted[0]
+    assert isinstance(present, Present)
+    assert present.manifest["spec"]["containers"][0]["env"][0]["value"] == "upper.example.com"
 
 
 def test_a_pod_says_what_keeps_what_it_waits_for() -> None:

@@ -7,8 +7,10 @@ from podkit import place, pod
 
 from tensile.kubelet.podchanges import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.kubelet.projection import lower_pod
+from tensile.kubelet.tokens import secret_name
 from tensile.kubelet.written import digits
 from tensile.names import FIELD_MANAGER, WRITTEN_IMAGES
+from tensile.world import UpperServer
 
 PLACE = place()
 DEFAULTS = [
@@ -204,12 +206,21 @@ def test_missing_ephemeral_containers_are_added() -> None:
     }
 
 
-@pytest.mark.parametrize("identity", ["none", "lower"])
-def test_an_ephemeral_container_mounts_the_token_only_with_an_identity(identity: str) -> None:
-    """Without one, the volume is not there below, and the mount would be refused."""
+@pytest.mark.parametrize("volumes", [[], [{"name": "kube-api-access-x", "projected": {}}]], ids=["without", "with"])
+def test_an_ephemeral_container_mounts_the_token_only_where_it_is(volumes: list[dict[str, Any]]) -> None:
+    """Where the lower pod was made without the volume, the mount would be refused."""
     token = {"name": "kube-api-access-x", "projected": {}}
     debug = container("d", volumeMounts=[{"name": "kube-api-access-x", "mountPath": "/t"}])
-    body = ephemeral_patch(
-        pod({"volumes": [token], "ephemeralContainers": [debug]}), stored({}), place(identity=identity)
-    )
-    assert ("volumeMounts" in body["spec"]["ephemeralContainers"][0]) is (identity == "lower")
+    upper = pod({"volumes": [token], "ephemeralContainers": [debug]})
+    body = ephemeral_patch(upper, stored({}, volumes=volumes), PLACE)
+    assert ("volumeMounts" in body["spec"]["ephemeralContainers"][0]) is bool(volumes)
+
+
+def test_an_ephemeral_container_is_told_where_the_upper_cluster_is() -> None:
+    """As the other containers are, where its tokens are mounted; elsewhere nothing is added."""
+    upper = pod({"ephemeralContainers": [container("d")]}, uid="uid-1")
+    mounted = [{"name": "t", "projected": {"sources": [{"secret": {"name": secret_name("uid-1")}}]}}]
+    there = place(upper_server=UpperServer("upper.example.com", 6443))
+    for volumes, told in ((mounted, ["KUBERNETES_SERVICE_HOST"]), ([], [])):
+        body = ephemeral_patch(upper, stored({}, volumes=volumes), there)
+        assert [one["name"] for one in body["spec"]["ephemeralContainers"][0].get("env", [])][:1] == told

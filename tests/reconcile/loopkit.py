@@ -7,7 +7,7 @@ from answering import Answering
 from worldkit import NOW, A, B, config_map, marked, thing, world
 
 from tensile.errors import ClusterError
-from tensile.objects import CONFIG_MAP, EVENT, UPPER, Manifest, Ref
+from tensile.objects import CONFIG_MAP, EVENT, LEASE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, Present, Route
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
@@ -113,6 +113,11 @@ def present(name: str = "one", data: dict[str, str] | None = None, cluster: str 
     return Present(ref, copy(name, data), "because", sections=("metadata.labels", "data"))
 
 
+def unfollowed(name: str = "kept") -> Present:
+    """Want something above that nobody follows, and that is no Event: it is written however often it is said."""
+    return Present(Ref(UPPER, LEASE, "default", name), thing("Lease", name), "because")
+
+
 def event(name: str = "told") -> Present:
-    """Want something that nobody follows."""
+    """Want something told."""
     return Present(Ref(UPPER, EVENT, "default", name), thing("Event", name), "because")

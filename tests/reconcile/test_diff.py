@@ -42,6 +42,14 @@ def test_operations_lead_from_seen_to_wanted(wanted: dict[str, Any], seen: dict[
     assert jsonpatch.apply_patch(seen, changes(wanted, seen, DATA)) == wanted
 
 
+@pytest.mark.parametrize(("want", "see"), [(False, None), (None, False), (True, False)])
+def test_a_word_that_says_no_is_not_nothing(want: bool | None, see: bool | None) -> None:  # noqa: FBT001 - a value
+    """Where a missing word means yes, it makes a difference."""
+    wanted, seen = ({} if one is None else {"mounts": one} for one in (want, see))
+    assert jsonpatch.apply_patch(seen, changes(wanted, seen, ("mounts",))) == wanted
+    assert changes(wanted, seen, ("mounts",)) != []
+
+
 def test_a_renamed_key_is_said_as_one_gone_and_one_set() -> None:
     """No move operation, which a reader would have to decipher."""
     found = changes({"data": {"new": "same"}}, {"data": {"old": "same"}}, DATA)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from answering import Held
-from loopkit import ONE, TWO, Bench, Told, copy, event, present
+from loopkit import ONE, TWO, Bench, Told, copy, event, present, unfollowed
 from virtualtime import clock, in_virtual_time
 from worldkit import STRANGER, A, config_map, marked, put, upper_pod
 
@@ -23,6 +23,7 @@ from tensile.errors import (
 )
 from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched
+from tensile.reconcile.patience import RETOLD
 from tensile.world import Problem
 
 WANTED = Decision((present(),))
@@ -146,10 +147,25 @@ async def test_a_refused_step_rests_while_those_before_it_go_on() -> None:
     bench.lower.answer("create", Denied("no room"))
     await bench.run(WANTED)
     assert tries(bench) == 1
-    await bench.run(Decision((event("report"), present())))
+    await bench.run(Decision((unfollowed("report"), present())))
     assert bench.noted.verbs() == ["create one", "create report"]
     await until(10)
     assert bench.noted.verbs()[2:4] == ["create report", "create one"]
+
+
+@in_virtual_time
+async def test_an_event_that_was_told_is_not_told_at_every_look() -> None:
+    """Nor when it is there already; while it could not be told, it is tried again, and after a while told anew."""
+    bench = Bench()
+    bench.clusters[UPPER].answer("create", Unreachable("no answer"), AlreadyExists("told"))
+    await bench.run(Decision((event(),)))
+    await until(5)
+    assert bench.noted.verbs() == ["create told"] * 2
+    await bench.run(Decision((event(),)))
+    assert bench.noted.verbs() == ["create told"] * 2
+    await until(2 * RETOLD)
+    await bench.run(Decision((event(),)))
+    assert bench.noted.verbs() == ["create told"] * 3
 
 
 @in_virtual_time

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from answering import Held
-from loopkit import ELSEWHERE, NAME, ONE, TWO, Bench, Told, copy, event, present
+from loopkit import ELSEWHERE, NAME, ONE, TWO, Bench, Told, copy, event, present, unfollowed
 from virtualtime import clock, in_virtual_time
 from worldkit import NOW, A, B, config_map, put, space, twin, upper_pod, written
 
@@ -239,10 +239,10 @@ async def test_who_waits_learns_of_a_refusal_at_once() -> None:
     """Not only when the refused key's other steps are through, which may hang."""
     bench, held = Bench(), Held()
     bench.lower.answer("create", Denied("no room"))
-    bench.clusters[UPPER].answer("create", {"metadata": {"name": "told"}}, held)
+    bench.clusters[UPPER].answer("create", {"metadata": {"name": "kept"}}, held)
     seen: list[Problem | None] = []
     bench.rule.says[ONE] = lambda of: seen.append(of.problems.get(TWO)) or Decision(waits=(TWO,))  # type: ignore[func-returns-value]
-    bench.rule.say(TWO, Decision((event(), present("two"))))
+    bench.rule.say(TWO, Decision((unfollowed(), present("two"))))
     bench.loop.open(A)
     await held.began.wait()
     await asyncio.sleep(0.01)

@@ -3,8 +3,8 @@
 import pytest
 
 from tensile.cluster import Patch
-from tensile.objects import CONFIG_MAP, POD, Ref
-from tensile.reconcile.patience import LASTING_REST, LONGEST_REST, SHORTEST_LOOK, Refusals, Waits
+from tensile.objects import CONFIG_MAP, EVENT, POD, Ref
+from tensile.reconcile.patience import LASTING_REST, LONGEST_REST, RETOLD, SHORTEST_LOOK, Refusals, Telling, Waits
 from tensile.reconcile.plan import Step
 from tensile.world import Key, Problem
 
@@ -165,3 +165,36 @@ def test_what_was_said_of_each_refused_step_is_told_together() -> None:
     assert refusals.problem(ONE) == Problem("Invalid", "too large")
     refusals.settle(ONE, ())
     assert (refusals.problem(ONE), ONE in refusals) == (None, False)
+
+
+def told(name: str) -> Step:
+    """Make the step that tells of something."""
+    return Step("create", Ref("", EVENT, "default", name), "because")
+
+
+def test_what_was_told_is_not_told_again() -> None:
+    """Other steps are left alone, however often they come through."""
+    telling = Telling()
+    steps = (told("one"), CREATE, told("two"))
+    assert telling.fresh(steps, 5.0) == steps
+    for step in (told("one"), CREATE):
+        telling.note(step, 5.0)
+    assert telling.fresh(steps, 5.0) == (CREATE, told("two"))
+
+
+def test_what_is_said_for_long_is_told_again() -> None:
+    """The cluster has dropped the Event by then; one that is there still is not told of again either."""
+    telling, steps = Telling(), (told("one"),)
+    telling.note(steps[0], 5.0)
+    assert telling.fresh(steps, 4.0 + RETOLD) == ()
+    assert telling.fresh(steps, 5.0 + RETOLD) == steps
+    telling.note(steps[0], 5.0 + RETOLD)
+    assert telling.fresh(steps, 6.0 + RETOLD) == ()
+
+
+def test_the_oldest_words_are_forgotten() -> None:
+    """They may be said again, and the cluster then knows whether they were."""
+    telling = Telling(limit=2)
+    for name in ("one", "two", "one", "three"):
+        telling.note(told(name), 0.0)
+    assert telling.fresh((told("one"), told("two"), told("three")), 1.0) == (told("two"),)

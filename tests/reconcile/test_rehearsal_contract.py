@@ -117,6 +117,27 @@ async def test_a_pod_whose_account_is_missing_is_refused(ground: Ground) -> None
     assert told(error.value) == (403, "Forbidden", ())
 
 
+async def test_a_token_is_issued_for_the_time_asked_for(ground: Ground) -> None:
+    """The answer is the request with what came of it; nothing of it is stored."""
+    ref = ground.at("default", SERVICE_ACCOUNT)
+    before = await ground.read(ref)
+    asked = decoded(await ground.cluster.issue(ref, {"spec": {"expirationSeconds": 700}}))
+    assert asked["spec"]["expirationSeconds"] == 700
+    assert asked["status"].keys() == {"token", "expirationTimestamp"}
+    without = decoded(await ground.cluster.issue(ref, {"spec": {}}))
+    assert without["spec"]["expirationSeconds"] == 3600
+    assert await ground.read(ref) == before
+
+
+async def test_a_token_of_an_account_that_is_not_there_is_not_issued(ground: Ground) -> None:
+    """It is the account that is not found."""
+    ref = ground.at("nobody", SERVICE_ACCOUNT)
+    with pytest.raises(NotFound) as error:
+        await ground.cluster.issue(ref, {"spec": {}})
+    assert told(error.value) == (404, "NotFound", ())
+    assert error.value.doing == f"create ServiceAccount {ground.namespace}/nobody token"
+
+
 async def test_a_terminating_namespace_takes_no_new_objects(ground: Ground) -> None:
     """Not even one whose name is taken; what is there can still be changed."""
     ref = ground.at(f"{ground.namespace}-2", NAMESPACE)

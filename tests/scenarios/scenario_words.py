@@ -25,11 +25,14 @@ from tensile.kubelet.statuspatch import conditions_of
 from tensile.names import OWNER
 from tensile.objects import (
     CLAIM,
+    CLUSTER_ROLE,
     CONFIG_MAP,
     EVENT,
     NAMESPACE,
     NODE,
     POD,
+    ROLE,
+    ROLE_BINDING,
     SECRET,
     SERVICE_ACCOUNT,
     STORAGE_CLASS,
@@ -42,7 +45,8 @@ from tensile.reconcile.plan import Step
 from tensile.topology import Topology, parse
 
 _STORAGE = (CLAIM, VOLUME, STORAGE_CLASS)
-KINDS = {kind.name: kind for kind in (POD, CONFIG_MAP, SECRET, NAMESPACE, NODE, SERVICE_ACCOUNT, *_STORAGE)}
+_RIGHTS = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, CLUSTER_ROLE)
+KINDS = {kind.name: kind for kind in (POD, CONFIG_MAP, SECRET, NAMESPACE, NODE, *_RIGHTS, *_STORAGE)}
 _WORDS = {kind.name[0].lower() + kind.name[1:]: kind for kind in KINDS.values()} | {"twin": POD}
 _OWN = {"meta", "marked", "stranger", "forged", "at", "of", "times", *_WORDS}
 _TIMES = ("renewTime", "lastHeartbeatTime")
@@ -104,6 +108,9 @@ _SMALLEST: dict[str, Callable[[str, str, Entry], Manifest]] = {
     "persistentVolumeClaim": _thing("PersistentVolumeClaim"),
     "persistentVolume": _thing("PersistentVolume"),
     "storageClass": _thing("StorageClass"),
+    "role": _thing("Role"),
+    "roleBinding": _thing("RoleBinding"),
+    "clusterRole": _thing("ClusterRole"),
 }
 
 

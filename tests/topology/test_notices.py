@@ -35,15 +35,7 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
     [
         (ONE + "  maintenance: drain\n", "lowers[0].maintenance"),
         (ONE + "  unreachable: {evictAfter: 5m}\n", "lowers[0].unreachable.evictAfter"),
-        (ONE + "  controllers: [PV, RBAC]\n", "lowers[0].controllers"),
-        (
-            ONE + "  serviceAccounts: {identity: lower}\n",
-            "lowers[0].serviceAccounts.identity",
-        ),
         (EMPTY + "lowerDefaults: {maintenance: drain}\n", "lowerDefaults.maintenance"),
-        (EMPTY + "controllers: [PV, Service, ServiceAccount]\n", "controllers"),
-        (EMPTY + "controllers: [RBAC]\n", "controllers"),
-        (EMPTY + "serviceAccounts: {identity: upper}\n", "serviceAccounts.identity"),
         (EMPTY + "webhook: {enabled: true}\n", "webhook.enabled"),
         (EMPTY + "webhook: {url: 'https://a'}\n", "webhook.url"),
         (EMPTY + "webhook: {ignoreSelectorKeys: []}\n", "webhook.ignoreSelectorKeys"),
@@ -63,7 +55,8 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
         EMPTY + "upper: {advertiseURL: null, qps: 5}\n",
         EMPTY + "upper: {advertiseURL: 'https://a:1'}\n",
         EMPTY + "controllers: [Service]\nservices: {kubeSystem: true, upperAlias: top}\n",
-        ONE + "  controllers: [Service]\n",
+        EMPTY + "controllers: [RBAC, ServiceAccount, PV]\nserviceAccounts: {identity: upper}\n",
+        ONE + "  controllers: [ServiceAccount]\n  serviceAccounts: {identity: lower}\n",
         EMPTY + "controllers: []\nonConflict: adopt\nserviceAccounts: {identity: none}\n",
         EMPTY + "webhook: {enabled: false, port: 8443, ignoreSelectorKeys: [clusterID]}\n",
         EMPTY + "extender: {enabled: false, strategy: spread}\n",
@@ -86,8 +79,8 @@ def test_what_is_in_effect_or_asks_for_nothing_is_not_told(text: str) -> None:
 
 def test_notices_come_in_the_order_of_the_file() -> None:
     """However the table is ordered."""
-    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nonConflict: adopt\n"
-    assert told(text) == ["descheduler.dryRun", "onConflict"]
+    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nwebhook: {enabled: true}\n"
+    assert told(text) == ["descheduler.dryRun", "webhook.enabled"]
 
 
 def test_a_topology_that_was_not_read_from_a_text_has_no_notices() -> None:

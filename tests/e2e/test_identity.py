@@ -1,0 +1,311 @@
+"""As whom a pod calls an apiserver: its lower cluster's by an account there, the upper one's by a token of that."""
+
+import asyncio
+import json
+import ssl
+import sys
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from enginekit import UPPER, A, B, Done, Edit, Ground, edit_lower, ran, standing, with_fields
+from sitekit import Manifest, is_ready
+
+from tensile.names import OWNER, TOKEN_TERM
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+RBAC = "apis/rbac.authorization.k8s.io/v1"
+LONG_AGO = "2026-01-01T00:00:00Z/PT3600S"
+SOON = 15.0
+READS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
+EVERYTHING_BUT_ESCALATION = [
+    {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]},
+    {"nonResourceURLs": ["*"], "verbs": ["get"]},
+]
+
+
+def edits(sandbox: Sandbox) -> tuple[Edit, ...]:
+    """Have pods of one lower call it, those of the other the upper cluster, by a name for it; rights come along."""
+    server = advertised(sandbox)
+    return (
+        with_fields(controllers=["ServiceAccount", "RBAC"]),
+        edit_lower(B, serviceAccounts={"identity": "upper"}),
+        lambda file: file["upper"].update(advertiseURL=server),
+    )
+
+
+def advertised(sandbox: Sandbox) -> str:
+    """Give another address of the upper apiserver than the engine's own kubeconfig has."""
+    return sandbox.clusters[UPPER].server.replace("127.0.0.1", "localhost")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    """An engine; pods of one lower have its identity, those of the other the upper's; an account that lists pods."""
+    async with standing(sandbox, tmp_path_factory.mktemp("identity"), *edits(sandbox)) as made:
+        meta = {"metadata": {"name": "robot"}}
+        await made.upper.create(made.path("serviceaccounts"), meta)
+        await made.upper.create(made.path("roles", api=RBAC), {"metadata": {"name": "reads"}, "rules": READS})
+        await bind_role(made, "reads", "Role", "reads")
+        yield made
+
+
+async def bind_role(ground: Ground, name: str, kind: str, role: str) -> Manifest:
+    """Bind a role above to the robot, and to a group that is somebody else below."""
+    subjects = [
+        {"kind": "ServiceAccount", "namespace": ground.namespace, "name": "robot"},
+        {"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "system:authenticated"},
+    ]
+    role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
+    body = {"metadata": {"name": name}, "roleRef": role_ref, "subjects": subjects}
+    return await ground.upper.create(ground.path("rolebindings", api=RBAC), body)
+
+
+async def runs(ground: Ground, name: str, lower: str, **spec: Any) -> tuple[Manifest, Manifest]:
+    """Bind a pod of the robot, wait until it is ready above, and give it with its lower pod."""
+    await ground.bind(name, {"serviceAccountName": "robot", **spec}, lower)
+    pod = await ground.upper.until(ground.pod_path(name), is_ready)
+    return pod, await ground.sites[lower].read(ground.pod_path(name))
+
+
+async def listed(ground: Ground, cluster: str, token: str, authority: str = "", server: str = "") -> int:
+    """List pods of the namespace as somebody with a token does; gives the status."""
+    tls = ssl.create_default_context(cadata=authority or authority_of(ground, cluster))
+    connector = aiohttp.TCPConnector(ssl=tls)
+    url = (server or ground.sandbox.clusters[cluster].server) + ground.path("pods")
+    headers = {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session, session.get(url) as answer:
+        return answer.status
+
+
+def authority_of(ground: Ground, cluster: str) -> str:
+    """Give the authority of a cluster."""
+    return (ground.sandbox.clusters[cluster].audit_log.parent / "pki" / "ca.crt").read_text()
+
+
+def claims(token: str) -> Manifest:
+    """Give what a token says of itself."""
+    body = token.split(".")[1]
+    found: Manifest = json.loads(b64decode(body + "=" * (-len(body) % 4), altchars="-_"))
+    return found
+
+
+def mounted(pod: Manifest, path: str = "/var/run/secrets/kubernetes.io/serviceaccount") -> list[Manifest]:
+    """Give the sources of the volume that the first container of a pod has at a path."""
+    (name,) = (one["name"] for one in pod["spec"]["containers"][0]["volumeMounts"] if one["mountPath"] == path)
+    (volume,) = (one for one in pod["spec"]["volumes"] if one["name"] == name)
+    sources: list[Manifest] = volume["projected"]["sources"]
+    return sources
+
+
+def contents(secret: Manifest) -> dict[str, str]:
+    """Decode a Secret's data."""
+    return {name: b64decode(value).decode() for name, value in secret["data"].items()}
+
+
+def secret_of(pod: Manifest) -> str:
+    """Name the Secret with an upper pod's tokens."""
+    return f"upper-token-{pod['metadata']['uid']}"
+
+
+async def ends(ground: Ground, name: str) -> None:
+    """Delete a pod above and wait until it is gone."""
+    await ground.upper.delete(ground.pod_path(name))
+    await ground.upper.gone(ground.pod_path(name))
+
+
+async def test_with_the_lowers_identity_an_account_of_its_own_goes_before_the_pod(ground: Ground) -> None:
+    """The volume for the token stays, and admission below adds no other; a token of that account lists pods there."""
+    pod, below = await runs(ground, "home", A)
+    site = ground.sites[A]
+    account = await site.read(ground.path("serviceaccounts", "robot"))
+    assert account["metadata"]["labels"][OWNER] == ground.owner.mark
+    assert below["spec"]["serviceAccountName"] == "robot"
+    assert below["spec"]["volumes"] == pod["spec"]["volumes"]
+    assert "serviceAccountToken" in mounted(below)[0]
+    binding = await site.until(ground.path("rolebindings", "reads", api=RBAC), bool)
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "namespace": ground.namespace, "name": "robot"}]
+    token = await token_below(ground, "robot")
+    assert await listed(ground, A, token) == 200
+    assert await listed(ground, UPPER, token) == 401
+
+
+async def token_below(ground: Ground, account: str) -> str:
+    """Get a token of an account of the first lower, as the kubelet there does."""
+    answer = await ground.sites[A].create(f"{ground.path('serviceaccounts', account)}/token", {"spec": {}})
+    return str(answer["status"]["token"])
+
+
+async def test_what_an_account_brings_follows_and_goes_with_its_last_pod(ground: Ground) -> None:
+    """Rules that change above change below, what somebody edits below is put back, and with the pod all of it goes."""
+    await ground.upper.until(ground.pod_path("home"), is_ready)
+    site, role = ground.sites[A], ground.path("roles", "reads", api=RBAC)
+    only = [{**READS[0], "verbs": ["list"]}]
+    await ground.upper.patch(role, {"rules": only})
+    await site.until(role, lambda found: found["rules"] == only)
+    await site.patch(role, {"rules": []})
+    await site.until(role, lambda found: found["rules"] == only)
+    await site.patch(ground.path("serviceaccounts", "robot"), {"automountServiceAccountToken": False})
+    await site.until(ground.path("serviceaccounts", "robot"), lambda found: found["automountServiceAccountToken"])
+    await ends(ground, "home")
+    await site.gone(ground.path("serviceaccounts", "robot"), role, ground.path("rolebindings", "reads", api=RBAC))
+
+
+VAULT = {
+    "containers": [{"name": "main", "image": "app:1", "volumeMounts": [{"name": "vault", "mountPath": "/vault"}]}],
+    "volumes": [
+        {
+            "name": "vault",
+            "projected": {
+                "sources": [{"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": 1200}}]
+            },
+        }
+    ],
+}
+
+
+async def test_with_the_uppers_identity_every_token_is_one_of_the_upper(ground: Ground) -> None:
+    """Each with its own audience and time, bound to the upper pod, under the paths that the pod has above."""
+    pod, below = await runs(ground, "away", B, **VAULT)
+    secret = await ground.sites[B].read(ground.path("secrets", secret_of(pod)))
+    data, token_files, vault_files = contents(secret), mounted(below), mounted(below, "/vault")
+    assert {one["secret"]["name"] for one in (*token_files, *vault_files)} == {secret["metadata"]["name"]}
+    files = {item["path"]: item["key"] for one in token_files for item in one["secret"]["items"]}
+    assert files == {"token": "token", "ca.crt": "ca.crt", "namespace": "namespace"}
+    assert below["spec"]["automountServiceAccountToken"] is False
+    assert data["namespace"] == ground.namespace
+    (item,) = vault_files[0]["secret"]["items"]
+    for token, seconds in ((data["token"], 3600), (data[item["key"]], 1200)):
+        said = claims(token)
+        assert said["exp"] - said["iat"] == seconds, "3607 would give a year"
+        assert said["kubernetes.io"]["pod"]["uid"] == pod["metadata"]["uid"]
+        assert said["sub"] == f"system:serviceaccount:{ground.namespace}:robot"
+    assert (item["path"], claims(data[item["key"]])["aud"]) == ("t", ["vault"])
+    await ends(ground, "away")
+
+
+async def test_with_the_uppers_identity_a_pod_lists_pods_above_over_two_renewals(ground: Ground) -> None:
+    """By what is mounted alone: address, authority and token; each new token works, and none outlives the pod."""
+    pod, below = await runs(ground, "caller", B)
+    site, path = ground.sites[B], ground.path("secrets", secret_of(pod))
+    environment = {one["name"]: one["value"] for one in below["spec"]["containers"][0]["env"]}
+    server = f"https://{environment['KUBERNETES_SERVICE_HOST']}:{environment['KUBERNETES_SERVICE_PORT']}"
+    assert server == advertised(ground.sandbox)
+    data = contents(await site.read(path))
+    tokens = [data["token"]]
+    assert await listed(ground, UPPER, data["token"], data["ca.crt"], server) == 200
+    for _ in range(2):
+        await site.patch(path, {"metadata": {"annotations": {TOKEN_TERM: LONG_AGO}}})
+        data = contents(await site.until(path, lambda found: contents(found)["token"] not in tokens))
+        tokens.append(data["token"])
+        assert await listed(ground, UPPER, data["token"], data["ca.crt"], server) == 200
+    await site.delete(path)
+    data = contents(await site.until(path, lambda found: bool(found) and contents(found)["token"] not in tokens))
+    await ends(ground, "caller")
+    await site.gone(path, limit=SOON)
+    await refused_soon(ground, data["token"], data["ca.crt"], server)
+
+
+async def refused_soon(ground: Ground, token: str, authority: str, server: str) -> None:
+    """Wait until the upper cluster does not take a token any more; nothing tells of that."""
+    async with asyncio.timeout(SOON):
+        while await listed(ground, UPPER, token, authority, server) != 401:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.2)
+
+
+async def test_a_plan_shows_the_secret_without_a_token_and_no_renewal(ground: Ground) -> None:
+    """What would be made is shown by its keys; what runs is as it should be, also where its token is to be renewed."""
+    await ground.stop()
+    await ground.bind("planned", {"serviceAccountName": "robot"}, B)
+    done = await planned(ground)
+    assert done.code == 2, done
+    (secret,) = (one for one in json.loads(done.out)["changes"] if one["kind"] == "Secret")
+    (operation,) = secret["operations"]
+    assert operation["value"]["data"] == dict.fromkeys(("ca.crt", "namespace", "token"), "(redacted)")
+    await ground.start(*edits(ground.sandbox))
+    pod = await ground.upper.until(ground.pod_path("planned"), is_ready)
+    await ground.calm()
+    await ground.stop()
+    path = ground.path("secrets", secret_of(pod))
+    await ground.sites[B].patch(path, {"metadata": {"annotations": {TOKEN_TERM: LONG_AGO}}})
+    done = await planned(ground)
+    assert (done.code, json.loads(done.out)["changes"]) == (0, [])
+    await ground.start(*edits(ground.sandbox))
+    await ground.sites[B].until(path, lambda found: found["metadata"]["annotations"][TOKEN_TERM] != LONG_AGO)
+    await ends(ground, "planned")
+
+
+async def planned(ground: Ground) -> Done:
+    """Run `tensile plan` on the topology as the engine has it."""
+    path = ground.save(*edits(ground.sandbox))
+    return await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", "json"])
+
+
+async def test_without_an_identity_a_pod_runs_as_default_without_a_token(ground: Ground) -> None:
+    """Of no cluster: the volume of admission goes, and from the pod's own the token."""
+    none = edit_lower(A, serviceAccounts={"identity": "none"})
+    await ground.reload(*edits(ground.sandbox), none)
+    sources = [{"serviceAccountToken": {"path": "t"}}, {"configMap": {"name": "kube-root-ca.crt"}}]
+    _, below = await runs(ground, "nobody", A, volumes=[{"name": "own", "projected": {"sources": sources}}])
+    assert below["spec"]["serviceAccountName"] == "default"
+    assert [one["name"] for one in below["spec"]["volumes"]] == ["own"]
+    assert below["spec"]["volumes"][0]["projected"]["sources"] == sources[1:]
+    assert "volumeMounts" not in below["spec"]["containers"][0]
+    assert await ground.sites[A].read(ground.path("serviceaccounts", "robot")) == {}
+    await ends(ground, "nobody")
+    await ground.reload(*edits(ground.sandbox))
+
+
+async def test_a_foreign_account_lends_nobody_its_rights(ground: Ground) -> None:
+    """It stays untouched, and the pod above says so; when it is gone, the pod runs."""
+    site = ground.sites[A]
+    await ground.bind("first", {}, A)
+    await ground.upper.until(ground.pod_path("first"), is_ready)
+    foreign = await site.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
+    made = await ground.bind("second", {"serviceAccountName": "robot"}, A)
+    assert "ServiceAccount" in await ground.told(made, "NameConflict")
+    found = await site.read(ground.path("serviceaccounts", "robot"))
+    assert found["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
+    assert await site.read(ground.pod_path("second")) == {}
+    await site.delete(ground.path("serviceaccounts", "robot"))
+    await ground.upper.until(ground.pod_path("second"), is_ready)
+    await ends(ground, "first")
+    await ends(ground, "second")
+
+
+async def test_rights_that_may_not_be_granted_are_told_and_not_asked_for_hotly(ground: Ground) -> None:
+    """An engine that may not escalate runs the pod, tells pod and role of the refusal, and grants what it may."""
+    user, site = f"{ground.user}-modest", ground.sites[A]
+    name = ground.namespace
+    collections = {"clusterroles": {"rules": EVERYTHING_BUT_ESCALATION}}
+    role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}
+    collections["clusterrolebindings"] = {"roleRef": role_ref, "subjects": [subject]}  # type: ignore[dict-item]
+    for plural, body in collections.items():
+        await site.create(f"/{RBAC}/{plural}", {"metadata": {"name": name}, **body})
+    (ground.directory / "modest.kubeconfig").write_text(ground.kubeconfig(A, user, ()))
+    try:
+        await ground.reload(*edits(ground.sandbox), edit_lower(A, kubeconfig="modest.kubeconfig"))
+        rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+        await ground.upper.create(ground.path("roles", api=RBAC), {"metadata": {"name": "king"}, "rules": rules})
+        await bind_role(ground, "king", "Role", "king")
+        pod, _ = await runs(ground, "modest", A)
+        message = await ground.told(pod, "Forbidden")
+        assert message.startswith(f"Role {ground.namespace}/king is not in lower cluster {A}: ")
+        assert "not currently held" in message
+        await site.until(ground.path("rolebindings", "reads", api=RBAC), bool)
+        assert await site.read(ground.path("rolebindings", "king", api=RBAC)) == {}
+        tries = [one for one in ground.heard.problems if one[0].rule == "rights"]
+        assert len(tries) == 1
+        await ends(ground, "modest")
+        for plural in ("rolebindings", "roles"):
+            await ground.upper.delete(ground.path(plural, "king", api=RBAC))
+    finally:
+        await ground.reload(*edits(ground.sandbox))
+        for plural in collections:
+            await site.delete(f"/{RBAC}/{plural}/{name}")

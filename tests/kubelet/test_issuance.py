@@ -1,0 +1,428 @@
+"""Tokens of the upper cluster below: issued for pods that mount them, renewed in time, gone when they are of no use."""
+
+from base64 import b64decode
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from worldkit import (
+    NOW,
+    OWNER_HERE,
+    STRANGER,
+    A,
+    B,
+    changed,
+    config_map,
+    decided,
+    drop,
+    home,
+    lower_node,
+    marked,
+    names,
+    put,
+    raised,
+    twin,
+    upper_pod,
+    world,
+)
+
+from tensile.cache import Delta, Entry
+from tensile.kubelet.issuance import TokenRule, key_of, missing
+from tensile.kubelet.place import Placement
+from tensile.kubelet.projection import lower_pod
+from tensile.kubelet.tokens import secret_name
+from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, TOKEN_TERM, UPPER_UID
+from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
+from tensile.reconcile import namespaces
+from tensile.reconcile.dependencies import DependencyRule
+from tensile.reconcile.dependencies import key_of as secret_key
+from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Told
+from tensile.reconcile.plan import Plan
+from tensile.world import Problem, World
+
+RULE = TokenRule()
+KEY = key_of(A, "default", "web")
+NAME = secret_name("Pod-web")
+REF = Ref(A, SECRET, "default", NAME)
+AWAY, HOME = "serviceAccounts: {identity: upper}\n", "serviceAccounts: {identity: lower}\n"
+TOKEN = {"name": "kube-api-access-x", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+VAULT = {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "v", "audience": "vault"}}]}}
+SPEC = {"serviceAccountName": "robot", "volumes": [TOKEN]}
+HOUR = f"{NOW:%Y-%m-%dT%H:%M:%SZ}/PT3600S"
+AUTHORITY = "kube-root-ca.crt"
+
+
+def bound(more: str = AWAY, **pod: Any) -> World:
+    """Make a world where a pod that mounts a token is bound to lower-a."""
+    here = world(more=more)
+    raised(here)
+    home(here)
+    put(here.lowers[A].nodes, lower_node())
+    put(here.upper.config_maps, config_map(AUTHORITY, {"ca.crt": "authority"}))
+    put(here.lowers[A].upper_pods, upper_pod(**({"spec": SPEC} | pod)))
+    return here
+
+
+def secret(term: str = HOUR, uid: str = "Pod-web", **data: str) -> Manifest:
+    """Make the Secret below as the engine wrote it."""
+    content = {"ca.crt": "YXV0aG9yaXR5", "namespace": "ZGVmYXVsdA==", "token": "dG9rZW4=", **data}
+    made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret_name(uid), "namespace": "default"}}
+    notes = {TOKEN_POD: "web", TOKEN_TERM: term}
+    return {
+        **marked({**made, "type": "Opaque"}, uid, uid=f"below-{uid}", annotations=noted(uid, notes)),
+        "data": content,
+    }
+
+
+def noted(uid: str, notes: dict[str, str]) -> dict[str, str]:
+    """Give annotations with our marks."""
+    return {OWNER_NAME: OWNER_HERE.name, UPPER_UID: uid, **notes}
+
+
+def held(here: World, **given: Any) -> Entry:
+    """Let the Secret be there."""
+    return put(here.lowers[A].secrets, secret(**given))
+
+
+def running(here: World, **status: Any) -> Entry:
+    """Let the lower pod be there, made with the upper cluster's identity."""
+    upper = upper_pod(spec=SPEC)
+    place = Placement(OWNER_HERE, A, "default", "below-default", identity="upper")
+    made = twin(upper, status)
+    return put(here.lowers[A].pods, {**made, "spec": lower_pod(upper, place)["spec"]})
+
+
+def decide(here: World) -> Decision:
+    """Decide about the pod's tokens."""
+    return decided(RULE, KEY, here)[0]
+
+
+def granted(here: World) -> Granted:
+    """Give what is to be issued, the one thing that is wanted."""
+    (wanted,) = decide(here).wanted
+    assert isinstance(wanted, Granted)
+    return wanted
+
+
+def ended(here: World) -> list[str]:
+    """Give the UIDs of the Secrets that are to go, which is all that is wanted."""
+    wanted = decide(here).wanted
+    assert all(isinstance(one, Absent) and one.asked for one in wanted)
+    return [one.uid for one in wanted if isinstance(one, Absent)]
+
+
+def test_tokens_are_asked_for_before_the_pod_is_made() -> None:
+    """As its account, for the pod of that UID alone, for an hour; the Secret says whose it is and holds none yet."""
+    wanted = granted(bound())
+    assert (wanted.ref, wanted.account) == (REF, Ref(UPPER, SERVICE_ACCOUNT, "default", "robot"))
+    pod = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "Pod-web"}
+    request = {"expirationSeconds": 3600, "boundObjectRef": pod}
+    whole = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": request}
+    assert wanted.asks == (Ask("token", whole),)
+    meta = wanted.manifest["metadata"]
+    assert meta["labels"] == {OWNER: OWNER_HERE.mark}
+    assert meta["annotations"] == noted("Pod-web", {TOKEN_POD: "web"})
+    data = {name: b64decode(value).decode() for name, value in wanted.manifest["data"].items()}
+    assert data == {"ca.crt": "authority", "namespace": "default", "token": ""}
+
+
+def test_each_audience_is_asked_for() -> None:
+    """The pod's own volumes count as admission's."""
+    here = bound(spec={"volumes": [TOKEN, VAULT]})
+    wanted = granted(here)
+    assert [ask.request["spec"].get("audiences") for ask in wanted.asks] == [None, ["vault"]]
+    assert {ask.entry for ask in wanted.asks} < wanted.manifest["data"].keys()
+    assert wanted.account.name == "default"
+
+
+def test_the_pod_waits_for_its_tokens() -> None:
+    """And for nothing when it mounts none, or does not get the upper cluster's."""
+    here, pod = bound(), upper_pod(spec=SPEC)
+    lower = here.lowers[A]
+    assert missing(lower, pod) == [KEY]
+    assert missing(lower, upper_pod()) == []
+    assert missing(bound(HOME).lowers[A], pod) == []
+    held(here)
+    assert missing(lower, pod) == []
+
+
+@pytest.mark.parametrize("more", [HOME, "controllers: []\n", "serviceAccounts: {identity: none}\n"])
+def test_only_with_the_uppers_identity_a_token_is_issued(more: str) -> None:
+    """It is a credential of the upper cluster in the hands of the lower one."""
+    assert decide(bound(more)) == Decision()
+    assert list(RULE.keys(bound(more), A)) == []
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"spec": {}},
+        {"namespace": "kube-system"},
+        {"status": {"phase": "Failed"}},
+        {"status": {"phase": "Running"}},
+        {"deletionTimestamp": "2026-03-01T12:00:30Z"},
+    ],
+    ids=["mounts none", "excluded", "ended", "ran before", "ending"],
+)
+def test_a_pod_that_will_not_be_made_gets_no_token(pod: dict[str, Any]) -> None:
+    """Nothing is issued that nobody mounts."""
+    here = bound(**pod)
+    assert decided(RULE, key_of(A, pod.get("namespace", "default"), "web"), here)[0] == Decision()
+
+
+def test_a_pod_whose_place_is_taken_gets_no_token() -> None:
+    """Nor one of a node that is not ours, or of a lower that left the topology."""
+    here = bound()
+    put(here.lowers[A].foreign_pods, upper_pod())
+    assert decide(here) == Decision()
+    here = bound()
+    drop(here.upper.nodes, A, "")
+    assert decide(here) == Decision()
+    here = bound()
+    here.lowers[A].in_topology = False
+    assert decide(here) == Decision()
+
+
+def test_tokens_wait_for_their_namespace() -> None:
+    """It comes with its rule."""
+    here = bound()
+    drop(here.lowers[A].namespaces, "default", "")
+    assert decide(here) == Decision(waits=(namespaces.key_of(A, "default"),))
+
+
+@pytest.mark.parametrize("data", [None, {"other": "x"}])
+def test_without_the_uppers_authority_nothing_is_issued(data: dict[str, str] | None) -> None:
+    """A pod that cannot tell the apiserver from another must not send a token."""
+    here = bound()
+    drop(here.upper.config_maps, AUTHORITY)
+    if data:
+        put(here.upper.config_maps, config_map(AUTHORITY, data))
+    found = decide(here)
+    assert found.wanted == ()
+    assert found.problem is not None
+    assert found.problem.reason == "UpperAuthorityNotFound"
+    assert f"default/{AUTHORITY}" in found.problem.message
+
+
+# Renewing.
+
+
+def test_tokens_that_are_good_are_left_alone_until_four_fifths_of_their_time() -> None:
+    """The next look is asked for then."""
+    here = bound()
+    held(here)
+    running(here)
+    assert decide(here) == Decision(again=2880.0)
+    here.now = NOW + timedelta(seconds=2879)
+    assert decide(here) == Decision(again=1.0)
+    here.now = NOW + timedelta(seconds=2880)
+    assert granted(here).reason == "its tokens are to be renewed"
+
+
+def test_a_renewal_that_is_refused_is_told_on_the_pod() -> None:
+    """It runs, and its status says nothing of it; one that waits for its first tokens is Pending with the reason."""
+    here = bound()
+    here.problems[KEY] = Problem("Forbidden", "no rights")
+    assert isinstance(granted(here), Granted)
+    held(here)
+    running(here)
+    here.now = NOW + timedelta(hours=1)
+    again, told = decide(here).wanted
+    assert isinstance(again, Granted)
+    assert isinstance(told, Told)
+    assert (told.about, told.uid, told.reason) == (Ref(UPPER, POD, "default", "web"), "Pod-web", "Forbidden")
+    assert told.message == "its tokens of the upper cluster are not renewed, and run out: no rights"
+
+
+def test_tokens_from_the_future_are_renewed() -> None:
+    """Our clock was set back, and would let them run out."""
+    here = bound()
+    held(here)
+    here.now = NOW - timedelta(seconds=59)
+    assert decide(here).again == 2880.0 + 59
+    here.now = NOW - timedelta(seconds=61)
+    assert granted(here).ref == REF
+
+
+def test_nothing_is_issued_while_the_lower_cluster_is_silent() -> None:
+    """There is nowhere to put it."""
+    here = bound()
+    here.lowers[A].silent = 3.0
+    assert decide(here) == Decision()
+
+
+def test_tokens_of_a_moment_are_renewed_once_a_minute_at_most() -> None:
+    """An apiserver may cap their time as low as it likes."""
+    here = bound()
+    held(here, term=f"{NOW:%Y-%m-%dT%H:%M:%SZ}/PT10S")
+    assert decide(here) == Decision(again=60.0)
+
+
+SPOILT = {
+    "no term": {"term": ""},
+    "no interval": {"term": "soon"},
+    "no moment": {"term": "yesterday/PT3600S"},
+    "no number": {"term": f"{NOW:%Y-%m-%dT%H:%M:%SZ}/PT-1S"},
+    "another authority": {"ca.crt": "b3RoZXI="},
+    "another namespace": {"namespace": "b3RoZXI="},
+    "something beside": {"more": "eA=="},
+}
+
+
+@pytest.mark.parametrize("given", SPOILT.values(), ids=SPOILT)
+def test_a_secret_that_is_not_as_it_was_written_is_written_anew(given: dict[str, str]) -> None:
+    """Whatever somebody did to it."""
+    here = bound()
+    held(here, **given)
+    assert granted(here).ref == REF
+
+
+@pytest.mark.parametrize("name", ["token", "ca.crt"])
+def test_what_somebody_wrote_is_written_anew(name: str) -> None:
+    """A token cannot be told from another by looking; who wrote it can."""
+    here = bound()
+    made = held(here).manifest()
+    book = {"manager": "kubectl", "fieldsV1": {"f:data": {f"f:{name}": {}}}}
+    made = {**made, "metadata": {**made["metadata"], "managedFields": [*made["metadata"]["managedFields"], book]}}
+    put(here.lowers[A].secrets, made)
+    assert granted(here).ref == REF
+
+
+def test_a_missing_token_is_issued() -> None:
+    """Somebody took its key away."""
+    here = bound()
+    held(here)
+    changed(here.lowers[A].secrets, NAME, lambda found: found["data"].pop("token"))
+    assert granted(here).ref == REF
+
+
+def test_a_running_pod_keeps_its_tokens_whatever_the_topology_says() -> None:
+    """It keeps its identity until it goes; and while it ends, it may still call."""
+    here = bound(HOME)
+    held(here)
+    running(here)
+    assert decide(here) == Decision(again=2880.0)
+    assert list(RULE.keys(here, A)) == [KEY]
+    here.now = NOW + timedelta(hours=1)
+    put(here.lowers[A].upper_pods, upper_pod(spec=SPEC, deletionTimestamp="2026-03-01T12:00:30Z"))
+    assert granted(here).ref == REF
+
+
+def test_a_running_pod_without_tokens_of_the_upper_gets_none() -> None:
+    """It was made before it should have any, and has nowhere to mount them."""
+    here = bound()
+    put(here.lowers[A].pods, twin(upper_pod(spec=SPEC)))
+    assert decide(here) == Decision()
+
+
+# The end.
+
+
+def test_tokens_go_when_the_pod_is_gone_on_both_sides() -> None:
+    """Not before: a lower pod without its upper one may be nobody's deletion."""
+    here = bound()
+    held(here)
+    running(here)
+    drop(here.lowers[A].upper_pods, "web")
+    assert decide(here) == Decision()
+    drop(here.lowers[A].pods, "web")
+    assert ended(here) == ["below-Pod-web"]
+
+
+def test_tokens_of_a_pod_that_ended_stay_with_it() -> None:
+    """They are not renewed any more."""
+    here = bound(status={"phase": "Succeeded"})
+    held(here)
+    running(here, phase="Succeeded")
+    here.now = NOW + timedelta(hours=2)
+    assert decide(here) == Decision()
+
+
+def test_tokens_of_an_older_pod_of_the_name_go() -> None:
+    """The new one gets its own."""
+    here = bound()
+    held(here, uid="older")
+    wanted = decide(here).wanted
+    assert [type(one) for one in wanted] == [Absent, Granted]
+    assert isinstance(wanted[0], Absent)
+    assert wanted[0].uid == "below-older"
+
+
+def test_a_secret_that_is_not_ours_is_left_alone() -> None:
+    """Under our name, with notes like ours, by another hand."""
+    here = bound(HOME)
+    stranger = secret()
+    put(here.lowers[A].secrets, marked(stranger, "Pod-web", STRANGER, uid="foreign"))
+    drop(here.lowers[A].upper_pods, "web")
+    assert decide(here) == Decision()
+
+
+@pytest.mark.parametrize("cache", ["secrets", "pods", "upper_pods"])
+def test_nothing_is_decided_from_what_is_not_complete(cache: str) -> None:
+    """A token could be taken from a pod that is not listed yet."""
+    here = bound()
+    held(here)
+    drop(here.lowers[A].upper_pods, "web")
+    getattr(here.lowers[A], cache).distrust()
+    assert decide(here) == Decision()
+
+
+def test_copies_are_not_confused_with_tokens() -> None:
+    """The rule for Secrets that pods refer to leaves tokens alone, though no pod above refers to them."""
+    here = bound()
+    held(here)
+    rule, key = DependencyRule(), secret_key(A, "default", "Secret", NAME)
+    assert decided(rule, key, here)[1] == Plan(())
+    assert key not in set(rule.keys(here, A))
+
+
+# What is heard.
+
+
+def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
+    """Give the names of the keys that a change concerns."""
+    (route,) = (one for one in RULE.routes() if one.cache == cache)
+    return list(names(route.keys(here, lower, delta)))
+
+
+def test_there_is_a_key_for_every_pod_and_every_secret() -> None:
+    """Also for what an earlier run left."""
+    here = bound()
+    held(here, uid="older")
+    put(here.lowers[A].upper_pods, upper_pod("other"))
+    assert list(names(RULE.keys(here, A))) == ["default/other", "default/web"]
+    assert list(RULE.keys(here, B)) == []
+
+
+def test_pods_are_heard_of_where_tokens_are_a_matter() -> None:
+    """Elsewhere they cost nothing; below, what only changes a status concerns nothing."""
+    here = bound()
+    upper, below = here.lowers[A].upper_pods.get("default", "web"), running(here)
+    assert heard(here, "upper_pods", Delta(None, upper)) == ["default/web"]
+    assert heard(here, "pods", Delta(below, None)) == heard(here, "pods", Delta(None, below)) == ["default/web"]
+    again = running(here)
+    assert heard(here, "pods", Delta(below, again)) == []
+    assert heard(here, "pods", Delta(again, running(here, phase="Failed"))) == ["default/web"]
+    quiet = bound(HOME)
+    assert heard(quiet, "upper_pods", Delta(None, upper)) == heard(quiet, "pods", Delta(None, below)) == []
+    held(quiet)
+    assert heard(quiet, "upper_pods", Delta(None, upper)) == ["default/web"]
+
+
+def test_secrets_with_tokens_are_heard_of() -> None:
+    """Copies of others are not."""
+    here = bound()
+    entry = held(here)
+    other = put(here.lowers[A].secrets, marked({**secret(), "metadata": {"name": "s", "namespace": "default"}}, "x"))
+    assert heard(here, "secrets", Delta(None, entry)) == heard(here, "secrets", Delta(entry, None)) == ["default/web"]
+    assert heard(here, "secrets", Delta(None, other)) == []
+
+
+def test_a_new_authority_concerns_the_pods_of_its_namespace() -> None:
+    """Another ConfigMap does not, nor pods with other tokens."""
+    here = bound()
+    entry = here.upper.config_maps.get("default", AUTHORITY)
+    other = put(here.upper.config_maps, config_map("settings"))
+    assert heard(here, "upper.config_maps", Delta(None, entry)) == ["default/web"]
+    assert heard(here, "upper.config_maps", Delta(None, other)) == []
+    assert heard(bound(HOME), "upper.config_maps", Delta(None, entry)) == []

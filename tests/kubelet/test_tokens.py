@@ -1,0 +1,170 @@
+"""Which tokens a pod asks for, and what stands in their place below."""
+
+from copy import deepcopy
+from typing import Any
+
+import orjson
+import pytest
+
+from tensile.kubelet.tokens import (
+    TokenFacts,
+    Wish,
+    digest,
+    entry_of,
+    in_place_of_tokens,
+    secret_name,
+    wishes,
+    with_token,
+    without_tokens,
+)
+from tensile.names import TOKEN_POD, UPPER_UID
+
+Manifest = dict[str, Any]
+SECRET = secret_name("uid-1")
+OWN_CA = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
+OWN_NAMESPACE = {
+    "downwardAPI": {
+        "items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]
+    }
+}
+
+
+def token(path: str = "token", **fields: Any) -> Manifest:
+    """Make a source of a token."""
+    return {"serviceAccountToken": {"path": path, **fields}}
+
+
+def volume(*sources: Manifest, name: str = "own", **fields: Any) -> Manifest:
+    """Make a projected volume."""
+    return {"name": name, "projected": {**fields, "sources": list(sources)}}
+
+
+def out_of(*files: tuple[str, str]) -> Manifest:
+    """Make a source of files out of the Secret, as (key, path)."""
+    return {"secret": {"name": SECRET, "items": [{"key": key, "path": path} for key, path in files]}}
+
+
+ADMISSION = volume(token(expirationSeconds=3607), OWN_CA, OWN_NAMESPACE, name="kube-api-access-x", defaultMode=420)
+LEGACY = {"name": "default-token-x", "secret": {"secretName": "default-token-x"}}
+
+
+@pytest.mark.parametrize(
+    ("volumes", "found"),
+    [
+        ([], []),
+        ([{"name": "a", "emptyDir": {}}, volume({"secret": {"name": "s"}})], []),
+        ([ADMISSION], [("", 3600)]),
+        ([LEGACY], [("", 3600)]),
+        ([volume(token())], [("", 3600)]),
+        ([volume(token(expirationSeconds=86400))], [("", 86400)]),
+        ([volume(token(expirationSeconds=30))], [("", 600)]),
+        ([volume(token(audience="vault", expirationSeconds=600))], [("vault", 600)]),
+        ([volume(token("a", expirationSeconds=900), token("b", expirationSeconds=7200))], [("", 900)]),
+        ([ADMISSION, volume(token(audience="vault")), volume(token(audience="vault"))], [("", 3600), ("vault", 3600)]),
+    ],
+    ids=["none", "other volumes", "admission's", "of old", "plain", "a day", "too short", "vault", "two times", "both"],
+)
+def test_each_audience_is_asked_for_once(volumes: list[Manifest], found: list[tuple[str, int]]) -> None:
+    """With the shortest time of those that ask for it, and never the one that makes a token of a year."""
+    assert wishes({"volumes": volumes}) == tuple(Wish(entry_of(audience), audience, time) for audience, time in found)
+
+
+def test_a_pod_without_volumes_asks_for_none() -> None:
+    """Its field is missing, or null."""
+    assert wishes({}) == wishes({"volumes": None}) == ()
+
+
+def test_each_audience_has_a_key_of_its_own() -> None:
+    """One that a Secret can have, whatever the audience is."""
+    keys = {entry_of(audience) for audience in ("", "vault", "https://vault.example.com/x", "VAULT")}
+    assert len(keys) == 4
+    assert entry_of("") == "token"
+    assert all(set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for key in keys)
+
+
+def test_admissions_volume_comes_whole_out_of_the_secret() -> None:
+    """Token, authority and namespace, each under its path; its name and mode stay, for the mounts."""
+    assert in_place_of_tokens(ADMISSION, SECRET) == volume(
+        out_of(("token", "token")),
+        out_of(("ca.crt", "ca.crt")),
+        out_of(("namespace", "namespace")),
+        name="kube-api-access-x",
+        defaultMode=420,
+    )
+
+
+def test_the_volume_of_old_clusters_has_the_same_files() -> None:
+    """Where it was a Secret of the upper cluster, which is never copied."""
+    assert in_place_of_tokens(LEGACY, SECRET) == volume(
+        out_of(("token", "token"), ("ca.crt", "ca.crt"), ("namespace", "namespace")), name="default-token-x"
+    )
+
+
+def test_what_else_a_volume_projects_stays() -> None:
+    """In its order, beside the tokens."""
+    other = {"configMap": {"name": "settings"}}
+    labels = {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}
+    where = OWN_NAMESPACE["downwardAPI"]["items"][0]
+    mixed = volume(other, token("t", audience="vault"), {"downwardAPI": {"items": [labels, where]}})
+    assert in_place_of_tokens(mixed, SECRET) == volume(
+        other,
+        out_of((entry_of("vault"), "t")),
+        out_of(("namespace", "namespace")),
+        {"downwardAPI": {"items": [labels]}},
+    )
+
+
+def test_the_authority_is_replaced_whole_or_by_path() -> None:
+    """As the volume names it; without items it is one file of that name."""
+    moved = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "pki/root.pem"}]}}
+    whole = {"configMap": {"name": "kube-root-ca.crt"}}
+    assert in_place_of_tokens(volume(token(), moved, whole), SECRET)["projected"]["sources"][1:] == [
+        out_of(("ca.crt", "pki/root.pem")),
+        out_of(("ca.crt", "ca.crt")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"name": "a", "emptyDir": {}}, volume(OWN_CA, OWN_NAMESPACE), {"name": "s", "secret": {"secretName": "s"}}],
+)
+def test_a_volume_without_a_token_stays_as_it_is(given: Manifest) -> None:
+    """The lower cluster's authority is the right one there."""
+    before = deepcopy(given)
+    assert in_place_of_tokens(given, SECRET) == without_tokens(given) == before
+    assert not with_token(given)
+
+
+def test_a_volume_can_lose_its_tokens_alone() -> None:
+    """The upper pod's own volume is not changed by it."""
+    mixed = volume(token(), OWN_CA, token("other", audience="vault"))
+    before = deepcopy(mixed)
+    assert without_tokens(mixed) == volume(OWN_CA)
+    assert mixed == before
+
+
+def stored(name: str, **notes: str) -> bytes:
+    """Give a Secret's bytes."""
+    return orjson.dumps({"metadata": {"name": name, "annotations": notes}, "data": {"token": "dA=="}})
+
+
+def test_a_secret_with_tokens_is_told_by_its_name_and_notes() -> None:
+    """They name the pod that it is for; its bytes are kept."""
+    raw = stored(SECRET, **{UPPER_UID: "uid-1", TOKEN_POD: "web"})
+    assert digest(raw) == (raw, TokenFacts("web", "uid-1"))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        stored("password", **{UPPER_UID: "uid-1"}),
+        stored("password", **{UPPER_UID: "uid-1", TOKEN_POD: "web"}),
+        stored(SECRET, **{UPPER_UID: "uid-of-the-secret", TOKEN_POD: "web"}),
+        stored(SECRET, **{UPPER_UID: "uid-1"}),
+        orjson.dumps({"metadata": {"name": SECRET}}),
+    ],
+    ids=["a copy", "another name", "a copy of such a Secret above", "without the pod", "without notes"],
+)
+def test_a_copy_is_no_secret_with_tokens(raw: bytes) -> None:
+    """Also of one that another engine keeps in the cluster that is our upper one."""
+    assert digest(raw).facts is None
