@@ -25,7 +25,7 @@ from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref, metadata, timestamp, uid
 from tensile.reconcile.patching import patched
 from tensile.reconcile.selecting import is_selected
-from tensile.reconcile.storing import Author, booked, created, fence, goes, marked, released, revised, tidied
+from tensile.reconcile.storing import Author, booked, check_way, created, fence, goes, marked, released, revised, tidied
 
 SOMEBODY = "somebody-else"
 """The field manager of what `place` and `alter` write."""
@@ -161,8 +161,9 @@ class Rehearsal:
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Store a new object, and give it."""
         with self._told("create", ref):
-            _check(ref, body)
+            _check_place(ref, metadata(body))
             await self._admit(ref, body)
+            _check_form(metadata(body))
             if await self._sought(ref) is not None:
                 taken = f'{_resource(ref.kind)} "{ref.name}" already exists'
                 raise AlreadyExists(taken, status=HTTPStatus.CONFLICT, reason="AlreadyExists")
@@ -171,6 +172,7 @@ class Rehearsal:
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
         """Change an object, or a subresource of it, and give it as stored; what changes nothing writes nothing."""
         with self._told("patch", ref, subresource):
+            check_way(ref.kind, subresource)
             before = _decoded(await self._fetched(ref))
             asked = patched(before, patch)
             fence(before, asked)
@@ -178,7 +180,10 @@ class Rehearsal:
             return self._revise(ref, before, after, FIELD_MANAGER, subresource)
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
-        """Delete the object of that UID, and give what a real cluster answers: the object, or a v1 Status."""
+        """Delete the object of that UID, and give what a real cluster answers: the object, or a v1 Status.
+
+        A pod that goes at once is told of as ending before it is told of as gone.
+        """
         with self._told("delete", ref):
             before = _decoded(await self._fetched(ref))
             if metadata(before)["uid"] != uid:
@@ -188,6 +193,8 @@ class Rehearsal:
             after = marked(ref.kind, before, 0 if at_once else grace, self._now())
             if not goes(ref.kind, after):
                 return orjson.dumps(before) if after is before else self._keep(ref, after)
+            if ref.kind == POD:
+                self._keep(ref, after)
             last = self._drop(ref, after)
             return last if ref.kind in (POD, SERVICE_ACCOUNT) else _success(ref, uid)
 
@@ -254,7 +261,7 @@ class Rehearsal:
             return self._held[ref.kind][(ref.namespace, ref.name)]
         stored = booked(before, after, self._author(manager), subresource)
         if released(stored):
-            self._drop(ref, stored)
+            self._drop(ref, before)
             return orjson.dumps(stored)
         return self._keep(ref, stored)
 
@@ -306,13 +313,17 @@ def _resource(kind: Kind) -> str:
     return f"{kind.plural}.{group}" if slash else kind.plural
 
 
-def _check(ref: Ref, body: Manifest) -> None:
-    """Refuse a body that does not fit its request."""
-    meta = metadata(body)
+def _check_place(ref: Ref, meta: Manifest) -> None:
+    """Refuse a new object that is not for the place that the request names."""
+    place = (meta.get("name") or ref.name, meta.get("namespace") or ref.namespace)
+    if place != (ref.name, ref.namespace) and ref.kind.namespaced:
+        raise Denied("the object is not the one that the request names", status=400, reason="BadRequest")
+
+
+def _check_form(meta: Manifest) -> None:
+    """Refuse a new object without a name, or with a version; a real cluster finds that when all else is in order."""
     if not meta.get("name"):
         raise Denied("metadata.name: Required value", status=422, reason="Invalid", causes=("FieldValueRequired",))
-    if (meta["name"], meta.get("namespace") or ref.namespace) != (ref.name, ref.namespace):
-        raise Denied("the object is not the one that the request names", status=400, reason="BadRequest")
     if meta.get("resourceVersion"):
         raise Unreachable("resourceVersion should not be set on objects to be created", status=500)
 
