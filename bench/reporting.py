@@ -46,6 +46,13 @@ def keep(directory: Path, name: str, kubernetes: str, result: dict[str, Any]) ->
     return path
 
 
+def kept_before(directory: Path, name: str) -> dict[str, Any]:
+    """Give what was kept as DIRECTORY/NAME.json, {} for nothing."""
+    path = directory / f"{name}.json"
+    found: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
+    return found
+
+
 def medians(runs: Sequence[dict[str, Any]], party: str, fields: Sequence[str]) -> dict[str, float]:
     """Give the median of each field over the runs of one party."""
     own = [run for run in runs if run["party"] == party]

@@ -236,7 +236,7 @@ class Cache:
 
         Nobody tells of its changes: it is for the one decision whether to make it ours.
         """
-        entry = self._read(raw)
+        entry = self.read(raw)
         self._file((entry.namespace, entry.name), entry)
 
     def absorb(self, raw: bytes) -> None:

@@ -55,8 +55,10 @@ class Calls:
         connection = self._take(access) or await self._connect(access)
         try:
             answer = await connection.call(_request(access, method, target, headers, body))
-        except BaseException:
+        except BaseException as error:
             connection.end()
+            if isinstance(error, asyncio.CancelledError):
+                self._distrust()
             raise
         if connection.is_usable and self._leads_to(connection, access):
             self._free.append(connection)
@@ -71,6 +73,12 @@ class Calls:
             connection.end()
         self._free.clear()
         await asyncio.sleep(0)
+
+    def _distrust(self) -> None:
+        """End the free connections: where one does not answer, each of the others may cost a time-out as well."""
+        for connection in self._free:
+            connection.end()
+        self._free.clear()
 
     def _take(self, access: Access) -> "_Connection | None":
         """Take a free connection, the one used last first; those to another server or with other keys are ended."""

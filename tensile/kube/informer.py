@@ -67,6 +67,7 @@ class Informer:
         self._position = 0
         self._resumable = False
         self._failing_since: float | None = None
+        self._listed_at = clock()
         self._scope: asyncio.Timeout | None = None
 
     @property
@@ -110,7 +111,7 @@ class Informer:
         """List if need be, then watch until the watch ends."""
         if self._failing_since is not None and self._clock() - self._failing_since >= self._pace.outage:
             self._resumable = False
-        if not self._resumable:
+        if not self._resumable or self._until_audit() == 0:
             await self._list()
         elif self._failing_since is not None:
             await self._check()
@@ -122,6 +123,7 @@ class Informer:
         version = _number(listing.version)
         if version < self._position:
             self._rewind(version)
+        self._listed_at = self._clock()
         self.relists += 1
         self._position = version
         self._resumable = True
@@ -157,7 +159,7 @@ class Informer:
         began = self._clock()
         start = self._position
         try:
-            async with asyncio.timeout(self._pace.audit or None) as self._scope:
+            async with asyncio.timeout(self._until_audit()) as self._scope:
                 await self._take_all(self._position)
         except TimeoutError:
             self._resumable = False
@@ -168,6 +170,12 @@ class Informer:
                 self._backoff.reset()
         if self._resumable and self._position == start and self._clock() - began < self._pace.settled:
             raise Unreachable("watches end as soon as they begin", cluster=self._doing.cluster, doing=str(self._doing))
+
+    def _until_audit(self) -> float | None:
+        """Give the seconds until everything is to be compared, however many watches that takes; None: never."""
+        if not self._pace.audit:
+            return None
+        return max(self._listed_at + self._pace.audit - self._clock(), 0.0)
 
     async def _take_all(self, version: int) -> None:
         """Watch from `version` on and take over what comes."""

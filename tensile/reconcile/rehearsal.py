@@ -28,6 +28,7 @@ from tensile.reconcile.selecting import is_selected
 from tensile.reconcile.storing import (
     Author,
     booked,
+    check_way,
     created,
     fence,
     goes,
@@ -181,8 +182,9 @@ class Rehearsal:
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Store a new object, and give it."""
         with self._told("create", ref):
-            _check(ref, body)
+            _check_place(ref, metadata(body))
             await self._admit(ref, body)
+            _check_form(metadata(body))
             if await self._sought(ref) is not None:
                 taken = f'{_resource(ref.kind)} "{ref.name}" already exists'
                 raise AlreadyExists(taken, status=HTTPStatus.CONFLICT, reason="AlreadyExists")
@@ -200,6 +202,7 @@ class Rehearsal:
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
         """Change an object, or a subresource of it, and give it as stored; what changes nothing writes nothing."""
         with self._told("patch", ref, subresource):
+            check_way(ref.kind, subresource)
             before = _decoded(await self._fetched(ref))
             asked = patched(before, patch)
             fence(before, asked)
@@ -207,7 +210,10 @@ class Rehearsal:
             return self._revise(ref, before, after, FIELD_MANAGER, subresource)
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
-        """Delete the object of that UID, and give what a real cluster answers: the object, or a v1 Status."""
+        """Delete the object of that UID, and give what a real cluster answers: the object, or a v1 Status.
+
+        A pod that goes at once is told of as ending before it is told of as gone.
+        """
         with self._told("delete", ref):
             before = _decoded(await self._fetched(ref))
             if metadata(before)["uid"] != uid:
@@ -218,6 +224,8 @@ class Rehearsal:
             after = marked(ref.kind, freed, 0 if at_once else grace, self._now())
             if not goes(ref.kind, after):
                 return orjson.dumps(before) if after is freed else self._keep(ref, after)
+            if ref.kind == POD:
+                self._keep(ref, after)
             last = self._drop(ref, after)
             return last if ref.kind in (POD, SERVICE_ACCOUNT) else _success(ref, uid)
 
@@ -291,7 +299,7 @@ class Rehearsal:
             return self._held[ref.kind][(ref.namespace, ref.name)]
         stored = booked(before, after, self._author(manager), subresource)
         if released(stored):
-            self._drop(ref, stored)
+            self._drop(ref, before)
             return orjson.dumps(stored)
         return self._keep(ref, stored)
 
@@ -343,13 +351,17 @@ def _resource(kind: Kind) -> str:
     return f"{kind.plural}.{group}" if slash else kind.plural
 
 
-def _check(ref: Ref, body: Manifest) -> None:
-    """Refuse a body that does not fit its request."""
-    meta = metadata(body)
+def _check_place(ref: Ref, meta: Manifest) -> None:
+    """Refuse a new object that is not for the place that the request names."""
+    place = (meta.get("name") or ref.name, meta.get("namespace") or ref.namespace)
+    if place != (ref.name, ref.namespace) and ref.kind.namespaced:
+        raise Denied("the object is not the one that the request names", status=400, reason="BadRequest")
+
+
+def _check_form(meta: Manifest) -> None:
+    """Refuse a new object without a name, or with a version; a real cluster finds that when all else is in order."""
     if not meta.get("name"):
         raise Denied("metadata.name: Required value", status=422, reason="Invalid", causes=("FieldValueRequired",))
-    if (meta["name"], meta.get("namespace") or ref.namespace) != (ref.name, ref.namespace):
-        raise Denied("the object is not the one that the request names", status=400, reason="BadRequest")
     if meta.get("resourceVersion"):
         raise Unreachable("resourceVersion should not be set on objects to be created", status=500)
 

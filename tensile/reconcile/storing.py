@@ -12,10 +12,24 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from tensile.errors import Conflict, NotFound
-from tensile.objects import CLAIM, NAMESPACE, NODE, POD, VOLUME, Kind, Manifest, Ref, metadata, moment_of, timestamp
+from tensile.objects import (
+    CLAIM,
+    EVENT,
+    NAMESPACE,
+    NODE,
+    POD,
+    VOLUME,
+    Kind,
+    Manifest,
+    Ref,
+    metadata,
+    moment_of,
+    timestamp,
+)
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _DEFAULT_GRACE = 30
+_OF_PODS = frozenset({"ephemeralcontainers", "resize"})
 _WITH_STATUS = frozenset({POD, NODE, NAMESPACE, CLAIM, VOLUME})
 _PROTECTION = {CLAIM: "kubernetes.io/pvc-protection", VOLUME: "kubernetes.io/pv-protection"}
 """Finalizers that admission adds, and that a controller takes away once the object is not in use."""
@@ -82,17 +96,19 @@ def fence(seen: Manifest, asked: Manifest) -> None:
         raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
     if after.get("uid") not in (None, "", before["uid"]):
         message = f"{before['name']} is invalid: metadata.uid: field is immutable"
-        causes = ("FieldValueInvalid", "FieldValueInvalid")
+        causes = ("FieldValueInvalid",) * (1 if seen.get("kind") == EVENT.name else 2)
         raise Conflict(message, status=HTTPStatus.UNPROCESSABLE_ENTITY, reason="Invalid", causes=causes)
 
 
-def revised(kind: Kind, seen: Manifest, asked: Manifest, subresource: str = "") -> Manifest:
-    """Give what a write by way of `subresource` ("" for the object) lets through of the object asked for.
-
-    Raises NotFound for a subresource that the kind does not have.
-    """
-    if subresource and kind != POD and not (subresource == "status" and kind in _WITH_STATUS):
+def check_way(kind: Kind, subresource: str) -> None:
+    """Raise NotFound for a subresource that the kind does not have, as is found out before anything else."""
+    has_status = kind in _WITH_STATUS and subresource == "status"
+    if subresource and not has_status and not (kind == POD and subresource in _OF_PODS):
         raise NotFound("the server could not find the requested resource", status=404, reason="NotFound")
+
+
+def revised(kind: Kind, seen: Manifest, asked: Manifest, subresource: str = "") -> Manifest:
+    """Give what a write by way of `subresource` ("" for the object) lets through of the object asked for."""
     kept = {field: metadata(seen)[field] for field in _SERVERS if field in metadata(seen)}
     given = {field: value for field, value in metadata(asked).items() if field not in _SERVERS}
     asked = {**asked, "metadata": {**given, **kept}}
@@ -109,9 +125,7 @@ def _let_through(kind: Kind, seen: Manifest, asked: Manifest, subresource: str) 
             return _with({**asked, "metadata": owners}, seen, "spec")
         case "ephemeralcontainers":
             return {**seen, "spec": _with(seen["spec"], asked["spec"], "ephemeralContainers")}
-        case "resize":
-            return {**seen, "spec": _resized(seen["spec"], asked["spec"])}
-    raise NotFound("the server could not find the requested resource", status=404, reason="NotFound")
+    return {**seen, "spec": _resized(seen["spec"], asked["spec"])}
 
 
 def _with(fields: Manifest, others: Manifest, name: str) -> Manifest:
@@ -211,6 +225,7 @@ def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
     """Give an object that is ending already with a shorter grace period, if that is one."""
     meta = metadata(manifest)
     known = meta.get("deletionGracePeriodSeconds")
+    grace = 1 if grace is not None and grace < 0 else grace
     if known is None or grace is None or grace >= known:
         return manifest
     end = moment_of(meta["deletionTimestamp"]) - timedelta(seconds=known - grace)

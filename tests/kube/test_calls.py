@@ -23,7 +23,13 @@ class Wire:
         self.heard: list[bytes] = []
         self.ended = asyncio.Event()
         self.serving: list[asyncio.Task[None]] = []
+        self.paused = asyncio.Event()
+        self._is_paused = False
         self._answers = list(answers)
+
+    def pause(self) -> None:
+        """Answer nothing from now on; `paused` is set when something was asked nevertheless."""
+        self._is_paused = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer each request of a connection; an answer of b"" closes it instead."""
@@ -31,6 +37,9 @@ class Wire:
         self.serving.append(cast("asyncio.Task[None]", asyncio.current_task()))
         while head := await self._request(reader):
             self.heard[-1] += head
+            if self._is_paused:
+                self.paused.set()
+                continue
             answer = self._answers.pop(0)
             if not answer:
                 break
@@ -99,6 +108,21 @@ async def test_calls_at_one_time_have_connections_of_their_own() -> None:
     async with wire(OK, OK) as (made, access, calls):
         await asyncio.gather(ask(calls, access), ask(calls, access))
     assert len(made.heard) == 2
+
+
+async def test_a_call_that_is_given_up_costs_the_kept_connections_too() -> None:
+    """They may be half open like that one: each would cost the next call its whole time."""
+    async with wire(OK, OK) as (made, access, calls):
+        await asyncio.gather(ask(calls, access), ask(calls, access))
+        kept = list(calls._free)
+        made.pause()
+        given_up = asyncio.create_task(ask(calls, access))
+        await made.paused.wait()
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        assert len(kept) == 2
+        assert not any(one.is_usable for one in kept)
+        assert calls._free == []
 
 
 @pytest.mark.parametrize(

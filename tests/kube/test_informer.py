@@ -376,6 +376,18 @@ async def test_an_audit_compares_everything_now_and_then(apiserver: Apiserver) -
         assert followed.informer.relists == 2
 
 
+async def test_an_audit_comes_though_every_watch_is_shorter_than_its_period(apiserver: Apiserver) -> None:
+    """Watches that end in good order and are resumed do not put it off."""
+    many = 1_000
+    apiserver.play("list", listing(20, pod("a", 5)), listing(21))
+    apiserver.play("watch", *(Stream().end() for _ in range(many)))
+    async with following(apiserver, QUICK._replace(audit=0.05)) as followed:
+        await followed.has("a")
+        await followed.has()
+        assert followed.informer.relists == 2
+        assert len(apiserver.of("watch")) < many
+
+
 async def test_a_defect_of_a_reader_begins_anew_with_a_list(apiserver: Apiserver) -> None:
     """What raises while an object is taken over is not swallowed, and the next run does not go on behind it."""
     faults = [RuntimeError("digest")]

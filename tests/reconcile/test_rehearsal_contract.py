@@ -9,7 +9,7 @@ from rehearsal_ground import FINALIZER, ROOM, STRANGER, Ground, decoded, told, v
 
 from tensile.cluster import Patch, Selection
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
-from tensile.objects import CLAIM, CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, VOLUME, Kind
+from tensile.objects import CLAIM, CONFIG_MAP, EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, VOLUME, Kind
 from tensile.reconcile.apply import _is_gone
 from tensile.reconcile.observed import our_keys
 
@@ -100,6 +100,21 @@ async def test_a_body_that_is_no_new_object_of_that_place_is_refused(
         await ground.cluster.create(ground.at("a"), body)
     assert told(error.value) == expected
     assert await ground.is_gone(ground.at("a"))
+
+
+async def test_what_is_wrong_with_the_place_is_told_before_what_is_wrong_with_the_object(ground: Ground) -> None:
+    """A body without a name in a namespace that there is not."""
+    with pytest.raises(NotFound) as error:
+        await ground.cluster.create(ground.at("a", namespace="rehearsal-of-nothing"), {"metadata": {}})
+    assert told(error.value) == (404, "NotFound", ())
+
+
+async def test_a_node_is_in_no_namespace_whatever_it_says(ground: Ground) -> None:
+    """What a body says of one is passed over where the kind has none."""
+    ref = ground.at(f"{ground.node}-3", NODE)
+    node = await ground.made(ref, {"namespace": "another"})
+    await ground.deleted(node, ref)
+    assert "namespace" not in node["metadata"]
 
 
 async def test_a_missing_namespace_takes_no_objects(ground: Ground) -> None:
@@ -342,13 +357,22 @@ async def test_a_subresource_of_another_pod_under_the_name_is_a_conflict(ground:
     assert error.value.doing == f"patch Pod {ground.namespace}/p {subresource}"
 
 
+async def test_a_patch_of_another_event_under_the_name_is_a_conflict(ground: Ground) -> None:
+    """Events are checked by fewer rules, so that one cause is told where other kinds have two."""
+    await ground.made(ground.at("e", EVENT), involvedObject={"namespace": ground.namespace})
+    with pytest.raises(Conflict) as error:
+        await ground.cluster.patch(ground.at("e", EVENT), fences("uid", STRANGER)[0])
+    assert told(error.value) == (422, "Invalid", ("FieldValueInvalid",))
+
+
 async def test_a_kind_has_the_subresources_that_it_has(ground: Ground) -> None:
-    """A ConfigMap has no status, and a pod nothing unheard of."""
+    """A ConfigMap has no status, and a pod nothing unheard of; that is told before anything else."""
     await ground.made(ground.at("a"))
     await ground.pod("p")
     for ref, subresource in ((ground.at("a"), "status"), (ground.at("p", POD), "unheard")):
+        body = {"metadata": {"uid": STRANGER}, "status": {}}
         with pytest.raises(NotFound) as error:
-            await ground.cluster.patch(ref, Patch("merge-patch", {"status": {}}), subresource)
+            await ground.cluster.patch(ref, Patch("merge-patch", body), subresource)
         assert told(error.value) == (404, "NotFound", ())
 
 
@@ -405,6 +429,9 @@ async def test_a_bound_pod_ends_gracefully(ground: Ground) -> None:
     assert shorter["metadata"]["deletionGracePeriodSeconds"] == 5
     ends = [datetime.strptime(one["metadata"]["deletionTimestamp"], TIME) for one in (answer, shorter)]  # noqa: DTZ007
     assert ends[0] - ends[1] == timedelta(seconds=15)
+    shortest = await ground.deleted(pod, ref, -1)
+    assert shortest["metadata"]["deletionGracePeriodSeconds"] == 1
+    assert await ground.deleted(pod, ref, -1) == shortest
     last = await ground.deleted(pod, ref, 0)
     assert last["metadata"]["deletionGracePeriodSeconds"] == 0
     assert _is_gone(last, 0)

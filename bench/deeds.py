@@ -1,0 +1,154 @@
+"""What somebody does to which the engine answers with writes: the workloads in which it is killed at each of them.
+
+A new kind of object goes into `_things` and `_changed`; another sort of deed is an entry of `DEEDS`.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bench.endstates import Objects
+from bench.faultproxy.asked import Asked
+from bench.oracles import Manifest, is_ready
+from bench.rig import LOWERS
+from bench.scene import Scene
+from tensile.sandbox.layout import UPPER
+
+A, B = LOWERS
+Act = Callable[[Scene], Awaitable[None]]
+POD = "web"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+async def _nothing(_scene: Scene) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Deed:
+    """A workload.
+
+    `prepare` brings about what has to be there before, and returns when it is; `do` is what the engine answers; `done`
+    says whether that has happened, as far as it has to be known from outside; `counts` which writes are its own.
+    `restore` makes up for it, where it was done to the topology.
+    """
+
+    name: str
+    do: Act
+    done: Callable[[Objects], bool]
+    prepare: Act = _nothing
+    restore: Act = _nothing
+    counts: Callable[[Scene, Asked], bool] = Scene.is_here
+
+
+def _things(scene: Scene) -> list[tuple[str, Manifest]]:
+    """Give a pod and all that it depends on, in the order in which they are made, with their collections."""
+    volumes = [{"name": "c", "configMap": {"name": "settings"}}, {"name": "s", "secret": {"secretName": "password"}}]
+    spec = {
+        "nodeName": scene.rig.nodes[A],
+        "containers": [{"name": "main", "image": "app:1"}],
+        "volumes": volumes,
+        "terminationGracePeriodSeconds": 1,
+    }
+    return [
+        ("configmaps", {"metadata": {"name": "settings"}, "data": {"mode": "slow"}}),
+        ("secrets", {"metadata": {"name": "password"}, "data": {"word": "c2VjcmV0"}}),
+        ("pods", {"metadata": {"name": POD, "labels": {"app": POD}}, "spec": spec}),
+    ]
+
+
+def _changed() -> dict[str, Manifest]:
+    """Give what becomes of them, by NAME of the collection: a strategic merge patch each."""
+    return {
+        "configmaps": {"data": {"mode": "fast", "more": "1"}},
+        "secrets": {"data": {"word": "bmV3"}},
+        "pods": {"metadata": {"labels": {"app": POD, "tier": "x"}}, "spec": {"containers": _image()}},
+    }
+
+
+def _image() -> list[Manifest]:
+    return [{"name": "main", "image": "app:2"}]
+
+
+async def _make(scene: Scene) -> None:
+    for plural, manifest in _things(scene):
+        await scene.rig.upper.call("POST", scene.path(plural), manifest)
+
+
+async def _made(scene: Scene) -> None:
+    await _make(scene)
+    await scene.has_come(_runs, "the pod runs")
+    await scene.place_canaries()
+
+
+async def _change(scene: Scene) -> None:
+    for plural, manifest in _things(scene):
+        path = scene.path(plural, manifest["metadata"]["name"])
+        await scene.rig.upper.call("PATCH", path, _changed()[plural], STRATEGIC)
+
+
+async def _remove(scene: Scene) -> None:
+    for plural, manifest in reversed(_things(scene)):
+        await scene.rig.upper.remove(scene.path(plural, manifest["metadata"]["name"]))
+
+
+async def _with_one(scene: Scene) -> None:
+    scene.rig.save(A)
+    await scene.has_come(lambda objects: _nodes(objects) == 1, "one node is left")
+
+
+async def _save_one(scene: Scene) -> None:
+    scene.rig.save(A)
+
+
+async def _save_both(scene: Scene) -> None:
+    scene.rig.save()
+
+
+async def _with_both(scene: Scene) -> None:
+    scene.rig.save()
+    await scene.rig.usable()
+
+
+def _runs(objects: Objects) -> bool:
+    return all(map(is_ready, objects[UPPER]["pods"])) and len(objects[A]["pods"]) == 1
+
+
+def _has_changed(objects: Objects) -> bool:
+    pods, maps = objects[A]["pods"], objects[A]["configmaps"]
+    secrets = objects[A]["secrets"]
+    tiers = [one["metadata"]["labels"].get("tier") for one in pods]
+    images = [one["spec"]["containers"][0]["image"] for one in pods]
+    values = [one["data"].get("more") for one in maps] + [one["data"].get("word") for one in secrets]
+    return (tiers, images, values) == (["x"], ["app:2"], ["1", "bmV3"])
+
+
+def _is_gone(objects: Objects) -> bool:
+    return not any(objects[cluster][plural] for cluster in objects for plural in ("pods", "configmaps", "secrets"))
+
+
+def _nodes(objects: Objects) -> int:
+    return len(objects[UPPER]["nodes"])
+
+
+def _both_ready(objects: Objects) -> bool:
+    leases = len(objects[UPPER]["leases"])
+    return _nodes(objects) == leases == len(LOWERS) and all(map(is_ready, objects[UPPER]["nodes"]))
+
+
+def _one_left(objects: Objects) -> bool:
+    return _nodes(objects) == len(objects[UPPER]["leases"]) == 1
+
+
+def _of_the_node(scene: Scene, asked: Asked) -> bool:
+    """Count what is written about the node, and the lease's creation: its renewals are no step of anything."""
+    is_it = asked.name == scene.rig.nodes[B] and asked.resource in ("nodes", "leases")
+    return is_it and (asked.resource != "leases" or asked.verb == "create")
+
+
+DEEDS = (
+    Deed("create", _make, _runs, restore=_remove),
+    Deed("update", _change, _has_changed, prepare=_made, restore=_remove),
+    Deed("delete", _remove, _is_gone, prepare=_made),
+    Deed("lower added", _save_both, _both_ready, prepare=_with_one, counts=_of_the_node),
+    Deed("lower removed", _save_one, _one_left, prepare=_with_both, restore=_with_both, counts=_of_the_node),
+)

@@ -1,0 +1,133 @@
+"""What a request to an apiserver asks for, read from the request itself.
+
+The words are those of audit logs (verb, resource, subresource), so that what a proxy saw and what a cluster noted can
+be held against the same oracles. A write's preconditions are read from its body, because no audit log tells of them.
+"""
+
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import orjson
+
+WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_FENCES = {"/metadata/uid": "uid", "/metadata/resourceVersion": "resourceVersion"}
+
+
+class Asked(NamedTuple):
+    """One request.
+
+    `namespace` is "" where the resource has none, but that of a Namespace is its own name. `uid` and `version` are the
+    preconditions of a write, "" for none; `user` is the name in the caller's certificate, `agent` its User-Agent.
+    """
+
+    cluster: str
+    verb: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    version: str = ""
+    user: str = ""
+    agent: str = ""
+    query: str = ""
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it changes something."""
+        return self.verb in WRITES
+
+    @property
+    def kind(self) -> str:
+        """The resource with its subresource: "pods/status"."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+    def __str__(self) -> str:
+        where = "/".join(part for part in (self.namespace, self.name) if part)
+        return f"{self.cluster}: {self.verb} {self.kind} {where}"
+
+
+class Place(NamedTuple):
+    """What a path is about; each "" where the path does not say."""
+
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+def asked(cluster: str, method: str, target: str, body: bytes, *, user: str = "", agent: str = "") -> Asked:
+    """Read a request; `target` is path and query as they were sent."""
+    parts = urlsplit(target)
+    place = place_of(parts.path)
+    verb = verb_of(method, place, parts.query)
+    content = _content(body) if verb in WRITES else None
+    if verb == "create" and not place.name and isinstance(content, dict):
+        name = _text((content.get("metadata") or {}).get("name"))
+        place = place._replace(name=name, namespace=name if place.resource == "namespaces" else place.namespace)
+    fences = _fences(verb, content)
+    uid, version = fences.get("uid", ""), fences.get("resourceVersion", "")
+    return Asked(
+        cluster,
+        verb,
+        place.resource,
+        place.subresource,
+        place.namespace,
+        place.name,
+        uid=uid,
+        version=version,
+        user=user,
+        agent=agent,
+        query=parts.query,
+    )
+
+
+def place_of(path: str) -> Place:
+    """Say what a path of the API is about; one that is not of the API is about nothing."""
+    parts = [unquote(part) for part in path.strip("/").split("/")]
+    rest = parts[{"api": 2, "apis": 3}.get(parts[0], len(parts)) :]
+    namespace = ""
+    if rest[:1] == ["namespaces"] and len(rest) > 1:
+        namespace = rest[1]
+        rest = rest[2:] if rest[2:3] not in ([], ["status"], ["finalize"]) else rest
+    resource, name, *tail = (*rest, "", "")
+    return Place(resource, "/".join(part for part in tail if part), namespace, name)
+
+
+def verb_of(method: str, place: Place, query: str) -> str:
+    """Give the verb as an audit log has it."""
+    if method == "DELETE" and not place.name:
+        return "deletecollection"
+    if method in _VERBS:
+        return _VERBS[method]
+    if place.name:
+        return "get"
+    return "watch" if parse_qs(query).get("watch", [""])[0] in ("1", "true") else "list"
+
+
+def _content(body: bytes) -> Any:
+    try:
+        return orjson.loads(body) if body else None
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _fences(verb: str, content: Any) -> dict[str, str]:
+    """Give the preconditions of a body: those of a delete, of an eviction, of an object, or of a JSON patch."""
+    if isinstance(content, list):
+        told = [one for one in content if isinstance(one, dict) and one.get("path") in _FENCES]
+        return {_FENCES[one["path"]]: _text(one.get("value")) for one in told if one.get("op") != "remove"}
+    if not isinstance(content, dict):
+        return {}
+    if verb in ("delete", "deletecollection"):
+        found = content.get("preconditions")
+    elif verb == "create":
+        found = (content.get("deleteOptions") or {}).get("preconditions")
+    else:
+        found = content.get("metadata")
+    return {key: _text((found or {}).get(key)) for key in ("uid", "resourceVersion")}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,73 @@
+"""Certificates of a sandbox's cluster: one for a proxy to show, and one for each user whom it stands in for.
+
+A client certificate cannot be passed on, since nobody but its owner has the key. So a proxy shows the apiserver a new
+one of the same user and groups, signed by the same authority.
+"""
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from tensile.sandbox.certificates import Authority, Pair
+from tensile.sandbox.layout import LOOPBACK
+
+
+class User(NamedTuple):
+    """Who shows a certificate: its common name, and its organizations; both empty for nobody."""
+
+    name: str = ""
+    groups: tuple[str, ...] = ()
+
+
+def signer_of(pki: Path) -> Authority:
+    """Give a cluster's certificate authority; `pki` is its folder of keys."""
+    pair = Pair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
+    key = load_pem_private_key(pair.key, None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    return Authority(pair, x509.load_pem_x509_certificate(pair.certificate).subject, key, datetime.now(UTC))
+
+
+def user_of(certificate: dict[str, Any] | None) -> User:
+    """Say who showed a certificate (as the ssl module gives it)."""
+    fields: list[tuple[str, str]] = [pair for part in (certificate or {}).get("subject", ()) for pair in part]
+    names = [value for key, value in fields if key == "commonName"]
+    return User(names[0] if names else "", tuple(value for key, value in fields if key == "organizationName"))
+
+
+class Keys:
+    """The contexts of TLS of one cluster's proxy; what it issues goes into `directory`."""
+
+    def __init__(self, pki: Path, directory: Path) -> None:
+        self._authority = pki / "ca.crt"
+        self._signer = signer_of(pki)
+        self._directory = directory
+        self._known: dict[User, ssl.SSLContext] = {}
+
+    def server(self) -> ssl.SSLContext:
+        """Make the context of the proxy's own side: clients may show a certificate of the cluster's authority."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.load_verify_locations(self._authority)
+        context.load_cert_chain(*self._written("proxy", self._signer.issue("proxy", addresses=(LOOPBACK,))))
+        return context
+
+    def client(self, user: User) -> ssl.SSLContext:
+        """Give the context by which the apiserver takes the proxy for a user."""
+        if user not in self._known:
+            context = ssl.create_default_context(cafile=str(self._authority))
+            if user.name:
+                pair = self._signer.issue(user.name, user.groups)
+                context.load_cert_chain(*self._written(f"user-{len(self._known)}", pair))
+            self._known[user] = context
+        return self._known[user]
+
+    def _written(self, stem: str, pair: Pair) -> tuple[Path, Path]:
+        paths = self._directory / f"{stem}.crt", self._directory / f"{stem}.key"
+        for path, content in zip(paths, (pair.certificate, pair.key), strict=True):
+            path.write_bytes(content)
+        return paths

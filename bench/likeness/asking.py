@@ -1,0 +1,289 @@
+"""Requests at random, as plain data, of the sorts that the engine makes: the same ones for two clusters.
+
+UIDs and resourceVersions differ between clusters, so a request says "the third UID", and each cluster's side puts its
+own in place. What is chosen depends on the die and on how one of the two stands (`Stock`), so that most requests meet
+something that is there. What the rehearsal leaves out by design, defaults and validation, is not asked for.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import orjson
+
+from tensile.objects import (
+    CONFIG_MAP,
+    EVENT,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+    Kind,
+    Manifest,
+    metadata,
+)
+
+STRANGER = "11111111-2222-4333-8444-555555555555"
+FINALIZER = "example.com/hold"
+HELD = "held"
+MADE = "made"
+"""A label of every object, as the engine sets one: without any, Kubernetes begins no books, and none after a patch."""
+NAMES = ("a", "b", "c")
+OWN, NOWHERE = "OWN", "NOWHERE"
+"""The namespace of the trial, and one that there is not."""
+_KEYS = ("l", "m", "example.com/n")
+_VALUES = ("eHh4", "eXl5")
+"""Good for a label and for a Secret's data alike."""
+_TYPES = ("Ready", "Gate", "Old")
+_TOKEN = re.compile(r'"@(uid|version):(\d+)@"')
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; `namespace` is OWN, NOWHERE, or a name; strings such as "@uid:3@" stand for a side's own."""
+
+    verb: str
+    kind: Kind
+    name: str
+    namespace: str = OWN
+    body: Any = None
+    media: str = ""
+    subresource: str = ""
+    uid: str = STRANGER
+    grace: int | None = None
+
+    @property
+    def place(self) -> tuple[Kind, str, str]:
+        """What it is about."""
+        return (self.kind, self.namespace, self.name)
+
+
+@dataclass
+class Stock:
+    """What became of earlier requests: by place the numbers of the UIDs and of the versions that there were."""
+
+    find: Callable[[Kind, str, str], Manifest | None]
+    uids: dict[tuple[Kind, str, str], list[int]] = field(default_factory=dict)
+    versions: dict[tuple[Kind, str, str], list[int]] = field(default_factory=dict)
+    spaces: list[str] = field(default_factory=list)
+
+
+def filled(body: Any, uids: list[str], versions: list[str]) -> Any:
+    """Put a side's UIDs and versions in place."""
+    known = {"uid": uids, "version": versions}
+    text = _TOKEN.sub(lambda found: f'"{known[found[1]][int(found[2])]}"', orjson.dumps(body).decode())
+    return orjson.loads(text)
+
+
+class Asking:
+    """Thinks requests up; the same seed and the same answers give the same ones."""
+
+    def __init__(self, seed: int, stock: Stock) -> None:
+        self._die = Random(seed)
+        self._stock = stock
+
+    def next(self) -> list[Request]:
+        """Give the next request, or some that belong together."""
+        kinds = (CONFIG_MAP, SECRET, POD, POD, SERVICE_ACCOUNT, LEASE, EVENT, NODE, NAMESPACE)
+        kind = self._die.choice(kinds)
+        if kind == NAMESPACE:
+            return self._about_a_namespace()
+        request = Request("read", kind, self._die.choice(NAMES))
+        seen = self._stock.find(*request.place)
+        if seen is None and self._chance(0.8):
+            return [self._create(request)]
+        sort = self._die.choice((self._create, self._read, self._delete, *[self._patch] * 5))
+        return [sort(request)]
+
+    def _about_a_namespace(self) -> list[Request]:
+        """Make one with something that holds it, end one, or ask something of one that ends."""
+        spaces = self._stock.spaces
+        if len(spaces) < 2 or self._chance(0.1):  # noqa: PLR2004 - enough of them
+            name = f"space-{len(spaces)}"
+            spaces.append(name)
+            meta = {"name": HELD, "finalizers": [FINALIZER]}
+            held = Request("create", CONFIG_MAP, HELD, name, {"metadata": meta})
+            return [Request("create", NAMESPACE, name, "", {"metadata": {"name": name}}), held]
+        request = Request("read", NAMESPACE, self._die.choice(spaces), "")
+        ending = "deletionTimestamp" in metadata(self._stock.find(*request.place) or {})
+        sorts = [self._delete, self._read, *([self._inside] * 4 if ending else [self._marks])]
+        return [self._die.choice(sorts)(request)]
+
+    def _inside(self, request: Request) -> Request:
+        """Make something in a namespace that ends."""
+        kind = self._die.choice((CONFIG_MAP, SECRET, LEASE, SERVICE_ACCOUNT, POD))
+        return self._create(Request("create", kind, self._die.choice((*NAMES, HELD)), request.name))
+
+    # One sort of request each.
+
+    def _read(self, request: Request) -> Request:
+        return request
+
+    def _create(self, request: Request) -> Request:
+        namespace = NOWHERE if request.kind.namespaced and self._chance(0.05) else request.namespace
+        meta: Manifest = {"name": request.name}
+        for section in ("labels", "annotations"):
+            meta |= {section: {key: "1" for key in _KEYS if self._chance(0.5)}} if self._chance(0.6) else {}
+        meta |= {"finalizers": [FINALIZER]} if self._chance(0.2) and request.kind != NODE else {}
+        meta |= {"uid": STRANGER} if self._chance(0.1) else {}
+        meta |= {"deletionTimestamp": "2020-01-01T00:00:00Z"} if self._chance(0.1) else {}
+        meta |= {"namespace": "another"} if self._chance(0.05) else {}
+        meta["labels"] = {**meta.get("labels", {}), MADE: "1"}
+        meta = {} if self._chance(0.04) else meta
+        body = {"metadata": meta, **self._content(request.kind)}
+        return Request("create", request.kind, request.name, namespace, body)
+
+    def _delete(self, request: Request) -> Request:
+        grace = self._die.choice((None, None, 0, 5, 60, -1)) if request.kind == POD else None
+        return Request("delete", request.kind, request.name, request.namespace, uid=self._uid(request), grace=grace)
+
+    def _patch(self, request: Request) -> Request:
+        if request.kind == POD and self._chance(0.5):
+            return self._die.choice((self._status, self._status, self._image, self._tolerations, self._debug))(request)
+        if request.kind == NODE and self._chance(0.5):
+            return self._node_status(request)
+        if request.kind in (LEASE, EVENT) and self._chance(0.5):
+            return self._said(request)
+        return self._die.choice((self._marks, self._merge, self._merge))(request)
+
+    def _marks(self, request: Request) -> Request:
+        """A JSON patch of labels, annotations and data, fenced as the engine does it."""
+        fence = self._fence(request).items()
+        verb = self._die.choice(("replace", "replace", "replace", "test"))
+        operations = [{"op": verb, "path": f"/metadata/{key}", "value": value} for key, value in fence]
+        operations += [self._operation(request.kind) for _ in range(self._die.randint(0, 3))]
+        return self._written(request, "json-patch", operations)
+
+    def _operation(self, kind: Kind) -> Manifest:
+        sections = ["/metadata/labels"] + (["/metadata/annotations"] if kind != NODE else [])
+        sections += ["/data"] if kind in (CONFIG_MAP, SECRET) else []
+        section = self._die.choice(sections)
+        if section != "/metadata/labels" and self._chance(0.15):
+            whole = {"op": "add", "path": section, "value": self._die.choice(({}, {"l": "eHh4"}))}
+            return self._die.choice((whole, {"op": "remove", "path": section}))
+        key = "k" if section == "/data" else self._die.choice(_KEYS).replace("/", "~1")
+        verb = self._die.choice(("add", "add", "replace", "remove", "test"))
+        value = {} if verb == "remove" else {"value": self._die.choice(_VALUES)}
+        return {"op": verb, "path": f"{section}/{key}", **value}
+
+    def _merge(self, request: Request) -> Request:
+        """A merge patch, plain or strategic, of the same."""
+        meta: Manifest = self._fence(request)
+        for section in ("labels", "annotations"):
+            meta |= {section: self._map(_KEYS)} if self._chance(0.5) else {}
+        ends = "deletionTimestamp" in metadata(self._stock.find(*request.place) or {})
+        given = (None,) if ends or request.kind == NODE else (None, [], [FINALIZER])
+        meta |= {"finalizers": self._die.choice(given)} if self._chance(0.3) else {}
+        body: Manifest = {"metadata": meta}
+        if request.kind in (CONFIG_MAP, SECRET) and self._chance(0.6):
+            body["data"] = self._map(("k", "more"))
+        media = "merge-patch" if "finalizers" in meta else self._die.choice(("merge-patch", "strategic-merge-patch"))
+        return self._written(request, media, body)
+
+    def _status(self, request: Request) -> Request:
+        """What a kubelet would say."""
+        said: Manifest = {}
+        if self._chance(0.6):
+            said["conditions"] = [self._condition(one) for one in self._die.sample(_TYPES, self._die.randint(1, 3))]
+        if self._chance(0.4):
+            said["phase"] = self._die.choice(("Pending", "Running", "Running", "Succeeded", "Failed"))
+        if self._chance(0.4):
+            address = self._die.choice((None, "10.0.0.1", "10.0.0.2"))
+            said |= {"podIP": address, "podIPs": address and [{"$patch": "replace"}, {"ip": address}]}
+        if self._chance(0.2):
+            said |= {"reason": self._die.choice((None, "Because"))}
+        meta = self._fence(request) | ({"labels": self._map(_KEYS)} if self._chance(0.2) else {})
+        body = {"metadata": meta, "status": said}
+        return self._written(
+            request, "strategic-merge-patch", body, self._die.choice(("status",) * 5 + ("", "unheard"))
+        )
+
+    def _condition(self, sort: str) -> Manifest:
+        if self._chance(0.2):
+            return {"type": sort, "$patch": "delete"}
+        return {"type": sort, "status": self._die.choice(("True", "False"))}
+
+    def _image(self, request: Request) -> Request:
+        containers = [{"name": self._die.choice(("main", "side")), "image": f"app:{self._die.randint(1, 3)}"}]
+        body = {"metadata": self._fence(request), "spec": {"containers": containers}}
+        return self._written(request, "strategic-merge-patch", body, self._die.choice(("", "", "status")))
+
+    def _tolerations(self, request: Request) -> Request:
+        """Tolerations can only be added, and a merge patch names them all."""
+        seen = (self._stock.find(*request.place) or {}).get("spec", {}).get("tolerations", [])
+        more = [{"key": f"k{len(seen)}", "operator": "Exists"}] if self._chance(0.7) else []
+        body = {"metadata": self._fence(request), "spec": {"tolerations": seen + more}}
+        return self._written(request, "merge-patch", body)
+
+    def _debug(self, request: Request) -> Request:
+        names = self._die.sample(("e1", "e2"), self._die.randint(1, 2))
+        added = [{"name": name, "image": "debug:1"} for name in names]
+        body = {"metadata": self._fence(request), "spec": {"ephemeralContainers": added}}
+        return self._written(request, "strategic-merge-patch", body, "ephemeralcontainers")
+
+    def _node_status(self, request: Request) -> Request:
+        amounts: Manifest = {"cpu": self._die.choice(("4", "8"))}
+        amounts |= {"$patch": "replace"} if self._chance(0.3) else {}
+        said = {
+            "capacity": amounts,
+            "addresses": [{"type": "InternalIP", "address": self._die.choice(("1.1.1.1", "1.1.1.2"))}],
+        }
+        body = {"metadata": self._uid_fence(request), "status": said}
+        return self._written(request, "strategic-merge-patch", body, self._die.choice(("status", "status", "")))
+
+    def _said(self, request: Request) -> Request:
+        """What is told again: a lease is renewed, an event is counted."""
+        number = self._die.randint(1, 3)
+        said: Manifest = {"spec": {"leaseDurationSeconds": number}} if request.kind == LEASE else {"count": number}
+        return self._written(request, "merge-patch", {"metadata": self._fence(request), **said})
+
+    # Parts of them.
+
+    def _content(self, kind: Kind) -> Manifest:
+        if kind == POD:
+            return {"spec": self._pod()}
+        if kind == LEASE:
+            return {"spec": {"holderIdentity": "me", "leaseDurationSeconds": 40}}
+        if kind == EVENT:
+            about = {"kind": "Pod", "name": "a", "namespace": "@own@"}
+            return {"involvedObject": about, "reason": "Because", "message": "so", "type": "Normal", "count": 1}
+        if kind == NODE:
+            return {"status": {"capacity": {"cpu": "1", "pods": "9"}}}
+        return {"data": {"k": "eHh4"}} if kind in (CONFIG_MAP, SECRET) and self._chance(0.7) else {}
+
+    def _pod(self) -> Manifest:
+        containers = [{"name": one, "image": "app:1"} for one in ("main", "side")]
+        spec: Manifest = {"containers": containers, "tolerations": [{"operator": "Exists"}]}
+        spec |= {"nodeName": "@node@"} if self._chance(0.8) else {"schedulerName": "nobody"}
+        spec |= {"terminationGracePeriodSeconds": self._die.choice((0, 5, 20))} if self._chance(0.5) else {}
+        return spec | ({"serviceAccountName": "nobody"} if self._chance(0.05) else {})
+
+    def _map(self, keys: tuple[str, ...]) -> Manifest:
+        return {key: self._die.choice((None, *_VALUES)) for key in keys if self._chance(0.6)}
+
+    def _uid(self, request: Request) -> str:
+        """Mostly the present UID, else that of one that stood there before, or a stranger's."""
+        known = self._stock.uids.get(request.place, [])
+        if not known or self._chance(0.1):
+            return STRANGER
+        return f"@uid:{known[-1] if self._chance(0.9) else self._die.choice(known)}@"
+
+    def _uid_fence(self, request: Request) -> Manifest:
+        return {"uid": self._uid(request)}
+
+    def _fence(self, request: Request) -> Manifest:
+        known = self._stock.versions.get(request.place, [])
+        found = self._uid_fence(request) if self._chance(0.9) else {}
+        if known and request.kind not in (NODE, NAMESPACE) and self._chance(0.25):
+            found["resourceVersion"] = f"@version:{known[-1] if self._chance(0.7) else self._die.choice(known)}@"
+        return found
+
+    def _written(self, request: Request, media: str, body: Any, subresource: str = "") -> Request:
+        return Request("patch", request.kind, request.name, request.namespace, body, media, subresource)
+
+    def _chance(self, likelihood: float) -> bool:
+        return self._die.random() < likelihood

@@ -1,0 +1,200 @@
+"""A topology of its own behind fault proxies, on a sandbox that others may use too, and its engine as a process.
+
+Its names, nodes and ports are nobody else's, so several rigs can work side by side on the same three clusters.
+"""
+
+import asyncio
+import shutil
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import aiohttp
+import orjson
+
+from bench.children import Child
+from bench.faultproxy.journal import Journal, Write
+from bench.faultproxy.keys import signer_of
+from bench.faultproxy.proxy import Director, Proxy, Quiet
+from bench.sites import NODES, Manifest, Refused, Site, patiently, until
+from tensile.names import LOWER_SCHEDULABLE, OWNER, owner_of
+from tensile.sandbox import kubeconfig
+from tensile.sandbox.credentials import ADMINISTRATORS
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.layout import UPPER
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+LOWERS = ("lower-a", "lower-b")
+LIMIT = 60.0
+
+
+class Rig:
+    """Used with `async with`; the engine is started by `start`, and ended at the end.
+
+    `sites` lead to the clusters past the proxies; `journal` has what the engine wrote, in the order of all clusters.
+    """
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        self.name = f"rig-{uuid4().hex[:8]}"
+        self.sandbox = sandbox
+        self.directory = directory
+        self.journal = Journal()
+        self.log = directory / "engine.log"
+        self.nodes = {lower: f"{self.name}-{lower[-1]}" for lower in LOWERS}
+        self.sites: dict[str, Site] = {}
+        self.proxies: dict[str, Proxy] = {}
+        self.child: Child | None = None
+        self.ports = _spare_ports(len(LOWERS) + 2)
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> "Self":
+        for name in (UPPER, *LOWERS):
+            cluster = self.sandbox.clusters[name]
+            pki = cluster.audit_log.parent / "pki"
+            self.sites[name] = await self._open.enter_async_context(Site(cluster))
+            proxy = Proxy(name, cluster.server, pki, journal=self.journal)
+            self.proxies[name] = await self._open.enter_async_context(proxy)
+            pair = signer_of(pki).issue(self.name, (ADMINISTRATORS,))
+            text = kubeconfig.render(name, proxy.url, self.name, (pki / "ca.crt").read_bytes(), pair)
+            (self.directory / f"{name}.kubeconfig").write_text(text)
+        for name in ("kubelet.crt", "kubelet.key"):
+            shutil.copy(self.sandbox.directory / name, self.directory)
+        system = await self.upper.call("GET", "/api/v1/namespaces/kube-system")
+        self.mark = owner_of(system["metadata"]["uid"], self.name).mark
+        self.save()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None:
+        if self.child is not None:
+            self.child.kill()
+        for node in self.nodes.values():
+            await self.upper.remove(f"{NODES}/{node}")
+        for lower in LOWERS:
+            await self._remove_namespaces(self.sites[lower])
+        await self._open.aclose()
+
+    @property
+    def upper(self) -> Site:
+        """The upper cluster."""
+        return self.sites[UPPER]
+
+    def direct(self, director: Director | None = None) -> None:
+        """Have one director for all proxies; None: everything passes."""
+        for proxy in self.proxies.values():
+            proxy.director = director or Quiet()
+
+    # The topology and the engine.
+
+    def save(self, *lowers: str) -> None:
+        """Write the topology file with these lowers (none named: all), in one piece, as editors do."""
+        wanted = lowers or LOWERS
+        entries = [
+            {
+                "name": name,
+                "kubeconfig": f"{name}.kubeconfig",
+                "node": {"name": self.nodes[name], "kubeletPort": port},
+                "capacity": {"basis": "allocatable"},
+            }
+            for name, port in zip(LOWERS, self.ports, strict=False)
+            if name in wanted
+        ]
+        found: dict[str, Any] = {
+            "apiVersion": "tensile-kube.io/v1alpha1",
+            "kind": "Topology",
+            "name": self.name,
+            "upper": {"kubeconfig": f"{UPPER}.kubeconfig"},
+            "lowers": entries,
+            "kubelet": {
+                "bind": "127.0.0.1",
+                "port": self.ports[-2],
+                "nodeAddress": "127.0.0.1",
+                "tlsCertFile": "kubelet.crt",
+                "tlsKeyFile": "kubelet.key",
+            },
+            "telemetry": {"bind": "127.0.0.1", "port": self.ports[-1]},
+        }
+        written = self.directory / "topology.new"
+        written.write_bytes(orjson.dumps(found))
+        written.rename(self.directory / "topology.yaml")
+
+    def start(self) -> Child:
+        """Start the engine; what ran before has to have ended."""
+        assert self.child is None or not self.child.is_running
+        topology = str(self.directory / "topology.yaml")
+        self.child = Child(["tensile", "run", "-f", topology, "--log-format", "json"], self.sandbox, self.log)
+        return self.child
+
+    def kill(self) -> None:
+        """End the engine as a crash does; it may have ended so before."""
+        if self.child is not None:
+            self.child.kill()
+
+    async def is_ready(self) -> bool:
+        """Say whether the engine says that it is."""
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{self.ports[-1]}/readyz") as told,
+            ):
+                return told.ok
+        except aiohttp.ClientError:
+            return False
+
+    async def usable(self, *lowers: str) -> None:
+        """Return when the nodes of these lowers (none named: all) take pods."""
+
+        async def are_usable() -> bool:
+            """Look at them."""
+            found = await self.nodes_now()
+            wanted = {self.nodes[lower] for lower in lowers or LOWERS}
+            return wanted <= {one["metadata"]["name"] for one in found if _is_usable(one)}
+
+        await until(are_usable, f"{self.name}: nodes are usable", LIMIT)
+
+    async def nodes_now(self) -> list[Manifest]:
+        """Give the virtual nodes that there are."""
+        return await self.upper.items(f"{NODES}?labelSelector={OWNER}={self.mark}")
+
+    def written(self, start: int) -> list[Write]:
+        """Give what the engine wrote after the first `start` writes, leases aside."""
+        return [one for one in self.journal.since(start) if one.asked.resource != "leases"]
+
+    async def silence(self, start: int, seconds: float, limit: float = LIMIT) -> int:
+        """Return when nothing was written for so long after the first `start` writes; gives how many there are then."""
+        end = asyncio.get_running_loop().time() + limit
+        known = start
+        while True:
+            await asyncio.sleep(seconds)
+            now = len(self.journal)
+            if not self.written(known) or asyncio.get_running_loop().time() > end:
+                return now
+            known = now
+
+    async def _remove_namespaces(self, site: Site) -> None:
+        """Have the namespaces go that the engine made below; nobody waits for it."""
+        for one in await site.items(f"/api/v1/namespaces?labelSelector={OWNER}={self.mark}"):
+            try:
+                await patiently(lambda one=one: site.remove(f"/api/v1/namespaces/{one['metadata']['name']}"), LIMIT)
+            except Refused:
+                continue
+
+
+def _is_usable(node: Manifest) -> bool:
+    found = {one["type"]: one["status"] for one in node["status"].get("conditions") or ()}
+    return found.get(LOWER_SCHEDULABLE) == "True" and found.get("Ready") == "True"
+
+
+def _spare_ports(count: int) -> list[int]:
+    """Give ports that are free now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

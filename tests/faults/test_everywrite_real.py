@@ -1,0 +1,97 @@
+"""The engine is killed at writes of its own, in short; `python -m bench.everywrite` does it at every one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.deeds import DEEDS, Deed
+from bench.everywrite import MOMENTS, PATIENCE, Crash, every_write, together
+from bench.faultproxy.asked import Asked
+from bench.faultproxy.faults import Dropped, Hung, Lost, Passed
+from bench.rig import Rig
+from tensile.sandbox.environment import Sandbox
+
+STRUCK = {
+    "create": ("lost", (4,)),
+    "update": ("before", (2,)),
+    "delete": ("after", (1,)),
+    "lower added": ("lost", (1,)),
+    "lower removed": ("before", (1,)),
+}
+"""At which write of each deed, and how. All moments and more writes are in the long form."""
+
+
+@asynccontextmanager
+async def rigged(sandbox: Sandbox, directory: Path) -> AsyncIterator[Rig]:
+    """An engine behind fault proxies, which says when it is ready."""
+    async with Rig(sandbox, directory) as made:
+        assert not await made.is_ready()
+        made.start()
+        await made.usable()
+        assert await made.is_ready()
+        yield made
+
+
+@pytest.mark.real
+async def test_an_engine_that_is_killed_at_a_write_ends_where_it_would_have(
+    sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever the write was of, and whether or not it came through: the same end, nothing twice, nothing harmed."""
+
+    async def struck(*deeds: Deed) -> None:
+        """Go through some deeds with an engine of their own."""
+        async with rigged(sandbox, tmp_path_factory.mktemp("rig")) as rig:
+            for deed in deeds:
+                moment, numbers = STRUCK[deed.name]
+                result = await every_write(rig, deed, moment, numbers, PATIENCE)
+                assert result["broken"] == []
+                assert result["strikes"] == len(numbers), deed.name
+
+    await asyncio.gather(struck(*DEEDS[:2]), struck(*DEEDS[2:]))
+
+
+def run(deed: str, moment: str, strikes: int, *broken: str) -> dict[str, object]:
+    """Make the result of a run."""
+    return {"deed": deed, "moment": moment, "strikes": strikes, "broken": list(broken)}
+
+
+def test_runs_of_several_times_make_one_result() -> None:
+    """A later run takes the place of an earlier one of its deed and moment; what is no deed any more goes."""
+    before = [run("create", "lost", 5, "old"), run("update", "before", 3, "kept"), run("dance", "lost", 9, "gone")]
+    now = [run("create", "lost", 7), run("create", "before", 6)]
+    assert together(before, now) == {
+        "strikes": 16,
+        "runs": [run("create", "before", 6), run("create", "lost", 7), run("update", "before", 3, "kept")],
+        "broken": ["kept"],
+    }
+
+
+def write(name: str, verb: str = "patch") -> Asked:
+    """Make a write of a pod."""
+    return Asked("upper", verb, "pods", "", "shop", name)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_a_crash_comes_at_its_write_and_its_moment(moment: str) -> None:
+    """Reads and what does not count are no writes; the engine is ended before, after, unheard, or not at all."""
+    said: list[str] = []
+    crash = Crash(2, moment, lambda asked: asked.name != "aside", lambda: said.append("killed"))
+    first, second = write("one"), write("two")
+    for asked in (write("aside"), write("one", "get"), first):
+        assert await crash.meet(asked) == Passed()
+        await crash.carried_out(asked, 200)
+        await crash.answered(asked, 200)
+    assert (said, crash.struck, crash.is_over) == ([], None, False)
+    met = {"before": Dropped(), "after": Passed()}.get(moment, Lost())
+    assert await crash.meet(second) == met
+    assert crash.struck == second
+    assert (said, crash.is_over) == ((["killed"], True) if moment == "before" else ([], False))
+    await crash.carried_out(second, 200)
+    assert said == (["killed"] if moment in ("before", "lost") else [])
+    await crash.answered(second, 200)
+    assert crash.is_over
+    assert said == ([] if moment == "cut" else ["killed"])
+    assert await crash.meet(write("three")) == (Passed() if moment == "cut" else Hung())
