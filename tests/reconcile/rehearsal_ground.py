@@ -14,6 +14,7 @@ from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SERVICE_ACCOUNT, K
 
 FINALIZER = "example.com/hold"
 STRANGER = "11111111-2222-4333-8444-555555555555"
+TIME = "%Y-%m-%dT%H:%M:%SZ"
 ROOM = {"cpu": "64", "pods": "100"}
 _WAIT = 20
 

@@ -2,15 +2,18 @@
 
 from typing import Any
 
-from worldkit import OWNER_HERE, A, B, home, marked, put, raised, thing, upper_pod, world
+from worldkit import OWNER_HERE, A, B, decided, home, marked, put, raised, thing, upper_pod, world
 
 from tensile.cache import Entry
 from tensile.names import LOWER, LOWER_CLAIM_UID, PROVISIONER
-from tensile.objects import CLAIM, STORAGE_CLASS, VOLUME, Manifest, metadata
+from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, metadata
 from tensile.reconcile.claims import SELECTED_NODE
-from tensile.reconcile.storage import lower_claim
-from tensile.world import World
+from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.storage import ClaimRule, key_of, lower_claim
+from tensile.world import Key, World
 
+RULE = ClaimRule()
+KEY = key_of(A, "default", "data")
 ASKED = {"volume.kubernetes.io/storage-provisioner": PROVISIONER}
 USES = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
 
@@ -99,3 +102,24 @@ def settled_claim(here: World, lower: str = A, **fields: Any) -> Manifest:
     below(here, copy(made, "1Gi"), lower=lower)
     volumes(here, volume(made, lower))
     return made
+
+
+def planned(here: World, key: Key = KEY) -> Plan:
+    """Plan a key."""
+    return decided(RULE, key, here)[1]
+
+
+def the_step(here: World, key: Key = KEY) -> Step:
+    """Give the one step of a plan that has no problem."""
+    found = planned(here, key)
+    assert found.problem is None
+    (step,) = found.steps
+    return step
+
+
+def reason(here: World, key: Key = KEY) -> str:
+    """Give the reason of a plan's problem, which has no step but what is told above."""
+    found = planned(here, key)
+    assert found.problem is not None
+    assert [step for step in found.steps if step.ref.cluster != UPPER] == []
+    return found.problem.reason

@@ -3,13 +3,28 @@
 from typing import Any
 
 import pytest
-from storagekit import USES, above, below, bound, claim, copy, ground, settled_claim, volume, volumes
+from storagekit import (
+    KEY,
+    RULE,
+    USES,
+    above,
+    below,
+    bound,
+    claim,
+    copy,
+    ground,
+    planned,
+    reason,
+    settled_claim,
+    the_step,
+    volume,
+    volumes,
+)
 from worldkit import (
     OWNER_HERE,
     STRANGER,
     A,
     B,
-    changed,
     decided,
     drop,
     lose,
@@ -22,18 +37,15 @@ from worldkit import (
     upper_pod,
 )
 
-from tensile.cache import Cache, Delta, Entry
 from tensile.names import LOWER_CLAIM_UID, OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import CLAIM, UPPER, VOLUME, Manifest, Ref
 from tensile.reconcile import namespaces
 from tensile.reconcile.claims import SELECTED_NODE
-from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.plan import Plan
 from tensile.reconcile.references import Reference
-from tensile.reconcile.storage import NAME, ClaimRule, key_of, lower_claim, missing
-from tensile.world import Key, Problem, World
+from tensile.reconcile.storage import lower_claim, missing
+from tensile.world import Problem, World
 
-RULE = ClaimRule()
-KEY = key_of(A, "default", "data")
 REF = Ref(A, CLAIM, "default", "data")
 ABOVE = Ref(UPPER, CLAIM, "default", "data")
 DENIED = Problem("Forbidden", "exceeded quota: full")
@@ -45,27 +57,6 @@ DATA = [
 ]
 DATA_IDS = ["bound", "lost its volume", "about to be bound"]
 """Lower claims that have a volume, had one, or will in a moment."""
-
-
-def planned(here: World, key: Key = KEY) -> Plan:
-    """Plan a key."""
-    return decided(RULE, key, here)[1]
-
-
-def the_step(here: World, key: Key = KEY) -> Step:
-    """Give the one step of a plan that has no problem."""
-    found = planned(here, key)
-    assert found.problem is None
-    (step,) = found.steps
-    return step
-
-
-def reason(here: World, key: Key = KEY) -> str:
-    """Give the reason of a plan's problem, which has no step but what is told above."""
-    found = planned(here, key)
-    assert found.problem is not None
-    assert [step for step in found.steps if step.ref.cluster != UPPER] == []
-    return found.problem.reason
 
 
 def test_a_claim_for_which_the_node_is_chosen_is_made_there() -> None:
@@ -467,73 +458,6 @@ def test_a_claim_that_does_not_exist_is_said_where_a_pod_needs_it() -> None:
     )
 
 
-# Which changes concern which keys.
-
-
-def heard(here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A) -> list[str]:
-    """Give the names of the keys that a change in a cache concerns."""
-    routes = [route for route in RULE.routes() if route.cache == cache]
-    found = [key for route in routes for key in route.keys(here, lower, Delta(before, after))]
-    assert all((key.rule, key.lower) == (NAME, lower) for key in found)
-    return list(names(found))
-
-
-def test_every_claim_that_is_used_chosen_or_copied_has_a_key() -> None:
-    """Once."""
-    here = ground()
-    above(here, claim("chosen", node=A), claim("idle"), claim())
-    bound(here)
-    below(here, copy(claim()), copy(claim("left")))
-    assert list(names(RULE.keys(here, A))) == ["default/chosen", "default/data", "default/left"]
-    assert list(RULE.keys(here, B)) == []
-
-
-def test_a_claim_above_concerns_the_lower_that_has_to_do_with_it() -> None:
-    """Also the one whose node was chosen before."""
-    here = ground()
-    before, after = above(here, claim(node=A)), above(here, claim(node=B))
-    assert heard(here, "upper.PersistentVolumeClaim", before, after) == ["default/data"]
-    assert heard(here, "upper.PersistentVolumeClaim", before, after, B) == ["default/data"]
-    assert heard(here, "upper.PersistentVolumeClaim", after, after) == []
-    bound(here)
-    assert heard(here, "upper.PersistentVolumeClaim", after, after) == ["default/data"]
-
-
-def test_a_volume_above_concerns_its_claim_where_that_is_known() -> None:
-    """It says where the claim lives."""
-    here = ground()
-    made = settled_claim(here)
-    entry = here.upper.more[VOLUME].get("", "pvc-claim-data")
-    assert heard(here, "upper.PersistentVolume", None, entry) == ["default/data"]
-    assert heard(here, "upper.PersistentVolume", None, entry, B) == []
-    bound(here, lower=B)
-    assert heard(here, "upper.PersistentVolume", entry, None, B) == ["default/data"]
-    assert made["metadata"]["name"] == "data"
-
-
-def test_pods_concern_the_claims_that_they_begin_or_cease_to_use() -> None:
-    """A pod that goes on using one concerns nothing, until it has ended."""
-    here = ground()
-    pod = bound(here)
-    ended = changed(here.lowers[A].upper_pods, "web", _end)
-    assert heard(here, "upper_pods", None, pod) == heard(here, "upper_pods", pod, None) == ["default/data"]
-    assert heard(here, "upper_pods", pod, pod) == []
-    assert heard(here, "upper_pods", pod, ended) == ["default/data"]
-    assert heard(here, "pods", pod, None) == ["default/data"]
-    assert heard(here, "pods", None, pod) == []
-
-
-def _end(pod: Manifest) -> None:
-    pod["status"]["phase"] = "Succeeded"
-
-
-def test_a_claim_below_concerns_itself() -> None:
-    """Whether it comes or goes."""
-    here = ground()
-    entry = below(here, copy(claim()))
-    assert heard(here, "PersistentVolumeClaim", entry, None) == ["default/data"]
-
-
 CACHES: list[Any] = [("upper", CLAIM), ("upper", VOLUME), ("lower", CLAIM), ("lower", VOLUME)]
 
 
@@ -543,7 +467,7 @@ def test_nothing_is_decided_from_an_incomplete_cache(side: str, kind: Any) -> No
     here = ground()
     above(here, claim(node=A))
     assert the_step(here).verb == "create"
-    cache: Cache = (here.upper if side == "upper" else here.lowers[A]).more[kind]
+    cache = (here.upper if side == "upper" else here.lowers[A]).more[kind]
     cache.distrust()
     assert planned(here) == Plan(())
 
