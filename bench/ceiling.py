@@ -8,7 +8,7 @@ and what a pod refers to is left out: it bounds what any mirror could reach here
 
 import argparse
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,25 @@ from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
 
 PREFIX = "ceiling-"
-ROOM = {"cpu": "1000", "memory": "1000Gi", "pods": "10000"}
+UNITS = {"cpu": "", "memory": "Gi", "pods": ""}
+"""What the sandbox's nodes offer, and in which units they say so."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 APPLY = "application/apply-patch+yaml"
 RENEW, DURATION = 10.0, 40
 AT_ONCE = "?gracePeriodSeconds=0"
 
 
-def node(name: str) -> Manifest:
+def room(nodes: Iterable[Manifest]) -> Manifest:
+    """Give what a lower's nodes offer in all: a scheduler that is told of more fills one lower beyond its brim."""
+    offers = [one["status"]["allocatable"] for one in nodes]
+    total = {name: sum(int(offer[name].removesuffix(unit)) for offer in offers) for name, unit in UNITS.items()}
+    return {name: f"{total[name]}{unit}" for name, unit in UNITS.items()}
+
+
+def node(name: str, offer: Manifest) -> Manifest:
     """Give a virtual node that is Ready from the start."""
     ready = {"type": "Ready", "status": "True", "reason": "Up", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    status = {"capacity": ROOM, "allocatable": ROOM, "conditions": [ready]}
+    status = {"capacity": offer, "allocatable": offer, "conditions": [ready]}
     return {"metadata": {"name": name, "labels": {"type": "virtual-kubelet"}}, "status": status}
 
 
@@ -72,8 +80,8 @@ class Ceiling:
 
     async def run(self) -> None:
         """Register the nodes and mirror, until it is cancelled."""
-        for name in self._lowers:
-            await self._upper.call("POST", NODES, node(name))
+        for name, lower in self._lowers.items():
+            await self._upper.call("POST", NODES, node(name, room(await lower.items(NODES))))
         followed = (self._follow_lower(lower) for lower in self._lowers.values())
         await asyncio.gather(self._beat(), self._follow_upper(), *followed)
 

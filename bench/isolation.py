@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.makespan import all_ready
+from bench.makespan import all_ready, labelled
 from bench.outage import APISERVER, load
 from bench.parties import calm
 from bench.trial import Trial, run
@@ -85,7 +85,7 @@ async def turn(trial: Trial, slow: Detour, tag: str, pods: int, *, well: bool) -
         slow.late = LATE
     begin = time.monotonic()
     names = await load(trial, tag, pods)
-    found = await all_ready(trial.upper, f"{tag}-{WELL}", pods, begin)
+    found = await all_ready(trial.upper, labelled(f"{tag}-{WELL}"), pods, begin)
     if not well:
         trial.sandbox.resume(STOPPED, APISERVER)
         slow.late = 0.0

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from bench import oracles
-from bench.makespan import all_ready
+from bench.makespan import all_ready, labelled
 from bench.parties import calm
 from bench.sites import DEPLOYMENTS
 from bench.trial import NAMESPACE, Trial, run
@@ -70,7 +70,7 @@ async def undisturbed(trial: Trial, tag: str, pods: int, lower: str) -> float:
     """Load all lowers; gives the seconds until the last pod of one of them is Ready."""
     begin = time.monotonic()
     names = await load(trial, tag, pods)
-    found = await all_ready(trial.upper, f"{tag}-{lower}", pods, begin)
+    found = await all_ready(trial.upper, labelled(f"{tag}-{lower}"), pods, begin)
     await trial.settled(pods * len(names))
     await trial.remove(*names)
     return max(found.ready.values())
@@ -81,7 +81,7 @@ async def lower_outage(trial: Trial, tag: str, pods: int, outage: Outage) -> dic
     other = next(name for name in trial.lowers if name != outage.victim)
     begin = time.monotonic()
     names = await load(trial, tag, pods)
-    timing = asyncio.create_task(all_ready(trial.upper, f"{tag}-{other}", pods, begin))
+    timing = asyncio.create_task(all_ready(trial.upper, labelled(f"{tag}-{other}"), pods, begin))
     back = await suffer(trial, outage)
     found = await timing
     result = await afterwards(trial, outage, names, back, pods)

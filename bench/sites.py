@@ -52,7 +52,7 @@ class Site:
         self.session = aiohttp.ClientSession(
             cluster.server,
             connector=aiohttp.TCPConnector(ssl=tls),
-            timeout=aiohttp.ClientTimeout(total=None, connect=5),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
             headers={"User-Agent": "bench"},
             read_bufsize=1 << 20,
         )

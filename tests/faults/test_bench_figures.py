@@ -7,9 +7,9 @@ import pytest
 from faultkit import above
 
 from bench import readme
-from bench.ceiling import lower_pod
+from bench.ceiling import lower_pod, room
 from bench.latency import summary
-from bench.makespan import Sightings, percentile
+from bench.makespan import Sightings, parts, percentile
 from bench.parties import is_usable
 from bench.reporting import RESULTS, keep, medians, ratios, table, verdict
 from bench.workload import deployment, pod
@@ -78,6 +78,18 @@ def test_a_workload_is_bound_where_it_is_wanted() -> None:
     assert template["spec"]["nodeSelector"] == {"clusterID": "lower-a"}
     assert template["spec"]["terminationGracePeriodSeconds"] == 5
     assert "nodeSelector" not in pod("p", "g")["spec"]
+
+
+@pytest.mark.parametrize(("pods", "sizes"), [(1, [1]), (1000, [1000]), (1200, [500, 500, 200])])
+def test_many_pods_are_of_several_deployments(pods: int, sizes: list[int]) -> None:
+    """Each of which is made at one go."""
+    assert parts(pods) == sizes
+
+
+def test_the_ceilings_nodes_offer_what_the_lowers_have() -> None:
+    """A scheduler that is told of more would send one lower more pods than it can run."""
+    node = {"status": {"allocatable": {"cpu": "32", "memory": "256Gi", "pods": "500", "ephemeral-storage": "1Ti"}}}
+    assert room([node, node, node]) == {"cpu": "96", "memory": "768Gi", "pods": "1500"}
 
 
 def test_the_ceiling_makes_the_least_that_runs_the_same() -> None:
