@@ -70,8 +70,9 @@ def lower_pod(upper_pod: Manifest, place: Placement) -> Manifest:
 def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
     """Give the spec of the lower pod."""
     spec = with_lower_classes(upper_pod["spec"], place)
+    mapped = {**upper_pod, "spec": spec}
     kept = {field: value for field, value in spec.items() if field not in _ELSEWHERE}
-    return kept | scheduling_fields(upper_pod, place) | _class_fields(spec, place) | account_fields(upper_pod, place)
+    return kept | scheduling_fields(mapped, place) | _class_fields(spec, place) | account_fields(mapped, place)
 
 
 def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest | None = None) -> Manifest:

@@ -119,24 +119,10 @@ def test_a_containers_own_word_of_the_address_holds() -> None:
     assert with_address({"name": "main", "env": [own]}, AWAY.upper_server)["env"] == [*ADDRESS[1:], own]
 
 
-@pytest.mark.parametrize(
-    ("url", "host", "port"),
-    [
-        ("https://10.0.0.1:6443", "10.0.0.1", "6443"),
-        ("https://[fd00::1]:6443", "fd00::1", "6443"),
-        ("https://upper.example.com", "upper.example.com", "443"),
-    ],
-)
-def test_the_address_is_that_of_the_url(url: str, host: str, port: str) -> None:
-    """An IPv6 address without its brackets, as Kubernetes gives it; without a port, that of https."""
-    told = {one["name"]: one["value"] for one in with_address({"name": "main"}, url)["env"]}
-    assert (told["KUBERNETES_SERVICE_HOST"], told["KUBERNETES_SERVICE_PORT"]) == (host, port)
-
-
 def test_without_an_address_nothing_is_told() -> None:
     """The container is the very same."""
     container = {"name": "main"}
-    assert with_address(container, "") is container
+    assert with_address(container, None) is container
 
 
 def test_with_the_uppers_identity_a_pod_that_wants_no_token_is_left_alone() -> None:
