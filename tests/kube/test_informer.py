@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from scripted import (
@@ -378,10 +378,10 @@ async def test_an_audit_compares_everything_now_and_then(apiserver: Apiserver) -
 
 async def test_an_audit_comes_though_every_watch_is_shorter_than_its_period(apiserver: Apiserver) -> None:
     """Watches that end in good order and are resumed do not put it off."""
-    many = 1_000
+    many, ticks = 1_000, count(0.0, 0.001)
     apiserver.play("list", listing(20, pod("a", 5)), listing(21))
     apiserver.play("watch", *(Stream().end() for _ in range(many)))
-    async with following(apiserver, QUICK._replace(audit=0.05)) as followed:
+    async with following(apiserver, QUICK._replace(audit=0.05), lambda: next(ticks)) as followed:
         await followed.has("a")
         await followed.has()
         assert followed.informer.relists == 2
