@@ -230,7 +230,6 @@ VOLUMES: dict[str, Manifest] = {
             }
         }
     },
-    "claim": {"persistentVolumeClaim": {"claimName": "nowhere"}},
 }
 
 
@@ -244,6 +243,19 @@ async def test_a_volume_that_the_lower_cannot_give_is_said(ground: Ground, name:
     assert "persistentvolumeclaim" in condition_of(pod, LOWER_SCHEDULED)["message"].lower()
     assert is_true(pod, "PodScheduled")
     await ends(ground, name)
+
+
+async def test_a_claim_that_does_not_exist_is_said(ground: Ground) -> None:
+    """The pod is Pending above, and nothing of it is below."""
+    await ground.bind("claim", {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]})
+    pod = await ground.upper.until(ground.pod_path("claim"), lambda one: condition_of(one, MIRRORED))
+    said = condition_of(pod, MIRRORED)
+    assert (said["reason"], said["message"]) == (
+        "PersistentVolumeClaimNotFound",
+        f"PersistentVolumeClaim {ground.namespace}/nowhere: it does not exist",
+    )
+    assert await ground.sites[A].read(ground.pod_path("claim")) == {}
+    await ends(ground, "claim")
 
 
 async def test_the_hosts_network_is_the_lower_nodes(ground: Ground) -> None:
