@@ -9,9 +9,14 @@ from itertools import product
 from typing import NamedTuple
 
 from bench.sites import Manifest
-from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
+from tensile.names import LEGACY, OWNER, OWNER_NAME, PROVISIONER, UPPER_UID, VIRTUAL_POD, Owner, owner_of
 
 SPACE = "default"
+SLICES = "apis/discovery.k8s.io/v1"
+RBAC = "apis/rbac.authorization.k8s.io/v1"
+PORT = {"port": 80, "protocol": "TCP"}
+CLAIMED = {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}
+"""A claim for which no volume is ever made: it asks for no class."""
 A, B = "lower-a", "lower-b"
 OTHER_UID = "00000000-0000-4000-8000-000000000000"
 OTHER_UPPER = "11111111-0000-4000-8000-000000000000"
@@ -51,14 +56,17 @@ class Made(NamedTuple):
 class Subject(NamedTuple):
     """One kind: where a stranger of a name stands, with what content, and what is made above so that it is needed.
 
-    The first object above is the one that ours would be made for, the last one the pod that waits. `lower` is where
-    that pod is bound. A subject without objects above is a Node: its lower comes into the topology.
+    The first object above is the one that ours would be made for, the last one mostly the pod that waits; `lower` is
+    where that pod is bound, and `runs` whether it runs where ours are in place. A subject without objects above is a
+    Node: its lower comes into the topology. With `by_uid` the stranger's name is that for the UID of the first object.
     """
 
     stranger: Callable[[str], Place]
     content: Manifest
     above: Callable[[str], tuple[Made, ...]]
     lower: str = A
+    runs: bool = True
+    by_uid: bool = False
 
 
 class Case(NamedTuple):
@@ -74,14 +82,18 @@ class Case(NamedTuple):
         return f"{self.kind}-{self.form}-{self.moment}".lower()
 
     @property
-    def place(self) -> Place:
-        """Where it stands."""
-        return SUBJECTS[self.kind].stranger(self.name)
+    def subject(self) -> Subject:
+        """Its kind."""
+        return SUBJECTS[self.kind]
 
 
 def cases(kinds: tuple[str, ...], forms: tuple[str, ...] = FORMS) -> list[Case]:
-    """Give every case of some kinds."""
-    return [Case(*one) for one in product(kinds, forms, MOMENTS)]
+    """Give every case of some kinds.
+
+    No placeholder volume's place is ever taken while its claim is bound to it: Kubernetes protects it until then.
+    """
+    every = (Case(*one) for one in product(kinds, forms, MOMENTS))
+    return [one for one in every if not (one.subject.by_uid and one.moment == "took-place")]
 
 
 def marks(form: str, ours: Owner, upper_uid: str) -> Manifest:
@@ -101,8 +113,8 @@ def marks(form: str, ours: Owner, upper_uid: str) -> Manifest:
     return found[form]
 
 
-def _collection(plural: str, space: str = SPACE) -> str:
-    return f"/api/v1/namespaces/{space}/{plural}"
+def _collection(plural: str, space: str = SPACE, api: str = "api/v1") -> str:
+    return f"/{api}/namespaces/{space}/{plural}"
 
 
 def _pod(name: str, lower: str = A, space: str = SPACE, **spec: object) -> Made:
@@ -110,8 +122,8 @@ def _pod(name: str, lower: str = A, space: str = SPACE, **spec: object) -> Made:
     return Made(_collection("pods", space), {"metadata": {"name": name}, "spec": body})
 
 
-def _in_space(plural: str) -> Callable[[str], Place]:
-    return lambda name: Place(A, _collection(plural), name)
+def _in_space(plural: str, api: str = "api/v1") -> Callable[[str], Place]:
+    return lambda name: Place(A, _collection(plural, api=api), name)
 
 
 def _config_map(name: str) -> tuple[Made, ...]:
@@ -126,6 +138,56 @@ def _secret(name: str) -> tuple[Made, ...]:
 
 def _space(name: str) -> tuple[Made, ...]:
     return (Made("/api/v1/namespaces", {"metadata": {"name": name}}), _pod(name, B, name))
+
+
+def _service(name: str) -> tuple[Made, ...]:
+    made = Made(_collection("services"), {"metadata": {"name": name}, "spec": {"ports": [PORT]}})
+    return (made, _pod(name))
+
+
+def _slice(name: str) -> tuple[Made, ...]:
+    labels = {"kubernetes.io/service-name": name}
+    endpoints = {"addressType": "IPv4", "endpoints": [{"addresses": ["10.9.0.1"]}], "ports": [PORT]}
+    made = Made(_collection("endpointslices", api=SLICES), {"metadata": {"name": name, "labels": labels}, **endpoints})
+    return (made, *_service(name))
+
+
+def _claim(name: str) -> tuple[Made, ...]:
+    made = Made(_collection("persistentvolumeclaims"), {"metadata": {"name": name}, "spec": CLAIMED})
+    return (made, _pod(name, volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": name}}]))
+
+
+def _volume(name: str) -> tuple[Made, ...]:
+    chosen = {"volume.kubernetes.io/selected-node": A, "volume.kubernetes.io/storage-provisioner": PROVISIONER}
+    spec = {**CLAIMED, "storageClassName": "canary"}
+    body = {"metadata": {"name": name, "annotations": chosen}, "spec": spec}
+    return (Made(_collection("persistentvolumeclaims"), body),)
+
+
+def _account(name: str) -> tuple[Made, ...]:
+    made = Made(_collection("serviceaccounts"), {"metadata": {"name": name}})
+    return (made, _pod(name, serviceAccountName=name))
+
+
+def _role(name: str) -> tuple[Made, ...]:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    made = Made(_collection("roles", api=RBAC), {"metadata": {"name": name}, "rules": rules})
+    return (made, _bound_role(name), *_account(name))
+
+
+def _binding(name: str) -> tuple[Made, ...]:
+    role, binding, *rest = _role(name)
+    return (binding, role, *rest)
+
+
+def _bound_role(name: str) -> Made:
+    subjects = [{"kind": "ServiceAccount", "namespace": SPACE, "name": name}]
+    body = {"metadata": {"name": name}, "roleRef": _role_ref(name), "subjects": subjects}
+    return Made(_collection("rolebindings", api=RBAC), body)
+
+
+def _role_ref(name: str) -> Manifest:
+    return {"apiGroup": RBAC.split("/")[1], "kind": "Role", "name": name}
 
 
 SUBJECTS: dict[str, Subject] = {
@@ -143,5 +205,30 @@ SUBJECTS: dict[str, Subject] = {
     "Secret": Subject(_in_space("secrets"), {"data": {"key": "dGhlaXJz"}}, _secret),
     "Namespace": Subject(lambda name: Place(B, "/api/v1/namespaces", f"sandbox-{name}"), {}, _space, B),
     "Node": Subject(lambda name: Place("upper", "/api/v1/nodes", name), {}, lambda _name: ()),
+    "Service": Subject(_in_space("services"), {"spec": {"ports": [PORT], "selector": {"app": "theirs"}}}, _service),
+    "EndpointSlice": Subject(
+        _in_space("endpointslices", SLICES),
+        {"addressType": "IPv4", "endpoints": [{"addresses": ["10.9.0.2"]}], "ports": [PORT]},
+        _slice,
+    ),
+    "PersistentVolumeClaim": Subject(_in_space("persistentvolumeclaims"), {"spec": CLAIMED}, _claim, runs=False),
+    "PersistentVolume": Subject(
+        lambda uid: Place("upper", "/api/v1/persistentvolumes", f"pvc-{uid}"),
+        {
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadOnlyMany"],
+                "storageClassName": "theirs",
+                "persistentVolumeReclaimPolicy": "Retain",
+                "hostPath": {"path": "/theirs"},
+            }
+        },
+        _volume,
+        runs=False,
+        by_uid=True,
+    ),
+    "ServiceAccount": Subject(_in_space("serviceaccounts"), {"automountServiceAccountToken": False}, _account),
+    "Role": Subject(_in_space("roles", RBAC), {"rules": []}, _role),
+    "RoleBinding": Subject(_in_space("rolebindings", RBAC), {"roleRef": _role_ref("theirs"), "subjects": []}, _binding),
 }
 """The kinds. lower-b calls namespaces by a prefix, so that one of that name is a conflict there."""

@@ -6,6 +6,7 @@ The engine is stopped while most of them are put in its way, works among them, i
 Then the clusters' audit logs say whether it has written to any of them, and its own log whether it told of each.
 """
 
+import asyncio
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from bench.canaries import FORMS, SUBJECTS, Case, cases, marks
+from bench.canaries import FORMS, SUBJECTS, Case, Made, Place, cases, marks
 from bench.children import Child
 from bench.sites import MERGE, Manifest, NotInTime, Refused, Site, until
 from bench.trial import AGENT, LIMIT, TOPOLOGY, Trial, run
@@ -26,11 +27,14 @@ from tensile.sandbox.state import Options
 
 FILE = "strangers.yaml"
 ENGINES_HAND = "fieldManager=tensile-kube"
-LONGEST = 180.0
+LONGEST = 240.0
 
 
 class Field(Trial):
-    """A trial whose lower-b has a prefix for namespaces, and which has a lower more for each canary that is a Node."""
+    """A trial whose lower-b has a prefix for namespaces, and which has a lower more for each canary that is a Node.
+
+    Those have no controllers: they lead to the cluster of lower-a, whose claims and accounts are not theirs to end.
+    """
 
     owner: Owner
 
@@ -40,6 +44,7 @@ class Field(Trial):
         self.ports = choose([ports])[0]
         self.seen: dict[Case, Manifest] = {}
         self.since: dict[str, int] = {}
+        self._uids: dict[Case, str] = {}
 
     async def begin(self) -> None:
         """Find out who the owner is, and start for the first time."""
@@ -53,9 +58,11 @@ class Field(Trial):
         directory = self.sandbox.directory
         found = yaml.safe_load((directory / "topology.yaml").read_text())
         found["lowers"][1]["namespaces"] = {"mapping": "prefix"}
+        found["controllers"] = ["PV", "Service", "ServiceAccount", "RBAC"]
         for port, name in zip(self.ports, sorted(self.extra), strict=False):
             node = {"name": name, "kubeletPort": port}
-            found["lowers"].append({"name": name, "kubeconfig": "lower-a.kubeconfig", "node": node})
+            entry = {"name": name, "kubeconfig": "lower-a.kubeconfig", "node": node, "controllers": []}
+            found["lowers"].append(entry)
         fresh = directory / f"{FILE}.new"
         fresh.write_text(yaml.safe_dump(found))
         fresh.rename(directory / FILE)
@@ -70,16 +77,25 @@ class Field(Trial):
         """Give a cluster."""
         return self._site(cluster)
 
+    def place(self, case: Case) -> Place:
+        """Say where a case's stranger stands, or is to stand."""
+        return case.subject.stranger(self._uids[case] if case.subject.by_uid else case.name)
+
     async def ask(self, given: Iterable[Case]) -> None:
         """Make above what needs the names."""
-        for case in given:
-            for made in SUBJECTS[case.kind].above(case.name):
-                await until(lambda made=made: self._made(made), f"{made.path} is made", LIMIT)
-            if case.kind == "Node":
-                self.extra.add(case.name)
+        asked = tuple(given)
+        await asyncio.gather(*map(self._ask, asked))
+        self.extra |= {case.name for case in asked if case.kind == "Node"}
         self.write()
 
-    async def _made(self, made: Any) -> bool:
+    async def _ask(self, case: Case) -> None:
+        above = case.subject.above(case.name)
+        for made in above:
+            await until(lambda made=made: self._made(made), f"{made.path} is made", LIMIT)
+        if case.subject.by_uid and case not in self._uids:
+            self._uids[case] = (await self.upper.call("GET", above[0].path))["metadata"]["uid"]
+
+    async def _made(self, made: Made) -> bool:
         """Make an object; in a namespace that is just being made, or still ending, not yet."""
         try:
             await self.upper.call("POST", made.collection, made.body)
@@ -91,10 +107,12 @@ class Field(Trial):
 
     async def unask(self, given: Sequence[Case]) -> None:
         """Delete it again, and see it gone."""
-        for case in given:
-            self.extra.discard(case.name)
+        self.extra -= {case.name for case in given}
         self.write()
-        paths = [made.path for case in given for made in reversed(SUBJECTS[case.kind].above(case.name))]
+        await asyncio.gather(*map(self._unask, given))
+
+    async def _unask(self, case: Case) -> None:
+        paths = [made.path for made in reversed(case.subject.above(case.name))]
         for path in paths:
             await self.upper.remove(path)
         for path in paths:
@@ -110,22 +128,28 @@ class Field(Trial):
 
     async def put(self, case: Case) -> None:
         """Put the stranger in its place."""
-        above = SUBJECTS[case.kind].above(case.name)
+        above, place = case.subject.above(case.name), self.place(case)
         upper = (await self.upper.call("GET", above[0].path))["metadata"]["uid"] if above else ""
-        meta = {"name": case.place.name, **marks(case.form, self.owner, upper)}
+        meta = {"name": place.name, **marks(case.form, self.owner, upper)}
         query = f"?{ENGINES_HAND}" if case.form == "rival" else ""
-        body = {"metadata": meta, **SUBJECTS[case.kind].content}
-        await self.site(case.place.cluster).call("POST", f"{case.place.collection}{query}", body)
+        body = {"metadata": meta, **case.subject.content}
+        await self.site(place.cluster).call("POST", f"{place.collection}{query}", body)
+
+    async def read(self, case: Case) -> Manifest:
+        """Give a stranger as it is now."""
+        place = self.place(case)
+        return await self.site(place.cluster).call("GET", place.path)
 
     async def note(self, given: Iterable[Case]) -> None:
         """Remember how strangers are now."""
         for case in given:
-            self.seen[case] = await self.site(case.place.cluster).call("GET", case.place.path)
+            self.seen[case] = await self.read(case)
 
     def told(self, case: Case, since: int = 0) -> bool:
         """Say whether the engine has told of a stranger, `since` a position in its log."""
-        place = case.place
-        inside = f"{place.collection.split('/')[4]}/" if "/namespaces/" in place.collection else ""
+        place = self.place(case)
+        space = place.collection.partition("/namespaces/")[2].partition("/")[0]
+        inside = f"{space}/" if space else ""
         where = "the upper cluster" if place.cluster == UPPER else place.cluster
         return f"{case.kind} {inside}{place.name} exists in {where} and is not ours" in self.log.read_text()[since:]
 
@@ -135,13 +159,13 @@ async def stand_in_the_way(field: Field, given: Sequence[Case]) -> None:
     early = [case for case in given if case.moment == "took-place"]
     await field.ask(early)
     for case in early:
-        await until(lambda case=case: _stands(field, case), f"{case.place.path} is made by the engine", LONGEST)
+        await until(lambda case=case: _stands(field, case), f"{field.place(case).path} is made by the engine", LONGEST)
     await _ready(field, early)
     _stop(field)
-    for case in early:
-        await field.site(case.place.cluster).remove(f"{case.place.path}?gracePeriodSeconds=0")
-    for case in early:
-        site, path = field.site(case.place.cluster), case.place.path
+    for place in map(field.place, early):
+        await field.site(place.cluster).remove(f"{place.path}?gracePeriodSeconds=0")
+    for place in map(field.place, early):
+        site, path = field.site(place.cluster), place.path
         await until(lambda site=site, path=path: field.is_gone(site, path), f"{path} is gone", LONGEST)
     await field.ask([case for case in given if case not in early])
     for case in given:
@@ -151,7 +175,7 @@ async def stand_in_the_way(field: Field, given: Sequence[Case]) -> None:
 
 async def _stands(field: Field, case: Case) -> bool:
     try:
-        await field.site(case.place.cluster).call("GET", case.place.path)
+        await field.read(case)
     except Refused:
         return False
     return True
@@ -160,7 +184,7 @@ async def _stands(field: Field, case: Case) -> bool:
 async def _ready(field: Field, given: Sequence[Case]) -> None:
     """Wait until the pods of cases run."""
     for case in given:
-        for made in SUBJECTS[case.kind].above(case.name)[-1:]:
+        for made in case.subject.above(case.name)[-1:] if case.subject.runs else ():
 
             async def runs(path: str = made.path) -> bool:
                 """Look."""
@@ -183,13 +207,19 @@ async def live_among(field: Field, given: Sequence[Case]) -> None:
     )
     for case in edited:
         change = {"metadata": {"annotations": {"example.com/edited": "yes"}}}
-        await field.site(case.place.cluster).call("PATCH", case.place.path, change, MERGE)
+        place = field.place(case)
+        await field.site(place.cluster).call("PATCH", place.path, change, MERGE)
     await field.note(edited)
     await field.unask([*left, *anew])
     await field.ask(anew)
     assert field.engine is not None
     field.engine.kill()
-    await settled(field, [case for case in given if case.moment not in ("given-up", "took-place")])
+    await settled(field, [case for case in given if _still_asks(case)])
+
+
+def _still_asks(case: Case) -> bool:
+    """Say whether something above still needs a stranger's name; a claim that was made anew has another volume."""
+    return case.moment not in ("given-up", "took-place") and not (case.subject.by_uid and case.moment == "asked-anew")
 
 
 async def settled(field: Field, given: Sequence[Case]) -> None:
@@ -217,31 +247,31 @@ async def broken(field: Field, given: Sequence[Case]) -> list[str]:
 
 async def _touched(field: Field, case: Case) -> list[str]:
     """Say what became of one stranger; nodes are also written by the cluster's own controllers."""
-    place, before = case.place, field.seen[case]["metadata"]
+    place, before = field.place(case), field.seen[case]["metadata"]
     try:
-        after = (await field.site(place.cluster).call("GET", place.path))["metadata"]
+        after = (await field.read(case))["metadata"]
     except Refused:
         return [f"{case.name}: gone"]
     same = ("uid",) if case.kind == "Node" else ("uid", "resourceVersion")
     found = [f"{case.name}: another {one}" for one in same if before[one] != after[one]]
     records = audit.read(field.site(place.cluster).audit_log, field.since[place.cluster])
-    return found + [f"{case.name}: {one['verb']} by the engine" for one in records if _is_write_to(one, case)]
+    return found + [f"{case.name}: {one['verb']} by the engine" for one in records if _is_write_to(one, place)]
 
 
-def _is_write_to(record: audit.Record, case: Case) -> bool:
+def _is_write_to(record: audit.Record, place: Place) -> bool:
     about = record.get("objectRef", {})
     return (
         str(record.get("userAgent", "")).startswith(AGENT)
         and record["verb"] in ("create", "update", "patch", "delete")
         and record.get("responseStatus", {}).get("code", 0) < 300  # noqa: PLR2004
-        and (about.get("name"), about.get("resource")) == (case.place.name, case.place.collection.rpartition("/")[2])
+        and (about.get("name"), about.get("resource")) == (place.name, place.collection.rpartition("/")[2])
     )
 
 
 async def clear(field: Field, given: Sequence[Case]) -> None:
     """Take strangers and everything made for them away."""
-    for case in given:
-        await field.site(case.place.cluster).remove(f"{case.place.path}?gracePeriodSeconds=0")
+    for place in map(field.place, given):
+        await field.site(place.cluster).remove(f"{place.path}?gracePeriodSeconds=0")
     await field.unask([case for case in given if case.moment != "given-up"])
 
 
@@ -249,7 +279,9 @@ async def strangers(field: Field, given: Sequence[Case]) -> dict[str, Any]:
     """Go through with it; gives the result with what it broke."""
     await field.begin()
     await stand_in_the_way(field, given)
+    print(f"{len(given)} strangers are in their places", flush=True)
     await live_among(field, given)
+    print("the engine has lived among them twice", flush=True)
     found = await broken(field, given)
     await clear(field, given)
     kinds = sorted({case.kind for case in given})

@@ -222,10 +222,10 @@ class Engine:
         self._silent = silent
 
     def _has_gone(self, joined: Joined) -> bool:
-        """Say whether a lower that left has no pods and no node any more."""
+        """Say whether a lower that left has no pods and no node any more, and what they needed has been taken back."""
         lower, nodes = joined.lower, self.clusters.world.upper.nodes
         gone = nodes.synced and not has_node(lower, self.clusters.world)
-        return gone and not lower.in_topology and lower.is_empty
+        return gone and not lower.in_topology and lower.is_empty and not self._is_busy(lower.name)
 
     def _is_busy(self, name: str) -> bool:
         return bool(self.loop.depth.get(name))

@@ -173,6 +173,10 @@ class Cache:
         """Give how many objects an index files under `value`."""
         return len(self._indexes[index].get(value, ()))
 
+    def values(self, index: str) -> tuple[Hashable, ...]:
+        """Give every value under which an index files something."""
+        return tuple(self._indexes[index])
+
     def departed(self, namespace: str, name: str) -> Departure | None:
         """Say whether the name is known to be empty, and what stood there last; None: not known."""
         return None if (namespace, name) in self._doubted else self._departed.get((namespace, name))

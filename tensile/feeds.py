@@ -7,7 +7,7 @@ manifests.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tensile.cache import Cache, Kept, keep_all
+from tensile.cache import Cache, Kept
 from tensile.cluster import Selection
 from tensile.kube.fleet import Feed
 from tensile.kubelet import tokens
@@ -16,7 +16,7 @@ from tensile.kubelet.requests import pod_demand
 from tensile.names import OWNER, VIRTUAL_NODE, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 from tensile.reconcile import following, namespaces
-from tensile.reconcile.observed import digest_mark
+from tensile.reconcile.observed import digest_mark, digest_marks
 from tensile.reconcile.podfacts import INDEXES, digest_above, digest_below
 from tensile.topology import Controller, Lower
 from tensile.world import LowerWorld, Naming, UpperWorld
@@ -58,7 +58,7 @@ def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:
         foreign_pods=Cache(pod_demand),
         namespaces=Cache(namespaces.digest),
         accounts=Cache(_existence),
-        config_maps=Cache(keep_all),
+        config_maps=Cache(digest_marks),
         secrets=Cache(tokens.digest, tokens.INDEXES),
         nodes=Cache(node_offer),
         more=following.caches(above=False),

@@ -22,7 +22,7 @@ from tensile.kube.access import Access, AccessError, from_kubeconfig, in_cluster
 from tensile.kube.fleet import Fleet
 from tensile.kube.secretfile import KeptKubeconfig
 from tensile.kubelet.eventmirror import EventMirror
-from tensile.kubelet.events import OF_PODS
+from tensile.kubelet.events import OF_CLAIMS, OF_PODS
 from tensile.kubelet.heartbeat import Heartbeat
 from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
 from tensile.kubelet.nodestatus import SILENT_AFTER
@@ -183,7 +183,8 @@ class Joined:
         spec, feeds = self.lower.spec, lower_feeds(self.lower, self._world.owner)
         self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=_CONNECTIONS, pin=pin)
         if self.events is not None:
-            self._fleet.tail(spec.name, EVENT, OF_PODS, self.events.hear)
+            for selection in (OF_PODS, OF_CLAIMS):
+                self._fleet.tail(spec.name, EVENT, selection, self.events.hear)
 
     def _known_identity(self) -> str:
         """Give the identity that the cluster had when the Node was written, by this engine or one before it."""

@@ -166,8 +166,8 @@ class LowerWorld:
         yield from (getattr(self, name) for name in _LOWER_CACHES)
 
     def namespace(self, upper_namespace: str) -> str:
-        """Give the namespace below for one above."""
-        if self.naming is None:
+        """Give the namespace below for one above; "" for "", which is none."""
+        if self.naming is None or not upper_namespace:
             return upper_namespace
         name = prefixed(self.naming.topology, upper_namespace)
         self.spaces.setdefault(name, upper_namespace)
@@ -183,6 +183,15 @@ class LowerWorld:
         entry = self.namespaces.get("", namespace)
         noted = self.spaces.get(namespace) or (entry.facts.above if entry else "")
         return noted if noted and self.namespace(noted) == namespace else ""
+
+    def above(self, namespace: str) -> Iterator[str]:
+        """Give the namespace above for one below, none where it belongs to none that is known.
+
+        Nothing may be decided about such a one by a name above: it would be another object's.
+        """
+        found = self.upper_namespace(namespace)
+        if found:
+            yield found
 
     @property
     def settled(self) -> bool:

@@ -335,6 +335,7 @@ def test_an_index_follows_its_objects() -> None:
     cache.remove(raw("b", 12, node="n1"))
     assert cache.select("node", "n1") == ()
     assert (cache.count("node", "n1"), cache.count("node", "n2")) == (0, 1)
+    assert cache.values("node") == ("n2",)
     assert [entry.name for entry in cache.select("node", "n2")] == ["a"]
     cache.replace([], 20)
     assert cache.select("node", "n2") == ()

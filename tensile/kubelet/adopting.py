@@ -75,12 +75,20 @@ def misfits(wanted: Manifest, found: Manifest) -> Iterator[str]:
         yield f"it belongs to {others[0].get('kind')} {others[0].get('name')}"
     want, have = wanted["spec"], found["spec"]
     yield from (f"its {field} is another" for field in _POD_WIDE if _differs(want, have, field))
+    token = {volume["name"] for volume in want.get("volumes") or () if is_token_volume(volume)}
     for field in _LISTS:
-        yield from _container_misfits(field, want.get(field) or [], have.get(field) or [])
+        containers = [_without_mounts(one, token) for one in want.get(field) or ()]
+        yield from _container_misfits(field, containers, have.get(field) or [])
     known = {volume["name"]: volume for volume in have.get("volumes") or ()}
     for volume in want.get("volumes") or ():
         if not is_token_volume(volume) and known.get(volume["name"]) != volume:
             yield f"its volume {volume['name']} is another"
+
+
+def _without_mounts(container: Manifest, volumes: set[str]) -> Manifest:
+    """Give a container without its mounts of some volumes: admission in each cluster names the token's as it likes."""
+    mounts = [mount for mount in container.get("volumeMounts") or () if mount["name"] not in volumes]
+    return {**container, "volumeMounts": mounts}
 
 
 def _container_misfits(field: str, want: list[Manifest], have: list[Manifest]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Carries events of lower pods up, when there is nothing better to do.
+"""Carries events of lower pods and claims up, when there is nothing better to do.
 
 A pod's readiness is worth more than the news of it, so events wait for a moment in which no key of their lower does,
 and then go one at a time. What comes again while it waits is carried once; beyond a bound the oldest are dropped. Where
@@ -23,8 +23,8 @@ from tensile.kubelet.events import (
     ref_of,
     repeat_of,
     says_the_same,
+    subject_of,
     uid_of_copy,
-    upper_pod_of,
 )
 from tensile.names import Owner
 from tensile.objects import Manifest, Ref
@@ -70,7 +70,7 @@ class EventMirror:
         return len(self._queue)
 
     def hear(self, event: WatchEvent) -> None:
-        """Take in an event of the lower cluster, if it is about a pod of ours; what it said before is forgotten."""
+        """Take in an event of the lower cluster, about a pod or claim of ours; what it said before is forgotten."""
         seen = glimpse(event.raw) if event.type in ("ADDED", "MODIFIED") else None
         if seen is None or not self._concerns(seen):
             return
@@ -84,7 +84,7 @@ class EventMirror:
 
     def _concerns(self, seen: Glimpse) -> bool:
         """Say whether an event is worth keeping; whose pod it is about is asked again when it is carried."""
-        ours = upper_pod_of(seen, self._lower, self._owner) is not None
+        ours = subject_of(seen, self._lower, self._owner) is not None
         return ours or may_become_ours(seen, self._lower)
 
     async def run(self) -> None:
@@ -120,7 +120,7 @@ class EventMirror:
 
     async def _carry(self, waiting: _Waiting) -> None:
         """Make the copy, or bring the one that is there up to date."""
-        upper = upper_pod_of(waiting.seen, self._lower, self._owner)
+        upper = subject_of(waiting.seen, self._lower, self._owner)
         if upper is None:
             return
         ref = ref_of(waiting.seen, upper)

@@ -1,24 +1,26 @@
-"""Events of lower pods as they stand with their upper pods.
+"""Events of lower pods and claims as they stand with those above.
 
 An event is told by its bytes whether it is about a pod of ours, which most are not; only then it is decoded. The copy's
 name follows from the lower event's UID, so that a repeat finds the first one. Who reported it, when and how often stays
-as it is; the involved object becomes the upper pod, by whose UID kubectl looks for it.
+as it is; the involved object becomes the upper one, by whose UID kubectl looks for it. Of claims only warnings come up:
+that one waits is said again and again while all is well.
 """
 
 from hashlib import sha256
+from typing import NamedTuple
 
 import msgspec
 import orjson
 
-from tensile.cache import Entry
 from tensile.cluster import Patch, Selection
 from tensile.names import COMPONENT, LOWER, OWNER, Owner
-from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations, labels, metadata
+from tensile.objects import CLAIM, EVENT, POD, UPPER, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.podfacts import mirrors, upper_of
 from tensile.world import LowerWorld
 
 OF_PODS = Selection(fields="involvedObject.kind=Pod")
 """As narrow as the API can select: by kind, and not by whose the pod is."""
+OF_CLAIMS = Selection(fields="involvedObject.kind=PersistentVolumeClaim")
 
 _LONGEST = 1 << 16
 _NAME_LIMIT = 200
@@ -62,6 +64,17 @@ class Glimpse(msgspec.Struct, frozen=True, gc=False):
     involvedObject: _Involved  # noqa: N815 - the API's spelling
     source: _Source | None = None
     reportingComponent: str | None = None  # noqa: N815
+    type: str = ""
+
+
+class Subject(NamedTuple):
+    """The object above of which an event below tells; `version` is its resourceVersion, "" where it is not known."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
 
 
 _GLIMPSES = msgspec.json.Decoder(Glimpse)
@@ -77,17 +90,34 @@ def glimpse(raw: bytes) -> Glimpse | None:
         return None
 
 
-def upper_pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Entry | None:
-    """Give the upper pod that an event of a lower cluster is about, None where it is none of ours.
+def subject_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
+    """Give the pod or claim above that an event of a lower cluster is about, None where it is none of ours.
 
     Nor is it where the event comes from here: what this program has written it does not copy.
     """
+    if _is_our_own(seen, owner):
+        return None
+    return _claim_of(seen, lower, owner) if seen.involvedObject.kind == CLAIM.name else _pod_of(seen, lower, owner)
+
+
+def _pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
     involved = seen.involvedObject
     below = lower.pods.get(involved.namespace, involved.name)
-    if below is None or below.uid != involved.uid or involved.kind != "Pod" or _is_our_own(seen, owner):
+    if below is None or below.uid != involved.uid or involved.kind != POD.name:
         return None
     upper = upper_of(below, lower)
-    return upper if upper is not None and mirrors(below, upper, owner) else None
+    if upper is None or not mirrors(below, upper, owner):
+        return None
+    return Subject(POD.name, upper.namespace, upper.name, upper.uid, str(upper.version))
+
+
+def _claim_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
+    involved = seen.involvedObject
+    copy = lower.more[CLAIM].get(involved.namespace, involved.name)
+    namespace = lower.upper_namespace(involved.namespace)
+    if copy is None or copy.uid != involved.uid or copy.facts.owner != owner.mark or seen.type != "Warning":
+        return None
+    return Subject(CLAIM.name, namespace, copy.name, copy.facts.upper_uid) if namespace else None
 
 
 def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
@@ -97,22 +127,22 @@ def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
     return not made and lower.upper_pods.get(lower.upper_namespace(involved.namespace), involved.name) is not None
 
 
-def ref_of(seen: Glimpse, upper: Entry) -> Ref:
+def ref_of(seen: Glimpse, upper: Subject) -> Ref:
     """Name the copy."""
     digest = sha256(seen.metadata.uid.encode()).hexdigest()[:16]
     return Ref(UPPER, EVENT, upper.namespace, f"{upper.name[:_NAME_LIMIT].rstrip('-.')}.{digest}")
 
 
-def copy_of(raw: bytes, ref: Ref, upper: Entry, lower: str, owner: Owner) -> Manifest:
+def copy_of(raw: bytes, ref: Ref, upper: Subject, lower: str, owner: Owner) -> Manifest:
     """Give the copy of an event, as it should be made above."""
     event: Manifest = orjson.loads(raw)
     about = {
         "apiVersion": "v1",
-        "kind": "Pod",
+        "kind": upper.kind,
         "namespace": upper.namespace,
         "name": upper.name,
         "uid": upper.uid,
-        "resourceVersion": str(upper.version),
+        **({"resourceVersion": upper.version} if upper.version else {}),
     }
     part = event["involvedObject"].get("fieldPath")
     marks = {"labels": {OWNER: owner.mark}, "annotations": {LOWER: lower}}
@@ -132,7 +162,7 @@ def repeat_of(copy: Manifest, uid: str) -> Patch:
 
 
 def is_copy(found: Manifest, copy: Manifest) -> bool:
-    """Say whether what stands under a copy's name is a copy of ours, about the same pod."""
+    """Say whether what stands under a copy's name is a copy of ours, about the same object."""
     same = found.get("involvedObject", {}).get("uid") == copy["involvedObject"]["uid"]
     return same and labels(found).get(OWNER) == labels(copy)[OWNER] and LOWER in annotations(found)
 

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from tensile.cache import Delta, Entry
 from tensile.kubelet.service_account import uses_tokens
 from tensile.kubelet.tokens import CA, NAMESPACE, PUBLISHED_CA, Wish, secret_name, wishes
-from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, UPPER_UID
+from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, UPPER_UID, Owner
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
 from tensile.reconcile import namespaces
 from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Route, Told, Wanted
 from tensile.reconcile.granting import term_of
 from tensile.reconcile.observed import has_node, is_of, is_ours, others_wrote
-from tensile.reconcile.podfacts import is_mirror, lives_below
+from tensile.reconcile.podfacts import is_mirror, lives_below, mirror_of
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "token"
@@ -31,9 +31,14 @@ _API = "authentication.k8s.io/v1"
 
 
 class _Held(NamedTuple):
-    """What stands below for a pod: its lower pod if that is ours, and the Secrets with tokens for pods of its name."""
+    """What stands below for a pod: its lower pod if that is ours, and the Secrets with tokens for pods of its name.
+
+    `namespace` is where its tokens belong: with its lower pod, which stays where it is when namespaces are called
+    otherwise.
+    """
 
     pod: Entry | None
+    namespace: str
     secrets: tuple[Entry, ...]
 
 
@@ -42,13 +47,13 @@ def key_of(lower: str, namespace: str, pod: str) -> Key:
     return Key(NAME, lower, namespace, pod)
 
 
-def missing(lower: LowerWorld, upper_pod: Manifest) -> list[Key]:
+def missing(lower: LowerWorld, upper_pod: Manifest, owner: Owner) -> list[Key]:
     """Give the key of the tokens that a pod without a lower pod has to wait for; [] when there is none."""
     if lower.spec.service_accounts.identity != "upper" or not wishes(upper_pod["spec"]):
         return []
     meta = metadata(upper_pod)
     held = lower.secrets.get(lower.namespace(meta["namespace"]), secret_name(meta["uid"]))
-    is_there = held is not None and held.facts is not None
+    is_there = held is not None and (held.facts.owner, held.facts.upper_uid) == (owner.mark, meta["uid"])
     return [] if is_there else [key_of(lower.name, meta["namespace"], meta["name"])]
 
 
@@ -69,7 +74,7 @@ class TokenRule:
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the keys of every pod where pods get such tokens, and of every Secret with some."""
         here = world.lowers[lower]
-        found = {_key_below(here, entry, entry.facts.pod) for entry in here.secrets if entry.facts is not None}
+        found = {key for entry in here.secrets if entry.facts.token for key in _of_secret(here, entry)}
         if here.spec.service_accounts.identity == "upper":
             found |= {key_of(lower, entry.namespace, entry.name) for entry in here.upper_pods}
         yield from sorted(found)
@@ -82,16 +87,25 @@ class TokenRule:
         lower = world.lowers[key.lower]
         if not lower.settled or lower.silent:
             return Decision()
-        namespace = lower.namespace(key.namespace)
-        below = lower.pods.get(namespace, key.name)
-        ours = below if below is not None and is_mirror(below, world.owner) else None
-        held = _Held(ours, lower.secrets.select("pod", (namespace, key.name)))
+        held = _held(key, lower, world)
         upper = _user(key, held, lower, world)
         ended = tuple(_ended(upper, held, lower, world))
         if upper is None:
             return Decision(ended)
         decision = _issued(upper.manifest(), held, lower, world)
         return decision._replace(wanted=(*ended, *decision.wanted))
+
+
+def _held(key: Key, lower: LowerWorld, world: World) -> _Held:
+    """Find what stands below for a pod, by its UID and by its name."""
+    namespace, upper = lower.namespace(key.namespace), lower.upper_pods.get(key.namespace, key.name)
+    departure = lower.upper_pods.departed(key.namespace, key.name)
+    upper_uid = upper.uid if upper is not None else departure.uid if departure is not None else ""
+    below = mirror_of(upper_uid, lower, world.owner) or lower.pods.get(namespace, key.name)
+    ours = below if below is not None and is_mirror(below, world.owner) else None
+    secrets = (*lower.secrets.select("pod", (namespace, key.name)), *lower.secrets.select("uid", upper_uid))
+    place = namespace if ours is None else ours.namespace
+    return _Held(ours, place, tuple({(one.namespace, one.name): one for one in secrets}.values()))
 
 
 def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | None:
@@ -111,8 +125,8 @@ def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | Non
 def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) -> Iterator[Absent]:
     """Want the Secrets gone whose pod is neither here any more nor coming."""
     for secret in held.secrets:
-        coming = upper is not None and upper.uid == secret.facts.uid
-        here = held.pod is not None and held.pod.facts.upper_uid == secret.facts.uid
+        coming = upper is not None and upper.uid == secret.facts.token.uid
+        here = held.pod is not None and held.pod.facts.upper_uid == secret.facts.token.uid
         if not (coming or here) and is_ours(secret.manifest(), world.owner):
             ref = Ref(lower.name, SECRET, secret.namespace, secret.name)
             yield Absent(ref, secret.uid, "the pod that its tokens are for is gone")
@@ -121,7 +135,7 @@ def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) ->
 def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Decision:
     """Want the tokens of a pod issued when there are none, and renewed when their time comes."""
     meta = metadata(pod)
-    if not namespaces.ready(lower, meta["namespace"]):
+    if held.pod is None and not namespaces.ready(lower, meta["namespace"]):
         return Decision(waits=(namespaces.key_of(lower.name, meta["namespace"]),))
     authority = _authority_of(world, meta["namespace"])
     if not authority:
@@ -130,12 +144,12 @@ def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Deci
         )
         return Decision(problem=Problem("UpperAuthorityNotFound", missing_one))
     wanted, name = wishes(pod["spec"]), secret_name(meta["uid"])
-    secret = next((one.manifest() for one in held.secrets if one.name == name), None)
-    manifest = _secret_of(pod, wanted, authority, lower, world)
+    ref = Ref(lower.name, SECRET, held.namespace, name)
+    secret = next((one.manifest() for one in held.secrets if (one.namespace, one.name) == (ref.namespace, name)), None)
+    manifest = _secret_of(pod, wanted, authority, ref, world)
     again = _good_for(secret, manifest, world)
     if again > 0:
         return Decision(again=again)
-    ref = Ref(lower.name, SECRET, lower.namespace(meta["namespace"]), name)
     reason = f"pod {meta['name']} calls the upper cluster" if secret is None else "its tokens are to be renewed"
     account = Ref(UPPER, SERVICE_ACCOUNT, meta["namespace"], pod["spec"].get("serviceAccountName") or "default")
     asks = tuple(Ask(wish.entry, _request(wish, meta)) for wish in wanted)
@@ -169,15 +183,15 @@ def _good_for(secret: Manifest | None, wanted: Manifest, world: World) -> float:
     return (due - world.now).total_seconds()
 
 
-def _secret_of(pod: Manifest, wanted: Iterable[Wish], authority: str, lower: LowerWorld, world: World) -> Manifest:
+def _secret_of(pod: Manifest, wanted: Iterable[Wish], authority: str, ref: Ref, world: World) -> Manifest:
     """Give the Secret, with "" for each token."""
     meta = metadata(pod)
     return {
         "apiVersion": SECRET.api,
         "kind": SECRET.name,
         "metadata": {
-            "name": secret_name(meta["uid"]),
-            "namespace": lower.namespace(meta["namespace"]),
+            "name": ref.name,
+            "namespace": ref.namespace,
             "labels": {OWNER: world.owner.mark},
             "annotations": {OWNER_NAME: world.owner.name, UPPER_UID: meta["uid"], TOKEN_POD: meta["name"]},
         },
@@ -204,19 +218,26 @@ def _authority_of(world: World, namespace: str) -> str:
     return str((found.manifest().get("data") or {}).get(CA, "")) if found is not None else ""
 
 
-def _key_below(lower: LowerWorld, entry: Entry, pod: str) -> Key:
-    return key_of(lower.name, lower.upper_namespace(entry.namespace), pod)
+def _of_secret(lower: LowerWorld, secret: Entry) -> Iterator[Key]:
+    return _keys_below(lower, secret, secret.facts.token.pod, secret.facts.token.uid)
 
 
-def _has_tokens(lower: LowerWorld, namespace: str, pod: str) -> bool:
-    """Say whether pods of that name, in a lower namespace, have or get tokens of the upper cluster."""
+def _keys_below(lower: LowerWorld, entry: Entry, pod: str, upper_uid: str) -> Iterator[Key]:
+    """Give the key that something below belongs to: the upper pod's of that UID, else by its namespace and `pod`."""
+    known = [upper.namespace for upper in lower.upper_pods.select("upper", upper_uid)]
+    for namespace in known or lower.above(entry.namespace):
+        yield key_of(lower.name, namespace, pod)
+
+
+def _has_tokens(lower: LowerWorld, namespace: str, pod: str, upper_uid: str) -> bool:
+    """Say whether pods of that name, in a lower namespace, or of that UID have or get tokens of the upper cluster."""
     is_upper = lower.spec.service_accounts.identity == "upper"
-    return is_upper or bool(lower.secrets.select("pod", (namespace, pod)))
+    return is_upper or bool(lower.secrets.count("pod", (namespace, pod)) or lower.secrets.count("uid", upper_uid))
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     here, entry = world.lowers[lower], delta.entry
-    if _has_tokens(here, here.namespace(entry.namespace), entry.name):
+    if _has_tokens(here, here.namespace(entry.namespace), entry.name, entry.uid):
         yield key_of(lower, entry.namespace, entry.name)
 
 
@@ -224,13 +245,14 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """A lower pod matters when it comes, ends or goes; its status does not."""
     here, entry = world.lowers[lower], delta.entry
     is_news = delta.before is None or delta.after is None or delta.before.facts != delta.after.facts
-    if is_news and _has_tokens(here, entry.namespace, entry.name):
-        yield _key_below(here, entry, entry.name)
+    upper_uid = entry.facts.upper_uid
+    if is_news and _has_tokens(here, entry.namespace, entry.name, upper_uid):
+        yield from _keys_below(here, entry, entry.name, upper_uid)
 
 
 def _secret(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    pods = {(one.namespace, one.facts.pod): one for one in delta if one is not None and one.facts is not None}
-    yield from (_key_below(world.lowers[lower], one, pod) for (_, pod), one in pods.items())
+    found = (one for one in delta if one is not None and one.facts.token is not None)
+    yield from dict.fromkeys(key for one in found for key in _of_secret(world.lowers[lower], one))
 
 
 def _authority(world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -238,5 +260,5 @@ def _authority(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     here, entry = world.lowers[lower], delta.entry
     if entry.name == PUBLISHED_CA:
         for pod in here.upper_pods.select("namespace", entry.namespace):
-            if _has_tokens(here, here.namespace(entry.namespace), pod.name):
+            if _has_tokens(here, here.namespace(entry.namespace), pod.name, pod.uid):
                 yield key_of(lower, entry.namespace, pod.name)

@@ -40,7 +40,7 @@ def arrive(key: Key, upper_pod: Manifest, needs: Iterable[Reference], lower: Low
     awaited = dependencies.missing(world, lower, key.namespace, needs)
     awaited += storage.missing(world, lower, key.namespace, needs)
     awaited += accounts.missing(world, lower, key.namespace, needs)
-    awaited += issuance.missing(lower, upper_pod)
+    awaited += issuance.missing(lower, upper_pod, world.owner)
     if not namespace:
         awaited = [namespaces.key_of(lower.name, key.namespace), *awaited]
     known = (world.problems.get(one) for one in awaited or [key])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tensile.cache import Entry, Kept, decoded
 from tensile.names import TOKEN_POD, UPPER_UID
 from tensile.objects import Manifest, annotations, metadata
+from tensile.reconcile.observed import marks_of
 from tensile.reconcile.references import is_token_volume
 
 PUBLISHED_CA = "kube-root-ca.crt"
@@ -46,25 +47,25 @@ def secret_name(pod_uid: str) -> str:
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep a Secret of ours below; its facts are `TokenFacts`, None for a copy of one above.
-
-    Most are copies, and not decoded for it.
-    """
-    if TOKEN_POD.encode() not in raw:
-        return Kept(raw, None)
+    """Keep a Secret of ours below with its marks, and `TokenFacts` where it is no copy of one above."""
     secret = decoded(raw)
     noted = annotations(secret)
     uid = noted.get(UPPER_UID, "")
-    is_ours = TOKEN_POD in noted and metadata(secret)["name"] == secret_name(uid)
-    return Kept(raw, TokenFacts(noted[TOKEN_POD], uid) if is_ours else None)
+    has_tokens = TOKEN_POD in noted and metadata(secret)["name"] == secret_name(uid)
+    return Kept(raw, marks_of(secret, TokenFacts(noted[TOKEN_POD], uid) if has_tokens else None))
 
 
 def _by_pod(entry: Entry) -> Iterator[tuple[str, str]]:
-    if entry.facts is not None:
-        yield (entry.namespace, entry.facts.pod)
+    if entry.facts.token is not None:
+        yield (entry.namespace, entry.facts.token.pod)
 
 
-INDEXES = {"pod": _by_pod}
+def _by_uid(entry: Entry) -> Iterator[str]:
+    if entry.facts.token is not None:
+        yield entry.facts.token.uid
+
+
+INDEXES = {"pod": _by_pod, "uid": _by_uid}
 
 
 def wishes(spec: Manifest) -> tuple[Wish, ...]:

@@ -111,7 +111,7 @@ class AccountRule:
         """Give the keys of everything that pods run as and of every copy."""
         here = world.lowers[lower]
         found = {key for entry in here.upper_pods for key in _keys_of(lower, entry.namespace, _accounts(entry))}
-        found |= {_key_below(here, entry) for entry in here.more[SERVICE_ACCOUNT]}
+        found |= {key for entry in here.more[SERVICE_ACCOUNT] for key in _below(here, entry)}
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -196,11 +196,12 @@ def _original(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _copy(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    yield _key_below(world.lowers[lower], delta.entry)
+    yield from _below(world.lowers[lower], delta.entry)
 
 
-def _key_below(lower: LowerWorld, entry: Entry) -> Key:
-    return key_of(lower.name, lower.upper_namespace(entry.namespace), entry.name)
+def _below(lower: LowerWorld, entry: Entry) -> Iterator[Key]:
+    for namespace in lower.above(entry.namespace):
+        yield key_of(lower.name, namespace, entry.name)
 
 
 def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -212,9 +213,9 @@ def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 def _user_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give what a pod below begins or ceases to run as; one that ended runs as it until it goes."""
-    namespace = world.lowers[lower].upper_namespace(delta.entry.namespace)
     names = [_accounts(entry) if entry else frozenset() for entry in delta]
-    yield from _keys_of(lower, namespace, names[0] ^ names[1])
+    for namespace in world.lowers[lower].above(delta.entry.namespace):
+        yield from _keys_of(lower, namespace, names[0] ^ names[1])
 
 
 def _accounts(pod: Entry) -> frozenset[str]:

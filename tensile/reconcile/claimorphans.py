@@ -52,7 +52,7 @@ def _orphan(copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | C
     facts = copy.facts
     above = Ref(UPPER, CLAIM, lower.upper_namespace(copy.namespace), copy.name)
     claims = world.upper.more[CLAIM]
-    spared = may_hold_data(copy) or facts.terminating or not is_copy(copy, world.owner)
+    spared = may_hold_data(copy) or facts.terminating or not is_copy(copy, world.owner) or not above.namespace
     if spared or claims.get(above.namespace, above.name) or world.upper.more[VOLUME].select("lower_claim", copy.uid):
         return
     departure = claims.departed(above.namespace, above.name)
@@ -73,5 +73,6 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Hear of a claim that has none above."""
     here, after = world.lowers[lower], delta.after
-    if after is not None and world.upper.more[CLAIM].get(here.upper_namespace(after.namespace), after.name) is None:
-        yield key_of(lower)
+    for namespace in here.above(after.namespace) if after else ():
+        if world.upper.more[CLAIM].get(namespace, delta.entry.name) is None:
+            yield key_of(lower)

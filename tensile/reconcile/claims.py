@@ -15,6 +15,7 @@ import orjson
 from tensile.cache import Entry, Kept
 from tensile.names import OWNER, PROVISIONER, Owner
 from tensile.objects import CLAIM, VOLUME, Manifest, annotations, labels, metadata
+from tensile.quantities import parse
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.podfacts import lives_below
 from tensile.world import LowerWorld, Problem, World
@@ -117,6 +118,19 @@ def copy_in(lower: LowerWorld, claim: Entry, owner: Owner) -> Entry | None:
     if copy is None or not is_copy(copy, owner) or copy.facts.upper_uid != claim.uid:
         return None
     return copy
+
+
+def unfit(seen: Manifest, wanted: Manifest) -> str:
+    """Say why a claim below that is somebody's cannot serve in place of the one that is wanted, "" where it can.
+
+    What it lacks cannot be given to it, and it may hold other data than the claim above is to have.
+    """
+    has, asked = seen["spec"], wanted["spec"]
+    for field in ("accessModes", "storageClassName", "volumeMode"):
+        if field in asked and asked[field] != has.get(field):
+            return f"its {field} is {has.get(field)}, not {asked[field]}"
+    sizes = [parse(one["resources"]["requests"]["storage"]) for one in (has, asked)]
+    return "it asks for more storage, which cannot be taken back" if sizes[0] > sizes[1] else ""
 
 
 def may_hold_data(copy: Entry) -> bool:

@@ -11,7 +11,7 @@ from tensile.cache import Cache, Delta, Entry
 from tensile.objects import CONFIG_MAP, SECRET, Kind, Manifest, Ref
 from tensile.reconcile import accounts, namespaces
 from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route
-from tensile.reconcile.observed import has_node, is_of, is_ours
+from tensile.reconcile.observed import has_node, is_ours
 from tensile.reconcile.podfacts import lives_below
 from tensile.reconcile.references import Reference, copy_of, never_copied
 from tensile.world import Key, LowerWorld, Problem, World
@@ -63,8 +63,8 @@ class DependencyRule:
         }
         found |= {key for entry in here.upper_pods for key in _by_account(world, lower, entry)}
         for kind, cache in ((CONFIG_MAP, here.config_maps), (SECRET, here.secrets)):
-            copies = (entry for entry in cache if not entry.facts)
-            found |= {key_of(lower, here.upper_namespace(entry.namespace), kind.name, entry.name) for entry in copies}
+            copies = (entry for entry in cache if entry.facts.token is None)
+            found |= {key for entry in copies for key in _of_copy(here, kind, entry)}
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -79,7 +79,7 @@ class DependencyRule:
             return Decision()
         ref = Ref(lower.name, kind, lower.namespace(key.namespace), name)
         original, copy = originals.get(key.namespace, name), copies.get(ref.namespace, name)
-        if copy is not None and copy.facts:
+        if copy is not None and copy.facts.token is not None:
             return Decision()
         if not _referred(world, lower, key.namespace, kind, name):
             known = accounts.known(world, lower)
@@ -130,7 +130,7 @@ def _is_there(world: World, lower: LowerWorld, namespace: str, reference: Refere
     original, copy = originals.get(namespace, reference.name), copies.get(lower.namespace(namespace), reference.name)
     if original is None:
         return reference.optional
-    if copy is not None and is_of(copy.manifest(), world.owner, original.uid):
+    if copy is not None and (copy.facts.owner, copy.facts.upper_uid) == (world.owner.mark, original.uid):
         return True
     return reference.optional and bool(never_copied(original.manifest()))
 
@@ -174,10 +174,14 @@ def _original(kind: Kind) -> Keys:
 
 def _copy(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        entry = delta.entry
-        yield key_of(lower, world.lowers[lower].upper_namespace(entry.namespace), kind.name, entry.name)
+        yield from _of_copy(world.lowers[lower], kind, delta.entry)
 
     return keys
+
+
+def _of_copy(lower: LowerWorld, kind: Kind, copy: Entry) -> Iterator[Key]:
+    for namespace in lower.above(copy.namespace):
+        yield key_of(lower.name, namespace, kind.name, copy.name)
 
 
 def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -192,12 +196,11 @@ def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 def _referrer_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give what a pod below begins or ceases to refer to; one that ended refers to it until it goes."""
-    entry = delta.entry
-    namespace = world.lowers[lower].upper_namespace(entry.namespace)
     changed = _references(delta.before) ^ _references(delta.after)
-    yield from _keys_of(lower, namespace, changed)
-    for secret in accounts.secrets_of(world, namespace, changed):
-        yield key_of(lower, namespace, SECRET.name, secret)
+    for namespace in world.lowers[lower].above(delta.entry.namespace):
+        yield from _keys_of(lower, namespace, changed)
+        for secret in accounts.secrets_of(world, namespace, changed):
+            yield key_of(lower, namespace, SECRET.name, secret)
 
 
 def _by_account(world: World, lower: str, pod: Entry) -> Iterator[Key]:

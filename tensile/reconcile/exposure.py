@@ -55,8 +55,8 @@ def is_exposed(lower: LowerWorld, namespace: str, world: World) -> bool:
 
 def exposed(lower: LowerWorld, world: World) -> Iterator[str]:
     """Give the upper namespaces whose Services belong in a lower."""
-    found = {entry.namespace for entry in lower.upper_pods}
-    found |= {lower.upper_namespace(entry.namespace) for entry in lower.pods}
+    found = set(map(str, lower.upper_pods.values("living")))
+    found |= {above for namespace in lower.pods.values("namespace") for above in lower.above(str(namespace))}
     yield from sorted(name for name in found | {KUBE_SYSTEM} if is_exposed(lower, name, world))
 
 

@@ -161,9 +161,10 @@ def _above(world: World, lower: str, delta: Delta) -> Iterable[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-    yield key_of(lower, world.lowers[lower].upper_namespace(_name_of(delta)))
+    for namespace in world.lowers[lower].above(_name_of(delta)):
+        yield key_of(lower, namespace)
 
 
 def _account_below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-    entry = delta.entry
-    yield key_of(lower, world.lowers[lower].upper_namespace(entry.namespace))
+    for namespace in world.lowers[lower].above(delta.entry.namespace):
+        yield key_of(lower, namespace)

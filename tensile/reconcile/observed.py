@@ -7,12 +7,37 @@ and one that somebody else set there stays.
 """
 
 from collections.abc import Sequence
+from sys import intern
 from typing import Any
 
-from tensile.cache import Kept, decoded
+import msgspec
+
+from tensile.cache import Delta, Kept, decoded
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID, Owner
 from tensile.objects import Manifest, annotations, labels
 from tensile.world import LowerWorld, World
+
+
+class Marks(msgspec.Struct, frozen=True, gc=False):
+    """Whose a ConfigMap or Secret below is: owner and UID of the upper object, both "" where we did not write that.
+
+    `token` is what one with tokens of the upper cluster says of them, None for a copy.
+    """
+
+    owner: str = ""
+    upper_uid: str = ""
+    token: Any = None
+
+
+def marks_of(manifest: Manifest, token: Any = None) -> Marks:
+    """Take the marks out of a decoded object."""
+    upper_uid = upper_uid_of(manifest)
+    return Marks(intern(labels(manifest).get(OWNER, "")) if upper_uid else "", upper_uid, token)
+
+
+def digest_marks(raw: bytes) -> Kept:
+    """Keep an object below with its marks: a pod with a hundred references asks for them again and again."""
+    return Kept(raw, marks_of(decoded(raw)))
 
 
 def is_ours(manifest: Manifest, owner: Owner) -> bool:
@@ -35,6 +60,13 @@ def has_node(lower: LowerWorld, world: World) -> bool:
     """Say whether the Node by which pods come to a lower is there and ours: pods on another's are not our concern."""
     node = world.upper.nodes.get("", lower.node)
     return node is not None and bool(node.facts == world.owner.mark)
+
+
+def node_begins(lower: LowerWorld, delta: Delta) -> bool:
+    """Say whether a change is that the Node of a lower comes, or gets another owner."""
+    before, after = delta
+    is_news = after is not None and (before is None or before.facts != after.facts)
+    return is_news and delta.entry.name == lower.node
 
 
 def digest_mark(raw: bytes) -> Kept:

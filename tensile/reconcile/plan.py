@@ -14,7 +14,7 @@ from tensile.cluster import Patch
 from tensile.names import COMPONENT, TOKEN_TERM, UPPER_UID
 from tensile.objects import EVENT, Manifest, Ref, annotations, metadata, timestamp
 from tensile.objects import uid as uid_of
-from tensile.reconcile.adoption import claim, conflict, marking
+from tensile.reconcile.adoption import claim, marking
 from tensile.reconcile.desired import Absent, Ask, Confirmed, Decision, Granted, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.observed import is_ours
@@ -177,7 +177,8 @@ def _granted(key: Key, wanted: Granted, world: World) -> list[Step] | Problem:
         return [Step("create", wanted.ref, wanted.reason, body=wanted.manifest, operations=whole, grant=grant)]
     seen = entry.manifest()
     if not is_ours(seen, world.owner):
-        return conflict(wanted.ref)
+        problem = claim(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
+        return problem or _take_over(Present(wanted.ref, wanted.manifest, wanted.reason), entry)
     fence: list[Operation] = [
         {"op": "replace", "path": "/metadata/uid", "value": entry.uid},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata(seen)["resourceVersion"]},

@@ -9,11 +9,13 @@ Delete, then the lower claim goes by its UID, then the placeholder. With Retain 
 from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
-from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, labels
+from tensile.names import OWNER, OWNER_NAME, UPPER_UID
+from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels
 from tensile.reconcile import storage
+from tensile.reconcile.adoption import adopts
 from tensile.reconcile.claims import can_tell, copy_in, home, is_copy, is_enabled, is_selected
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Present, Route
-from tensile.reconcile.observed import has_node
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Present, Route, Told
+from tensile.reconcile.observed import has_node, node_begins
 from tensile.reconcile.volumes import below, claim_uid_of, facts_below, name_of, placeholder
 from tensile.world import Key, LowerWorld, World
 
@@ -32,12 +34,13 @@ class VolumeRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of volumes and claims on both sides."""
+        """Hear of volumes and claims on both sides, and of the node, without which nothing is made."""
         return (
             Route("upper.PersistentVolumeClaim", _claim_above),
             Route("upper.PersistentVolume", _above),
             Route("PersistentVolumeClaim", _claim_below),
             Route("PersistentVolume", _below),
+            Route("upper.nodes", _node),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -56,19 +59,21 @@ class VolumeRule:
         if not can_tell(lower, world) or not world.upper.more[STORAGE_CLASS].synced:
             return Decision()
         volume = world.upper.more[VOLUME].get("", key.name)
-        if volume is None:
-            return _new(key, lower, world)
-        if volume.facts.owner != world.owner.mark or volume.facts.lower != lower.name:
+        if volume is None or volume.facts.owner != world.owner.mark:
+            return _new(key, volume, lower, world)
+        if volume.facts.lower != lower.name:
             return Decision()
         return _reclaimed(volume, lower, world) if volume.facts.released else _kept(volume, lower)
 
 
-def _new(key: Key, lower: LowerWorld, world: World) -> Decision:
+def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Make the placeholder of a claim that lives here, once there is something that it stands for."""
     found = world.upper.more[CLAIM].select("uid", claim_uid_of(key.name))
     claim = found[0] if found else None
-    if claim is None or claim.facts.volume or claim.facts.terminating or not has_node(lower, world):
+    if claim is None or claim.facts.terminating or not has_node(lower, world):
         return Decision()
+    if claim.facts.volume:
+        return _left_by_another(key, claim, foreign, lower, world)
     if home(claim, world).lower != lower.name:
         return Decision()
     copy = copy_in(lower, claim, world.owner)
@@ -78,7 +83,30 @@ def _new(key: Key, lower: LowerWorld, world: World) -> Decision:
         return Decision(waits=(storage.key_of(lower.name, claim.namespace, claim.name),))
     if not is_selected(claim) and below(lower, copy) is None:
         return Decision()
-    return Decision((_placeholder(claim, copy, lower, world),))
+    return Decision((*_told(key, claim, world), _placeholder(claim, copy, lower, world)))
+
+
+def _told(key: Key, claim: Entry, world: World) -> Iterator[Told]:
+    """Tell on the claim what keeps its volume from being made."""
+    problem = world.problems.get(key)
+    if problem is not None:
+        yield Told(Ref(UPPER, CLAIM, claim.namespace, claim.name), claim.uid, problem.reason, problem.message)
+
+
+def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Take over the placeholder that an engine which is gone made for a claim, where that is asked for."""
+    ref = Ref(UPPER, VOLUME, "", key.name)
+    if claim.facts.volume != key.name or not adopts(world, lower.name):
+        return Decision()
+    if volume is None:
+        is_known = world.upper.more[VOLUME].departed("", key.name) is not None
+        return Decision() if is_known else Decision((Confirmed(ref, claim.uid, "its claim is bound to it"),))
+    if volume.facts.lower != lower.name:
+        return Decision()
+    notes = {**annotations(volume.manifest()), OWNER_NAME: world.owner.name, UPPER_UID: claim.uid}
+    meta = {"name": key.name, "labels": {OWNER: world.owner.mark}, "annotations": notes}
+    reason = f"claim {claim.namespace}/{claim.name} has its volume in lower cluster {lower.name}"
+    return Decision((Present(ref, {"metadata": meta}, reason, sections=_SECTIONS),))
 
 
 def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: World) -> Present:
@@ -192,6 +220,13 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     for copy in world.lowers[lower].more[CLAIM].select("uid", holder):
         if is_copy(copy, world.owner):
             yield key_of(lower, name_of(copy.facts.upper_uid))
+
+
+def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    here = world.lowers[lower]
+    if is_enabled(here) and node_begins(here, delta):
+        for claim in world.upper.more[CLAIM].select("node", here.node):
+            yield key_of(lower, name_of(claim.uid))
 
 
 def _standing_for(world: World, lower: str, lower_claim: str) -> Iterator[Key]:

@@ -101,7 +101,7 @@ class RightsRule:
         here = world.lowers[lower]
         found = {key for entry in here.more[SERVICE_ACCOUNT] for key in _of_account(world, here, entry)}
         for kind in _KINDS.values():
-            found |= {_key_below(here, kind, entry) for entry in here.more[kind]}
+            found |= {key for entry in here.more[kind] for key in _below(here, kind, entry)}
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -154,7 +154,7 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, users: _Ac
     obstacle = _obstacle(world, lower, original) if ref.kind == ROLE_BINDING else None
     if obstacle is not None:
         told = _told(obstacle.problem, lower, original, ref.kind, users)
-        return obstacle._replace(wanted=tuple(told))
+        return obstacle._replace(wanted=(*obstacle.wanted, *told))
     manifest = _copy_of(original, ref, users, lower, world)
     reason = f"pods on node {lower.node} have rights by it"
     wanted = Present(ref, manifest, reason, sections=_SECTIONS, replaceable=True, apart=True)
@@ -163,20 +163,35 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, users: _Ac
 
 
 def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | None:
-    """Say what a binding waits for: a role that is not below cannot be granted."""
+    """Say what keeps a binding from being below as it should be.
+
+    A role that is not below cannot be granted. Nor is one that is somebody's by now: a binding that is left would give
+    our accounts what that one says.
+    """
     facts: Binding = binding.facts
+    ref = Ref(lower.name, ROLE_BINDING, lower.namespace(binding.namespace), binding.name)
+    copy = lower.more[ROLE_BINDING].get(ref.namespace, ref.name)
+    ours = copy if copy is not None and is_ours(copy.manifest(), world.owner) else None
+    if ours is not None and not _grants(ours.manifest(), facts):
+        return Decision((Absent(ref, ours.uid, "it grants another role, which cannot be changed"),))
     if facts.kind == ROLE.name:
         role = lower.more[ROLE].get(lower.namespace(binding.namespace), facts.role)
         above = world.upper.more[ROLE].get(binding.namespace, facts.role)
-        if above is None:
-            return Decision()
-        is_there = role is not None and is_of(role.manifest(), world.owner, above.uid)
-        return None if is_there else Decision(waits=(key_of(lower.name, binding.namespace, ROLE, facts.role),))
+        if above is not None and role is not None and is_of(role.manifest(), world.owner, above.uid):
+            return None
+        left = () if ours is None else (Absent(ref, ours.uid, f"Role {facts.role} is not there, or not ours"),)
+        return Decision(left, () if above is None else (key_of(lower.name, binding.namespace, ROLE, facts.role),))
     if lower.more[CLUSTER_ROLE].get("", facts.role) is not None:
         return None
     where = f"RoleBinding {binding.namespace}/{binding.name}"
     missing = f"{where}: lower cluster {lower.name} has no ClusterRole {facts.role}: make it there, or use a Role"
     return Decision(problem=Problem("ClusterRoleNotFound", missing))
+
+
+def _grants(seen: Manifest, facts: Binding) -> bool:
+    """Say whether a binding below is to the role that the one above is to."""
+    role = seen.get("roleRef") or {}
+    return (role.get("kind"), role.get("name")) == (facts.kind, facts.role)
 
 
 def _copy_of(original: Entry, ref: Ref, users: _Accounts, lower: LowerWorld, world: World) -> Manifest:
@@ -230,13 +245,14 @@ def _of_binding(lower: str, entry: Entry) -> Iterator[Key]:
 
 def _of_account(world: World, lower: LowerWorld, account: Entry) -> Iterator[Key]:
     """Give the keys of what concerns an account, by its copy below."""
-    place = (lower.upper_namespace(account.namespace), account.name)
-    for entry in world.upper.more[ROLE_BINDING].select("account", place):
-        yield from _of_binding(lower.name, entry)
+    for namespace in lower.above(account.namespace):
+        for entry in world.upper.more[ROLE_BINDING].select("account", (namespace, account.name)):
+            yield from _of_binding(lower.name, entry)
 
 
-def _key_below(lower: LowerWorld, kind: Kind, entry: Entry) -> Key:
-    return key_of(lower.name, lower.upper_namespace(entry.namespace), kind, entry.name)
+def _below(lower: LowerWorld, kind: Kind, entry: Entry) -> Iterator[Key]:
+    for namespace in lower.above(entry.namespace):
+        yield key_of(lower.name, namespace, kind, entry.name)
 
 
 def _original(kind: Kind) -> Keys:
@@ -262,7 +278,7 @@ def _binding(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 def _copy(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterable[Key]:
         """Give the key of a copy."""
-        yield _key_below(world.lowers[lower], kind, delta.entry)
+        yield from _below(world.lowers[lower], kind, delta.entry)
 
     return keys
 
@@ -277,5 +293,6 @@ def _cluster_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _account(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    if (delta.before is None) != (delta.after is None):
+    """Hear of an account that comes, goes, or changes: it may have become ours."""
+    if delta.before is None or delta.after is None or delta.before.version != delta.after.version:
         yield from _of_account(world, world.lowers[lower], delta.entry)

@@ -7,8 +7,10 @@ that is taken is said on the Service above, and the Service below that has it is
 from collections.abc import Iterator
 
 from tensile.cache import Cache, Delta, Entry
-from tensile.objects import SERVICE, UPPER, Manifest, Ref
+from tensile.names import UPPER_UID
+from tensile.objects import SERVICE, UPPER, Manifest, Ref, annotations
 from tensile.reconcile import namespaces
+from tensile.reconcile.adoption import claim, conflict
 from tensile.reconcile.alias import alias_service
 from tensile.reconcile.desired import Absent, Decision, Present, Route, Told, Wanted
 from tensile.reconcile.exposure import (
@@ -23,9 +25,9 @@ from tensile.reconcile.exposure import (
     is_made_for,
     service_key,
 )
-from tensile.reconcile.observed import has_node
+from tensile.reconcile.observed import has_node, node_begins
 from tensile.reconcile.servicespec import cannot_become, lower_service, sections
-from tensile.world import Key, World
+from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = SERVICE_RULE
 PAUSE = 5.0
@@ -53,7 +55,7 @@ class ServiceRule:
         """Give a key for each Service that is below, or belongs there."""
         here = world.lowers[lower]
         found = {key for namespace in exposed(here, world) for key in _of_namespace(world, lower, namespace)}
-        found |= {service_key(lower, here.upper_namespace(one.namespace), one.name) for one in here.more[SERVICE]}
+        found |= {key for one in here.more[SERVICE] for key in _of_copy(here, one)}
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -102,13 +104,20 @@ def _kept(world: World, key: Key, ref: Ref, copy: Entry | None, manifest: Manife
         return Decision()
     if not namespaces.ready(lower, key.namespace):
         return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
-    if copy is not None and copy.facts.owner == world.owner.mark:
-        obstacle = cannot_become(copy.manifest(), manifest)
-        if obstacle:
+    obstacle = "" if copy is None else cannot_become(copy.manifest(), manifest)
+    if copy is not None and obstacle:
+        if copy.facts.owner == world.owner.mark:
             return _end(world, ref, copy, obstacle)
+        return Decision(tuple(_said(world, key)), problem=_refused(ref, copy, obstacle, manifest, world))
     reason = f"pods of namespace {key.namespace} are in {lower.name}"
     wanted = Present(ref, manifest, reason, sections=sections(manifest), replaceable=True)
     return Decision((*_said(world, key), wanted))
+
+
+def _refused(ref: Ref, copy: Entry, obstacle: str, manifest: Manifest, world: World) -> Problem:
+    """Say why somebody's Service is not taken over: it would have to be made anew, and would lose its address."""
+    upper_uid = annotations(manifest)[UPPER_UID]
+    return claim(ref, copy.manifest(), upper_uid, world, ref.cluster) or conflict(ref, obstacle)
 
 
 def _said(world: World, key: Key) -> list[Wanted]:
@@ -155,8 +164,12 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    entry = delta.entry
-    yield service_key(lower, world.lowers[lower].upper_namespace(entry.namespace), entry.name)
+    yield from _of_copy(world.lowers[lower], delta.entry)
+
+
+def _of_copy(lower: LowerWorld, copy: Entry) -> Iterator[Key]:
+    for namespace in lower.above(copy.namespace):
+        yield service_key(lower.name, namespace, copy.name)
 
 
 def _first_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -178,8 +191,8 @@ def _last_pod_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of the node when it comes: without it nothing was made."""
+    """Hear of the node when it comes, or becomes ours: without it nothing was made."""
     here = world.lowers[lower]
-    if delta.before is None and delta.entry.name == here.node:
+    if node_begins(here, delta):
         for namespace in exposed(here, world):
             yield from _of_namespace(world, lower, namespace)

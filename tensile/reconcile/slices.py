@@ -68,8 +68,7 @@ class SliceRule:
             for namespace in exposed(here, world)
             for name in (world.topology.services.upper_alias, *_names(above.select("namespace", namespace)))
         }
-        below = here.more[ENDPOINT_SLICE]
-        found |= {slice_key(lower, here.upper_namespace(one.namespace), one.name) for one in below}
+        found |= {key for one in here.more[ENDPOINT_SLICE] for key in _of_copy(here, one)}
         yield from sorted(found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -121,7 +120,10 @@ def _kept(world: World, key: Key, copy: Entry | None, source: Source, holder: En
     if copy is None or not is_made:
         reason = f"endpoints of Service {holder.name}"
         return Decision((*_said(world, key, source), Present(ref, wanted, reason, replaceable=True)))
-    operations = changes(wanted, copy.manifest(), _SECTIONS)
+    seen = copy.manifest()
+    if seen.get("addressType") != wanted["addressType"]:
+        return _end(world, ref, copy, "its addresses are of another kind, which cannot be changed")
+    operations = changes(wanted, seen, _SECTIONS)
     if not operations:
         return Decision()
     fence = {"op": "replace", "path": "/metadata/uid", "value": copy.uid}
@@ -188,8 +190,12 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    entry = delta.entry
-    yield slice_key(lower, world.lowers[lower].upper_namespace(entry.namespace), entry.name)
+    yield from _of_copy(world.lowers[lower], delta.entry)
+
+
+def _of_copy(lower: LowerWorld, copy: Entry) -> Iterator[Key]:
+    for namespace in lower.above(copy.namespace):
+        yield slice_key(lower.name, namespace, copy.name)
 
 
 def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -198,6 +204,8 @@ def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         return
     here, entry = world.lowers[lower], delta.entry
     namespace = here.upper_namespace(entry.namespace)
+    if not namespace:
+        return
     names = {entry.name} if entry.name == world.topology.services.upper_alias else set[str]()
     names |= set(_names(world.upper.more[ENDPOINT_SLICE].select("service", (namespace, entry.name))))
     names |= set(_names(here.more[ENDPOINT_SLICE].select("service", (entry.namespace, entry.name))))

@@ -11,6 +11,8 @@ from tensile.cache import Delta, Entry
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
 from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, uid
 from tensile.reconcile import namespaces
+from tensile.reconcile.adoption import adopts, conflict
+from tensile.reconcile.adoption import claim as claim_to
 from tensile.reconcile.claims import (
     can_tell,
     class_of,
@@ -20,6 +22,7 @@ from tensile.reconcile.claims import (
     is_selected,
     mapped,
     may_hold_data,
+    unfit,
     users,
 )
 from tensile.reconcile.claimstatus import given_up, pinned, told_above
@@ -114,7 +117,7 @@ class ClaimRule:
         if not is_enabled(here):
             return
         found = {(one.namespace, one.name) for one in world.upper.more[CLAIM].select("node", here.node)}
-        found |= {(here.upper_namespace(copy.namespace), copy.name) for copy in here.more[CLAIM]}
+        found |= {(above, copy.name) for copy in here.more[CLAIM] for above in here.above(copy.namespace)}
         found |= {(pod.namespace, name) for pod in here.upper_pods for name in _named(pod)}
         yield from sorted(key_of(lower, namespace, name) for namespace, name in found)
 
@@ -144,16 +147,28 @@ def _here(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
         return _vanished(key, claim, lower, world)
     if not namespaces.ready(lower, key.namespace):
         return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
-    refused = _refused(key, world)
-    if copy is None and refused is not None and _is_waited_for(claim, lower, world):
-        return Decision(given_up(claim.manifest(), refused), problem=refused)
     manifest = claim.manifest()
-    ours = copy if copy is not None and is_copy(copy, world.owner) else None
-    problem = _lost(ours, lower) or refused
-    told = told_above(manifest, ours, problem, world.now)
     wanted = _wanted(manifest, lower, world.owner, grows=copy is not None and copy.facts.bound)
+    ours = copy if copy is not None and is_copy(copy, world.owner) else None
+    unfitting = _unfitting(copy, wanted, world) if copy is not None and ours is None else None
+    refused = unfitting or _refused(key, world)
+    if ours is None and refused is not None and _is_waited_for(claim, lower, world):
+        return Decision(given_up(manifest, refused), problem=refused)
+    told = told_above(manifest, ours, _lost(ours, lower) or refused, world.now)
+    if unfitting is not None:
+        return Decision(told, problem=unfitting)
     named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
     return Decision((*told, wanted, *named), problem=_lost(ours, lower))
+
+
+def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
+    """Say why somebody's claim below is not taken over, None where it may be or nobody asks for that."""
+    if not adopts(world, wanted.ref.cluster):
+        return None
+    why = unfit(found.manifest(), wanted.manifest)
+    upper_uid = annotations(wanted.manifest)[UPPER_UID]
+    problem = conflict(wanted.ref, why) if why else None
+    return claim_to(wanted.ref, found.manifest(), upper_uid, world, wanted.ref.cluster) or problem
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
@@ -317,8 +332,8 @@ def _volume(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    entry = delta.entry
-    yield key_of(lower, world.lowers[lower].upper_namespace(entry.namespace), entry.name)
+    for namespace in world.lowers[lower].above(delta.entry.namespace):
+        yield key_of(lower, namespace, delta.entry.name)
 
 
 def _user(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -332,5 +347,5 @@ def _user(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
 def _user_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """A pod that goes below may have been the last that kept a claim."""
     if delta.after is None:
-        namespace = world.lowers[lower].upper_namespace(delta.entry.namespace)
-        yield from (key_of(lower, namespace, name) for name in sorted(_named(delta.entry)))
+        for namespace in world.lowers[lower].above(delta.entry.namespace):
+            yield from (key_of(lower, namespace, name) for name in sorted(_named(delta.entry)))

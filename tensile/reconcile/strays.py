@@ -56,7 +56,9 @@ def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | Co
     originals = world.upper.more[kind]
     for copy in lower.more[kind]:
         above = Ref(UPPER, kind, lower.upper_namespace(copy.namespace), copy.name)
-        if originals.get(above.namespace, above.name) is None and _is_left(kind, copy, above.namespace, lower, world):
+        if not above.namespace or originals.get(above.namespace, above.name) is not None:
+            continue
+        if _is_left(kind, copy, above.namespace, lower, world):
             departed = originals.departed(above.namespace, above.name)
             if departed is None:
                 reason = f"the {kind.name} made for it still stands"
@@ -88,7 +90,8 @@ def _below(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         """Hear of one that comes without its other half."""
         after, here = delta.after, world.lowers[lower]
-        if after and world.upper.more[kind].get(here.upper_namespace(after.namespace), after.name) is None:
-            yield key_of(lower)
+        for namespace in here.above(after.namespace) if after else ():
+            if world.upper.more[kind].get(namespace, delta.entry.name) is None:
+                yield key_of(lower)
 
     return keys

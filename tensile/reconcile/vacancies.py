@@ -46,24 +46,27 @@ class VacancyRule:
         if not (lower.settled and world.upper.namespaces.synced) or lower.silent:
             return Decision()
         ours = [one for one in lower.namespaces if one.facts.mark == world.owner.mark and not one.facts.ending]
-        found = (_wanted(one, lower, world) for one in sorted(ours, key=lambda one: one.name))
-        return Decision(tuple(one for one in found if one is not None))
+        left = [one for one in ours if not _is_needed(one, lower, world)]
+        used = _used(lower) if left else frozenset[str]()
+        vacant = sorted((one for one in left if one.name not in used), key=lambda one: one.name)
+        return Decision(tuple(_wanted(one, lower, world) for one in vacant))
 
 
-def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | Confirmed | None:
-    """Say what one of our namespaces asks for: nothing while it is needed, or has something of ours in it."""
-    name = space.facts.above or space.name
-    if world.upper.namespaces.get("", name) is None:
-        return _left_over(space, name, lower, world)
-    if lower.namespace(name) == space.name or _is_used(space.name, lower):
-        return None
-    return _absent(space, lower, "namespaces are called otherwise now", asked=False)
+def _is_needed(space: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether one of our namespaces has its other half above, and is called after it."""
+    name = _above(space)
+    return world.upper.namespaces.get("", name) is not None and lower.namespace(name) == space.name
 
 
-def _left_over(space: Entry, name: str, lower: LowerWorld, world: World) -> Absent | Confirmed | None:
-    """Follow a deletion above that was seen; have one confirmed that was not."""
-    if _is_used(space.name, lower):
-        return None
+def _above(space: Entry) -> str:
+    return str(space.facts.above or space.name)
+
+
+def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | Confirmed:
+    """Say what a vacant namespace asks for: follow a deletion above that was seen; have one confirmed that was not."""
+    name = _above(space)
+    if world.upper.namespaces.get("", name) is not None:
+        return _absent(space, lower, "namespaces are called otherwise now", asked=False)
     departure = world.upper.namespaces.departed("", name)
     if departure is None:
         return Confirmed(Ref(UPPER, NAMESPACE, "", name), "", f"namespace {space.name} is left below", asked=False)
@@ -76,10 +79,10 @@ def _absent(space: Entry, lower: LowerWorld, reason: str, *, asked: bool) -> Abs
     return Absent(ref, space.uid, reason, asked=asked, vacant=True, apart=True)
 
 
-def _is_used(namespace: str, lower: LowerWorld) -> bool:
-    """Say whether something that we know of is in a namespace below."""
+def _used(lower: LowerWorld) -> frozenset[str]:
+    """Give the namespaces below in which there is something that we know of."""
     caches = (lower.pods, lower.config_maps, lower.secrets, *lower.more.values())
-    return any(entry.namespace == namespace for cache in caches for entry in cache)
+    return frozenset(entry.namespace for cache in caches for entry in cache)
 
 
 def _space(world: World, lower: str, delta: Delta) -> Iterator[Key]:

@@ -4,21 +4,24 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
-from enginekit import A, Ground, standing, with_fields
+from enginekit import A, Edit, Ground, edit_lower, standing, with_fields
+from provisionkit import CLASSES, VOLUMES, serving
 from sitekit import Manifest, condition_of, is_ready, phase_of
+from storekit import claim, claims, is_bound, mark, shipped, using, volume_of
 
-from tensile.names import LEGACY, MIRRORED, OWNER, UPPER_UID, VIRTUAL_POD, owner_of
+from tensile.names import LEGACY, MIRRORED, OWNER, UPPER_UID, VIRTUAL_POD, Owner, owner_of
 from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 ADOPT = with_fields(onConflict="adopt")
-NEEDS = {
+NEEDS: Manifest = {
     "volumes": [
         {"name": "settings", "configMap": {"name": "settings"}},
         {"name": "password", "secret": {"secretName": "password"}},
     ]
 }
+PLACES = (("configmaps", "settings"), ("secrets", "password"), ("serviceaccounts", "robot"), ("services", "web"))
 UNKNOWN = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "stopped"}
 
 
@@ -124,32 +127,73 @@ async def test_strangers_and_owners_elsewhere_are_left_alone(
 
 
 async def test_a_topology_that_was_renamed_takes_over_what_it_left(ground: Ground) -> None:
-    """Nodes, namespace, ConfigMap, Secret and pod become its own as soon as nobody keeps the nodes alive."""
+    """Nodes, pod and all that it needs become its own as soon as nobody keeps the nodes alive, its volume too."""
     if not await ground.upper.read(ground.path("configmaps", "settings")):
         await made_above(ground)
+    await ground.upper.create(CLASSES, shipped(mark(ground, "goes")))
+    async with serving(ground.sites[A], mark(ground, "disk")):
+        await has_storage_and_service(ground)
+        await is_renamed(ground)
+    await ground.upper.delete(f"{CLASSES}/{mark(ground, 'goes')}")
+
+
+async def has_storage_and_service(ground: Ground) -> None:
+    """Have a claim, an account and a Service above, and know the class of the claim."""
+    await ground.reload(ADOPT, stored(ground))
+    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
+    await ground.upper.create(claims(ground), claim(ground, "data"))
+    service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+    await ground.upper.create(ground.path("services"), service)
+
+
+def stored(ground: Ground) -> Edit:
+    """Have a class of the upper cluster served by one of the lower."""
+    return edit_lower(A, storageClasses={mark(ground, "goes"): mark(ground, "disk")})
+
+
+async def nodes_taken(ground: Ground, owner: Owner) -> None:
+    """Have Kubernetes call the nodes Unknown, and see them become an owner's."""
+    for node in ground.nodes.values():
+        await ground.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [UNKNOWN]}}, "strategic")
+    for node in ground.nodes.values():
+        await ground.upper.until(f"/api/v1/nodes/{node}", lambda one: one["metadata"]["labels"][OWNER] == owner.mark)
+
+
+async def is_renamed(ground: Ground) -> None:
+    """Have a pod run, stop, start under another name, and see everything taken over and go on."""
     site = ground.sites[A]
-    await ground.bind("kept", NEEDS)
+    needs = {"serviceAccountName": "robot", "volumes": [*NEEDS["volumes"], *using("data")["volumes"]]}
+    await ground.bind("kept", needs, labels={"app": "web"})
     await ground.upper.until(ground.pod_path("kept"), is_ready)
+    await ground.upper.until(claims(ground, "data"), is_bound)
+    await site.until(ground.path("services", "web"), bool)
     before = await site.read(ground.pod_path("kept"))
+    await ground.calm()
     await ground.stop()
     renamed = with_fields(name=f"{ground.namespace}-renamed", onConflict="adopt")
-    await ground.start(renamed, await_nodes=False)
+    await ground.start(renamed, stored(ground), await_nodes=False)
     await ground.calm()
     assert (await site.read(ground.pod_path("kept")))["metadata"] == before["metadata"]
     said = [problem.message for key, problem in ground.heard.problems if key.rule == "node"]
     assert any("another engine keeps it alive" in one for one in said)
-    for node in ground.nodes.values():
-        await ground.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [UNKNOWN]}}, "strategic")
     owner = owner_of(ground.owner.upper, f"{ground.namespace}-renamed")
-    for node in ground.nodes.values():
-        await ground.upper.until(f"/api/v1/nodes/{node}", lambda one: one["metadata"]["labels"][OWNER] == owner.mark)
-    for path in (ground.pod_path("kept"), ground.path("configmaps", "settings"), ground.path("secrets", "password")):
+    await nodes_taken(ground, owner)
+    for path in (ground.pod_path("kept"), *(ground.path(*place) for place in PLACES), claims(ground, "data")):
         await site.until(path, lambda one: one["metadata"]["labels"].get(OWNER) == owner.mark)
+    volume = f"{VOLUMES}/{(await volume_of(ground, 'data'))['metadata']['name']}"
+    await ground.upper.until(volume, lambda one: one["metadata"]["labels"][OWNER] == owner.mark)
     after = await site.read(ground.pod_path("kept"))
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     await ground.calm()
     pod = await ground.upper.read(ground.pod_path("kept"))
     assert (phase_of(pod), is_ready(pod)) == ("Running", True)
     ground.owner = owner
+    await gone_with_the_pod(ground, volume)
+
+
+async def gone_with_the_pod(ground: Ground, volume: str) -> None:
+    """Delete pod and claim, and see all of it go, the volume of that path too."""
     await ended(ground, "kept")
-    await site.gone(ground.path("configmaps", "settings"), ground.path("secrets", "password"))
+    await ground.upper.delete(claims(ground, "data"))
+    await ground.sites[A].gone(*(ground.path(*place) for place in PLACES), claims(ground, "data"))
+    await ground.upper.gone(volume)

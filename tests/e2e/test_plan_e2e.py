@@ -20,6 +20,13 @@ KINDS = {
     "namespaces": "Namespace",
     "configmaps": "ConfigMap",
     "secrets": "Secret",
+    "services": "Service",
+    "endpointslices": "EndpointSlice",
+    "serviceaccounts": "ServiceAccount",
+    "roles": "Role",
+    "rolebindings": "RoleBinding",
+    "persistentvolumeclaims": "PersistentVolumeClaim",
+    "persistentvolumes": "PersistentVolume",
 }
 VERBS = {"create": "create", "patch": "update", "delete": "delete"}
 PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}

@@ -194,8 +194,22 @@ WRITTEN_OUT = {"name": "PASSWORD", "value": "secret"}
         (spec(volumes=[{"name": "kube-api-access-x", "projected": {}}]), spec()),
         (spec(securityContext={}), spec(main={"args": [], "securityContext": {}})),
         (spec(), spec(main={"volumeMounts": [{"name": "token", "mountPath": "/t"}]}, volumes=[{"name": "token"}])),
+        (
+            spec(
+                main={"volumeMounts": [{"name": "kube-api-access-1", "mountPath": "/t"}]},
+                volumes=[{"name": "kube-api-access-1", "projected": {}}],
+            ),
+            spec(main={"volumeMounts": [{"name": "kube-api-access-2", "mountPath": "/t"}]}),
+        ),
     ],
-    ids=["where it was put", "a variable written out", "a token's volume", "empty", "more than is wanted"],
+    ids=[
+        "where it was put",
+        "a variable written out",
+        "a token's volume",
+        "empty",
+        "more than is wanted",
+        "a token's mount",
+    ],
 )
 def test_what_does_not_matter_is_no_misfit(wanted: Manifest, found: Manifest) -> None:
     """Constraints were met, accounts differ, and tensile-kube resolved what variables refer to."""

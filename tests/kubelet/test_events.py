@@ -5,29 +5,30 @@ from typing import Any
 import orjson
 import pytest
 from eventkit import lower_event, lower_of, mirrored
-from worldkit import OWNER_HERE, STRANGER, A
+from worldkit import OWNER_HERE, STRANGER, A, marked, put, thing
 
-from tensile.cache import Entry
 from tensile.kubelet.events import (
+    OF_CLAIMS,
     OF_PODS,
+    Subject,
     copy_of,
     glimpse,
     is_copy,
     ref_of,
     repeat_of,
     says_the_same,
+    subject_of,
     uid_of_copy,
-    upper_pod_of,
 )
 from tensile.names import COMPONENT, LOWER, OWNER
-from tensile.objects import EVENT, UPPER, Manifest, Ref
-from tensile.world import World
+from tensile.objects import CLAIM, EVENT, UPPER, Manifest, Ref
+from tensile.world import Naming, World
 
 
-def subject(raw: bytes, here: World | None = None) -> Entry | None:
+def subject(raw: bytes, here: World | None = None) -> Subject | None:
     """Give the upper pod that an event is about."""
     seen = glimpse(raw)
-    return upper_pod_of(seen, lower_of(here or mirrored()), OWNER_HERE) if seen else None
+    return subject_of(seen, lower_of(here or mirrored()), OWNER_HERE) if seen else None
 
 
 def copied(raw: bytes) -> tuple[Ref, Manifest]:
@@ -40,8 +41,9 @@ def copied(raw: bytes) -> tuple[Ref, Manifest]:
 
 
 def test_only_events_of_pods_are_asked_for() -> None:
-    """By the one field that the API can select by and that says so."""
+    """And of claims, each by the one field that the API can select by and that says so."""
     assert OF_PODS.fields == "involvedObject.kind=Pod"
+    assert OF_CLAIMS.fields == "involvedObject.kind=PersistentVolumeClaim"
 
 
 def test_an_event_of_our_lower_pod_is_about_its_upper_pod() -> None:
@@ -99,7 +101,7 @@ def test_the_copy_is_about_the_upper_pod_and_from_whom_it_was() -> None:
         "namespace": "default",
         "name": "web",
         "uid": "Pod-web",
-        "resourceVersion": str(upper.version),
+        "resourceVersion": upper.version,
         "fieldPath": "spec.containers{main}",
     }
     assert copy["metadata"] == {
@@ -125,6 +127,55 @@ def test_an_event_of_the_newer_kind_keeps_what_the_api_asks_of_it() -> None:
     assert "count" not in copy
 
 
+def of_claim(**fields: Any) -> bytes:
+    """Make the bytes of an event of a lower claim."""
+    involved = {"kind": "PersistentVolumeClaim", "name": "data", "uid": "below-claim-data", "fieldPath": ""}
+    return lower_event(reason="ProvisioningFailed", involvedObject=involved | fields.pop("involved", {}), **fields)
+
+
+def claimed(**marks: Any) -> World:
+    """Make a world with a claim of ours in lower-a."""
+    here = mirrored()
+    made = thing("PersistentVolumeClaim", "data", uid="below-claim-data")
+    put(lower_of(here).more[CLAIM], marked(made, "claim-data", **marks))
+    return here
+
+
+def test_a_warning_of_our_lower_claim_is_about_the_upper_claim() -> None:
+    """It says why no volume is made, and stands with the claim above under its name and UID."""
+    found = subject(of_claim(), claimed())
+    assert found == Subject("PersistentVolumeClaim", "default", "data", "claim-data")
+    seen = glimpse(of_claim())
+    assert seen is not None
+    assert found is not None
+    made = copy_of(of_claim(), ref_of(seen, found), found, A, OWNER_HERE)
+    about = {"apiVersion": "v1", "kind": found.kind, "namespace": "default", "name": "data", "uid": "claim-data"}
+    assert (made["involvedObject"], made["reason"]) == (about, "ProvisioningFailed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "marks"),
+    [
+        ({"type": "Normal"}, {}),
+        ({"involved": {"uid": "another"}}, {}),
+        ({"involved": {"name": "other"}}, {}),
+        ({"source": {"component": COMPONENT}}, {}),
+        ({}, {"owner": STRANGER}),
+    ],
+    ids=["no warning", "another UID", "another name", "written by us", "a stranger's"],
+)
+def test_other_events_of_claims_stay_below(fields: dict[str, Any], marks: dict[str, Any]) -> None:
+    """That a claim waits for a pod is said every few seconds, and is as it should be."""
+    assert subject(of_claim(**fields), claimed(**marks)) is None
+
+
+def test_an_event_of_a_claim_in_an_unknown_namespace_stays_below() -> None:
+    """There is no telling which claim it is about."""
+    here = claimed()
+    lower_of(here).naming = Naming("demo", OWNER_HERE.mark)
+    assert subject(of_claim(), here) is None
+
+
 def test_the_name_follows_from_the_lower_events_uid() -> None:
     """Another content has the same name, another event another one; it is never too long."""
     first, again, other = (copied(lower_event(**one))[0] for one in ({}, {"count": 9}, {"uid": "e-2"}))
@@ -134,7 +185,7 @@ def test_the_name_follows_from_the_lower_events_uid() -> None:
     seen, upper = glimpse(lower_event()), subject(lower_event())
     assert seen is not None
     assert upper is not None
-    long = Entry("default", "x" * 253, "u", 1, b"", None)
+    long = Subject("Pod", "default", "x" * 253, "u")
     assert len(ref_of(seen, long).name) <= 253
 
 

@@ -1,11 +1,12 @@
 """Whose an object is: both marks, and the second one from our own hand."""
 
+import orjson
 import pytest
 from worldkit import OWNER_HERE, STRANGER, config_map, marked
 
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import Manifest, metadata
-from tensile.reconcile.observed import is_of, is_ours, others_wrote, upper_uid_of
+from tensile.reconcile.observed import Marks, digest_marks, is_of, is_ours, others_wrote, upper_uid_of
 
 OURS = marked(config_map(), "one")
 
@@ -38,6 +39,23 @@ def test_marks_that_came_with_a_copy_do_not_count(books: list[Manifest]) -> None
     copy = rewritten(managedFields=books)
     assert not is_ours(copy, OWNER_HERE)
     assert upper_uid_of(copy) == ""
+
+
+@pytest.mark.parametrize(
+    ("manifest", "marks"),
+    [
+        (OURS, Marks(OWNER_HERE.mark, "one")),
+        (rewritten(managedFields=[]), Marks()),
+        (rewritten(labels={}), Marks("", "one")),
+        (config_map(), Marks()),
+    ],
+    ids=["ours", "by another hand", "without the label", "a stranger's"],
+)
+def test_the_marks_are_taken_out_when_an_object_comes(manifest: Manifest, marks: Marks) -> None:
+    """They tell without decoding what `is_of` would; the object stays whole."""
+    raw = orjson.dumps(manifest)
+    assert digest_marks(raw) == (raw, marks)
+    assert is_of(manifest, OWNER_HERE, "one") == ((marks.owner, marks.upper_uid) == (OWNER_HERE.mark, "one"))
 
 
 @pytest.mark.parametrize("gone", ["labels", "annotations"])

@@ -195,12 +195,13 @@ def test_no_placeholder_is_made_for_a_node_that_is_not_ours() -> None:
 
 
 def test_a_volume_of_others_under_the_name_is_left_alone() -> None:
-    """Without our label it is not even seen, and the create finds that the name is taken."""
+    """Without our label it is not even seen, and the create finds that the name is taken; what is seen says so."""
     here = ground()
     above(here, claim(node=A))
     below(here, copy(claim()))
     volumes(here, marked(volume(claim()), "claim-data", STRANGER))
-    assert planned(here) == Plan(())
+    found = decided(RULE, KEY, here)[1]
+    assert (found.steps, found.problem and found.problem.reason) == ((), "NameConflict")
 
 
 # What it tells.
@@ -403,6 +404,19 @@ def test_a_claim_concerns_the_placeholder_that_it_is_yet_to_have() -> None:
     assert heard(here, "PersistentVolumeClaim", lower) == ["pvc-claim-data"]
     real = put(here.lowers[A].more[VOLUME], disk(lower.manifest()))
     assert heard(here, "PersistentVolume", real) == ["pvc-claim-data"]
+
+
+def test_a_node_that_comes_or_gets_another_owner_is_heard() -> None:
+    """Without it no placeholder is made; what it says of itself later does not matter."""
+    here = ground()
+    above(here, claim(node=A))
+    node = here.upper.nodes.get("", A)
+    theirs = put(here.upper.nodes, thing("Node", A, ""))
+    (route,) = (one for one in RULE.routes() if one.cache == "upper.nodes")
+    for delta in (Delta(None, node), Delta(theirs, node)):
+        assert list(names(route.keys(here, A, delta))) == ["pvc-claim-data"]
+        assert list(route.keys(here, B, delta)) == []
+    assert list(route.keys(here, A, Delta(node, node))) == list(route.keys(here, A, Delta(node, None))) == []
 
 
 def test_without_the_controller_there_are_no_keys() -> None:

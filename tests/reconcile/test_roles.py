@@ -313,6 +313,8 @@ def test_what_is_heard_concerns_accounts_of_ours() -> None:
     assert heard(here, "ServiceAccount", Delta(copy, copy)) == []
     assert heard(here, "ClusterRole", Delta(None, view)) == ["default/RoleBinding/reads"]
     assert heard(here, "ClusterRole", Delta(view, view)) == heard(here, "ClusterRole", Delta(None, view), B) == []
+    theirs = put(lower[SERVICE_ACCOUNT], account(name="robot"))
+    assert heard(here, "ServiceAccount", Delta(theirs, copy)) == ["default/RoleBinding/reads"], "it is ours now"
 
 
 def test_roles_are_heard_of_with_their_bindings() -> None:

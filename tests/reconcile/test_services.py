@@ -29,6 +29,7 @@ from worldkit import (
     names,
     put,
     reload,
+    thing,
     upper_pod,
 )
 
@@ -276,7 +277,7 @@ def test_a_name_that_is_taken_is_not_touched_and_said_above() -> None:
     found = planned(here)
     assert (found.steps, found.problem and found.problem.reason) == ((), "NameConflict")
     here.problems[KEY] = Problem("NameConflict", "is not ours")
-    told, _ = decided(RULE, KEY, here)[0].wanted
+    (told,) = (one for one in decided(RULE, KEY, here)[0].wanted if isinstance(one, Told))
     assert told == Told(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "NameConflict", "is not ours")
 
 
@@ -419,6 +420,8 @@ def test_a_node_that_comes_is_heard() -> None:
     node = here.upper.nodes.get("", A)
     assert told(here, "upper.nodes", Delta(None, node)) == EVERY
     assert told(here, "upper.nodes", Delta(node, node)) == []
+    theirs = put(here.upper.nodes, thing("Node", A, ""))
+    assert told(here, "upper.nodes", Delta(theirs, node)) == EVERY
 
 
 def test_what_is_below_is_counted_by_the_guard_and_keeps_the_lower_in_sight() -> None:

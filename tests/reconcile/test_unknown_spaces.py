@@ -1,0 +1,132 @@
+"""What is ours in a namespace below that belongs to none above: never taken for an object of another namespace.
+
+Such namespaces come about when the mapping changes over a restart, or when somebody takes the note off one.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from servicekit import service, sliced
+from storagekit import claim, copy
+from worldkit import (
+    A,
+    account,
+    config_map,
+    marked,
+    put,
+    raised,
+    referring,
+    secret,
+    space,
+    thing,
+    twin,
+    upper_pod,
+    world,
+)
+
+from tensile.app import rules
+from tensile.cache import Delta
+from tensile.kubelet.tokens import secret_name
+from tensile.names import TOKEN_POD, UPPER_NAMESPACE
+from tensile.objects import (
+    CLAIM,
+    ENDPOINT_SLICE,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Kind,
+    Manifest,
+)
+from tensile.reconcile import claimorphans, strays
+from tensile.reconcile.desired import Decision, Rule, find_cache
+from tensile.world import Key, World
+
+NOWHERE = "nowhere"
+EVERYTHING = "controllers: [PV, Service, ServiceAccount, RBAC]\nservices: {kubeSystem: true}\n"
+BY_NAMESPACE = {"dependency", "account", "rights", "token", "service", "slice", "claim", "pod"}
+"""Rules whose keys have an upper namespace."""
+RIGHTS = "rbac.authorization.k8s.io/v1"
+
+
+def placed(manifest: Manifest) -> Manifest:
+    """Put an object into the unknown namespace."""
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": NOWHERE}}
+
+
+def of_kinds() -> dict[Kind, Manifest]:
+    """Make one of each kind that a controller makes, as an earlier run left it."""
+    robot = {"kind": "ServiceAccount", "namespace": "", "name": "robot"}
+    role_ref = {"kind": "Role", "name": "reader"}
+    made = {
+        SERVICE: service(),
+        ENDPOINT_SLICE: sliced(),
+        SERVICE_ACCOUNT: account(name="robot"),
+        ROLE: thing("Role", "reader", api=RIGHTS),
+        ROLE_BINDING: {**thing("RoleBinding", "reads", api=RIGHTS), "roleRef": role_ref, "subjects": [robot]},
+    }
+    ours = {kind: placed(marked(one, f"above-{kind.name}", uid=f"below-{kind.name}")) for kind, one in made.items()}
+    return {**ours, CLAIM: placed(copy(claim()))}
+
+
+def left() -> World:
+    """Make a world with one of everything in a namespace below that is not called after any above."""
+    here = world("name: lower-a, namespaces: {mapping: prefix}", more=EVERYTHING)
+    raised(here)
+    lower = here.lowers[A]
+    put(lower.namespaces, space(NOWHERE))
+    refers = {**referring(config_maps=["settings"], secrets=["password"]), "serviceAccountName": "robot"}
+    refers["volumes"] += [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    put(lower.pods, twin(upper_pod("left", refers, namespace=NOWHERE)))
+    put(lower.config_maps, placed(marked(config_map(), "above")))
+    tokens = secret(secret_name("gone"), annotations={TOKEN_POD: "gone"})
+    put(lower.secrets, placed(marked(secret(), "above")), placed(marked(tokens, "gone")))
+    for kind, one in of_kinds().items():
+        put(lower.more[kind], one)
+    return here
+
+
+def heard(here: World, rule: Rule) -> Iterator[Key]:
+    """Give every key of a rule, and those of every change that it can hear of."""
+    yield from rule.keys(here, A)
+    for route in rule.routes():
+        for entry in find_cache(here, A, route.cache):
+            for delta in (Delta(None, entry), Delta(entry, None), Delta(entry, entry)):
+                yield from route.keys(here, A, delta)
+
+
+def test_no_key_is_without_its_namespace() -> None:
+    """Neither for what is there, nor for what comes or goes; and nothing is remembered of a namespace without name."""
+    here = left()
+    found = [key for rule in rules() for key in heard(here, rule)]
+    assert {key.rule for key in found} >= {"pod", "orphans", "strays", "claim-orphans", "vacancy"}
+    assert [key for key in found if key.rule in BY_NAMESPACE and not key.namespace] == []
+    assert [key for key in found if key.rule == "namespace" and not key.name] == []
+    assert "" not in here.lowers[A].spaces.values()
+    assert here.lowers[A].namespace("") == ""
+
+
+@pytest.mark.parametrize("key", [strays.key_of(A), claimorphans.key_of(A)], ids=["strays", "claim-orphans"])
+def test_what_is_merely_left_there_is_neither_looked_up_nor_ended(key: Key) -> None:
+    """A name in no namespace would be read as that of no object, and the absence taken for a deletion."""
+    here = left()
+    (rule,) = (one for one in rules() if one.name == key.rule)
+    assert rule.decide(key, here) == Decision()
+    for kind in (SERVICE, ENDPOINT_SLICE, CLAIM):
+        for entry in here.lowers[A].more[kind]:
+            here.upper.more[kind].confirm_absent("", entry.name)
+    assert rule.decide(key, here) == Decision()
+
+
+def test_it_is_looked_after_again_when_the_namespace_is_known() -> None:
+    """By the note on it: then the same objects have keys, and what is missing above is looked up there."""
+    here = left()
+    note = {UPPER_NAMESPACE: "team"}
+    put(here.lowers[A].namespaces, marked(space("demo-team", annotations=note), "above-team"))
+    for kind, one in of_kinds().items():
+        put(here.lowers[A].more[kind], {**one, "metadata": {**one["metadata"], "namespace": "demo-team"}})
+    found = {(key.rule, key.namespace) for rule in rules() for key in rule.keys(here, A)}
+    assert {("service", "team"), ("slice", "team"), ("claim", "team"), ("account", "team"), ("rights", "team")} <= found
+    (rule,) = (one for one in rules() if one.name == claimorphans.NAME)
+    (wanted,) = rule.decide(claimorphans.key_of(A), here).wanted
+    assert "team" in str(wanted)
