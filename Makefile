@@ -42,7 +42,7 @@ bench: setup ## How fast pods come and go, against a bare loop and one cluster a
 	$(BIN)/python bench/bad_files.py || failed=1; $(BIN)/python -m bench.readme; exit $$failed
 
 faults: setup ## Crashes, outages, strangers, swapped credentials, watches that lie, on clusters of their own (40 min)
-	@failed=0; for trial in crash outage pause credentials strangers; do \
+	@failed=0; for trial in crash outage away pause credentials strangers; do \
 	$(BIN)/python -m bench.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
 	for trial in everywrite watches likeness; do $(BIN)/python -m bench.$$trial || failed=1; done; exit $$failed
 

@@ -13,7 +13,8 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,11 +33,12 @@ CHUNK = 1 << 16
 
 
 class Detour:
-    """Passes the connections to an apiserver on, each byte `late` seconds after it came."""
+    """Passes the connections to an apiserver on, each byte `late` seconds after it came, until it is parted from it."""
 
     def __init__(self, server: str) -> None:
         parts = urlsplit(server)
         self.late = 0.0
+        self._parted = False
         self._address = (str(parts.hostname), int(parts.port or 443))
         self._running: set[asyncio.Task[None]] = set()
 
@@ -45,14 +47,32 @@ class Detour:
         near_end = asyncio.current_task()
         assert near_end is not None
         self._running.add(near_end)
-        with suppress(OSError, asyncio.CancelledError):
-            far_reader, far_writer = await asyncio.open_connection(*self._address)
-            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
-        self._running.discard(near_end)
+        ends = [writer]
+        try:
+            if not self._parted:
+                far_reader, far_writer = await asyncio.open_connection(*self._address)
+                ends.append(far_writer)
+                await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        except (OSError, asyncio.CancelledError):
+            for end in ends:
+                end.transport.abort()
+        finally:
+            self._running.discard(near_end)
+        if self._parted:
+            writer.transport.abort()
+
+    async def part(self) -> None:
+        """Break every connection, and each that comes, until `mend`; the cluster itself goes on."""
+        self._parted = True
+        await self.close()
+
+    def mend(self) -> None:
+        """Pass connections on again."""
+        self._parted = False
 
     async def close(self) -> None:
         """End every connection."""
-        for task in self._running:
+        for task in tuple(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
@@ -66,16 +86,23 @@ class Detour:
 
 
 @asynccontextmanager
-async def detour(sandbox: Sandbox, lower: str) -> AsyncIterator[Detour]:
-    """Have the engine reach a lower by a detour: its kubeconfig names another port."""
+async def detour(sandbox: Sandbox, lower: str, directory: Path | None = None) -> AsyncIterator[Detour]:
+    """Have the engine reach a lower by a detour: its kubeconfig names another port meanwhile.
+
+    `directory` is where that is, None: where the sandbox's are.
+    """
     server = sandbox.clusters[lower].server
     made = Detour(server)
     async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
-        kubeconfig = sandbox.directory / f"{lower}.kubeconfig"
-        kubeconfig.write_text(kubeconfig.read_text().replace(server, f"https://127.0.0.1:{port}"))
-        yield made
-        await made.close()
+        kubeconfig = (directory or sandbox.directory) / f"{lower}.kubeconfig"
+        own = kubeconfig.read_text()
+        kubeconfig.write_text(own.replace(server, f"https://127.0.0.1:{port}"))
+        try:
+            yield made
+        finally:
+            kubeconfig.write_text(own)
+            await made.close()
 
 
 async def turn(trial: Trial, slow: Detour, tag: str, pods: int, *, well: bool) -> float:

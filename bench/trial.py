@@ -186,10 +186,11 @@ class Trial:
 Scenario = Callable[[Sandbox, Namespace], Awaitable[dict[str, Any]]]
 
 
-def run(name: str, scenario: Scenario, options: Options, *, pods: int, rounds: int, words: str) -> int:
+def run(name: str, scenario: Scenario, options: Options, *, pods: int, rounds: int, words: str, long: str = "") -> int:
     """Read the arguments, run a scenario on a sandbox of its own, keep its result; gives the exit code.
 
-    The scenario's result holds what it broke in "broken".
+    The scenario's result holds what it broke in "broken". `long` says what `--long` does, where there is that; its
+    result is kept beside the other.
     """
     parser = ArgumentParser(description=words.splitlines()[0])
     parser.add_argument("--pods", type=int, default=pods)
@@ -197,7 +198,10 @@ def run(name: str, scenario: Scenario, options: Options, *, pods: int, rounds: i
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--quiet", type=float, default=30.0, help="seconds in which nothing may be written at the end")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    if long:
+        parser.add_argument("--long", action="store_true", help=long)
     given = parser.parse_args()
+    name += "-long" if long and given.long else ""
     print(f"{name}: seed {given.seed}, {given.rounds} rounds, {given.pods} pods", flush=True)
     with tempfile.TemporaryDirectory() as scratch, Sandbox.start(Path(scratch) / "sandbox", options) as sandbox:
         kubernetes, result = asyncio.run(_kept(scenario, sandbox, given))

@@ -29,6 +29,7 @@ from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.patience import LONGEST_REST
 from tensile.reconcile.provisioning import VolumeRule
+from tensile.reconcile.rightorphans import RightsOrphanRule
 from tensile.reconcile.roles import RightsRule
 from tensile.reconcile.services import ServiceRule
 from tensile.reconcile.slices import SliceRule
@@ -47,7 +48,7 @@ _log = structlog.get_logger("tensile.app")
 def rules() -> tuple[Rule, ...]:
     """Give every rule: all that this program knows how to decide."""
     spaces = (NamespaceRule(), VacancyRule())
-    identities = (AccountRule(), RightsRule(), TokenRule())
+    identities = (AccountRule(), RightsRule(), RightsOrphanRule(), TokenRule())
     services = (ServiceRule(), SliceRule(), StrayRule())
     storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
     return (NodeRule(), *spaces, DependencyRule(), *identities, *services, *storage, PodRule(), OrphanRule())

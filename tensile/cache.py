@@ -150,6 +150,7 @@ class Cache:
         self._departed: OrderedDict[Name, Departure] = OrderedDict()
         self._left: dict[Name, int] = {}
         self._doubted: set[Name] = set()
+        self._lost: dict[Name, str] = {}
         self._remembers = remembers
         self._last: OrderedDict[Name, bytes] = OrderedDict()
         self._listeners: list[Listener] = []
@@ -185,6 +186,14 @@ class Cache:
         """Give the object that the watch saw go from an empty name, b"" when it is not remembered."""
         return self._last.get((namespace, name), b"")
 
+    def is_lost(self, namespace: str, name: str, uid: str = "") -> bool:
+        """Say whether an object of that UID ("": any) stood there until the store's history went back.
+
+        Not once it is back, or was seen to go, or another was made there; an older one that came back says nothing.
+        """
+        lost = self._lost.get((namespace, name))
+        return lost is not None and uid in ("", lost)
+
     def doubt(self, namespace: str, name: str) -> None:
         """Forget that a name is empty for certain: something may be about to stand there."""
         self._doubted.add((namespace, name))
@@ -201,17 +210,19 @@ class Cache:
         """Take over a complete list: what is not in it is gone, but did not depart."""
         self.take_over(map(self.read, raws), version)
 
-    def take_over(self, entries: Iterable[Entry], version: int) -> None:
-        """Take over a complete list that has been read."""
+    def take_over(self, entries: Iterable[Entry], version: int, *, rewound: bool = False) -> None:
+        """Take over a complete list that has been read; `rewound`: of a store that knows less than it did."""
         fresh = {(entry.namespace, entry.name): entry for entry in entries}
         self.version = version
         was_synced, self.synced = self.synced, True
+        before = {name: entry.uid for name, entry in self._entries.items()} if rewound else {}
         for name in [name for name in self._entries if name not in fresh]:
             self._file(name, None)
         for name, entry in fresh.items():
             known = self._entries.get(name)
             if known is None or (known.uid, known.version) != (entry.uid, entry.version):
                 self._file(name, entry)
+        self._lost |= {name: uid for name, uid in before.items() if name not in fresh or fresh[name].uid != uid}
         for listener in () if was_synced else tuple(self._waiting):
             listener()
 
@@ -302,7 +313,7 @@ class Cache:
         made.synced, made.version = self.synced, self.version
         for name, entry in self._entries.items():
             made._file(name, entry)
-        made._doubted = self._doubted.copy()
+        made._doubted, made._lost = self._doubted.copy(), self._lost.copy()
         made._departed, made._left, made._last = self._departed.copy(), self._left.copy(), self._last.copy()
         return made
 
@@ -321,6 +332,8 @@ class Cache:
     def _depart(self, name: Name, departure: Departure) -> None:
         """Remember that a name is empty for certain; the oldest memories go beyond a bound."""
         self._doubted.discard(name)
+        if departure.seen and departure.uid == self._lost.get(name):
+            del self._lost[name]
         self._departed[name] = departure
         self._departed.move_to_end(name)
         if len(self._departed) > _DEPARTED_KEPT:
@@ -349,6 +362,8 @@ class Cache:
             self._departed.pop(name, None)
             self._doubted.discard(name)
             self._left.pop(name, None)
+            if before is None or before.uid != entry.uid:
+                self._lost.pop(name, None)
             self._last.pop(name, None)
             for index, values_of in self._index_of.items():
                 for value in values_of(entry):

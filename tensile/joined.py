@@ -157,7 +157,8 @@ class Joined:
         if lower.name in self._fleet.names():
             lower.silent = self._fleet.silent(lower.name)
             lower.refusal = self._fleet.complaint(lower.name)
-            lower.is_wrong = self._fleet.health(lower.name).wrong
+            health = self._fleet.health(lower.name)
+            lower.is_wrong, lower.is_shared = health.wrong, health.shared
         else:
             lower.silent = asyncio.get_running_loop().time() - self._since
         return _seen(lower) != before
@@ -195,7 +196,8 @@ class Joined:
         """Wait for the cluster; another one than the Node tells of may take its place while no pod is bound to it."""
         lower, fleet = self.lower, self._fleet
         while not fleet.is_identified(lower.name):
-            if fleet.health(lower.name).wrong and lower.upper_pods.synced and not len(lower.upper_pods):
+            health, is_empty = fleet.health(lower.name), lower.upper_pods.synced and not len(lower.upper_pods)
+            if health.wrong and not health.shared and is_empty:
                 _log.warning("another cluster takes the place of an empty one", lower=lower.name)
                 fleet.cluster(lower.name).accept_any()
             with suppress(TimeoutError):
@@ -261,7 +263,7 @@ _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 
 def _seen(lower: LowerWorld) -> tuple[object, ...]:
     """Give what decisions see of a lower's connection."""
-    return lower.refusal, lower.is_wrong, *(lower.silent > limit for limit in _LIMITS)
+    return lower.refusal, lower.is_wrong, lower.is_shared, *(lower.silent > limit for limit in _LIMITS)
 
 
 def _beat_lost(node: str, error: ClusterError | None) -> None:

@@ -113,7 +113,8 @@ class LowerWorld:
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
     `version` is its Kubernetes version, `identity` the UID of its kube-system. `refusal` says what somebody has to put
     right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
-    those in use still work, `is_wrong` that another cluster answers in its place, in which nothing is done. `in_step`
+    those in use still work, `is_wrong` that another cluster answers in its place, in which nothing is done, and
+    `is_shared` that this is one which has a node of another name, or the upper one itself. `in_step`
     notes by upper name which pairs of pods needed no change below under which topology: it spares work, and decides
     nothing. `more` holds what controllers follow, where they are enabled. `naming` is None where namespaces have the
     same name below; `spaces` remembers which upper namespace a name below was made from.
@@ -135,6 +136,7 @@ class LowerWorld:
     identity: str = ""
     refusal: str = ""
     is_wrong: bool = False
+    is_shared: bool = False
     warning: str = ""
     in_step: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
     more: dict[Kind, Cache] = field(default_factory=dict)
@@ -209,9 +211,10 @@ class LowerWorld:
         copied = {name: getattr(self, name).copy() for name in _LOWER_CACHES}
         return replace(self, **copied, in_step={}, more=_copied(self.more), spaces=dict(self.spaces))
 
-    def owned(self) -> int:
-        """Count the objects below that carry our mark."""
-        return len(self.pods) + len(self.config_maps) + len(self.secrets) + self._count(_OWNED)
+    def owned(self, mark: str) -> int:
+        """Count the objects below that carry our mark, of every kind."""
+        spaces = sum(bool(one.facts.mark == mark) for one in self.namespaces)
+        return len(self.pods) + len(self.config_maps) + len(self.secrets) + spaces + self._count(_OWNED)
 
     def _count(self, kinds: "Iterable[Kind]") -> int:
         """Count what controllers follow of these kinds."""

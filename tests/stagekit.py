@@ -132,12 +132,12 @@ class Ear:
         """Lose all that was held back: a list will tell the rest."""
         self._waiting.clear()
 
-    def listed(self, raws: list[bytes], version: int) -> None:
-        """Take over a list."""
+    def listed(self, raws: list[bytes], version: int, *, rewound: bool = False) -> None:
+        """Take over a list; `rewound`: of a store that knows less than it did."""
         self.forget()
         metas = [orjson.loads(raw)["metadata"] for raw in raws]
         self._told = {(meta.get("namespace", ""), meta["name"]) for meta in metas}
-        self.cache.replace(raws, version)
+        self.cache.take_over(map(self.cache.read, raws), version, rewound=rewound)
 
     def _tell(self, telling: Callable[[], None]) -> None:
         if self.late:
@@ -204,9 +204,10 @@ class Stage:
             node = {**made.manifest, "metadata": made.manifest["metadata"] | {"uid": f"node-{lower.node}"}}
             self.clusters[UPPER].place(NODE, written(node))
 
-    def start(self) -> None:
-        """Let an engine begin on what the caches hold."""
-        self.loop = Loop(self.world, rules(), self.clusters, self.script, Timing(self.now, lambda: 0.5))
+    def start(self, *, forced: bool = False) -> None:
+        """Let an engine begin on what the caches hold; `forced`: a person has said that all is right."""
+        timing = Timing(self.now, lambda: 0.5)
+        self.loop = Loop(self.world, rules(), self.clusters, self.script, timing, forced=forced)
         for name in self.world.lowers:
             self.loop.open(name)
 
@@ -217,8 +218,8 @@ class Stage:
                 await self.loop.close(name)
         self.loop = None
 
-    async def restart(self) -> None:
-        """Let the engine end, and another begin that knows nothing but what lists tell it."""
+    async def restart(self, *, forced: bool = False) -> None:
+        """Let the engine end, and another begin that knows nothing but what lists tell it; `forced` as in `start`."""
         await self.stop()
         spoken = self.world.topology
         self.world = self._made()
@@ -226,7 +227,7 @@ class Stage:
         self.ears = self._attached()
         self.relist()
         self._hush()
-        self.start()
+        self.start(forced=forced)
 
     def reload(self, topology: Topology) -> None:
         """Put another topology in force, and follow what it asks for beyond what is followed."""
@@ -263,7 +264,7 @@ class Stage:
             if feed.cluster == cluster:
                 feed.cache.distrust()
 
-    def slip(self, ref: Ref) -> None:
+    def slip(self, ref: Ref, *, relist: bool = True) -> None:
         """Have an object go unseen: no watch tells of it, only the next list lacks it."""
         mine = [ear for feed, ear in self.ears if (feed.cluster, feed.kind) == (ref.cluster, ref.kind)]
         before = [ear.late for ear in mine]
@@ -273,7 +274,26 @@ class Stage:
         for ear, late in zip(mine, before, strict=True):
             ear.late = late
             ear.forget()
-        self.relist(ref.cluster, ref.kind)
+        if relist:
+            self.relist(ref.cluster, ref.kind)
+
+    def restore(self, *forgotten: Ref) -> None:
+        """Have stores go back to a state in which some objects were not: nobody tells, and lists are of that state."""
+        for ref in forgotten:
+            self.slip(ref, relist=False)
+        for feed, ear in self.ears:
+            if feed.cluster in {ref.cluster for ref in forgotten}:
+                self._list(feed, ear, rewound=True)
+
+    def exchange(self, ref: Ref, older: Manifest) -> None:
+        """Have a store go back to a state in which an older object stood in an object's place."""
+        self.slip(ref, relist=False)
+        self.delay(ref.cluster)
+        self.clusters[ref.cluster].place(ref.kind, older)
+        for feed, ear in self.ears:
+            ear.late = ear.late and feed.cluster != ref.cluster
+            if feed.cluster == ref.cluster:
+                self._list(feed, ear, rewound=True)
 
     def overlook(self, ref: Ref) -> None:
         """Have a list lack an object that is there, and be told of nothing else."""
@@ -342,11 +362,11 @@ class Stage:
             found.append((feed, ear))
         return found
 
-    def _list(self, feed: Feed, ear: Ear, lacking: tuple[str, str] | None = None) -> None:
+    def _list(self, feed: Feed, ear: Ear, lacking: tuple[str, str] | None = None, *, rewound: bool = False) -> None:
         held = self.clusters[feed.cluster]._held[feed.kind]
         found = [raw for place, raw in held.items() if place != lacking]
         raws = [raw for raw in found if is_selected(orjson.loads(raw), feed.selection)]
-        ear.listed(raws, self.clusters[feed.cluster]._count)
+        ear.listed(raws, self.clusters[feed.cluster]._count, rewound=rewound)
 
     def _reload(self, topology: Topology) -> None:
         self.world.topology = topology

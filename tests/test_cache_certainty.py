@@ -144,3 +144,44 @@ def test_only_so_many_last_words_are_remembered() -> None:
     forgetful, _ = filled()
     forgetful.remove(raw("a", 6))
     assert forgetful.last("ns", "a") == b""
+
+
+def test_what_a_restored_store_lacks_is_lost_until_something_is_known_of_it() -> None:
+    """A read at quorum only finds out the same; a new object, or a deletion that is seen, says more."""
+    cache, _ = filled()
+    cache.take_over((), 3, rewound=True)
+    assert (cache.is_lost("ns", "a"), cache.is_lost("ns", "other")) == (True, False)
+    cache.confirm_absent("ns", "a")
+    assert cache.is_lost("ns", "a")
+    assert cache.departed("ns", "a") == Departure("", None, seen=False)
+    assert cache.copy().is_lost("ns", "a")
+    cache.put(raw("a", 4, uid="next"))
+    assert not cache.is_lost("ns", "a")
+    cache.take_over((), 3, rewound=True)
+    assert cache.is_lost("ns", "a", "next")
+    cache.remove(raw("a", 5, uid="next"))
+    assert not cache.is_lost("ns", "a")
+
+
+def test_an_older_object_in_its_place_says_nothing_of_a_lost_one() -> None:
+    """The store had it before; whatever becomes of it, the later one is forgotten, until it is back or one is made."""
+    cache, _ = filled()
+    cache.take_over([cache.read(raw("a", 2, uid="older"))], 3, rewound=True)
+    for version in (4, 5):
+        cache.put(raw("a", version, uid="older", phase="Failed"))
+        assert cache.is_lost("ns", "a", "uid-a")
+        assert not cache.is_lost("ns", "a", "older")
+    cache.remove(raw("a", 6, uid="older"))
+    assert cache.is_lost("ns", "a", "uid-a")
+    cache.put(raw("a", 7, uid="made since"))
+    assert not cache.is_lost("ns", "a", "uid-a")
+
+
+def test_what_another_list_lacks_is_not_lost() -> None:
+    """It was deleted while nobody looked; what a restored store still has is not lost either."""
+    cache, _ = filled()
+    cache.replace((), 7)
+    assert not cache.is_lost("ns", "a")
+    cache, _ = filled()
+    cache.take_over([cache.read(raw("a", 2))], 3, rewound=True)
+    assert not cache.is_lost("ns", "a")

@@ -1,7 +1,7 @@
 """Where things are found in a world, what is known of a lower as a whole, and a copy for trying things out."""
 
 import pytest
-from worldkit import A, B, account, config_map, marked, put, space, thing, twin, upper_pod, world
+from worldkit import OWNER_HERE, STRANGER, A, B, account, config_map, marked, put, space, thing, twin, upper_pod, world
 
 from tensile.cache import Cache
 from tensile.names import UPPER_NAMESPACE
@@ -63,7 +63,7 @@ def test_what_controllers_made_counts_as_owned() -> None:
     put(lower.more[ROLE_BINDING], thing("RoleBinding", "reader"))
     put(lower.more[CLUSTER_ROLE], thing("ClusterRole", "view", ""))
     put(lower.pods, twin(upper_pod()))
-    assert lower.owned() == 4
+    assert lower.owned(OWNER_HERE.mark) == 4
 
 
 def test_an_upper_pod_is_in_the_cache_of_its_node() -> None:
@@ -104,17 +104,18 @@ def test_a_lower_is_settled_when_every_cache_is_complete() -> None:
 
 
 def test_what_is_owned_are_pods_and_what_they_refer_to() -> None:
-    """Not namespaces, of which others use ours, nor what is above, nor volumes, which the lower made."""
+    """And namespaces of ours; not others', nor what is above, nor volumes, which the lower made."""
     here = world()
     lower = here.lowers[A]
     put(lower.pods, twin(upper_pod("one")), twin(upper_pod("two")))
     put(lower.config_maps, config_map())
-    put(lower.namespaces, space())
+    put(lower.namespaces, space(), marked(space("theirs"), "space", STRANGER))
     put(lower.upper_pods, upper_pod("three"))
-    assert lower.owned() == 3
+    assert lower.owned(OWNER_HERE.mark) == 3
     put(lower.more[VOLUME], thing("PersistentVolume", "theirs", ""))
     put(lower.more[CLAIM], {**thing("PersistentVolumeClaim", "data"), "spec": {}})
-    assert lower.owned() == 4
+    put(lower.namespaces, marked(space("ours"), "space"))
+    assert lower.owned(OWNER_HERE.mark) == 5
 
 
 @pytest.mark.parametrize("side", ["upper_pods", "pods"])

@@ -38,13 +38,14 @@ from tensile.kube.answers import (
     strange,
     version_of,
 )
-from tensile.kube.health import Health, WrongCluster
+from tensile.kube.health import Health, SharedCluster, WrongCluster
 from tensile.kube.limits import Bucket
 from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport, Untrusted
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
 
 Observe = Callable[[str, str, str], None]
+Admit = Callable[[str], str]
 
 KUBE_SYSTEM = Ref("", NAMESPACE, "", "kube-system")
 PAGE = 500
@@ -84,7 +85,7 @@ class HttpCluster:
     `qps` and `burst` bound requests a second (0: no bound), `connections` the calls at one time, `timeout` one call in
     seconds. `anchored`: the way there may not come to lead to another server. `observe(verb, kind, result)` hears of
     every write, result being "ok" or the error's name. `pin` is the UID of kube-system that the cluster has to have, ""
-    for the first one that it shows.
+    for the first one that it shows. `admit(uid)` says why it may not be the one of that UID, "" when it may.
     """
 
     def __init__(
@@ -100,10 +101,12 @@ class HttpCluster:
         anchored: bool = False,
         pin: str = "",
         observe: Observe | None = None,
+        admit: Admit = lambda _uid: "",
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._name = name
+        self._admit = admit
         self._clock = clock
         self._margin = margin
         self._observe = observe
@@ -170,13 +173,16 @@ class HttpCluster:
         """Give the UID of namespace kube-system, which tells clusters apart.
 
         The first answer is what later ones must be: else WrongCluster is raised, and every call is refused until the
-        first cluster is back.
+        first cluster is back; SharedCluster likewise for one that is not admitted.
         """
         doing = Doing(self._name, "read", "Namespace kube-system")
         access = self.access
         uid = identity_of(doing, await self._read(doing, KUBE_SYSTEM.path(), settled=False))
         if self.pin and uid != self.pin:
             raise self._wrong(doing, uid)
+        objection = self._admit(uid)
+        if objection:
+            raise self._shared(doing, objection)
         self.pin = uid
         self._doubt = self._doubt and access is not self.access
         self.health.accept(self._clock())
@@ -194,6 +200,16 @@ class HttpCluster:
         )
         self.health.refuse(self._clock(), message)
         return WrongCluster(message, cluster=self._name, doing=str(doing))
+
+    def _shared(self, doing: Doing, objection: str) -> SharedCluster:
+        """Note that the cluster may not be this one, and give the error that says so."""
+        self._doubt = True
+        message = (
+            f"{self.access.url} leads to {objection}: nothing is done there under this name; put the address in "
+            f"{self.access.origin} right, or take the lower out of the topology"
+        )
+        self.health.refuse(self._clock(), message, shared=True)
+        return SharedCluster(message, cluster=self._name, doing=str(doing))
 
     def accept_any(self) -> None:
         """Take the cluster that answers next for the right one, whichever it is."""

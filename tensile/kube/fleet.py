@@ -9,6 +9,7 @@ looked at twice a second: a rotated one is in use before the old one ends.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -49,6 +50,7 @@ class _Open:
     def __init__(self, cluster: HttpCluster) -> None:
         self.cluster = cluster
         self.identified = asyncio.Event()
+        self.tried = asyncio.Event()
         self.trouble: ClusterError | None = ClusterError("not contacted yet")
         self.stale = ""
         self.followed: list[tuple[Feed, Informer]] = []
@@ -115,6 +117,7 @@ class Fleet:
             anchored=anchored,
             pin=pin,
             observe=self._observe(name) if self._observe else None,
+            admit=partial(self._objection, name),
             clock=self._clock,
             sleep=self._sleep,
         )
@@ -200,6 +203,7 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*entry.tasks, return_exceptions=True)
         entry.identified.set()
+        entry.tried.set()
         for feed, informer in entry.followed:
             feed.cache.distrust()
             informer.listed.set()
@@ -274,9 +278,30 @@ class Fleet:
                 _log.error("a task failed and is started again", cluster=name, task=what, error=described(error))
             await self._sleep(backoff.after_failure(self._chance()))
 
+    def _objection(self, name: str, uid: str) -> str:
+        """Say under which other name the cluster of that UID is open, "" under none.
+
+        Of two names for one cluster, the one under which it has answered keeps it, else the one opened first.
+        """
+        names = list(self._open)
+        for place, (other, entry) in enumerate(self._open.items()):
+            is_first = place < names.index(name) or entry.identified.is_set()
+            if other != name and entry.cluster.pin == uid and is_first:
+                return f"the same cluster as lower {other}" if other else "the upper cluster itself"
+        return ""
+
+    async def _let_first(self, entry: _Open) -> None:
+        """Let those opened before at the same server be tried first: which of two names is refused is no chance."""
+        for other in tuple(self._open.values()):
+            if other is entry:
+                return
+            if _server(other.cluster.access) == _server(entry.cluster.access):
+                await other.tried.wait()
+
     async def _keep_identified(self, entry: _Open) -> None:
         """Read the identity for ever: every few seconds, sooner while that fails."""
         backoff = Backoff(self._pace)
+        await self._let_first(entry)
         while True:
             error = await self._try_to_identify(entry)
             if error is None:
@@ -293,6 +318,8 @@ class Fleet:
         except ClusterError as error:
             self._doubt(entry, error)
             return error
+        finally:
+            entry.tried.set()
         return None
 
     async def _keep_fresh(self, entry: _Open) -> None:
@@ -361,3 +388,7 @@ class Fleet:
             informer.wake()
         if self._notify:
             self._notify(entry.cluster.name)
+
+
+def _server(access: Access) -> tuple[str, int, str]:
+    return access.address, access.port, access.prefix

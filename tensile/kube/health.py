@@ -14,17 +14,23 @@ class WrongCluster(Unreachable):
     title = "refused"
 
 
+class SharedCluster(WrongCluster):
+    """The cluster at this address is followed already, under another name: two nodes would run the same pods."""
+
+
 class Health:
     """What is known of one cluster's presence. Times are of one monotonic clock, in seconds.
 
     `last_contact` is the last answer, None before the first; `error` the present trouble, "" for none; `wrong` is true
-    while another cluster answers in its place, `shut_out` while it does not accept our credential or we not its own.
+    while another cluster answers in its place, `shared` while that is one that goes by another name, `shut_out`
+    while it does not accept our credential or we not its own.
     """
 
     def __init__(self, now: float) -> None:
         self.last_contact: float | None = None
         self.error = "not contacted yet"
         self.wrong = False
+        self.shared = False
         self.shut_out = False
         self._silent_since: float | None = now
 
@@ -46,9 +52,10 @@ class Health:
         if self._silent_since is None:
             self._silent_since = now
 
-    def refuse(self, now: float, error: str) -> None:
-        """Note that another cluster answers; counts as silence until `accept`."""
+    def refuse(self, now: float, error: str, *, shared: bool = False) -> None:
+        """Note that another cluster answers, or one that goes by another name; counts as silence until `accept`."""
         self.wrong = True
+        self.shared = shared
         self.silence(now, error)
 
     def shut(self, now: float, error: str) -> None:
@@ -58,7 +65,7 @@ class Health:
 
     def accept(self, now: float) -> None:
         """Note that it is the cluster it should be."""
-        self.wrong = False
+        self.wrong = self.shared = False
         self.contact(now)
 
     def unreachable_for(self, now: float) -> float:

@@ -65,6 +65,7 @@ class Informer:
         self._backoff = Backoff(self._pace)
         self._awake = asyncio.Event()
         self._position = 0
+        self._furthest = 0
         self._resumable = False
         self._failing_since: float | None = None
         self._listed_at = clock()
@@ -84,7 +85,7 @@ class Informer:
     def distrust(self) -> None:
         """Note that what is cached may be another cluster's: list afresh, as soon as that is possible."""
         self._cache.distrust()
-        self._position = 0
+        self._position = self._furthest = 0
         self._resumable = False
         self._cut()
 
@@ -118,7 +119,7 @@ class Informer:
         await self._watch()
 
     async def _list(self) -> None:
-        """List everything and take it over."""
+        """List everything and take it over; a list that is behind what was seen proves that its store was restored."""
         listing = await self._cluster.list(self._kind, self._selection, self._cache.read)
         version = _number(listing.version)
         if version < self._position:
@@ -128,7 +129,8 @@ class Informer:
         self._position = version
         self._resumable = True
         self._failing_since = None
-        self._cache.take_over(listing.items, version)
+        rewound, self._furthest = version < self._furthest, version
+        self._cache.take_over(listing.items, version, rewound=rewound)
         self.listed.set()
 
     async def _check(self) -> None:
@@ -196,6 +198,7 @@ class Informer:
         elif event.type in ("ADDED", "MODIFIED"):
             self._cache.put(event.raw)
         self._position = version
+        self._furthest = max(self._furthest, version)
 
     def _cut(self) -> None:
         """End the watch that is open, if one is."""

@@ -9,17 +9,22 @@ from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
 from tensile.kubelet.adopting import adopt
+from tensile.kubelet.eviction import or_evicted
 from tensile.kubelet.exclusion import excluded, is_kept_out
 from tensile.kubelet.farewell import finalise, has_run, last_words, withdraw
 from tensile.kubelet.mirroring import arrive, keep, out_of_reach, report
 from tensile.kubelet.node import key_of as node_key
-from tensile.objects import POD, UPPER, Ref
+from tensile.kubelet.orphans import is_doubtful
+from tensile.kubelet.ownstatus import forgotten
+from tensile.kubelet.statuswrite import status_write
+from tensile.objects import POD, UPPER, Ref, timestamp
 from tensile.reconcile.adoption import adopts, conflict
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.podfacts import (
     differ,
     is_mirror,
+    lives_below,
     mirror_of,
     mirrors,
     standing,
@@ -108,15 +113,21 @@ def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, worl
     """Make, keep in step, or say why not."""
     ours = below is not None and mirrors(below, upper, world.owner)
     objection = None if ours else _objection(upper, lower, world)
-    if objection is not None:
-        return report(upper.manifest(), objection, world.now)
-    if lower.silent > UNREACHABLE_AFTER:
-        return out_of_reach(upper.manifest(), lower, world)
+    if objection is not None or lower.silent > UNREACHABLE_AFTER:
+        return _kept_apart(upper, objection, lower, world)
     if not lower.pods.synced:
         return _NOTHING
     if below is not None and ours:
         return keep(key, upper.manifest(), below, lower, world)
     return _missing(key, upper, below, lower, world)
+
+
+def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
+    """Say what keeps a pod from its lower cluster; one that is to be there may have waited for too long by now."""
+    pod = upper.manifest()
+    said = report(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
+    is_away = lower.silent > UNREACHABLE_AFTER and lives_below(upper, world.topology.exclude_namespaces)
+    return or_evicted(said, pod, lower, world) if is_away else said
 
 
 def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
@@ -133,9 +144,14 @@ def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
 
 
 def _is_older_twin(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
-    """Say whether a lower pod is ours, for another upper pod of that name than the one there is now."""
+    """Say whether a lower pod is ours, for another upper pod of that name than the one there is now.
+
+    Where the upper store was restored that one may be the older, and which is to run is not decided here.
+    """
+    if not is_mirror(below, world.owner) or below.facts.upper_uid in ("", upper.uid):
+        return False
     certain = lower.pods.synced and lower.silent <= UNREACHABLE_AFTER
-    return certain and is_mirror(below, world.owner) and below.facts.upper_uid not in ("", upper.uid)
+    return certain and not is_doubtful(below, upper, lower, world)
 
 
 def _older_twin(below: Entry, lower: LowerWorld) -> Decision:
@@ -155,7 +171,7 @@ def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, wor
     if in_the_way is not None:
         return report(upper.manifest(), conflict(ref), world.now)
     if has_run(upper, lower):
-        return _NOTHING
+        return _forgotten(upper, ref, lower, world)
     other = _elsewhere(key, upper, world)
     if other is None:
         return arrive(key, upper.manifest(), upper.facts.references, lower, world)
@@ -164,6 +180,12 @@ def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, wor
         return Decision(waits=(awaited,))
     unknown = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
     return report(upper.manifest(), Problem("PredecessorUnreachable", unknown), world.now, (awaited,))
+
+
+def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:
+    """Call a pod unready whose lower pod went missing with the history of its store; its end is not decided here."""
+    body = forgotten(upper.manifest(), timestamp(world.now)) if lower.pods.is_lost(ref.namespace, ref.name) else None
+    return Decision((status_write(upper.manifest(), body, "its lower pod is missing"),)) if body else _NOTHING
 
 
 def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:

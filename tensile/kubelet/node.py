@@ -10,6 +10,7 @@ from typing import Any
 
 from tensile.cache import Delta
 from tensile.cluster import Patch
+from tensile.kubelet.heldback import keys as held_keys
 from tensile.kubelet.nodestatus import (
     SILENT_AFTER,
     architecture,
@@ -19,7 +20,6 @@ from tensile.kubelet.nodestatus import (
     moved,
     node_status,
 )
-from tensile.kubelet.orphans import key_of as orphans_key
 from tensile.names import (
     CLUSTER_ID,
     CORDONED_BY,
@@ -100,7 +100,7 @@ def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
 
 def _is_known(lower: LowerWorld) -> bool:
     """Say whether it is known what the lower has to offer, or that it does not answer: a new Node says it at once."""
-    return (lower.nodes.synced and lower.foreign_pods.synced) or lower.silent > SILENT_AFTER
+    return (lower.nodes.synced and lower.foreign_pods.synced) or lower.silent > SILENT_AFTER or lower.is_wrong
 
 
 def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision:
@@ -122,8 +122,8 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
 
 
 def _heeded(lower: LowerWorld) -> tuple[Key, ...]:
-    """Give the key whose problem the Node's conditions tell of."""
-    return (orphans_key(lower.name),)
+    """Give the keys whose problems the Node's conditions tell of."""
+    return held_keys(lower.name)
 
 
 def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:

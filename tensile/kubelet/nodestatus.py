@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tensile.kubelet.capacity import NodeOffer, capacity, declared_features
-from tensile.kubelet.orphans import key_of as orphans_key
-from tensile.names import IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, PREFIX
+from tensile.kubelet.heldback import held as held_back
+from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE
 from tensile.objects import Manifest, moment_of, timestamp
 from tensile.quantities import parse
 from tensile.world import LowerWorld, World
@@ -16,7 +16,7 @@ SILENT_AFTER = 10.0
 _SHOWN_FROM = 0.05
 """A change of what is advertised by more than this share is something that a person wants to see in a plan."""
 WRONG_CLUSTER = "WrongCluster"
-DELETIONS_HELD = PREFIX + "DeletionsHeld"
+SAME_CLUSTER = "SameCluster"
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 
 
@@ -100,7 +100,7 @@ def _amounts(seen: Manifest, lower: LowerWorld) -> dict[str, str]:
 def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[str, bool, str, str]]:
     """Give (type, true, reason, message) of every condition that is ours; `seen` is the Node as it is."""
     reachable, schedulable = is_reachable(seen, lower), has_ready_node(seen, lower)
-    held = world.problems.get(orphans_key(lower.name))
+    held = held_back(seen, lower, world)
     what = f"lower cluster {lower.name}"
     return [
         ("Ready", True, "KubeletReady", "the engine runs"),
@@ -117,7 +117,7 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
 def _reach(lower: LowerWorld, *, reachable: bool) -> str:
     """Give the reason in CamelCase why the lower cluster counts as reachable, or not."""
     if lower.is_wrong:
-        return WRONG_CLUSTER
+        return SAME_CLUSTER if lower.is_shared else WRONG_CLUSTER
     return "Answers" if reachable else "NoAnswer"
 
 

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from tensile.cache import Delta, Departure, Entry
 from tensile.kubelet.conditions import is_terminal
 from tensile.kubelet.farewell import has_run, last_words
-from tensile.kubelet.ownstatus import lost
+from tensile.kubelet.ownstatus import lost as without_lower_pod
 from tensile.kubelet.reflection import upper_status
 from tensile.kubelet.statuspatch import status_of
 from tensile.kubelet.statuswrite import status_write
 from tensile.objects import POD, UPPER, Ref, metadata, timestamp
 from tensile.reconcile.adoption import adopts
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Route
+from tensile.reconcile.guard import is_restored
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.podfacts import is_mirror, standing, upper_namespace_of, upper_of, was_deleted
 from tensile.world import Key, LowerWorld, World
@@ -74,6 +75,15 @@ def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
         elif upper.uid != below.facts.upper_uid and lower.namespace(upper.namespace) != below.namespace:
             reason = "another pod has its upper pod's name, and namespaces are called otherwise now"
             yield Absent(_ref(below, lower), below.uid, reason, asked=False)
+        elif upper.uid != below.facts.upper_uid and is_doubtful(below, upper, lower, world):
+            reason = "the upper store was restored, and has an older pod in its upper pod's place"
+            yield Absent(_ref(below, lower), below.uid, reason, asked=False, lost=True)
+
+
+def is_doubtful(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether the upper store may have forgotten whom a lower pod was made for: `upper` has that one's name."""
+    is_forgotten = lower.upper_pods.is_lost(upper.namespace, upper.name, below.facts.upper_uid)
+    return is_forgotten or is_restored(lower, world)
 
 
 def _orphan(below: Entry, lower: LowerWorld) -> Iterator[_Found]:
@@ -84,7 +94,8 @@ def _orphan(below: Entry, lower: LowerWorld) -> Iterator[_Found]:
         yield Confirmed(above, below.facts.upper_uid, "its lower pod still runs", asked=False)
     elif not was_deleted(departure, below.facts.upper_uid):
         reason = "its upper pod is gone, and nobody is known to have deleted it"
-        yield Absent(_ref(below, lower), below.uid, reason, asked=False)
+        lost = lower.upper_pods.is_lost(above.namespace, above.name, below.facts.upper_uid)
+        yield Absent(_ref(below, lower), below.uid, reason, asked=False, lost=lost)
 
 
 def _ref(below: Entry, lower: LowerWorld) -> Ref:
@@ -129,9 +140,10 @@ def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
         body = upper_status(pod, last, generation=status_of(pod).get("observedGeneration") or 0)
         yield from [status_write(pod, body, "the lower pod said so last")] if body else ()
         return
-    body = lost(pod, timestamp(world.now))
+    body = without_lower_pod(pod, timestamp(world.now))
     if body is not None:
-        yield status_write(pod, body, "its lower pod is gone, and nobody above deleted it", asked=False)
+        lost = lower.pods.is_lost(lower.namespace(upper.namespace), upper.name)
+        yield status_write(pod, body, "its lower pod is gone, and nobody above deleted it", asked=False, lost=lost)
 
 
 def _runs_unmarked(lower: LowerWorld, namespace: str, name: str, departure: Departure) -> bool:
@@ -141,9 +153,10 @@ def _runs_unmarked(lower: LowerWorld, namespace: str, name: str, departure: Depa
 
 
 def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of a pod that goes, or is deleted by Kubernetes itself."""
-    after = delta.after
-    if after is None or (after.facts.terminating and after.facts.unasked):
+    """Hear of a pod that goes, makes room for another of its name, or is deleted by Kubernetes itself."""
+    before, after = delta
+    is_another = before is not None and after is not None and before.uid != after.uid
+    if after is None or is_another or (after.facts.terminating and after.facts.unasked):
         yield key_of(lower)
 
 

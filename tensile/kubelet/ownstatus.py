@@ -14,7 +14,7 @@ from tensile.kubelet.conditions import (
 )
 from tensile.kubelet.containerstatuses import ended_containers, present_containers
 from tensile.kubelet.statuspatch import conditions_of, status_of, status_patch
-from tensile.names import MIRRORED
+from tensile.names import MIRRORED, STORE_RESTORED
 from tensile.objects import Manifest, metadata
 
 LOWER_POD_LOST = "LowerPodLost"
@@ -22,6 +22,7 @@ LOWER_UNREACHABLE = "LowerUnreachable"
 _READINESS = (READY, CONTAINERS_READY)
 _LOST = "the pod's counterpart in the lower cluster was deleted there"
 _UNREACHABLE = "the lower cluster that runs the pod does not answer"
+_FORGOTTEN = "the lower cluster knows nothing of the pod since its store went back to an earlier state"
 
 
 def pending_because(upper_pod: Manifest, reason: str, message: str, now: str) -> Manifest | None:
@@ -61,9 +62,28 @@ def unreachable(upper_pod: Manifest, now: str) -> Manifest | None:
     """
     if is_terminal(status_of(upper_pod).get("phase")):
         return None
-    present = [kind for kind in _READINESS if kind in conditions_of(upper_pod)]
-    conditions = {kind: _unready(upper_pod, kind, LOWER_UNREACHABLE, _UNREACHABLE, now) for kind in present}
+    return _body(status_patch(upper_pod, {}, _unreadiness(upper_pod, LOWER_UNREACHABLE, _UNREACHABLE, now)))
+
+
+def forgotten(upper_pod: Manifest, now: str) -> Manifest | None:
+    """Take readiness from a pod of which its lower cluster knows nothing since its store was restored."""
+    return _body(status_patch(upper_pod, {}, _unreadiness(upper_pod, STORE_RESTORED, _FORGOTTEN, now)))
+
+
+def evicted(upper_pod: Manifest, words: str, now: str) -> Manifest | None:
+    """Mark a pod that is about to be deleted because its cluster is out of reach, as Kubernetes marks evicted ones."""
+    conditions = _unreadiness(upper_pod, LOWER_UNREACHABLE, _UNREACHABLE, now)
+    if not _is_true(upper_pod, DISRUPTION):
+        conditions[DISRUPTION] = condition(
+            upper_pod, DISRUPTION, "True", reason=LOWER_UNREACHABLE, message=words, now=now
+        )
     return _body(status_patch(upper_pod, {}, conditions))
+
+
+def _unreadiness(upper_pod: Manifest, reason: str, message: str, now: str) -> dict[str, Manifest | None]:
+    """Give the readiness conditions that are there, saying False."""
+    present = [kind for kind in _READINESS if kind in conditions_of(upper_pod)]
+    return {kind: _unready(upper_pod, kind, reason, message, now) for kind in present}
 
 
 def _unready(upper_pod: Manifest, kind: str, reason: str, message: str, now: str) -> Manifest:

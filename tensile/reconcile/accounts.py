@@ -69,6 +69,17 @@ def copied(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry 
     return copy if is_there else None
 
 
+def standing(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry | None:
+    """Give the copy of an account that is above, or merely missing there: nobody was seen to delete it."""
+    originals = world.upper.more[SERVICE_ACCOUNT]
+    if originals.get(namespace, name) is not None:
+        return copied(world, lower, namespace, name)
+    copy = lower.more[SERVICE_ACCOUNT].get(lower.namespace(namespace), name)
+    departed = originals.departed(namespace, name)
+    is_deleted = departed is not None and departed.seen
+    return copy if copy is not None and not is_deleted and is_ours(copy.manifest(), world.owner) else None
+
+
 def pulls_with(world: World, lower: LowerWorld, namespace: str, secret: str) -> bool:
     """Say whether an account that pods of a lower run as pulls images with a Secret, both by their upper names."""
     found = world.upper.more[SERVICE_ACCOUNT].select("pull secret", (namespace, secret))
@@ -175,7 +186,8 @@ def _pulls(account: Manifest) -> list[Manifest]:
 def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:
     """Follow a deletion that was seen; keep the copy of an original that is merely not there."""
     problem = Problem("ServiceAccountNotFound", f"ServiceAccount {key.namespace}/{key.name}: it does not exist")
-    if originals.departed(key.namespace, key.name) is None:
+    departed = originals.departed(key.namespace, key.name)
+    if departed is None or not departed.seen:
         return Decision(problem=problem)
     return _end(world, ref, copy, "the upper ServiceAccount was deleted")._replace(problem=problem)
 

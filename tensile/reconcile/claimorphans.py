@@ -60,7 +60,8 @@ def _orphan(copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | C
         yield Confirmed(above, facts.upper_uid, "its claim below stands", asked=False)
     elif not (departure.seen and departure.uid == facts.upper_uid):
         ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
-        yield Absent(ref, copy.uid, "its upper claim is gone, and nobody is known to have deleted it", asked=False)
+        reason = "its upper claim is gone, and nobody is known to have deleted it"
+        yield Absent(ref, copy.uid, reason, asked=False, lost=claims.is_lost(above.namespace, above.name))
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:

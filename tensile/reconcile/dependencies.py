@@ -111,7 +111,7 @@ def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cac
     """Follow a deletion that was seen; keep the copy of an original that is merely not there."""
     departed = originals.departed(key.namespace, ref.name)
     problem = _needed(world, world.lowers[key.lower], key, Problem(f"{ref.kind.name}NotFound", "it does not exist"))
-    if departed is None or copy is None:
+    if departed is None or not departed.seen or copy is None:
         return Decision(problem=problem)
     return _end(world, ref, copy, f"the upper {ref.kind.name} was deleted")._replace(problem=problem)
 

@@ -37,7 +37,8 @@ class Present:
 class Absent:
     """The object of that UID should not exist; `asked` is whether somebody deleted its upper object.
 
-    With `vacant` it is a namespace, and goes only where nothing is in it. `apart` as in Patched.
+    `lost` is whether it rests on what went missing with the history of a store. With `vacant` it is a namespace, and
+    goes only where nothing is in it. `apart` as in Patched.
     """
 
     ref: Ref
@@ -45,6 +46,7 @@ class Absent:
     reason: str
     grace: int | None = None
     asked: bool = True
+    lost: bool = False
     vacant: bool = False
     apart: bool = False
 
@@ -53,8 +55,8 @@ class Absent:
 class Patched:
     """One write that the rule has worked out itself, such as a status; it carries a UID or resourceVersion.
 
-    `shown` is whether a person decides about it: status and heartbeats are not. `asked` as in Absent. One that is
-    `apart` holds nothing up: what comes after it is done also while it is refused.
+    `shown` is whether a person decides about it: status and heartbeats are not. `asked` and `lost` as in Absent. One
+    that is `apart` holds nothing up: what comes after it is done also while it is refused.
     """
 
     ref: Ref
@@ -63,6 +65,7 @@ class Patched:
     subresource: str = ""
     shown: bool = False
     asked: bool = True
+    lost: bool = False
     apart: bool = False
 
 

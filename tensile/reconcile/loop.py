@@ -20,7 +20,7 @@ from tensile.objects import EVENT, Manifest, annotations
 from tensile.reconcile.adoption import claim
 from tensile.reconcile.apply import carry_out, is_there, reread, taken
 from tensile.reconcile.desired import Route, Rule, find_cache
-from tensile.reconcile.guard import guard
+from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.issuing import granted
 from tensile.reconcile.patience import LONGEST_REST, Refusals, Telling, Waits
 from tensile.reconcile.plan import Plan, Step, plan
@@ -224,10 +224,16 @@ class Loop:
         """Hold back what the guard objects to; a lower's word of it is kept by its one key of unasked deletions."""
         if all(step.asked for step in found.steps):
             return found
-        lower = self._world.lowers[key.lower]
-        limits = self._world.topology.guard
-        passed, held = guard(found, limits, owned=lower.owned(), settled=lower.settled, forced=self._forced)
-        return passed._replace(problem=Problem("GuardHolds", held)) if held else passed
+        world, lower = self._world, self._world.lowers[key.lower]
+        passed, held, reason = guard(
+            found,
+            world.topology.guard,
+            owned=lower.owned(world.owner.mark),
+            settled=lower.settled,
+            restored=is_restored(lower, world),
+            forced=self._forced,
+        )
+        return passed._replace(problem=Problem(reason, held)) if held else passed
 
     def _note_problem(self, key: Key, problem: Problem | None) -> None:
         known = self._world.problems.get(key)

@@ -45,9 +45,10 @@ class Step:
 
     `uid` is that of the object which it is about, "" where it is about whatever stands there. `operations` say what it
     changes as RFC 6902; `shown` is whether a person decides about it; `asked` is false for what ends something that
-    nobody deleted above (the guard counts those). The steps after one that is `apart` do not rest on it. A namespace
-    that is deleted where it is `vacant` is looked into just before, at quorum. `grant` says which tokens it asks for
-    when it is carried out: there is "" for each in `body` and `patch`.
+    nobody deleted above (the guard counts those), `lost` is true for that which rests on a store's lost history. The
+    steps after one that is `apart` do not rest on it. A namespace that is deleted where it is `vacant` is looked into
+    just before, at quorum. `grant` says which tokens it asks for when it is carried out: there is "" for each in `body`
+    and `patch`.
     """
 
     verb: Verb
@@ -61,6 +62,7 @@ class Step:
     operations: tuple[Operation, ...] = field(default=())
     shown: bool = True
     asked: bool = True
+    lost: bool = False
     apart: bool = False
     vacant: bool = False
     grant: Grant | None = None
@@ -135,6 +137,7 @@ def _absent(wanted: Absent) -> Step:
         grace=wanted.grace,
         operations=(_REMOVE,),
         asked=wanted.asked,
+        lost=wanted.lost,
         apart=wanted.apart,
         vacant=wanted.vacant,
     )
@@ -213,6 +216,7 @@ def _patched(wanted: Patched) -> Step:
         operations=_operations_of(wanted.patch),
         shown=wanted.shown,
         asked=wanted.asked,
+        lost=wanted.lost,
         apart=wanted.apart,
     )
 

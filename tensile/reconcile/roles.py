@@ -3,14 +3,14 @@
 A binding goes down with those of its subjects alone that are accounts with a copy of ours: a user or group of the same
 name is somebody else below, and the account `default` serves other pods too. A ClusterRole is taken by its name where
 the lower cluster has it. Whether we may grant what a role says is for its apiserver to decide; pods run meanwhile, so a
-refusal is told in events and tried again less and less often. A right that is not there above any more ends below,
-also where nobody saw it deleted: what was revoked while no engine ran must not stay.
+refusal is told in events and tried again less and less often. A right that somebody deleted above ends below at once;
+of one that is merely missing there, `rightorphans.py` decides within the guard.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tensile.cache import Delta, Entry, Kept, decoded
+from tensile.cache import Delta, Departure, Entry, Kept, decoded
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import (
     CLUSTER_ROLE,
@@ -91,7 +91,7 @@ class RightsRule:
             Route("upper.Role", _original(ROLE)),
             Route("upper.RoleBinding", _binding),
             Route("Role", _copy(ROLE)),
-            Route("RoleBinding", _copy(ROLE_BINDING)),
+            Route("RoleBinding", _binding_below),
             Route("ClusterRole", _cluster_role),
             Route("ServiceAccount", _account),
         )
@@ -110,17 +110,21 @@ class RightsRule:
         kind_name, _, name = key.name.partition("/")
         kind = _KINDS[kind_name]
         originals, copies = world.upper.more[kind], lower.more[kind]
-        if not (_is_known(world, lower) and lower.settled):
+        if not (is_known(world, lower) and lower.settled):
             return Decision()
         ref = Ref(lower.name, kind, lower.namespace(key.namespace), name)
         original = originals.get(key.namespace, name)
         users = _users(world, lower, kind, key.namespace, name)
-        if original is None or not users:
-            return _end(world, ref, copies.get(ref.namespace, name))
+        copy = copies.get(ref.namespace, name)
+        if original is None:
+            return _without_original(world, ref, copy, originals.departed(key.namespace, name))
+        if not users:
+            is_kept = kind == ROLE and _is_granted_yet(world, lower, ref)
+            return Decision() if is_kept else _end(world, ref, copy)
         return _kept(world, lower, ref, original, users)
 
 
-def _is_known(world: World, lower: LowerWorld) -> bool:
+def is_known(world: World, lower: LowerWorld) -> bool:
     """Say whether all that rights rest on is known: an account that is not listed yet would seem to have none."""
     above = (world.upper.more[kind] for kind in (ROLE, ROLE_BINDING))
     below = (lower.more[kind] for kind in (ROLE, ROLE_BINDING, CLUSTER_ROLE))
@@ -145,7 +149,32 @@ def _users(world: World, lower: LowerWorld, kind: Kind, namespace: str, name: st
 def _is_ours(world: World, lower: LowerWorld, account: tuple[str, str]) -> bool:
     """Say whether an account above has a copy below whose pods use the lower cluster's tokens."""
     is_enabled = "RBAC" in lower.spec.controllers and lower.spec.service_accounts.identity == "lower"
-    return is_enabled and accounts.copied(world, lower, *account) is not None
+    return is_enabled and accounts.standing(world, lower, *account) is not None
+
+
+def _is_granted_yet(world: World, lower: LowerWorld, role: Ref) -> bool:
+    """Say whether a binding that is merely missing above grants a role below; the role goes when that has gone."""
+    missing = (
+        one.manifest()
+        for one in lower.more[ROLE_BINDING]
+        if one.namespace == role.namespace and _is_merely_missing(world, lower, one)
+    )
+    refs = (one["roleRef"] for one in missing if is_ours(one, world.owner))
+    return any(ref["kind"] == ROLE.name and ref["name"] == role.name for ref in refs)
+
+
+def _is_merely_missing(world: World, lower: LowerWorld, copy: Entry) -> bool:
+    """Say whether a binding below has none above, though nobody was seen to delete that."""
+    originals, place = world.upper.more[ROLE_BINDING], (lower.upper_namespace(copy.namespace), copy.name)
+    departed = originals.departed(*place)
+    return originals.get(*place) is None and not (departed is not None and departed.seen)
+
+
+def _without_original(world: World, ref: Ref, copy: Entry | None, departed: Departure | None) -> Decision:
+    """Follow a deletion that was seen; one that is merely missing is not decided here."""
+    if copy is None or departed is None or not departed.seen:
+        return Decision()
+    return _end(world, ref, copy) if is_of(copy.manifest(), world.owner, departed.uid) else Decision()
 
 
 def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, users: _Accounts) -> Decision:
@@ -281,6 +310,14 @@ def _copy(kind: Kind) -> Keys:
         yield from _below(world.lowers[lower], kind, delta.entry)
 
     return keys
+
+
+def _binding_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Give the key of a binding's copy, and when it goes that of its role, which may have stayed for its sake."""
+    here, entry = world.lowers[lower], delta.entry
+    yield _key_below(here, ROLE_BINDING, entry)
+    if delta.after is None:
+        yield key_of(lower, here.upper_namespace(entry.namespace), ROLE, entry.manifest()["roleRef"]["name"])
 
 
 def _cluster_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:

@@ -65,7 +65,8 @@ def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | Co
                 yield Confirmed(above, copy.facts.upper_uid, reason, asked=False)
             elif not (departed.seen and departed.uid == copy.facts.upper_uid):
                 reason = f"the upper {kind.name} is gone, and nobody is known to have deleted it"
-                yield Absent(Ref(lower.name, kind, copy.namespace, copy.name), copy.uid, reason, asked=False)
+                ref = Ref(lower.name, kind, copy.namespace, copy.name)
+                yield Absent(ref, copy.uid, reason, asked=False, lost=originals.is_lost(above.namespace, above.name))
 
 
 def _is_left(kind: Kind, copy: Entry, namespace: str, lower: LowerWorld, world: World) -> bool:

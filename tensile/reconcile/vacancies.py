@@ -71,12 +71,13 @@ def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | Confirmed
     if departure is None:
         return Confirmed(Ref(UPPER, NAMESPACE, "", name), "", f"namespace {space.name} is left below", asked=False)
     seen = departure.seen and departure.uid == space.facts.upper_uid
-    return _absent(space, lower, f"namespace {name} is gone above", asked=seen)
+    lost = world.upper.namespaces.is_lost("", name)
+    return _absent(space, lower, f"namespace {name} is gone above", asked=seen, lost=lost)
 
 
-def _absent(space: Entry, lower: LowerWorld, reason: str, *, asked: bool) -> Absent:
+def _absent(space: Entry, lower: LowerWorld, reason: str, *, asked: bool, lost: bool = False) -> Absent:
     ref = Ref(lower.name, NAMESPACE, "", space.name)
-    return Absent(ref, space.uid, reason, asked=asked, vacant=True, apart=True)
+    return Absent(ref, space.uid, reason, asked=asked, lost=lost, vacant=True, apart=True)
 
 
 def _used(lower: LowerWorld) -> frozenset[str]:

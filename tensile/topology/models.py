@@ -108,7 +108,7 @@ class Unreachable(Section):
     """What happens to pods while their lower cluster cannot be reached."""
 
     evict_after: fields.Duration | None = None
-    """Evict them after so long; null is never, since a cluster out of sight is mostly still running them."""
+    """Evict them once it has not answered for so long, 40 s at least; null is never: it mostly runs them still."""
 
 
 class ServiceAccounts(Section):

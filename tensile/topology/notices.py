@@ -37,11 +37,6 @@ NOT_YET: tuple[Row, ...] = (
         ("none", "cordon"),
         "drain comes in a later release; the node is cordoned",
     ),
-    Row(
-        ("lower", "unreachable", "evictAfter"),
-        (None,),
-        "eviction comes in a later release; never is in force",
-    ),
     *(
         Row((section, str(field.alias)), (field.default,), coming)
         for section, coming in (

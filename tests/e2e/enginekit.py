@@ -8,9 +8,10 @@ import asyncio
 import random
 import shutil
 import socket
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +93,8 @@ class Ground:
 
     engine: Engine
     upper: Site
+    ahead = 0.0
+    """Seconds by which the engine's clock for how long a cluster has been away is ahead of the world's."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self.mark = uuid4().hex[:8]
@@ -177,7 +180,8 @@ class Ground:
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Start an engine and wait until its nodes are ready."""
-        self.engine = Engine(self.topology(*edits), Ways(self.directory), self.heard, Fleet(chance=random.random))
+        fleet = Fleet(chance=random.random, clock=lambda: time.monotonic() + self.ahead)
+        self.engine = Engine(self.topology(*edits), Ways(self.directory), self.heard, fleet)
         self.is_started = True
         await self.engine.start()
         for lower in self.engine.topology.lowers if await_nodes else ():
@@ -321,14 +325,20 @@ class Ground:
 
 
 @asynccontextmanager
-async def standing(sandbox: Sandbox, directory: Path, *edits: Edit) -> AsyncIterator[Ground]:
-    """Give a ground on which the engine runs; at its end nothing of it may be left, and no rule may have failed."""
+async def standing(
+    sandbox: Sandbox, directory: Path, *edits: Edit, way: AbstractAsyncContextManager[object] | None = None
+) -> AsyncIterator[Ground]:
+    """Give a ground on which the engine runs; at its end nothing of it may be left, and no rule may have failed.
+
+    `way` is entered when the topology's files are there, before the engine reads them.
+    """
     ground = Ground(sandbox, directory)
     try:
         await ground.open()
-        await ground.start(*edits)
-        yield ground
-        await ground.clear()
+        async with way or nullcontext():
+            await ground.start(*edits)
+            yield ground
+            await ground.clear()
     finally:
         await ground.close()
     assert ground.heard.defects == [], "\n".join(ground.heard.defects)

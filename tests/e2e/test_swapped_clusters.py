@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from enginekit import A, B, Ground, edit_lower, standing
+from enginekit import A, B, Ground, edit_lower, standing, without_lower
 from sitekit import Manifest, condition_of, is_ready
 
 from tensile.names import LOWER_UID
@@ -32,6 +32,11 @@ def is_wrong(node: Manifest) -> bool:
     """Say whether a node tells of another cluster in its lower's place."""
     told = condition_of(node, "LowerReachable")
     return told.get("reason") == "WrongCluster" and told["status"] == "False"
+
+
+def is_shared(node: Manifest) -> bool:
+    """Say whether a node tells that its lower's cluster is another lower's."""
+    return condition_of(node, "LowerReachable").get("reason") == "SameCluster"
 
 
 async def node(ground: Ground, holds: object = bool) -> Manifest:
@@ -92,11 +97,19 @@ async def test_an_edit_of_the_topology_does_not_lead_pods_to_another_cluster(san
 
 
 async def test_another_cluster_may_take_the_place_of_an_empty_one(sandbox: Sandbox, tmp_path: Path) -> None:
-    """With no pod bound to its node a lower can be exchanged; the node then tells of the new one."""
+    """With no pod bound to its node a lower can be exchanged; the node then tells of the new one.
+
+    Not for a cluster that is a lower already: two nodes would run the same pods.
+    """
     async with standing(sandbox, tmp_path) as ground:
         first, second = await identity(ground, A), await identity(ground, B)
         await node(ground, lambda found: annotations(found).get(LOWER_UID) == first)
         async with swapped(ground):
+            told = condition_of(await node(ground, is_shared), "LowerReachable")
+            assert f"the same cluster as lower {B}" in told["message"]
+            assert {one.cluster for one in await ground.writes()} <= {"upper"}
+            assert annotations(await node(ground))[LOWER_UID] == first
+            await ground.reload(without_lower(B))
             await node(ground, lambda found: annotations(found).get(LOWER_UID) == second)
             await ground.stop()
         await ground.start()

@@ -1,4 +1,4 @@
-"""Clusters that these tests may break, and the way to the benches whose code they share."""
+"""Clusters that these tests may break, and the way to the benches and the engine whose code they share."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,8 @@ import pytest
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.state import Options
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+_TESTS = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "e2e")]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from bench import away
 from bench.crash import crash
 from bench.outage import Outage, lower_outage, upper_outage
 from bench.pause import WAYS, pause
@@ -59,3 +60,12 @@ async def test_an_engine_that_stays_away_for_longer_than_nodes_may_costs_no_pod(
     async with Trial(hasty) as trial:
         result = await pause(trial, *WAYS[0], pods=10)
     assert result["broken"] == []
+
+
+async def test_a_lower_that_is_out_of_reach_costs_no_pod_and_doubles_none(fragile: Sandbox) -> None:
+    """Cut off or killed, with pods deleted above and ended below meanwhile: one ended there is lost, and no other."""
+    async with away.reached(fragile) as (trial, ways):
+        absences = [away.Absence("lower-a", "parted", 1.5), away.Absence("lower-b", "killed", 1.5)]
+        result = await away.outages(trial, ways, absences, 12)
+    assert result["broken"] == []
+    assert [run["lost"] for run in result["runs"]] == [1, 0]

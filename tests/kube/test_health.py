@@ -69,6 +69,18 @@ def test_a_word_of_a_watch_ends_other_silence() -> None:
     assert health.unreachable_for(20.0) == 10.0
 
 
+def test_a_cluster_that_goes_by_another_name_is_wrong_in_a_way_of_its_own() -> None:
+    """What is refused for another reason next, or accepted, is not shared any more."""
+    health = Health(0.0)
+    health.refuse(1.0, "the same", shared=True)
+    assert (health.wrong, health.shared) == (True, True)
+    health.refuse(2.0, "another")
+    assert (health.wrong, health.shared) == (True, False)
+    health.refuse(3.0, "the same", shared=True)
+    health.accept(4.0)
+    assert (health.wrong, health.shared) == (False, False)
+
+
 def test_a_clock_that_steps_back_makes_no_negative_silence() -> None:
     """The time is never below zero."""
     health = Health(100.0)

@@ -166,6 +166,7 @@ async def test_a_watch_from_the_future_is_never_opened(apiserver: Apiserver) -> 
         assert followed.informer.rewinds == 1
         assert followed.cache.synced
         assert followed.cache.departed("default", "lost") is None
+        assert followed.cache.is_lost("default", "lost")
 
 
 async def test_while_history_is_in_doubt_the_cache_says_so(apiserver: Apiserver) -> None:
@@ -197,6 +198,36 @@ async def test_an_event_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None
         await told(followed.cache, lambda: any(entry.version == 35 for entry in followed.cache))
         assert followed.informer.rewinds == 1
         assert followed.cache.departed("default", "a") is None
+
+
+async def test_only_a_list_proves_that_a_store_was_restored(apiserver: Apiserver) -> None:
+    """Events out of their order make a new list wanted; what that lacks, and is newer, was deleted."""
+    apiserver.play("list", listing(20, pod("a", 15)), listing(40, pod("b", 35)))
+    apiserver.play("watch", Stream().send(event("MODIFIED", pod("a", 30)), event("MODIFIED", pod("a", 12))))
+    async with following(apiserver) as followed:
+        await followed.has("b")
+        assert followed.informer.rewinds == 1
+        assert not followed.cache.is_lost("default", "a")
+
+
+async def test_a_list_behind_what_a_watch_told_proves_it(apiserver: Apiserver) -> None:
+    """As one behind another list does; also where an event of the restored store came first."""
+    apiserver.play("list", listing(20), listing(25))
+    apiserver.play("watch", Stream().send(event("ADDED", pod("a", 30)), event("MODIFIED", pod("b", 24))))
+    async with following(apiserver) as followed:
+        await apiserver.until("watch", 2)
+        assert followed.cache.is_lost("default", "a")
+
+
+async def test_another_cluster_is_not_a_restored_one(apiserver: Apiserver) -> None:
+    """Whose objects were cached is not known any more, so their absence tells nothing of a store."""
+    apiserver.play("list", listing(278, pod("a", 270)), listing(20))
+    async with following(apiserver) as followed:
+        await followed.has("a")
+        await apiserver.until("watch")
+        followed.informer.distrust()
+        await followed.has()
+        assert not followed.cache.is_lost("default", "a")
 
 
 async def test_an_event_that_comes_twice_changes_nothing(apiserver: Apiserver) -> None:

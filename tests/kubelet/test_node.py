@@ -510,7 +510,8 @@ def test_a_person_sees_what_moved_by_more_than_a_twentieth(cpu: str, shown: bool
 def test_deletions_that_are_held_back_are_looked_for() -> None:
     """The Node's condition tells of them, so it hears when they come and go, without waiting for anything."""
     decision = RULE.decide(KEY, standing())
-    assert decision.heeds == (Key("orphans", A, "", ""),)
+    rules = ("orphans", "strays", "vacancy", "claim-orphans", "rights-orphans")
+    assert decision.heeds == tuple(Key(rule, A, "", "") for rule in rules)
     assert decision.waits == ()
 
 

@@ -7,7 +7,6 @@ import pytest
 from worldkit import NOW, A, lower_node, put, reload, thing, twin, upper_pod, world
 
 from tensile.kubelet.nodestatus import (
-    DELETIONS_HELD,
     SILENT_AFTER,
     architecture,
     differs,
@@ -16,7 +15,7 @@ from tensile.kubelet.nodestatus import (
     moved,
     node_status,
 )
-from tensile.names import IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE
+from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE
 from tensile.objects import Manifest
 from tensile.world import Key, Problem, World
 
@@ -212,6 +211,14 @@ def test_another_cluster_in_its_place_is_told_at_once() -> None:
     assert said(here, LOWER_REACHABLE) == wanted
     here.lowers[A].is_wrong, here.lowers[A].refusal = False, ""
     assert said(here, LOWER_REACHABLE)[0] == "True"
+
+
+def test_a_cluster_that_is_a_lower_already_is_told_by_a_reason_of_its_own() -> None:
+    """What is to be done about it is something else than about a wrong address."""
+    here = offering()
+    here.lowers[A].is_wrong = here.lowers[A].is_shared = True
+    here.lowers[A].refusal = "the same cluster as lower lower-b"
+    assert said(here, LOWER_REACHABLE) == ("False", "SameCluster", "the same cluster as lower lower-b")
 
 
 def test_a_stale_credential_shows_while_its_cluster_answers() -> None:

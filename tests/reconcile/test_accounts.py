@@ -256,6 +256,8 @@ def test_an_original_that_is_missing_is_said_and_its_copy_stays() -> None:
         "ServiceAccountNotFound",
         "ServiceAccount default/robot: it does not exist",
     )
+    here.upper.more[SERVICE_ACCOUNT].confirm_absent("default", "robot")
+    assert planned(here).steps == ()
     put(here.upper.more[SERVICE_ACCOUNT], robot())
     drop(here.upper.more[SERVICE_ACCOUNT], "robot")
     found = planned(here)

@@ -44,6 +44,16 @@ def test_absence_is_confirmed_and_then_followed_within_the_guard() -> None:
     ]
 
 
+def test_one_that_a_restored_store_forgot_is_marked_so() -> None:
+    """The guard lets none of it pass."""
+    here = orphaned()
+    above(here, claim())
+    here.upper.more[CLAIM].take_over((), 1, rewound=True)
+    here.upper.more[CLAIM].confirm_absent("default", "data")
+    (step,) = planned(here).steps
+    assert (step.verb, step.asked, step.lost) == ("delete", False, True)
+
+
 def test_one_that_was_seen_deleted_is_another_rules() -> None:
     """Somebody asked for that."""
     here = orphaned()

@@ -257,6 +257,8 @@ def test_an_original_that_is_merely_missing_takes_nothing_with_it() -> None:
     assert found.steps == ()
     assert found.problem is not None
     assert found.problem.reason == "ConfigMapNotFound"
+    here.upper.config_maps.confirm_absent("default", "settings")
+    assert planned(here).steps == ()
 
 
 def test_what_was_never_there_is_said() -> None:

@@ -216,14 +216,44 @@ def test_a_role_that_is_not_ours_is_left_alone(key: Any) -> None:
 
 
 def test_rights_go_with_what_gave_them() -> None:
-    """Whether or not somebody saw it deleted: a revocation is not missed while no engine runs."""
-    for gone in (drop, lose):
-        here = with_binding(with_role(granted()))
-        gone(here.upper.more[ROLE], "reader")
-        assert the_step(here, ROLE_KEY).verb == "delete"
-        put(here.upper.more[ROLE], role())
-        gone(here.upper.more[ROLE_BINDING], "reads")
-        assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
+    """Somebody was seen to delete it above; the role goes with its last binding."""
+    here = with_binding(with_role(granted()))
+    drop(here.upper.more[ROLE], "reader")
+    assert the_step(here, ROLE_KEY).verb == "delete"
+    put(here.upper.more[ROLE], role())
+    drop(here.upper.more[ROLE_BINDING], "reads")
+    assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
+
+
+def test_rights_that_are_merely_missing_above_are_not_taken_here() -> None:
+    """A lost right to read them, or a restored store, looks the same; also the role of such a binding stays."""
+    here = with_binding(with_role(granted()))
+    for kind, name in ((ROLE, "reader"), (ROLE_BINDING, "reads")):
+        lose(here.upper.more[kind], name)
+        assert planned(here, ROLE_KEY) == planned(here) == Plan(())
+        here.upper.more[kind].confirm_absent("default", name)
+        assert planned(here, ROLE_KEY) == planned(here) == Plan(())
+        put(here.upper.more[kind], role() if kind == ROLE else binding())
+
+
+def test_rights_of_an_account_that_is_merely_missing_above_stay() -> None:
+    """So do its copy and the pods that run as it; they go when it was seen deleted."""
+    here = with_binding(with_role(granted()))
+    lose(here.upper.more[SERVICE_ACCOUNT], "robot")
+    assert planned(here, ROLE_KEY) == planned(here) == Plan(())
+    here = with_binding(with_role(granted()))
+    drop(here.upper.more[SERVICE_ACCOUNT], "robot")
+    assert the_step(here).verb == the_step(here, ROLE_KEY).verb == "delete"
+
+
+def test_a_role_goes_after_the_binding_for_whose_sake_it_stayed() -> None:
+    """It is looked at again when that has gone below."""
+    here = with_binding(with_role(granted()))
+    lose(here.upper.more[ROLE_BINDING], "reads")
+    copy = here.lowers[A].more[ROLE_BINDING].get("default", "reads")
+    drop(here.lowers[A].more[ROLE_BINDING], "reads")
+    assert heard(here, "RoleBinding", Delta(copy, None)) == ["default/Role/reader", "default/RoleBinding/reads"]
+    assert the_step(here, ROLE_KEY).verb == "delete"
 
 
 def test_a_binding_that_loses_its_account_loses_its_copy() -> None:

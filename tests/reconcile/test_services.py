@@ -428,10 +428,10 @@ def test_what_is_below_is_counted_by_the_guard_and_keeps_the_lower_in_sight() ->
     """A lower that left the topology is left only when nothing of ours is in it."""
     here = done(exposed())
     lower = here.lowers[A]
-    assert lower.owned() == 2
+    assert lower.owned(here.owner.mark) == 2
     drop(lower.upper_pods, "web")
     assert not lower.is_empty
     drop(lower.more[SERVICE], "web")
-    assert lower.owned() == 1
+    assert lower.owned(here.owner.mark) == 1
     drop(lower.more[ENDPOINT_SLICE], "web-1")
     assert lower.is_empty

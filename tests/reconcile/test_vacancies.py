@@ -107,6 +107,17 @@ def test_a_namespace_that_is_merely_missing_above_is_looked_up_first() -> None:
     assert (step.verb, step.asked) == ("delete", False)
 
 
+def test_a_namespace_that_a_restored_store_forgot_is_marked_so() -> None:
+    """The guard lets none of it pass; the last of one that is merely missing is not."""
+    for rewound in (True, False):
+        here = vacated()
+        put(here.upper.namespaces, space("team", uid="above"))
+        here.upper.namespaces.take_over((), 1, rewound=rewound)
+        here.upper.namespaces.confirm_absent("", "team")
+        (step,) = steps(here)
+        assert (step.asked, step.lost) == (False, rewound)
+
+
 def test_a_namespace_made_for_an_older_one_of_that_name_is_not_asked_for() -> None:
     """Who deleted the newer one said nothing of this."""
     here = vacated()

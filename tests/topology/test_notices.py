@@ -22,11 +22,11 @@ def test_defaults_that_nobody_wrote_are_not_told(text: str) -> None:
 
 def test_a_notice_says_where_and_what_is_in_force() -> None:
     """In the form of an error, with the file's name."""
-    topology = parse(ONE + "  unreachable: {evictAfter: 5m}\n", name="t.yaml")
+    topology = parse(ONE + "  maintenance: drain\n", name="t.yaml")
     (notice,) = not_yet(topology)
     assert str(notice) == (
-        "t.yaml:7:17: lowers[0].unreachable.evictAfter: accepted, not in effect yet: "
-        "eviction comes in a later release; never is in force"
+        "t.yaml:7:3: lowers[0].maintenance: accepted, not in effect yet: "
+        "drain comes in a later release; the node is cordoned"
     )
 
 
@@ -34,7 +34,6 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
     ("text", "path"),
     [
         (ONE + "  maintenance: drain\n", "lowers[0].maintenance"),
-        (ONE + "  unreachable: {evictAfter: 5m}\n", "lowers[0].unreachable.evictAfter"),
         (EMPTY + "lowerDefaults: {maintenance: drain}\n", "lowerDefaults.maintenance"),
         (EMPTY + "webhook: {enabled: true}\n", "webhook.enabled"),
         (EMPTY + "webhook: {url: 'https://a'}\n", "webhook.url"),
@@ -69,7 +68,7 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
         ONE + "  controllers: null\n  onConflict: adopt\n  storageClasses: {}\n",
         ONE + "  controllers: [PV]\n  storageClasses: {a: b}\n",
         ONE + "  node: {name: n, taints: []}\n  capacity: {basis: allocatable}\n",
-        ONE + "  namespaces: {mapping: prefix}\n  unreachable: {evictAfter: null}\n",
+        ONE + "  namespaces: {mapping: prefix}\n  unreachable: {evictAfter: 5m}\n",
     ],
 )
 def test_what_is_in_effect_or_asks_for_nothing_is_not_told(text: str) -> None:

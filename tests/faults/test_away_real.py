@@ -1,0 +1,82 @@
+"""A lower that is parted from the engine for longer than it may: its pods run elsewhere, and only there."""
+
+from pathlib import Path
+
+import pytest
+from enginekit import A, B, Ground, edit_lower, polled, standing
+from sitekit import Manifest, condition_of, is_ready
+
+from bench.isolation import Detour, detour
+from tensile.names import UNREACHABLE_TAINT
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = pytest.mark.real
+
+LONG = 60.0
+"""Seconds of absence: pods have to be unready, so forty, and as old as the limit is long."""
+PATIENT = edit_lower(A, unreachable={"evictAfter": "1s"})
+APPS = "apis/apps/v1"
+
+
+class Way:
+    """A detour to a lower of a ground, as a context."""
+
+    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+        self._open = detour(sandbox, A, directory)
+        self.detour: Detour
+
+    async def __aenter__(self) -> None:
+        self.detour = await self._open.__aenter__()
+
+    async def __aexit__(self, *reason: object) -> None:
+        await self._open.__aexit__(*reason)  # type: ignore[arg-type]
+
+
+def on(pods: dict[str, Manifest], node: str) -> list[Manifest]:
+    """Give the pods that are bound to a node, are not being deleted, and are Ready."""
+    living = [pod for pod in pods.values() if "deletionTimestamp" not in pod["metadata"]]
+    return [pod for pod in living if pod["spec"].get("nodeName") == node and is_ready(pod)]
+
+
+async def deployed(ground: Ground) -> Manifest:
+    """Have a Deployment of one pod run in the first lower, while the other takes none; give its pod."""
+    labels = {"app": "web"}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": ground.template(labels)}
+    await ground.upper.create(ground.path("deployments", api=APPS), {"metadata": {"name": "web"}, "spec": spec})
+    pods = await ground.upper.until_all(ground.path("pods"), lambda found: on(found, ground.nodes[A]))
+    (pod,) = pods.values()
+    await ground.reload(PATIENT)
+    return pod
+
+
+async def below(ground: Ground, lower: str) -> list[Manifest]:
+    """Give the pods of the namespace in a lower."""
+    found: list[Manifest] = (await ground.sites[lower].read(ground.path("pods")))["items"]
+    return found
+
+
+async def test_an_evicted_pod_runs_elsewhere_and_ends_here_when_its_cluster_is_back(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Terminating above for as long as it may run; its replacement stays the only one."""
+    way = Way(sandbox, tmp_path)
+    async with standing(sandbox, tmp_path, PATIENT, edit_lower(B, maintenance="cordon"), way=way) as ground:
+        old = await deployed(ground)
+        (copy,) = await below(ground, A)
+        await way.detour.part()
+        await polled(lambda: ground.engine.clusters.fleet.silent(A))
+        ground.ahead = LONG
+        pods = await ground.upper.until_all(ground.path("pods"), lambda found: on(found, ground.nodes[B]))
+        left = pods[old["metadata"]["name"]]
+        assert left["metadata"]["uid"] == old["metadata"]["uid"]
+        assert condition_of(left, "DisruptionTarget")["reason"] == "LowerUnreachable"
+        assert left["status"]["phase"] == "Running"
+        assert [pod["metadata"]["uid"] for pod in await below(ground, A)] == [copy["metadata"]["uid"]]
+        way.detour.mend()
+        await ground.sites[A].until_all(ground.path("pods"), lambda found: not found)
+        await ground.upper.gone(ground.pod_path(old["metadata"]["name"]))
+        node = f"/api/v1/nodes/{ground.nodes[A]}"
+        taints = await ground.upper.until(node, lambda found: UNREACHABLE_TAINT not in str(found["spec"]))
+        assert not taints["spec"].get("unschedulable")
+        (only,) = await below(ground, B)
+        assert is_ready(only)
