@@ -315,9 +315,10 @@ def _copy(kind: Kind) -> Keys:
 def _binding_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give the key of a binding's copy, and when it goes that of its role, which may have stayed for its sake."""
     here, entry = world.lowers[lower], delta.entry
-    yield _key_below(here, ROLE_BINDING, entry)
-    if delta.after is None:
-        yield key_of(lower, here.upper_namespace(entry.namespace), ROLE, entry.manifest()["roleRef"]["name"])
+    for key in _below(here, ROLE_BINDING, entry):
+        yield key
+        if delta.after is None:
+            yield key_of(lower, key.namespace, ROLE, entry.manifest()["roleRef"]["name"])
 
 
 def _cluster_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:
