@@ -5,7 +5,7 @@
 In each namespace a pod is deleted, another made, and a ConfigMap changed while the watches of one cluster are
 disturbed; all namespaces suffer at once. Each has to be right within the time that its fault may take, and nothing may
 have run twice. The engine runs in this process with watches of three seconds, so that what takes minutes takes seconds;
-what was never told is found by the list that compares everything, which is off unless a pace asks for it.
+what was never told is found by the list that compares everything, here every four seconds and not every half an hour.
 """
 
 import argparse

@@ -211,16 +211,21 @@ class Cache:
         self.take_over(map(self.read, raws), version)
 
     def take_over(self, entries: Iterable[Entry], version: int, *, rewound: bool = False) -> None:
-        """Take over a complete list that has been read; `rewound`: of a store that knows less than it did."""
+        """Take over a complete list that has been read; `rewound`: of a store that knows less than it did.
+
+        What is newer than the list stays while the cache is in sync: it is the answer to a write that was sent after
+        it, and the watch from there will tell the rest.
+        """
         fresh = {(entry.namespace, entry.name): entry for entry in entries}
         self.version = version
         was_synced, self.synced = self.synced, True
         before = {name: entry.uid for name, entry in self._entries.items()} if rewound else {}
-        for name in [name for name in self._entries if name not in fresh]:
+        newer = {name for name, known in self._entries.items() if was_synced and known.version > version}
+        for name in [name for name in self._entries if name not in fresh and name not in newer]:
             self._file(name, None)
         for name, entry in fresh.items():
             known = self._entries.get(name)
-            if known is None or (known.uid, known.version) != (entry.uid, entry.version):
+            if known is None or ((known.uid, known.version) != (entry.uid, entry.version) and name not in newer):
                 self._file(name, entry)
         self._lost |= {name: uid for name, uid in before.items() if name not in fresh or fresh[name].uid != uid}
         for listener in () if was_synced else tuple(self._waiting):

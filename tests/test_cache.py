@@ -90,6 +90,28 @@ def test_a_list_tells_only_what_changed() -> None:
     assert sorted(told) == [("", "uid-new"), ("one", "two"), ("uid-moved", "uid-moved")]
 
 
+def test_a_list_does_not_undo_what_was_written_after_it() -> None:
+    """A list that compares takes a while; an answer to a write may overtake it, and the watch will tell the rest."""
+    cache = filled(raw("changed", 5), raw("old", 6))
+    cache.absorb(raw("made", 31))
+    cache.absorb(raw("changed", 32))
+    told = heard(cache)
+    cache.replace([raw("changed", 5)], 30)
+    assert sorted((entry.name, entry.version) for entry in cache) == [("changed", 32), ("made", 31)]
+    assert told == [("uid-old", "")]
+    cache.remove(raw("made", 40))
+    assert names(cache) == ["changed"]
+
+
+def test_after_distrust_a_list_is_all_that_counts() -> None:
+    """The versions of a history that is not there any more say nothing."""
+    cache = filled(raw("a", 5))
+    cache.absorb(raw("b", 700))
+    cache.distrust()
+    cache.replace([raw("a", 5)], 600)
+    assert names(cache) == ["a"]
+
+
 def test_a_list_takes_over_a_rewound_history() -> None:
     """After a restore versions are lower than before, and still what is true."""
     cache = filled(raw("a", 500), version=600)

@@ -62,6 +62,7 @@ _MEDIA = {
     "apply-patch": "application/apply-patch+yaml",
 }
 _PLAIN = re.compile(r"[A-Za-z0-9._:-]*").fullmatch
+_WRITES = frozenset({"create", "patch", "delete"})
 _TRIES = 3
 _PATIENCE = 5.0
 
@@ -421,7 +422,8 @@ class HttpCluster:
             self._doubt = bool(self.pin)
         elif not isinstance(error, Unreachable):
             self.health.contact(self._clock())
-        elif not isinstance(error, WrongCluster):
+        elif not isinstance(error, WrongCluster) and not (error.status and doing.verb in _WRITES):
+            # A write fails with a webhook too, which says nothing of the cluster; how that is, reads tell.
             self.health.silence(self._clock(), error.message)
             self._doubt = self._doubt or bool(self.pin and not error.status)
         return error

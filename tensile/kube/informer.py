@@ -68,7 +68,7 @@ class Informer:
         self._furthest = 0
         self._resumable = False
         self._failing_since: float | None = None
-        self._listed_at = clock()
+        self._audit_at = 0.0
         self._scope: asyncio.Timeout | None = None
 
     @property
@@ -124,7 +124,7 @@ class Informer:
         version = _number(listing.version)
         if version < self._position:
             self._rewind(version)
-        self._listed_at = self._clock()
+        self._audit_at = self._clock() + self._pace.audit * (0.75 + self._chance() / 2)
         self.relists += 1
         self._position = version
         self._resumable = True
@@ -177,7 +177,7 @@ class Informer:
         """Give the seconds until everything is to be compared, however many watches that takes; None: never."""
         if not self._pace.audit:
             return None
-        return max(self._listed_at + self._pace.audit - self._clock(), 0.0)
+        return max(self._audit_at - self._clock(), 0.0)
 
     async def _take_all(self, version: int) -> None:
         """Watch from `version` on and take over what comes."""

@@ -30,7 +30,9 @@ class Pace(NamedTuple):
     Waits double from `first` to `cap`, or to `near` while the cluster answers; a watch is asked for a time between
     `shortest` and `longest`, so that not all end at once; `margin` is what an end may come late. An outage of
     `outage` is long enough for a store to have been restored meanwhile: list afresh. `settled` is how long a watch
-    has to live to count as one. `audit` is the period of a list that compares everything, 0 for none.
+    has to live to count as one. `audit` is the period, give or take a quarter, of a list that compares everything: what
+    an apiserver left out of a watch nobody tells of again. It costs what the first list did, and what is as it was has
+    no consequence. 0 for none.
     """
 
     first: float = 0.1
@@ -41,7 +43,7 @@ class Pace(NamedTuple):
     margin: float = 10.0
     outage: float = 30.0
     settled: float = 1.0
-    audit: float = 0.0
+    audit: float = 1800.0
 
 
 class Backoff:

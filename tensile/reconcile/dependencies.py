@@ -8,9 +8,9 @@ referred to. Secrets below that hold tokens of the upper cluster are copies of n
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Cache, Delta, Entry
-from tensile.objects import CONFIG_MAP, SECRET, Kind, Manifest, Ref
+from tensile.objects import CONFIG_MAP, SECRET, UPPER, Kind, Ref
 from tensile.reconcile import accounts, namespaces
-from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route
+from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route, Told
 from tensile.reconcile.observed import has_node, is_ours
 from tensile.reconcile.podfacts import lives_below
 from tensile.reconcile.references import Reference, copy_of, never_copied
@@ -89,22 +89,32 @@ class DependencyRule:
         refused = never_copied(original.manifest())
         if refused:
             return Decision(problem=_needed(world, lower, key, Problem("SecretNotCopied", refused)))
-        return _kept(world, lower, ref, original.manifest(), key)
+        return _kept(world, ref, original, copy, key)
 
 
-def _kept(world: World, lower: LowerWorld, ref: Ref, above: Manifest, key: Key) -> Decision:
+def _kept(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Decision:
+    lower = world.lowers[key.lower]
     if not has_node(lower, world):
         return Decision()
     if not namespaces.ready(lower, key.namespace):
         return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
     wanted = Present(
         ref,
-        copy_of(above, world.owner, ref.namespace),
+        copy_of(original.manifest(), world.owner, ref.namespace),
         f"pods on node {lower.node} refer to it",
         sections=_SECTIONS,
         replaceable=True,
     )
-    return Decision((wanted,))
+    return Decision((*_said(world, ref, original, copy, key), wanted))
+
+
+def _said(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Iterator[Told]:
+    """Tell on the object above that a change of it is refused: pods run on with what they have, and say nothing."""
+    problem = world.problems.get(key)
+    if problem is not None and copy is not None and is_ours(copy.manifest(), world.owner):
+        message = f"{ref.kind.name} {original.namespace}/{original.name} is not in step in lower cluster {ref.cluster}"
+        above = Ref(UPPER, ref.kind, original.namespace, original.name)
+        yield Told(above, original.uid, problem.reason, f"{message}: {problem.message}")
 
 
 def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:

@@ -14,15 +14,16 @@ from weakref import WeakSet
 
 from tensile.cache import Cache, Delta
 from tensile.cluster import Cluster
-from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled, Unreachable
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
 from tensile.names import UPPER_UID
-from tensile.objects import EVENT, Manifest, annotations
+from tensile.objects import EVENT, UPPER, Manifest, annotations
 from tensile.reconcile.adoption import claim
 from tensile.reconcile.apply import carry_out, is_there, reread, taken
 from tensile.reconcile.desired import Route, Rule, find_cache
+from tensile.reconcile.discretion import discreet
 from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.issuing import granted
-from tensile.reconcile.patience import LONGEST_REST, Refusals, Telling, Waits
+from tensile.reconcile.patience import LONGEST_REST, Refusals, Telling, Waits, is_answer, is_lasting
 from tensile.reconcile.plan import Plan, Step, plan
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.world import Key, Problem, World
@@ -211,7 +212,7 @@ class Loop:
         self._refusals.settle(key, found.steps)
         self._note_problem(key, found.problem or self._refusals.problem(key))
         now = asyncio.get_running_loop().time()
-        wanted = self._telling.fresh(found.steps, now)
+        wanted = self._telling.fresh(found.steps, now, refused=key in self._refusals)
         steps = self._refusals.rested(key, wanted, now)
         if len(steps) < len(wanted):
             self.add(key, self._refusals.left(key, now))
@@ -277,10 +278,12 @@ class Loop:
         cluster = self._clusters.get(step.ref.cluster)
         if cluster is None:
             return Unreachable("there is no connection to it yet", cluster=step.ref.cluster, doing=f"{step.verb}")
+        sent = step
         try:
-            await carry_out(await granted(step, self._clusters), cluster, cache)
+            sent = await granted(step, self._clusters)
+            await carry_out(sent, cluster, cache)
         except ClusterError as error:
-            return error
+            return discreet(error, sent, cache)
         return None
 
     async def _after(self, key: Key, step: Step, error: ClusterError) -> float | None:
@@ -302,20 +305,25 @@ class Loop:
             case AlreadyExists():
                 problem = await taken(step, cluster, cache, partial(self._judged, key, step))
                 if problem is not None:
-                    return self._refused(key, step, problem)
+                    return self._refused(key, step, problem, denied=False)
                 return None if cache is None else self._rest(key, step)
             case NotFound() | Conflict() if step.verb != "create":
                 return await self._look_afresh(key, step, error, cluster)
-            case Denied(status=HTTPStatus.UNPROCESSABLE_ENTITY, causes=()) if step.operations and _is_operated(step):
+            case Denied(status=HTTPStatus.UNPROCESSABLE_ENTITY, causes=()) if self._may_have_missed(key, step):
                 # How the API says that a JSON patch removes what somebody else has removed; a field that is not valid
                 # is named in the causes.
                 return await self._look_afresh(key, step, error, cluster)
             case Denied() | NotFound():
                 return self._refused(key, step, Problem(error.reason or "Denied", error.message))
-            case Throttled():
-                return self._rest(key, step, error.retry_after)
+            case _ if is_answer(error):
+                return self._put_off(key, step, error)
             case _:
                 return self._rest(key, step)
+
+    def _may_have_missed(self, key: Key, step: Step) -> bool:
+        """Say whether a step is a JSON patch worked out on what was not there any more: so twice, it is a refusal."""
+        is_operated = step.patch is not None and step.patch.media == "json-patch"
+        return is_operated and bool(step.operations) and not self._refusals.is_refused(key, step)
 
     def _judged(self, key: Key, step: Step, found: Manifest) -> Problem | None:
         """Say what keeps an object that is not ours from being taken over."""
@@ -330,17 +338,28 @@ class Loop:
             return self._refused(key, step, Problem("NotFound", f"{step.subresource}: {error.message}"))
         return self._rest(key, step)
 
-    def _refused(self, key: Key, step: Step, problem: Problem) -> float:
+    def _put_off(self, key: Key, step: Step, error: ClusterError) -> float:
+        """Rest as long as the cluster asks; where that is below and no matter of a moment, it is said like a denial."""
+        if step.ref.cluster == UPPER:
+            return self._rest(key, step, error.retry_after)
+        if not (is_lasting(error) or self._refusals.is_refused(key, step)):
+            return self._rest(key, step, error.retry_after, denied=True)
+        problem = Problem(error.reason or type(error).__name__, error.message)
+        return self._refused(key, step, problem, error.retry_after)
+
+    def _refused(self, key: Key, step: Step, problem: Problem, at_least: float = 0.0, *, denied: bool = True) -> float:
         """Rest, and have the key decided at once with its problem known, so that people get to see it."""
-        rest = self._rest(key, step, problem=problem)
+        rest = self._rest(key, step, at_least, problem, denied=denied)
         self._note_problem(key, self._refusals.problem(key))
         self._done(key)
         self.add(key)
         return rest
 
-    def _rest(self, key: Key, step: Step, at_least: float = 0.0, problem: Problem | None = None) -> float:
-        now = asyncio.get_running_loop().time()
-        return self._refusals.note(key, step, now, jitter=self._timing.jitter(), at_least=at_least, problem=problem)
+    def _rest(
+        self, key: Key, step: Step, at_least: float = 0.0, problem: Problem | None = None, *, denied: bool = False
+    ) -> float:
+        now, jitter = asyncio.get_running_loop().time(), self._timing.jitter()
+        return self._refusals.note(key, step, now, jitter=jitter, at_least=at_least, problem=problem, denied=denied)
 
     def _came_through(self, key: Key, step: Step) -> None:
         if step.verb == "confirm":
@@ -356,8 +375,3 @@ class Loop:
     def _look_again(self, book: Waits, key: Key) -> None:
         for waiting in book.waiting_for(key):
             self.add(waiting)
-
-
-def _is_operated(step: Step) -> bool:
-    """Say whether a step is a JSON patch, whose operations can miss what they are about."""
-    return step.patch is not None and step.patch.media == "json-patch"

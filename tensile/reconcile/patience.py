@@ -5,19 +5,31 @@ do not, so a pod whose creation is denied can still be reported on, and deleted.
 """
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TypeVar
 
+from tensile.errors import ClusterError, Throttled
 from tensile.objects import EVENT, Ref
 from tensile.reconcile.plan import Identity, Step
 from tensile.world import Key, Problem
 
 FIRST_REST = 0.1
 LONGEST_REST = 5.0
+"""Seconds between two tries where nobody has said no: a cluster that is back is used soon."""
+FIRST_REST_OF_DENIED = 1.0
+REST_OF_DENIED = 5.5
+"""Seconds where a cluster has: with one try soon, for what was only a moment, twelve in a minute and never more."""
+SPREAD_OF_DENIED = 0.5
 LASTING_REST = 60.0
 """Seconds for a change of something that runs: what refuses it, a policy as a rule, seldom thinks better of it."""
 RETOLD = 1800.0
 """Seconds after which the same is told again."""
+REWORDED = 60.0
+"""Seconds after which a refusal in other words is told: some name a port, or the time."""
+LONG_WAIT = 2.0
+"""Seconds: a cluster that asks for more of them is said to, and not only to itself."""
 SHORTEST_LOOK = 0.01
 """Seconds: event loops round the times of their timers, so that one may fire before the rest it stands for is over."""
 
@@ -62,6 +74,19 @@ class Waits:
             del self._waiting[awaited]
 
 
+def is_answer(error: ClusterError) -> bool:
+    """Say whether a cluster has answered that it does not do something now: a webhook of its fails, or it is busy."""
+    return isinstance(error, Throttled) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def is_lasting(error: ClusterError) -> bool:
+    """Say whether such an answer is worth telling at once: others are told when they come twice.
+
+    "InternalError" is what the API says for a webhook or a quota that does not answer it.
+    """
+    return error.reason == "InternalError" or error.retry_after > LONG_WAIT
+
+
 class Telling:
     """Which Events have been told: a rule that goes on saying the same of something need not be heard each time.
 
@@ -70,19 +95,44 @@ class Telling:
 
     def __init__(self, limit: int = 10_000) -> None:
         self._told: OrderedDict[Ref, float] = OrderedDict()
+        self._about: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._limit = limit
 
-    def fresh(self, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
-        """Give the steps without those that would tell what was told lately; `now` is in seconds."""
-        return tuple(step for step in steps if now - self._told.get(step.ref, -RETOLD) >= RETOLD)
+    def fresh(self, steps: tuple[Step, ...], now: float, *, refused: bool = False) -> tuple[Step, ...]:
+        """Give the steps without those that would tell what was told lately; `now` is in seconds.
+
+        `refused`: something of the key is refused, so that it is looked at again, and may say the same in other words
+        with each try. Those can wait.
+        """
+        found = (step for step in steps if now - self._told.get(step.ref, -RETOLD) >= RETOLD)
+        if not refused:
+            return tuple(found)
+        return tuple(one for one in found if one.ref.kind != EVENT or self._may_reword(one, now))
+
+    def _may_reword(self, step: Step, now: float) -> bool:
+        return now - self._about.get(_about(step), -REWORDED) >= REWORDED
 
     def note(self, step: Step, now: float) -> None:
         """Note that a step came through, or that its Event was there; beyond the limit the oldest are forgotten."""
         if step.ref.kind == EVENT:
-            self._told[step.ref] = now
-            self._told.move_to_end(step.ref)
-            if len(self._told) > self._limit:
-                self._told.popitem(last=False)
+            _remember(self._told, step.ref, now, self._limit)
+            _remember(self._about, _about(step), now, self._limit)
+
+
+Told = TypeVar("Told", bound=Hashable)
+
+
+def _remember(book: OrderedDict[Told, float], what: Told, now: float, limit: int) -> None:
+    book[what] = now
+    book.move_to_end(what)
+    if len(book) > limit:
+        book.popitem(last=False)
+
+
+def _about(step: Step) -> tuple[str, str]:
+    """Give the UID of what an Event is about, and its reason."""
+    body = step.body or {}
+    return str(body.get("involvedObject", {}).get("uid", "")), str(body.get("reason", ""))
 
 
 @dataclass(slots=True)
@@ -102,20 +152,36 @@ class Refusals:
         return key in self._refused
 
     def note(
-        self, key: Key, step: Step, now: float, *, jitter: float, at_least: float = 0.0, problem: Problem | None = None
+        self,
+        key: Key,
+        step: Step,
+        now: float,
+        *,
+        jitter: float,
+        at_least: float = 0.0,
+        problem: Problem | None = None,
+        denied: bool = False,
     ) -> float:
         """Note a refusal; gives for how many seconds the step rests.
 
         `jitter` is in [0, 1), `at_least` what the cluster itself asked for, in seconds; `problem` is what it said.
+        `denied`: the cluster has said no, and not that something else was quicker.
         """
         book = self._refused.setdefault(key, {})
         known = book.get(step.identity)
         tries = known.tries + 1 if known else 0
-        longest = LASTING_REST if step.apart and problem else LONGEST_REST
-        rest = at_least + min(FIRST_REST * 2.0 ** min(tries, 10), longest) * (0.5 + jitter / 2)
         said = problem or (known.problem if known else None)
+        if denied and not step.apart:
+            rest = at_least + _rest_of_denied(tries, jitter)
+        else:
+            longest = LASTING_REST if step.apart and problem else LONGEST_REST
+            rest = at_least + min(FIRST_REST * 2.0 ** min(tries, 10), longest) * (0.5 + jitter / 2)
         book[step.identity] = _Refusal(now + rest, tries, said)
         return rest
+
+    def is_refused(self, key: Key, step: Step) -> bool:
+        """Say whether a step of a key was refused before, and has not come through since."""
+        return step.identity in self._refused.get(key, {})
 
     def rested(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
         """Give the steps that may be tried now: what follows one that still rests may not, unless that is apart."""
@@ -172,3 +238,8 @@ class Refusals:
         """Drop every key of one lower."""
         for key in [key for key in self._refused if key.lower == lower]:
             del self._refused[key]
+
+
+def _rest_of_denied(tries: int, jitter: float) -> float:
+    """Give the seconds until a denied step may be tried again, after so many tries more than one."""
+    return REST_OF_DENIED + SPREAD_OF_DENIED * jitter if tries else FIRST_REST_OF_DENIED * (0.5 + jitter / 2)

@@ -92,15 +92,26 @@ async def test_one_check_serves_all_that_wait(apiserver: Apiserver, cluster: Htt
 
 
 async def test_an_error_of_the_server_is_no_lost_connection(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A 500 comes from the same cluster: it is silence, but needs no check."""
+    """A 500 comes from the same cluster: to a read it is silence, but needs no check."""
     await cluster.identity()
-    apiserver.play("write", refusal(500, "InternalError"))
+    apiserver.play("list", *[refusal(500, "InternalError")] * 3)
     with pytest.raises(Unreachable):
-        await cluster.create(REF, {})
+        await cluster.read(REF)
     assert cluster.health.error == "words about InternalError"
     await cluster.create(REF, {})
     assert cluster.health.error == ""
     assert len(apiserver.of("identity")) == 1
+
+
+async def test_an_error_of_the_server_to_a_write_is_no_silence(apiserver: Apiserver, cluster: HttpCluster) -> None:
+    """A webhook that fails makes one, while the cluster is as well as it was."""
+    await cluster.identity()
+    apiserver.play("write", refusal(500, "InternalError"), refusal(503, ""))
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            await cluster.create(REF, {})
+    assert cluster.health.error == ""
+    assert cluster.health.unreachable_for(1e9) == 0.0
 
 
 async def test_a_broken_watch_is_a_lost_connection(apiserver: Apiserver, cluster: HttpCluster) -> None:

@@ -407,6 +407,30 @@ async def test_an_audit_compares_everything_now_and_then(apiserver: Apiserver) -
         assert followed.informer.relists == 2
 
 
+@pytest.mark.parametrize(("die", "seconds"), [(0.0, 1350.0), (1.0, 2250.0)])
+async def test_audits_are_seldom_and_not_all_at_once(apiserver: Apiserver, die: float, seconds: float) -> None:
+    """Every half an hour, give or take a quarter of it: each kind of each cluster has a time of its own."""
+    now, first, second = [0.0], Stream(), Stream().send(event("MODIFIED", pod("a", 21)))
+    apiserver.play("list", listing(20, pod("a", 5)), listing(22))
+    apiserver.play("watch", first, second, Stream())
+    cluster, cache = HttpCluster("a", access_to(apiserver.port), margin=0.2, timeout=5.0), Cache()
+    pace = Pace(settled=0.0)
+    informer = Informer(cluster, POD, Selection(), cache, chance=lambda: die, pace=pace, clock=lambda: now[0])
+    task = asyncio.create_task(informer.run())
+    await told(cache, lambda: len(cache) == 1)
+    now[0] = seconds - 1
+    first.end()
+    await told(cache, lambda: cache.version == 21)
+    assert informer.relists == 1
+    now[0] = seconds
+    second.end()
+    await told(cache, lambda: len(cache) == 0)
+    assert informer.relists == 2
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await cluster.close()
+
+
 async def test_an_audit_comes_though_every_watch_is_shorter_than_its_period(apiserver: Apiserver) -> None:
     """Watches that end in good order and are resumed do not put it off."""
     many, ticks = 1_000, count(0.0, 0.001)

@@ -30,12 +30,12 @@ from worldkit import (
 
 from tensile.cache import Cache, Delta, Entry
 from tensile.names import OWNER
-from tensile.objects import CONFIG_MAP, SECRET, Manifest, Ref
+from tensile.objects import CONFIG_MAP, EVENT, SECRET, Kind, Manifest, Ref
 from tensile.reconcile import namespaces
 from tensile.reconcile.dependencies import NAME, DependencyRule, key_of, missing
 from tensile.reconcile.plan import Plan, Step
 from tensile.reconcile.references import Reference, copy_of
-from tensile.world import Key, LowerWorld, World
+from tensile.world import Key, LowerWorld, Problem, World
 
 RULE = DependencyRule()
 KEY = key_of(A, "default", "ConfigMap", "settings")
@@ -448,3 +448,30 @@ def test_the_keys_name_kind_and_object() -> None:
     """By their upper namespace, so that two kinds of one name differ."""
     assert Key(NAME, A, "default", "ConfigMap/settings") == KEY
     assert (RULE.name, SECRET.name) == (NAME, "Secret")
+
+
+@pytest.mark.parametrize(("key", "kind", "name"), [(KEY, CONFIG_MAP, "settings"), (SECRET_KEY, SECRET, "password")])
+def test_a_change_that_is_refused_is_told_on_the_object_above(key: Key, kind: Kind, name: str) -> None:
+    """Pods run on with what they have: nothing else would say that they do not have what is above."""
+    here = copied(bound())
+    above = here.upper.config_maps if kind is CONFIG_MAP else here.upper.secrets
+    changed(above, name, lambda one: one.update(data={"key": "bmV3"}))
+    here.problems[key] = Problem("Forbidden", "no")
+    told, patch = planned(here, key).steps
+    assert (told.ref.kind, told.body["reason"], patch.verb) == (EVENT, "Forbidden", "patch")
+    assert told.body["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": kind.name,
+        "namespace": "default",
+        "name": name,
+        "uid": f"{kind.name}-{name}",
+    }
+    assert told.body["message"] == f"{kind.name} default/{name} is not in step in lower cluster lower-a: no"
+
+
+def test_a_copy_that_is_refused_is_told_by_the_pods() -> None:
+    """They wait for it, and say why."""
+    here = bound()
+    here.problems[KEY] = Problem("Forbidden", "no")
+    assert [step.verb for step in planned(here).steps] == ["create"]
+    assert planned(here).steps[0].ref == REF

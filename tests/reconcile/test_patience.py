@@ -1,10 +1,26 @@
 """What keys wait for, and how refused steps rest."""
 
+from dataclasses import replace
+
 import pytest
 
 from tensile.cluster import Patch
+from tensile.errors import ClusterError, Throttled, Unauthorized, Unreachable
 from tensile.objects import CONFIG_MAP, EVENT, POD, Ref
-from tensile.reconcile.patience import LASTING_REST, LONGEST_REST, RETOLD, SHORTEST_LOOK, Refusals, Telling, Waits
+from tensile.reconcile.patience import (
+    LASTING_REST,
+    LONGEST_REST,
+    REST_OF_DENIED,
+    RETOLD,
+    REWORDED,
+    SHORTEST_LOOK,
+    SPREAD_OF_DENIED,
+    Refusals,
+    Telling,
+    Waits,
+    is_answer,
+    is_lasting,
+)
 from tensile.reconcile.plan import Step
 from tensile.world import Key, Problem
 
@@ -152,6 +168,46 @@ def test_a_change_that_is_forbidden_rests_for_long(problem: Problem | None, long
     assert sum(rest < 60 for rest in rests) >= 9, "the first minute has tries enough"
 
 
+@pytest.mark.parametrize("jitter", [0.0, 0.999])
+def test_a_denied_step_is_tried_twelve_times_a_minute_at_most(jitter: float) -> None:
+    """Whatever chance says, in the first minute as in any; and the last rest is not longer than the first ones."""
+    refusals, moments = Refusals(), [0.0]
+    for _ in range(40):
+        rest = refusals.note(ONE, CREATE, now=moments[-1], jitter=jitter, problem=NO, denied=True)
+        assert rest <= REST_OF_DENIED + SPREAD_OF_DENIED
+        moments.append(moments[-1] + rest)
+    assert moments[1] <= 1.0
+    for one in moments:
+        assert sum(one <= later < one + 60.0 for later in moments) <= 12
+
+
+@pytest.mark.parametrize(
+    ("error", "answered", "lasting"),
+    [
+        (Throttled("x"), True, False),
+        (Throttled("x", retry_after=30.0), True, True),
+        (Unreachable("x", status=503), True, False),
+        (Unreachable("x", status=500, reason="InternalError"), True, True),
+        (Unreachable("x"), False, False),
+        (Unauthorized("x", status=401), False, False),
+    ],
+)
+def test_an_answer_that_puts_off_is_told_from_none(error: ClusterError, *, answered: bool, lasting: bool) -> None:
+    """A webhook that fails is worth a word at once; a busy moment is not."""
+    assert (is_answer(error), is_lasting(error)) == (answered, lasting)
+
+
+def test_what_was_refused_is_known_until_it_came_through() -> None:
+    """By step: another of the same key was not."""
+    refusals = Refusals()
+    assert not refusals.is_refused(ONE, CREATE)
+    refusals.note(ONE, CREATE, now=0.0, jitter=0.0)
+    assert refusals.is_refused(ONE, CREATE)
+    assert not refusals.is_refused(ONE, PATCH)
+    refusals.forgive(ONE, CREATE)
+    assert not refusals.is_refused(ONE, CREATE)
+
+
 def test_what_was_said_of_each_refused_step_is_told_together() -> None:
     """Once each, in the order in which it came up, for as long as the step is refused."""
     refusals = Refusals()
@@ -198,3 +254,18 @@ def test_the_oldest_words_are_forgotten() -> None:
     for name in ("one", "two", "one", "three"):
         telling.note(told(name), 0.0)
     assert telling.fresh((told("one"), told("two"), told("three")), 1.0) == (told("two"),)
+
+
+def said(number: int, reason: str = "Forbidden") -> Step:
+    """Make the step that tells the same object something, in the words of that number."""
+    return replace(told(f"words-{number}"), body={"involvedObject": {"uid": "u"}, "reason": reason})
+
+
+def test_what_is_refused_in_other_words_is_told_after_a_while() -> None:
+    """Another reason is news at once; and so is everything of what is not refused."""
+    telling = Telling()
+    telling.note(said(1), 5.0)
+    later = 4.0 + REWORDED
+    assert telling.fresh((said(2), said(2, "Invalid"), CREATE), later, refused=True) == (said(2, "Invalid"), CREATE)
+    assert telling.fresh((said(2),), later) == (said(2),)
+    assert telling.fresh((said(2),), 5.0 + REWORDED, refused=True) == (said(2),)

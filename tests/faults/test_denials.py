@@ -1,0 +1,125 @@
+"""Refusals of a lower cluster, in short; `python -m bench.denials` has every kind of them, for longer than a minute."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.denials import KINDS, Field, Place, Sight, Trial, busiest, denied, judged, laid_out, most, said_at
+from bench.faultproxy.asked import Asked
+from bench.faultproxy.faults import Passed, Refused
+from bench.faultproxy.journal import Journal
+from tensile.names import MIRRORED
+from tensile.sandbox.environment import Sandbox
+
+SHORT = ("quota", "webhook-fails", "busy", "config-map")
+HOLD = 6.5
+WORDS = "exceeded quota: full"
+
+
+@pytest.mark.real
+async def test_what_a_lower_cluster_refuses_is_said_and_not_tried_hot(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Its words are on the pod above in time, and the pod runs soon after nobody refuses it."""
+    async with laid_out(sandbox, tmp_path) as field:
+        found = await denied(field, [kind for kind in KINDS if kind.name in SHORT], pods=2, hold=HOLD)
+    assert [one["kind"] for one in found] == list(SHORT)
+    assert [words for one in found for words in one["broken"]] == []
+    assert all(one["tries_a_minute"] > 1 for one in found)
+
+
+def test_kinds_differ_in_name() -> None:
+    """Each has a namespace that is called so."""
+    assert len({kind.name for kind in KINDS}) == len(KINDS) == 14
+
+
+def sight(at: float, phase: str = "Pending", message: str = WORDS, reason: str = "Forbidden") -> Sight:
+    """Make a look at a pod that says why it waits."""
+    conditions = [{"type": MIRRORED, "status": "False", "reason": "Forbidden", "message": message}]
+    return Sight(at, {"status": {"phase": phase, "reason": reason, "message": message, "conditions": conditions}})
+
+
+def test_a_pod_says_it_when_status_and_condition_do() -> None:
+    """And it is Pending; before that it says nothing."""
+    bare = Sight(1.0, {"status": {"phase": "Pending"}})
+    assert said_at([bare, sight(3.0), sight(4.0)], WORDS) == 3.0
+    for other in (bare, sight(2.0, "Failed"), sight(2.0, message="else"), sight(2.0, reason="Other")):
+        assert said_at([other], WORDS) == float("inf")
+
+
+def test_tries_are_counted_in_the_busiest_minute() -> None:
+    """Wherever it begins."""
+    assert busiest([]) == 0
+    assert busiest([0.0, 59.0, 60.0, 61.0]) == 3
+    assert busiest([0.0, 10.0, 20.0], window=15.0) == 2
+
+
+@pytest.mark.parametrize(("seconds", "number"), [(0.0, 2), (6.5, 3), (30.0, 8), (65.0, 12)])
+def test_a_shorter_trial_has_fewer_tries(seconds: float, number: int) -> None:
+    """So that a short form finds what is tried hot."""
+    assert most(seconds) == number
+
+
+class Bench:
+    """A rig as far as a trial's judgement asks for it."""
+
+    name = "rig"
+
+    def __init__(self) -> None:
+        self.journal = Journal()
+
+
+def trial(*moments: float, sights: list[Sight] | None = None) -> Trial:
+    """Make a trial of one pod that was made at 0, and tried at these moments."""
+    field = Field(Bench(), None, "")  # type: ignore[arg-type]
+    found = Trial(Place(field, KINDS[0]), 1)
+    found.made["pod-0"] = 0.0
+    found.sights["pod-0"] = [sight(0.2)] if sights is None else sights
+    asked = Asked("lower-a", "create", "pods", "", "rig-quota", "pod-0")
+    for at in moments:
+        field.rig.journal.note(asked, Passed(), at)
+        field.rig.journal.note(asked._replace(namespace="rig-other"), Passed(), at)
+    field.rig.journal.note(asked, Passed(), 70.0).status = 201
+    return found
+
+
+GOOD: dict[str, Any] = {"hold": 65.0, "lifted": 65.0, "back": 3.0, "events": {"pod-0": 1}}
+
+
+def test_what_is_as_it_should_be_breaks_nothing() -> None:
+    """The figures are those of the slowest pod; what was tried after the end does not count."""
+    found = judged(trial(0.1, 6.0, 66.0), **GOOD)
+    expected = {"kind": "quota", "pods": 1, "said_s": 0.2, "tries_a_minute": 2}
+    expected |= {"made_s": 5.0, "back_s": 3.0, "broken": []}
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "given", "words"),
+    [
+        (trial(0.1, 6.0, sights=[sight(5.2)]), {}, "quota: pod-0: said only after 5.2 s"),
+        (trial(*(float(at) for at in range(13))), {}, "quota: pod-0: 13 tries in a minute"),
+        (trial(0.1), {}, "quota: pod-0: tried once, and not again"),
+        (trial(0.1, 6.0, sights=[sight(0.2), sight(1.0, "Failed")]), {}, "quota: pod-0 Failed"),
+        (trial(0.1, 6.0), {"events": {"pod-0": 3}}, "quota: pod-0: 3 events"),
+        (trial(0.1, 6.0), {"lifted": 62.0}, "quota: made only 8.0 s after nothing refused it"),
+        (trial(0.1, 6.0), {"back": 31.0}, "quota: runs only 31.0 s after nothing refused it"),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_told(found: Trial, given: dict[str, Any], words: str) -> None:
+    """Each for itself."""
+    assert judged(found, **{**GOOD, **given})["broken"] == [words]
+
+
+async def test_a_field_refuses_new_pods_of_its_namespaces_below() -> None:
+    """And passes all else."""
+    field = Field(Bench(), None, "")  # type: ignore[arg-type]
+    fault = field.faults["n"] = Refused(413)
+    pod = Asked("lower-a", "create", "pods", "", "n", "web")
+    assert await field.meet(pod) == fault
+    for other in (
+        pod._replace(cluster="upper"),
+        pod._replace(verb="patch"),
+        pod._replace(subresource="status"),
+        pod._replace(namespace="m"),
+    ):
+        assert await field.meet(other) == Passed()
