@@ -67,7 +67,10 @@ class VolumeRule:
 
 
 def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Make the placeholder of a claim that lives here, once there is something that it stands for."""
+    """Make the placeholder of a claim that lives here, once there is something that it stands for.
+
+    A lower claim that is going is nothing to stand for: bound to that, the claim above could never be used again.
+    """
     found = world.upper.more[CLAIM].select("uid", claim_uid_of(key.name))
     claim = found[0] if found else None
     if claim is None or claim.facts.terminating or not has_node(lower, world):
@@ -77,6 +80,8 @@ def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> De
     if home(claim, world).lower != lower.name:
         return Decision()
     copy = copy_in(lower, claim, world.owner)
+    if copy is not None and copy.facts.terminating:
+        return Decision()
     if claim.facts.passing and not is_selected(claim):
         return Decision()
     if copy is None and not claim.facts.passing:

@@ -194,7 +194,7 @@ def test_pods_on_a_node_that_is_not_ours_are_never_lost() -> None:
 def test_nothing_is_decided_from_incomplete_lists(cache: str) -> None:
     """Any of them: a cluster that cannot list one kind is not well."""
     here = mirrored()
-    drop(here.lowers[A].upper_pods, "web")
+    lose(here.lowers[A].upper_pods, "web")
     getattr(here.lowers[A], cache).distrust()
     assert decided(RULE, KEY, here)[0] == Decision()
 
@@ -202,7 +202,7 @@ def test_nothing_is_decided_from_incomplete_lists(cache: str) -> None:
 def test_nothing_is_decided_while_the_lower_does_not_answer() -> None:
     """Not even for a moment of silence."""
     here = mirrored()
-    drop(here.lowers[A].upper_pods, "web")
+    lose(here.lowers[A].upper_pods, "web")
     here.lowers[A].silent = 0.5
     assert decided(RULE, KEY, here)[0] == Decision()
 

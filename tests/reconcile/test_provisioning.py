@@ -53,6 +53,17 @@ def body(here: World) -> Manifest:
     return step.body
 
 
+def test_no_placeholder_stands_for_a_lower_claim_that_is_going() -> None:
+    """It was taken back while its volume was being made: the claim above waits for one that stays."""
+    here = ground()
+    above(here, claim(node=A))
+    ending = {"deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": ["kubernetes.io/pvc-protection"]}
+    below(here, copy(claim(), "1Gi", **ending))
+    assert planned(here).steps == ()
+    below(here, copy(claim(), "1Gi"))
+    assert the_step(here).verb == "create"
+
+
 def test_a_placeholder_comes_as_soon_as_the_lower_has_taken_the_claim() -> None:
     """It binds the claim, exists on the virtual node, says what it stands for, and holds nothing."""
     here = ground()

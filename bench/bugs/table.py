@@ -1,0 +1,236 @@
+"""Bugs that an engine of this kind is likely to have, as edits of its source, and the tests that should notice each.
+
+An edit names text that stands in its file exactly once. Where that is not so any more, the code has changed: put the
+bug in anew, in the code as it is now.
+"""
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    """One bug: its name, the file, what stands there, what is to stand there, and the test files to run."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _in(package: str, *names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{package}/test_{name}.py" for name in names)
+
+
+BUGS = (
+    Bug(
+        "a delete carries no UID",
+        "tensile/kube/client.py",
+        '            "preconditions": {"uid": uid},\n',
+        "",
+        _in("kube", "client", "calls"),
+    ),
+    Bug(
+        "a change carries no UID",
+        "tensile/reconcile/plan.py",
+        'fence: list[Operation] = [{"op": "replace", "path": "/metadata/uid", "value": entry.uid}]\n    if wanted.version',  # noqa: E501 - the text as it stands there
+        "fence: list[Operation] = []\n    if wanted.version",
+        _in("reconcile", "plan"),
+    ),
+    Bug(
+        "the owner check is inverted",
+        "tensile/reconcile/observed.py",
+        "return labels(manifest).get(OWNER) == owner.mark and",
+        "return labels(manifest).get(OWNER) != owner.mark and",
+        _in("reconcile", "observed", "plan", "dependencies"),
+    ),
+    Bug(
+        "marks that somebody copied count as ours",
+        "tensile/reconcile/observed.py",
+        'return found if found and UPPER_UID in our_keys(manifest, "annotations") else ""',
+        "return found",
+        _in("reconcile", "observed", "plan"),
+    ),
+    Bug(
+        "what a list lacks is kept",
+        "tensile/cache.py",
+        "        for name in [name for name in self._entries if name not in fresh]:\n            self._file(name, None)\n",  # noqa: E501 - the text as it stands there
+        "",
+        ("tests/test_cache.py",),
+    ),
+    Bug(
+        "a watch goes on after history was rewound",
+        "tensile/kube/informer.py",
+        "        if version < self._position:\n            raise self._rewind(version)\n        if event",
+        "        if event",
+        _in("kube", "informer"),
+    ),
+    Bug(
+        "a watch is resumed from a version that the store has not reached",
+        "tensile/kube/informer.py",
+        "        elif self._failing_since is not None:\n            await self._check()\n",
+        "",
+        _in("kube", "informer"),
+    ),
+    Bug(
+        "the guard is off",
+        "tensile/reconcile/guard.py",
+        "    if unasked > limits.max_deletes and percent > limits.max_delete_percent:",
+        "    if unasked < 0:",
+        _in("reconcile", "guard"),
+    ),
+    Bug(
+        "absence from a cache without a list counts",
+        "tensile/kubelet/orphans.py",
+        "if not lower.settled or lower.silent:",
+        "if lower.silent:",
+        _in("kubelet", "orphans"),
+    ),
+    Bug(
+        "a lower cluster that does not answer counts as empty",
+        "tensile/kubelet/orphans.py",
+        "if not lower.settled or lower.silent:",
+        "if not lower.settled:",
+        _in("kubelet", "orphans"),
+    ),
+    Bug(
+        "a pod gets the status of an older one of its name",
+        "tensile/reconcile/podfacts.py",
+        "return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)",
+        "return is_mirror(lower_pod, owner)",
+        (*_in("kubelet", "lifecycle"), *_in("reconcile", "podfacts")),
+    ),
+    Bug(
+        "an upper pod goes before its lower one is known to be gone",
+        "tensile/kubelet/lifecycle.py",
+        "certain = below is not None or lower.pods.departed(ref.namespace, ref.name) is not None",
+        "certain = True",
+        _in("kubelet", "lifecycle"),
+    ),
+    Bug(
+        "a pod is made while its predecessor runs elsewhere",
+        "tensile/kubelet/lifecycle.py",
+        "    other = _elsewhere(key, upper, world)\n",
+        "    other = None\n",
+        _in("kubelet", "lifecycle"),
+    ),
+    Bug(
+        "a name counts as empty while a create is under way",
+        "tensile/reconcile/apply.py",
+        "        cache.doubt(step.ref.namespace, step.ref.name)",
+        "        pass",
+        _in("reconcile", "apply", "certainty"),
+    ),
+    Bug(
+        "a pod comes back from a terminal phase",
+        "tensile/kubelet/reflection.py",
+        "    if is_terminal(seen) and _phase(lower_pod) != seen:\n        return None\n",
+        "",
+        _in("kubelet", "reflection"),
+    ),
+    Bug(
+        "a denied pod is called Failed",
+        "tensile/kubelet/ownstatus.py",
+        'fields = {"phase": status_of(upper_pod).get("phase") or "Pending", "reason"',
+        'fields = {"phase": "Failed", "reason"',
+        _in("kubelet", "ownstatus"),
+    ),
+    Bug(
+        "a name that is taken counts as ours",
+        "tensile/reconcile/apply.py",
+        "return labels(found).get(OWNER) == labels(wanted).get(OWNER) and bool(upper_uid_of(found))",
+        "return True",
+        _in("reconcile", "apply", "loop"),
+    ),
+    Bug(
+        "our taint stays when its cluster is back",
+        "tensile/kubelet/node.py",
+        "        elif _identity(taint) not in before:\n",
+        "        else:\n",
+        _in("kubelet", "node"),
+    ),
+    Bug(
+        "the lease is not renewed",
+        "tensile/kubelet/heartbeat.py",
+        '            await self._upper.patch(self._ref, Patch("merge-patch", body))\n',
+        "",
+        _in("kubelet", "heartbeat"),
+    ),
+    Bug(
+        "a Secret stays below without a pod",
+        "tensile/reconcile/dependencies.py",
+        "    return bool(below) or by_account or any",
+        "    return kind == SECRET or bool(below) or by_account or any",
+        _in("reconcile", "dependencies"),
+    ),
+    Bug(
+        "a Secret with a token of the upper cluster is copied",
+        "tensile/reconcile/references.py",
+        '{"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"}',
+        '{"bootstrap.kubernetes.io/token"}',
+        _in("reconcile", "references", "dependencies"),
+    ),
+    Bug(
+        "what kubectl applied goes down, with a Secret's content",
+        "tensile/reconcile/references.py",
+        "for key, value in annotations(upper_object).items() if key != _LAST_APPLIED}",
+        "for key, value in annotations(upper_object).items()}",
+        _in("reconcile", "references"),
+    ),
+    Bug(
+        "a token is not renewed",
+        "tensile/kubelet/issuance.py",
+        "    return (due - world.now).total_seconds()\n",
+        "    return max((due - world.now).total_seconds(), 60.0)\n",
+        _in("kubelet", "issuance"),
+    ),
+    Bug(
+        "a claim with data is deleted",
+        "tensile/reconcile/claims.py",
+        "return bool(copy.facts.bound or copy.facts.lost or copy.facts.volume)",
+        "return False",
+        _in("reconcile", "claims", "storage", "claimorphans"),
+    ),
+    Bug(
+        "a volume's placeholder goes before the data",
+        "tensile/reconcile/provisioning.py",
+        "    if copy is None and lower.more[CLAIM].departed(namespace, name) is None:\n",
+        "    if copy is None and lower.silent:\n",
+        _in("reconcile", "provisioning"),
+    ),
+    Bug(
+        "a namespace is deleted that is not empty",
+        "tensile/reconcile/apply.py",
+        "    if step.vacant:\n        await look_into(cluster, step.ref)\n",
+        "",
+        _in("reconcile", "vacancies", "vacancy", "apply"),
+    ),
+    Bug(
+        "a stranger's Service gets endpoints of ours",
+        "tensile/reconcile/slices.py",
+        "if holder is None or holder.facts.owner != world.owner.mark:",
+        "if holder is None:",
+        _in("reconcile", "slices"),
+    ),
+    Bug(
+        "a prefixed namespace is not mapped in a pod's affinity",
+        "tensile/kubelet/scheduling_fields.py",
+        '"namespaces": [place.namespace_of(name) for name in names]',
+        '"namespaces": list(names)',
+        _in("kubelet", "scheduling_fields"),
+    ),
+    Bug(
+        "what is refused is tried without a pause",
+        "tensile/reconcile/patience.py",
+        "min(FIRST_REST * 2.0 ** min(tries, 10), longest)",
+        "FIRST_REST",
+        _in("reconcile", "patience", "loop"),
+    ),
+    Bug(
+        "the kubelet API lets everybody in",
+        "tensile/kubelet/authorization.py",
+        "answer = review.status.allowed and not review.status.denied",
+        "answer = True",
+        _in("kubelet_api", "kubelet_access"),
+    ),
+)
+"""In the order of what they would do harm to: others, pods, what pods need, the cluster."""

@@ -1,0 +1,78 @@
+"""One sequence from its first deed to the verdict, in virtual time; and what of a sequence it takes to go wrong."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from bench.sequences.deeds import Deed, Play
+from bench.sequences.model import Model
+from bench.sequences.stage import OWNER, Stage
+from tests.virtualtime import in_virtual_time
+
+LONG = 300.0
+"""Seconds after which everything that rests has been tried again."""
+STILL = 20.0
+"""Seconds in which nothing may be written any more when everything is as it has to be."""
+
+
+def in_no_time(work: Callable[[], Coroutine[Any, Any, list[str]]]) -> list[str]:
+    """Run something to its end on an event loop of its own, however long it sleeps."""
+    found: list[str] = []
+
+    @in_virtual_time
+    async def run() -> None:
+        found.extend(await work())
+
+    run()
+    return found
+
+
+def staged() -> tuple[Stage, Model, Play]:
+    """Give a stage, what has to be on it, and somebody to do things there."""
+    model = Model(OWNER.mark)
+    stage = Stage(model.look)
+    model.attach(stage)
+    return stage, model, Play(stage, model)
+
+
+async def played(deeds: Sequence[Deed]) -> list[str]:
+    """Carry a sequence out with an engine at work, let everything come to rest, and say what is wrong then."""
+    stage, model, play = staged()
+    await stage.start()
+    try:
+        for deed in deeds:
+            await play.carry_out(deed)
+        return await ended(stage, model)
+    finally:
+        await stage.crash()
+
+
+async def ended(stage: Stage, model: Model) -> list[str]:
+    """Put right what is in the engine's way, wait until it has done what it has to, and say what is wrong."""
+    await stage.recover()
+    await stage.calm()
+    if model.wrong():
+        await stage.rest(LONG)
+    said, start = model.wrong(), len(stage.done)
+    await stage.rest(STILL)
+    return said or [f"{one} in a quiet time" for one in stage.written(start)]
+
+
+def wrong(deeds: Sequence[Deed]) -> list[str]:
+    """Play a sequence, and say what is wrong in the end."""
+    return in_no_time(partial(played, deeds))
+
+
+def shrunk(deeds: Sequence[Deed], is_wrong: Callable[[Sequence[Deed]], object] = wrong) -> list[Deed]:
+    """Leave out of a sequence that goes wrong what it does not take: first halves, then ever smaller parts."""
+    left, size = list(deeds), max(len(deeds) // 2, 1)
+    while size:
+        place = 0
+        while place < len(left):
+            fewer = left[:place] + left[place + size :]
+            if is_wrong(fewer):
+                left = fewer
+            else:
+                place += size
+        size //= 2
+    return left

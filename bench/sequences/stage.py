@@ -1,0 +1,244 @@
+"""The engine's rules and loop on an upper and two lower clusters in memory, in virtual time.
+
+A crash throws the loop and all its caches away, and the next one begins with lists; what had been written stays.
+Nothing here knows what is right: `model.py` does.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from bench.histories import Sight
+from bench.sequences.model import LOWERS, SPACE
+from bench.sequences.nature import Nature
+from bench.sequences.wires import LATENCY, Line, Way
+from tensile.app import rules
+from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds, upper_world
+from tensile.kube.fleet import Feed
+from tensile.names import OWNER as OWNER_LABEL
+from tensile.names import owner_of
+from tensile.objects import NAMESPACE, NODE, POD, STORAGE_CLASS, UPPER, Kind, Manifest, Ref, labels
+from tensile.reconcile.loop import Loop, Timing
+from tensile.reconcile.plan import Step
+from tensile.reconcile.rehearsal import Rehearsal
+from tensile.topology import parse
+from tensile.world import Key, Problem, World
+
+if TYPE_CHECKING:
+    from tensile.cluster import Cluster
+
+CLUSTERS = (UPPER, *LOWERS)
+OWNER = owner_of("11111111-upper", "demo")
+_NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+_HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
+_A, _B = "{name: lower-a, kubeconfig: a", "{name: lower-b, kubeconfig: b"
+TOPOLOGIES = tuple(
+    parse(_HEAD + text)
+    for text in (
+        f"lowers: [{_A}}}, {_B}}}]",
+        f"lowers: [{_A}}}, {_B}, controllers: []}}]",
+        f"lowers: [{_A}}}]",
+        f"lowers: [{_A}, maintenance: cordon}}, {_B}}}]",
+        f"lowers: [{_A}, controllers: [Service]}}, {_B}, ignoreLabels: [team]}}]",
+    )
+)
+"""What the file says: first as it has to be in the end, then as somebody may edit it in between."""
+_VERSION = "v1.36.3"
+_STEPS = 5_000
+"""So many steps in one sequence are no work but a loop that runs hot."""
+_ROUND = 6.0
+"""Seconds: what was refused has been tried again, and what collects changes has looked at them."""
+
+
+class Stage:
+    """Clusters that outlive engines, and the engine that runs now.
+
+    `look` sees every write just before it is carried out, `done` has those that came through. `sights` are what
+    happened to pods of ours below and to all above, `defects` what broke in the engine itself.
+    """
+
+    def __init__(self, look: Callable[[str, Ref, Any], None]) -> None:
+        self.clusters = {name: Rehearsal(name, ends_pods=False, version=_VERSION, now=self.now) for name in CLUSTERS}
+        self.done: list[str] = []
+        self.ways = {name: Way(cluster, look, self.done) for name, cluster in self.clusters.items()}
+        self.sights: list[Sight] = []
+        self.defects: list[str] = []
+        self.lines: list[Line] = []
+        self.topology = TOPOLOGIES[0]
+        self.natures = {name: Nature(cluster, self._sighting(name)) for name, cluster in self.clusters.items()}
+        self._silent = dict.fromkeys(LOWERS, 0.0)
+        self._steps = 0
+        self._world: World | None = None
+        self._loop: Loop | None = None
+        self._furnish()
+
+    def find(self, ref: Ref) -> Manifest | None:
+        """Give an object as its cluster has it."""
+        return self.clusters[ref.cluster].find(ref.kind, ref.namespace, ref.name)
+
+    def written(self, start: int = 0) -> list[str]:
+        """Give the engine's writes that came through from the so-many-th on, but for those of nodes."""
+        return [one for one in self.done[start:] if ": Node " not in one]
+
+    async def start(self) -> None:
+        """Start an engine that knows nothing but what it is told from now on."""
+        self._world = World(self.topology, OWNER, upper_world(), self.now(), "10.0.0.1")
+        for spec in TOPOLOGIES[0].lowers:
+            lower = self._world.lowers[spec.name] = lower_world(spec)
+            lower.version, lower.silent = _VERSION, self._silent[spec.name]
+        for feed in (*upper_feeds(self._world.upper, OWNER, self.topology.enabled), *self._lower_feeds(self._world)):
+            await self._follow(feed)
+        ways: dict[str, Cluster] = dict(self.ways)
+        self._loop = Loop(self._world, rules(), ways, self, Timing(self.now, lambda: 0.5))
+        for name in LOWERS:
+            self._loop.open(name)
+
+    async def crash(self) -> None:
+        """End the engine, whatever it is doing; the file that the next one reads is as it was in the beginning."""
+        for line in self.lines:
+            line.cut()
+        self.lines.clear()
+        if self._loop is not None:
+            for name in LOWERS:
+                await self._loop.close(name)
+        self._loop, self.topology = None, TOPOLOGIES[0]
+
+    def reload(self, number: int) -> None:
+        """Put another topology in force."""
+        assert self._world is not None
+        self.topology = self._world.topology = TOPOLOGIES[number % len(TOPOLOGIES)]
+        specs = {spec.name: spec for spec in self.topology.lowers}
+        for name, lower in self._world.lowers.items():
+            lower.in_topology = name in specs
+            lower.spec = specs.get(name, lower.spec)
+        self._wake()
+
+    def leave(self, cluster: str, seconds: float) -> None:
+        """Have a cluster be out of reach, a lower one for so many seconds already; its watches tell nothing."""
+        self.ways[cluster].is_down = True
+        for line in self._lines_of(cluster):
+            line.is_deaf = True
+        if cluster != UPPER:
+            self._hush(cluster, seconds)
+
+    async def come_back(self, cluster: str) -> None:
+        """Have a cluster answer again: what its watches missed, lists tell."""
+        self.ways[cluster].is_down = False
+        for line in self._lines_of(cluster):
+            if line.is_deaf or not line.feed.cache.synced:
+                await line.list(self.clusters[cluster])
+        if cluster != UPPER:
+            self._hush(cluster, 0.0)
+
+    async def relist(self, cluster: str) -> None:
+        """Have every watch of a cluster begin anew, as when its version is gone."""
+        for line in self._lines_of(cluster):
+            if not self.ways[cluster].is_down:
+                await line.list(self.clusters[cluster])
+
+    async def recover(self) -> None:
+        """Put everything right that is in the engine's way."""
+        for way in self.ways.values():
+            way.faults.clear()
+        for nature in self.natures.values():
+            nature.lingers = False
+            nature.wake()
+        for cluster in CLUSTERS:
+            await self.come_back(cluster)
+        for line in self.lines:
+            line.is_held = False
+            line.flow()
+        self.reload(0)
+
+    async def rest(self, seconds: float) -> None:
+        """Let time pass, and then return when the engine has nothing to do at this moment."""
+        await asyncio.sleep(seconds)
+        assert self._loop is not None
+        await self._loop.quiet()
+
+    async def calm(self, rounds: int = 12) -> None:
+        """Return when nothing was written for three rounds, or after so many."""
+        still = 0
+        for _ in range(rounds):
+            start = len(self.done)
+            await self.rest(_ROUND)
+            still = 0 if self.written(start) else still + 1
+            if still == 3:  # noqa: PLR2004 - as said
+                return
+
+    async def pause(self, steps: int) -> None:
+        """Let the engine go on by a few steps of its own."""
+        for _ in range(steps):
+            await asyncio.sleep(LATENCY / 2)
+
+    def now(self) -> datetime:
+        """Give the time on stage."""
+        return _NOW + timedelta(seconds=asyncio.get_running_loop().time())
+
+    # What the loop tells its observer.
+
+    def stepped(self, key: Key, step: Step, _error: Exception | None) -> None:
+        """Count steps."""
+        self._steps += 1
+        if self._steps > _STEPS:
+            raise RuntimeError(f"{self._steps} steps, now {key}: {step.verb} {step.ref}")
+
+    def stuck(self, key: Key, problem: Problem) -> None:
+        """Pass over a problem."""
+
+    def broke(self, key: Key, error: Exception) -> None:
+        """Keep a defect."""
+        self.defects.append(f"{key}: {error!r}")
+
+    def _furnish(self) -> None:
+        upper = self.clusters[UPPER]
+        for name in ("default", SPACE):
+            upper.place(NAMESPACE, {"metadata": {"name": name}})
+        for name, policy in (("goes", "Delete"), ("stays", "Retain")):
+            upper.place(STORAGE_CLASS, {"metadata": {"name": name}, "reclaimPolicy": policy})
+        for name in LOWERS:
+            self.clusters[name].place(NODE, _node())
+
+    def _lower_feeds(self, world: World) -> list[Feed]:
+        return [feed for lower in world.lowers.values() for feed in (bound_feed(lower), *lower_feeds(lower, OWNER))]
+
+    async def _follow(self, feed: Feed) -> None:
+        """Have a cache be fed; where the cluster does not answer, it has no list until it comes back."""
+        line = Line(feed)
+        cluster = self.clusters[feed.cluster]
+        cluster.follow(feed.kind, line, line.selects)
+        self.lines.append(line)
+        if self.ways[feed.cluster].is_down:
+            line.is_deaf = True
+        else:
+            await line.list(cluster)
+
+    def _lines_of(self, cluster: str) -> list[Line]:
+        return [line for line in self.lines if line.feed.cluster == cluster]
+
+    def _hush(self, lower: str, seconds: float) -> None:
+        assert self._world is not None
+        self._silent[lower] = self._world.lowers[lower].silent = seconds
+        self._wake(lower)
+
+    def _wake(self, *lowers: str) -> None:
+        for name in lowers or LOWERS:
+            if self._loop is not None:
+                self._loop.wake(name)
+
+    def _sighting(self, cluster: str) -> Callable[[Kind, str, Manifest], None]:
+        def heard(kind: Kind, what: str, manifest: Manifest) -> None:
+            """Note what happens to pods."""
+            if kind == POD and (cluster == UPPER or labels(manifest).get(OWNER_LABEL) == OWNER.mark):
+                self.sights.append(Sight(cluster, "DELETED" if what == "DELETED" else "MODIFIED", manifest))
+
+        return heard
+
+
+def _node() -> Manifest:
+    """Make a real node of a lower cluster."""
+    amounts = {"cpu": "64", "memory": "64Gi", "pods": "110"}
+    info = {"architecture": "amd64", "operatingSystem": "linux", "kubeletVersion": _VERSION}
+    status = {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": info}
+    return {"metadata": {"name": "n1"}, "spec": {}, "status": status}

@@ -1,0 +1,205 @@
+"""What is between an engine and clusters in memory, and can go wrong: watches, and the way that writes take.
+
+A watch can be late, tell a thing twice, or miss what happens until the next list. A write can be dropped on its way,
+come through without its answer, arrive when nobody waits for it any more, or be refused for a time.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal
+
+import orjson
+
+from tensile.cluster import Patch, Selection
+from tensile.errors import ClusterError, Conflict, Denied, Throttled, Unreachable
+from tensile.kube.fleet import Feed
+from tensile.objects import Kind, Manifest, Ref
+from tensile.reconcile.rehearsal import Rehearsal
+from tensile.reconcile.selecting import is_selected
+
+Fault = Literal["dropped", "lost", "late", "conflict", "throttled", "denied"]
+LATENCY = 0.01
+"""Seconds that a request takes on its way there, and its answer on its way back."""
+_LATE = (0.3, 3.0)
+_REPEATED = 4
+
+
+class Line:
+    """One watch: passes what a cluster tells on to a cache of the engine's."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.is_held = False
+        self.is_deaf = False
+        self._is_cut = False
+        self._told: set[tuple[str, str]] = set()
+        self._late: deque[Callable[[], None]] = deque()
+        self._past: deque[Callable[[], None]] = deque(maxlen=_REPEATED)
+
+    def selects(self, manifest: Manifest) -> bool:
+        """Say whether this watch is of such objects."""
+        return not self._is_cut and is_selected(manifest, self.feed.selection)
+
+    def get(self, namespace: str, name: str) -> bool | None:
+        """Give True for an object that the watch has told of, or will; else None."""
+        return True if (namespace, name) in self._told else None
+
+    def put(self, raw: bytes) -> None:
+        """Tell of an object that is new or changed."""
+        self._told.add(_place(raw))
+        self._say(partial(self.feed.cache.put, raw))
+
+    def remove(self, raw: bytes) -> None:
+        """Tell of an object's end."""
+        self._told.discard(_place(raw))
+        self._say(partial(self.feed.cache.remove, raw))
+
+    def flow(self) -> None:
+        """Tell what waits, unless it is held."""
+        while self._late and not self.is_held:
+            telling = self._late.popleft()
+            self._past.append(telling)
+            telling()
+
+    def repeat(self) -> None:
+        """Tell the last few things once more."""
+        for telling in () if self.is_held else tuple(self._past):
+            telling()
+
+    async def list(self, cluster: Rehearsal) -> None:
+        """Begin anew with a list: what was missed, or waits, is not told any more."""
+        listing = await cluster.list(self.feed.kind, self.feed.selection)
+        self.is_held = self.is_deaf = False
+        self._late.clear()
+        self._told = {_place(raw) for raw in listing.items}
+        self.feed.cache.replace(listing.items, int(listing.version))
+
+    def cut(self) -> None:
+        """Never tell anything again."""
+        self._is_cut = True
+        self._told.clear()
+        self._late.clear()
+        self._past.clear()
+
+    def _say(self, telling: Callable[[], None]) -> None:
+        if not self.is_deaf:
+            self._late.append(telling)
+            self.flow()
+
+
+class Way:
+    """The way to a cluster in memory, whose next writes meet with `faults`; while `is_down`, nothing gets through.
+
+    `look` sees each write just before it is carried out; `done` has those that came through. `delayed` are bodies of
+    creates that arrived, or will, after they were given up.
+    """
+
+    def __init__(self, real: Rehearsal, look: Callable[[str, Ref, Any], None], done: list[str]) -> None:
+        self.faults: deque[Fault] = deque()
+        self.is_down = False
+        self.done = done
+        self.delayed: list[Manifest] = []
+        self._real = real
+        self._look = look
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        """Give what takes no way as the cluster has it."""
+        return getattr(self._real, name)
+
+    async def read(self, ref: Ref) -> bytes:
+        """Read, if it answers."""
+        await self._reach()
+        return await self._real.read(ref)
+
+    async def list(self, kind: Kind, selection: Selection, read: Any = bytes) -> Any:
+        """List, if it answers."""
+        await self._reach()
+        return await self._real.list(kind, selection, read)
+
+    async def kinds(self) -> tuple[Kind, ...]:
+        """Give the kinds, if it answers."""
+        await self._reach()
+        return await self._real.kinds()
+
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Issue a token, if it answers."""
+        await self._reach()
+        return await self._real.issue(account, request)
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Create, or fail."""
+        return await self._write(f"create {ref}", partial(self._create, ref, body), body)
+
+    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
+        """Change, or fail."""
+        return await self._write(f"patch {ref} {subresource}".rstrip(), partial(self._patch, ref, patch, subresource))
+
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
+        """Delete, or fail."""
+        return await self._write(f"delete {ref}", partial(self._delete, ref, uid, grace))
+
+    async def _create(self, ref: Ref, body: Manifest) -> bytes:
+        self._look("create", ref, body)
+        return await self._real.create(ref, body)
+
+    async def _patch(self, ref: Ref, patch: Patch, subresource: str) -> bytes:
+        self._look(f"patch {subresource}".rstrip(), ref, patch.body)
+        return await self._real.patch(ref, patch, subresource)
+
+    async def _delete(self, ref: Ref, uid: str, grace: int | None) -> bytes:
+        self._look("delete", ref, uid)
+        return await self._real.delete(ref, uid=uid, grace=grace)
+
+    async def _write(self, words: str, write: Callable[[], Awaitable[bytes]], body: Manifest | None = None) -> bytes:
+        """Carry a write out, with what is in its way; a patch has no fence against later ones, so none is late."""
+        fault = self.faults.popleft() if self.faults else ""
+        await self._reach()
+        if fault == "late" and not words.startswith("patch"):
+            self.delayed += [body] if body is not None else []
+            self._send_late(write, _LATE[len(self.done) % len(_LATE)])
+        if fault:
+            _fail(fault)
+        answer = await write()
+        self.done.append(words)
+        await asyncio.sleep(LATENCY)
+        if fault == "lost" or self.is_down:
+            raise Unreachable("lost")
+        return answer
+
+    async def _reach(self) -> None:
+        await asyncio.sleep(LATENCY)
+        if self.is_down:
+            raise Unreachable("no answer")
+
+    def _send_late(self, write: Callable[[], Awaitable[bytes]], seconds: float) -> None:
+        task = asyncio.get_running_loop().create_task(_later(write, seconds))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+
+async def _later(write: Callable[[], Awaitable[bytes]], seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    with suppress(ClusterError):
+        await write()
+
+
+def _fail(fault: Fault) -> None:
+    """Raise what a fault looks like to the engine; a lost answer is lost later."""
+    match fault:
+        case "dropped" | "late":
+            raise Unreachable("no answer in time")
+        case "conflict":
+            raise Conflict("somebody else wrote first", status=409, reason="Conflict")
+        case "throttled":
+            raise Throttled("later", status=429, reason="TooManyRequests", retry_after=1.0)
+        case "denied":
+            raise Denied("exceeded quota", status=403, reason="Forbidden")
+
+
+def _place(raw: bytes) -> tuple[str, str]:
+    meta = orjson.loads(raw)["metadata"]
+    return meta.get("namespace", ""), meta["name"]

@@ -1,0 +1,109 @@
+"""Objects that are deleted and made again under the same name on real clusters, sooner or later: a dozen at once."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from enginekit import A, B, Ground, polled
+from sitekit import Manifest, is_ready
+from storekit import Store, claim, claims, scheduled, using
+
+from tensile.names import UPPER_UID
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+DELAYS = (0.0, 0.02, 0.2)
+"""Seconds between the end of one and the beginning of the other."""
+
+
+def is_for(upper: Manifest) -> Any:
+    """Give what says of a lower object that it was made for this upper one."""
+    wanted = upper["metadata"]["uid"]
+    return lambda one: bool(one) and one["metadata"].get("annotations", {}).get(UPPER_UID) == wanted
+
+
+async def replaced(ground: Ground, path: str, body: Manifest, delay: float) -> Manifest:
+    """Delete an object above at once, and make another of its name; gives that."""
+    await ground.upper.delete(path, 0)
+    await ground.upper.gone(path)
+    await asyncio.sleep(delay)
+    return await ground.upper.create(path.rpartition("/")[0], body)
+
+
+async def pod_race(ground: Ground, name: str, delay: float) -> None:
+    """The new pod runs, with the status of a lower pod of its own; the last one in the other lower cluster."""
+    path = ground.pod_path(name)
+    await ground.bind(name)
+    await ground.upper.until(path, is_ready)
+    before = await ground.sites[A].until(path, is_ready)
+    lower = B if delay == DELAYS[-1] else A
+    new = await replaced(ground, path, ground.pod(name, lower=lower), delay)
+    after = await ground.upper.until(path, is_ready)
+    below = await ground.sites[lower].until(path, is_for(new))
+    assert after["metadata"]["uid"] == new["metadata"]["uid"]
+    assert "deletionTimestamp" not in after["metadata"]
+    assert below["metadata"]["uid"] != before["metadata"]["uid"]
+    assert (after["status"]["podIP"], after["status"]["startTime"]) == (
+        below["status"]["podIP"],
+        below["status"]["startTime"],
+    )
+    if lower == B:
+        await ground.sites[A].gone(path)
+
+
+async def copy_race(ground: Ground, name: str, delay: float) -> None:
+    """The copy is of the new ConfigMap."""
+    path = ground.path("configmaps", name)
+    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": name}, "data": {"key": "old"}})
+    await ground.bind(name, {"volumes": [{"name": "v", "configMap": {"name": name}}]})
+    await ground.upper.until(ground.pod_path(name), is_ready)
+    new = await replaced(ground, path, {"metadata": {"name": name}, "data": {"key": "new"}}, delay)
+    below = await ground.sites[A].until(path, is_for(new))
+    assert below["data"] == {"key": "new"}
+    assert is_ready(await ground.upper.read(ground.pod_path(name)))
+
+
+async def service_race(ground: Ground, name: str, delay: float) -> None:
+    """The Service below is of the new one."""
+    path = ground.path("services", name)
+
+    def body(port: int) -> Manifest:
+        """Make it."""
+        return {"metadata": {"name": name}, "spec": {"ports": [{"name": "http", "port": port}]}}
+
+    await ground.bind(name)
+    old = await ground.upper.create(ground.path("services"), body(80))
+    await ground.sites[A].until(path, is_for(old))
+    new = await replaced(ground, path, body(81), delay)
+    below = await ground.sites[A].until(path, is_for(new))
+    assert [one["port"] for one in below["spec"]["ports"]] == [81]
+
+
+async def claim_race(ground: Ground, name: str, delay: float) -> None:
+    """The new claim gets a volume of its own; that of the old one goes, for its class says so."""
+    await ground.upper.create(claims(ground), claim(ground, name))
+    await scheduled(ground, name, using(name), A)
+    await ground.upper.until(ground.pod_path(name), is_ready)
+    before = await ground.sites[A].read(claims(ground, name))
+    await ground.upper.delete(ground.pod_path(name), 0)
+    new = await replaced(ground, claims(ground, name), claim(ground, name), delay)
+    await scheduled(ground, name, using(name), A)
+    below = await ground.sites[A].until(claims(ground, name), is_for(new))
+    assert below["metadata"]["uid"] != before["metadata"]["uid"]
+    await ground.upper.until(ground.pod_path(name), is_ready)
+
+
+async def test_what_takes_a_name_is_not_what_had_it(ground: Ground, store: Store) -> None:
+    """Of pods, ConfigMaps, Services and claims, each at three moments."""
+    races = {"pod": pod_race, "copy": copy_race, "service": service_race, "claim": claim_race}
+    await asyncio.gather(
+        *(
+            race(ground, f"{word}-{number}", delay)
+            for word, race in races.items()
+            for number, delay in enumerate(DELAYS)
+        )
+    )
+    await polled(lambda: sum(len(provisioner.destroyed) for provisioner in store.values()) == len(DELAYS))
+    for word in races:
+        for number in range(len(DELAYS)):
+            await ground.upper.delete(ground.pod_path(f"{word}-{number}"), 0)
