@@ -102,9 +102,10 @@ class Cluster(Protocol):
         """
         ...
 
-    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Delete the object if it is still the one with that UID (else Conflict).
 
+        With a `version` it has to be as it was at that resourceVersion too.
         `grace` in seconds, None for the object's own. Gives the object as it is now, which does not tell by itself
         whether it is gone or only ending, or a v1 Status.
         """

@@ -72,9 +72,9 @@ class Answering:
         """Say that something changed."""
         return await self._answer(Asked("patch", ref, (patch, subresource)), self._store(ref, {}, f"made-{ref.name}"))
 
-    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Say that the object is gone."""
-        return await self._answer(Asked("delete", ref, (uid, grace)), STATUS)
+        return await self._answer(Asked("delete", ref, (uid, grace, version) if version else (uid, grace)), STATUS)
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Nobody that is tested with this lists."""

@@ -74,11 +74,11 @@ class Weather(Rehearsal):
         self._answers("patch", ref)
         return self._answered("patch", ref, await super().patch(ref, patch, subresource))
 
-    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Delete, as the weather allows."""
         self._answers("delete", ref)
         self.watched("delete", ref, {"metadata": {"uid": uid}})
-        return self._answered("delete", ref, await super().delete(ref, uid=uid, grace=grace))
+        return self._answered("delete", ref, await super().delete(ref, uid=uid, grace=grace, version=version))
 
     def _answers(self, verb: str, ref: Ref) -> None:
         if self.down:

@@ -138,9 +138,9 @@ class Way:
         """Change, or fail."""
         return await self._write(f"patch {ref} {subresource}".rstrip(), partial(self._patch, ref, patch, subresource))
 
-    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Delete, or fail."""
-        return await self._write(f"delete {ref}", partial(self._delete, ref, uid, grace))
+        return await self._write(f"delete {ref}", partial(self._delete, ref, uid, grace, version))
 
     async def _create(self, ref: Ref, body: Manifest) -> bytes:
         self._look("create", ref, body)
@@ -150,9 +150,9 @@ class Way:
         self._look(f"patch {subresource}".rstrip(), ref, patch.body)
         return await self._real.patch(ref, patch, subresource)
 
-    async def _delete(self, ref: Ref, uid: str, grace: int | None) -> bytes:
+    async def _delete(self, ref: Ref, uid: str, grace: int | None, version: str) -> bytes:
         self._look("delete", ref, uid)
-        return await self._real.delete(ref, uid=uid, grace=grace)
+        return await self._real.delete(ref, uid=uid, grace=grace, version=version)
 
     async def _write(self, words: str, write: Callable[[], Awaitable[bytes]], body: Manifest | None = None) -> bytes:
         """Carry a write out, with what is in its way; a patch has no fence against later ones, so none is late."""

@@ -300,13 +300,13 @@ class HttpCluster:
         request = Request("PATCH", target, orjson.dumps(patch.body), _MEDIA[patch.media])
         return await self._write(doing, ref.kind, request)
 
-    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
-        """Delete the object if it is still the one with that UID (else Conflict) and give the answer."""
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
+        """Delete the object if it is the one with that UID, as it was at that `version` (else Conflict); answered."""
         doing = Doing(self._name, "delete", _shown(ref))
         options: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "preconditions": {"uid": uid},
+            "preconditions": {"uid": uid, **({"resourceVersion": version} if version else {})},
             "propagationPolicy": "Background",
         }
         if grace is not None:

@@ -48,7 +48,7 @@ async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """Delete, and note at once whether the object is gone or only ending."""
     if step.vacant:
         await look_into(cluster, step.ref)
-    raw = await cluster.delete(step.ref, uid=step.uid, grace=step.grace)
+    raw = await cluster.delete(step.ref, uid=step.uid, grace=step.grace, version=step.version)
     if cache is None:
         return
     if _is_gone(orjson.loads(raw), step.grace):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
 from tensile.objects import CLAIM, UPPER, VOLUME, Ref
-from tensile.reconcile.claims import can_tell, is_copy, is_enabled, may_hold_data
+from tensile.reconcile.claims import can_tell, is_copy, is_enabled, may_hold_data, without_volume
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
 from tensile.world import Key, LowerWorld, World
 
@@ -59,9 +59,8 @@ def _orphan(copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | C
     if departure is None:
         yield Confirmed(above, facts.upper_uid, "its claim below stands", asked=False)
     elif not (departure.seen and departure.uid == facts.upper_uid):
-        ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
         reason = "its upper claim is gone, and nobody is known to have deleted it"
-        yield Absent(ref, copy.uid, reason, asked=False, lost=claims.is_lost(above.namespace, above.name))
+        yield without_volume(copy, lower, reason, asked=False, lost=claims.is_lost(above.namespace, above.name))
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:

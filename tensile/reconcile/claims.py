@@ -14,8 +14,9 @@ import orjson
 
 from tensile.cache import Entry, Kept
 from tensile.names import OWNER, PROVISIONER, Owner
-from tensile.objects import CLAIM, VOLUME, Manifest, annotations, labels, metadata
+from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, metadata
 from tensile.quantities import parse
+from tensile.reconcile.desired import Absent
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.podfacts import lives_below
 from tensile.world import LowerWorld, Problem, World
@@ -136,6 +137,12 @@ def unfit(seen: Manifest, wanted: Manifest) -> str:
 def may_hold_data(copy: Entry) -> bool:
     """Say whether a claim below has a volume, is about to have it, or had one."""
     return bool(copy.facts.bound or copy.facts.lost or copy.facts.volume)
+
+
+def without_volume(copy: Entry, lower: LowerWorld, reason: str, *, asked: bool = True, lost: bool = False) -> Absent:
+    """Want a claim below gone that has no volume as far as we know: should it get one meanwhile, it stays."""
+    ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
+    return Absent(ref, copy.uid, reason, asked=asked, lost=lost, version=str(copy.version))
 
 
 def home(claim: Entry, world: World) -> Home:

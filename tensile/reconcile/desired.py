@@ -38,7 +38,7 @@ class Absent:
     """The object of that UID should not exist; `asked` is whether somebody deleted its upper object.
 
     `lost` is whether it rests on what went missing with the history of a store. With `vacant` it is a namespace, and
-    goes only where nothing is in it. `apart` as in Patched.
+    goes only where nothing is in it. With a `version` it goes only as it was then. `apart` as in Patched.
     """
 
     ref: Ref
@@ -48,6 +48,7 @@ class Absent:
     asked: bool = True
     lost: bool = False
     vacant: bool = False
+    version: str = ""
     apart: bool = False
 
 

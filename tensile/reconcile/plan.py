@@ -48,7 +48,7 @@ class Step:
     nobody deleted above (the guard counts those), `lost` is true for that which rests on a store's lost history. The
     steps after one that is `apart` do not rest on it. A namespace that is deleted where it is `vacant` is looked into
     just before, at quorum. `grant` says which tokens it asks for when it is carried out: there is "" for each in `body`
-    and `patch`.
+    and `patch`. With a `version`, a delete is of the object as it was then.
     """
 
     verb: Verb
@@ -65,6 +65,7 @@ class Step:
     lost: bool = False
     apart: bool = False
     vacant: bool = False
+    version: str = ""
     grant: Grant | None = None
 
     @property
@@ -140,6 +141,7 @@ def _absent(wanted: Absent) -> Step:
         lost=wanted.lost,
         apart=wanted.apart,
         vacant=wanted.vacant,
+        version=wanted.version,
     )
 
 

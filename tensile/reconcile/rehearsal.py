@@ -209,7 +209,7 @@ class Rehearsal:
             after = revised(ref.kind, before, asked, subresource)
             return self._revise(ref, before, after, FIELD_MANAGER, subresource)
 
-    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Delete the object of that UID, and give what a real cluster answers: the object, or a v1 Status.
 
         A pod that goes at once is told of as ending before it is told of as gone.
@@ -218,6 +218,9 @@ class Rehearsal:
             before = _decoded(await self._fetched(ref))
             if metadata(before)["uid"] != uid:
                 message = f"the UID in the precondition ({uid}) is not that of {_resource(ref.kind)} {ref.name}"
+                raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
+            if version not in ("", metadata(before)["resourceVersion"]):
+                message = f"{_resource(ref.kind)} {ref.name} is not what it was at resourceVersion {version}"
                 raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
             at_once = self._ends_pods and ref.kind == POD
             freed = unprotected(ref.kind, before) if self._ends_pods else before

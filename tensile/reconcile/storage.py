@@ -24,9 +24,10 @@ from tensile.reconcile.claims import (
     may_hold_data,
     unfit,
     users,
+    without_volume,
 )
 from tensile.reconcile.claimstatus import given_up, pinned, told_above
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Present, Route, Wanted
+from tensile.reconcile.desired import Confirmed, Decision, Present, Route, Wanted
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.references import Reference
 from tensile.world import Key, LowerWorld, Problem, World
@@ -244,11 +245,10 @@ def _far(claim: Entry, lower: str) -> Problem | None:
 
 def _unused(copy: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
     """Take back the copy of a claim that is to live elsewhere, or nowhere yet: one to which nobody can have written."""
-    ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
     mounted = lower.pods.select("reference", (CLAIM.name, copy.namespace, copy.name))
     if mounted or copy.facts.terminating or may_hold_data(copy):
         return ()
-    return (Absent(ref, copy.uid, "its upper claim is not to live there any more"),)
+    return (without_volume(copy, lower, "its upper claim is not to live there any more"),)
 
 
 def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Decision:
@@ -258,8 +258,7 @@ def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Deci
     if copy.facts.terminating or any(volume.facts.released and volume.facts.deletes for volume in named):
         return Decision()
     if not named and not may_hold_data(copy) and (claim is not None or _was_deleted(key, copy, world)):
-        ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
-        return Decision((Absent(ref, copy.uid, "the upper claim was deleted before it had a volume"),))
+        return Decision((without_volume(copy, lower, "the upper claim was deleted before it had a volume"),))
     return _in_the_way(key, claim, named[0].name if named else "", world) if claim is not None else Decision()
 
 

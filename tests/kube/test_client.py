@@ -96,13 +96,15 @@ async def test_every_delete_carries_the_uid(apiserver: Apiserver, cluster: HttpC
     """The precondition is in the body, and a grace period only when one is given, zero included."""
     await cluster.delete(REF, uid="u-1", grace=0)
     await cluster.delete(Ref("a", NODE, "", "n"), uid="u-2")
-    first, second = apiserver.asked
+    await cluster.delete(REF, uid="u-3", version="17")
+    first, second, third = apiserver.asked
     base = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
     assert (first.method, first.json()) == (
         "DELETE",
         {**base, "preconditions": {"uid": "u-1"}, "gracePeriodSeconds": 0},
     )
     assert (second.path, second.json()) == ("/api/v1/nodes/n", {**base, "preconditions": {"uid": "u-2"}})
+    assert third.json() == {**base, "preconditions": {"uid": "u-3", "resourceVersion": "17"}}
 
 
 async def test_a_large_body_goes_through(apiserver: Apiserver, cluster: HttpCluster) -> None:

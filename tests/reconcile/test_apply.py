@@ -91,10 +91,11 @@ async def test_a_refusal_is_raised_and_changes_no_cache(verb: Any) -> None:
 
 
 async def test_a_delete_carries_uid_and_grace() -> None:
-    """So that another object of that name survives it."""
+    """So that another object of that name survives it; and a resourceVersion where the object has to be as it was."""
     cluster = Answering()
     await carry_out(Step("delete", REF, "", uid="below", grace=5), cluster, holding(copy()))
-    assert cluster.asked == [("delete", REF, ("below", 5))]
+    await carry_out(Step("delete", REF, "", uid="below", version="7"), cluster, holding(copy()))
+    assert cluster.asked == [("delete", REF, ("below", 5)), ("delete", REF, ("below", None, "7"))]
 
 
 ENDING: Manifest = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
@@ -130,10 +131,10 @@ async def test_a_successor_seen_meanwhile_outlives_the_answer_to_a_delete() -> N
     class Overtaken(Answering):
         """Lets the watch be faster than the answer."""
 
-        async def delete(self, ref: Ref, *, uid: str, grace: int | None = None) -> bytes:
+        async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
             """Tell the cache of a successor first."""
             put(cache, config_map("settings", uid="next"))
-            return await super().delete(ref, uid=uid, grace=grace)
+            return await super().delete(ref, uid=uid, grace=grace, version=version)
 
     cache = holding(copy())
     await carry_out(Step("delete", REF, "", uid="below"), Overtaken(), cache)

@@ -24,6 +24,19 @@ async def test_a_delete_of_another_object_under_the_name_is_a_conflict(ground: G
     assert "deletionTimestamp" not in (await ground.read(ref))["metadata"]
 
 
+async def test_a_delete_of_an_object_that_was_written_since_is_a_conflict(ground: Ground) -> None:
+    """Where the request says as of which resourceVersion; as it is now, it goes."""
+    ref = ground.at("a")
+    first = await ground.made(ref)
+    second = await ground.operated(first, ref, {"op": "add", "path": "/data", "value": {"k": "v"}})
+    uid = first["metadata"]["uid"]
+    with pytest.raises(Conflict) as error:
+        await ground.cluster.delete(ref, uid=uid, version=version_of(first))
+    assert told(error.value) == (409, "Conflict", ())
+    await ground.cluster.delete(ref, uid=uid, version=version_of(second))
+    assert await ground.is_gone(ref)
+
+
 @pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET, SERVICE_ACCOUNT, LEASE], ids=lambda kind: kind.name)
 async def test_an_object_that_nothing_holds_goes_at_once(ground: Ground, kind: Kind) -> None:
     """The answer is a Status or the object, and says in either case that it is gone."""

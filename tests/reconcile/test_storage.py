@@ -260,6 +260,7 @@ def test_the_copy_of_a_claim_that_is_now_to_live_elsewhere_goes() -> None:
     below(here, copy(claim()))
     step = the_step(here)
     assert (step.verb, step.ref, step.uid) == ("delete", REF, "below-claim-data")
+    assert step.version == str(here.lowers[A].more[CLAIM].get("default", "data").version)
     put(here.lowers[A].pods, twin(upper_pod(spec=USES)))
     assert planned(here) == Plan(())
 
