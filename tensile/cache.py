@@ -219,8 +219,9 @@ class Cache:
         fresh = {(entry.namespace, entry.name): entry for entry in entries}
         self.version = version
         was_synced, self.synced = self.synced, True
+        is_told = was_synced and not rewound
         before = {name: entry.uid for name, entry in self._entries.items()} if rewound else {}
-        newer = {name for name, known in self._entries.items() if was_synced and known.version > version}
+        newer = {name for name, known in self._entries.items() if is_told and known.version > version}
         for name in [name for name in self._entries if name not in fresh and name not in newer]:
             self._file(name, None)
         for name, entry in fresh.items():

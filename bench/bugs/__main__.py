@@ -53,7 +53,7 @@ def copied(to: Path) -> Path:
     return to
 
 
-def tested(tree: Path, tests: Iterable[str]) -> tuple[bool, str]:
+def put_to_the_test(tree: Path, tests: Iterable[str]) -> tuple[bool, str]:
     """Run tests of a copy until the first fails; say whether all passed, and which did not.
 
     Raises RuntimeError where they could not be run.
@@ -98,7 +98,7 @@ def tried(tree: Path, bug: Bug, sequences: int) -> dict[str, Any]:
     begin = time.monotonic()
     try:
         path.write_text(planted(source, bug))
-        passed, by = tested(tree, bug.tests)
+        passed, by = put_to_the_test(tree, bug.tests)
         also = {"sequences": played(tree, sequences)} if sequences else {}
         found = {"caught": not passed, "by": by, **also}
     except Inapplicable as error:
@@ -124,7 +124,7 @@ def main() -> int:
     bugs = [bug for bug in BUGS if given.only in bug.name]
     with tempfile.TemporaryDirectory() as scratch:
         tree = copied(Path(scratch))
-        passed, by = tested(tree, sorted({one for bug in bugs for one in bug.tests}))
+        passed, by = put_to_the_test(tree, sorted({one for bug in bugs for one in bug.tests}))
         if not passed:
             print(f"without any bug, {by} fails: nothing can be told")
             return 1

@@ -191,6 +191,12 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, users: _Ac
     return Decision((wanted, *_told(refusal, lower, original, ref.kind, users)))
 
 
+def _is_spared(upper_namespace: str, role: Entry, world: World) -> bool:
+    """Say whether a role below is ours, and the one above merely missing: it may be back in a moment."""
+    departed = world.upper.more[ROLE].departed(upper_namespace, role.name)
+    return is_ours(role.manifest(), world.owner) and not (departed is not None and departed.seen)
+
+
 def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | None:
     """Say what keeps a binding from being below as it should be.
 
@@ -208,6 +214,8 @@ def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | Non
         above = world.upper.more[ROLE].get(binding.namespace, facts.role)
         if above is not None and role is not None and is_of(role.manifest(), world.owner, above.uid):
             return None
+        if above is None and role is not None and _is_spared(binding.namespace, role, world):
+            return Decision()
         left = () if ours is None else (Absent(ref, ours.uid, f"Role {facts.role} is not there, or not ours"),)
         return Decision(left, () if above is None else (key_of(lower.name, binding.namespace, ROLE, facts.role),))
     if lower.more[CLUSTER_ROLE].get("", facts.role) is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.bugs.__main__ import Inapplicable, broken, planted, tested, tried
+from bench.bugs.__main__ import Inapplicable, broken, planted, put_to_the_test, tried
 from bench.bugs.table import BUGS, Bug
 
 TEST = """
@@ -52,7 +52,7 @@ def test_a_bug_is_caught_missed_or_inapplicable(tmp_path: Path) -> None:
     assert (missed["caught"], missed["by"]) == (False, "")
     assert not gone["caught"]
     assert (tree / "thing.py").read_text() == before
-    assert tested(tree, ["test_thing.py"]) == (True, "")
+    assert put_to_the_test(tree, ["test_thing.py"]) == (True, "")
     said = broken([caught, missed, gone])
     assert said == ["wrong: no test notices", "wrong: thing.py has 0 times, not once: 'x'"]
 
@@ -60,4 +60,4 @@ def test_a_bug_is_caught_missed_or_inapplicable(tmp_path: Path) -> None:
 def test_a_tree_whose_tests_cannot_be_run_is_no_verdict(tmp_path: Path) -> None:
     """A file that is not there is neither caught nor missed."""
     with pytest.raises(RuntimeError, match="pytest ended with 4"):
-        tested(tree_of(tmp_path), ["test_nothing.py"])
+        put_to_the_test(tree_of(tmp_path), ["test_nothing.py"])
