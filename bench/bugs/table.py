@@ -25,7 +25,7 @@ BUGS = (
     Bug(
         "a delete carries no UID",
         "tensile/kube/client.py",
-        '            "preconditions": {"uid": uid},\n',
+        '            "preconditions": {"uid": uid, **({"resourceVersion": version} if version else {})},\n',
         "",
         _in("kube", "client", "calls"),
     ),
@@ -53,7 +53,8 @@ BUGS = (
     Bug(
         "what a list lacks is kept",
         "tensile/cache.py",
-        "        for name in [name for name in self._entries if name not in fresh]:\n            self._file(name, None)\n",  # noqa: E501 - the text as it stands there
+        "        for name in [name for name in self._entries if name not in fresh and name not in newer]:\n"
+        "            self._file(name, None)\n",
         "",
         ("tests/test_cache.py",),
     ),
