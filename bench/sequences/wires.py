@@ -151,8 +151,16 @@ class Way:
         return await self._real.patch(ref, patch, subresource)
 
     async def _delete(self, ref: Ref, uid: str, grace: int | None, version: str) -> bytes:
-        self._look("delete", ref, uid)
+        if version in ("", await self._version_of(ref)):
+            self._look("delete", ref, uid)
         return await self._real.delete(ref, uid=uid, grace=grace, version=version)
+
+    async def _version_of(self, ref: Ref) -> str:
+        """Give an object's resourceVersion as it is stored; a delete as of another one changes nothing."""
+        try:
+            return str(orjson.loads(await self._real.read(ref))["metadata"]["resourceVersion"])
+        except ClusterError:
+            return ""
 
     async def _write(self, words: str, write: Callable[[], Awaitable[bytes]], body: Manifest | None = None) -> bytes:
         """Carry a write out, with what is in its way; a patch has no fence against later ones, so none is late."""
