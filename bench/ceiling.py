@@ -17,12 +17,12 @@ import uvloop
 
 from bench.sites import MERGE, NODES, Manifest, Site
 from tensile.names import VIRTUAL_POD
+from tensile.quantities import add, parse_all, render_all
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.manifests import RESOURCES
 
 PREFIX = "ceiling-"
-UNITS = {"cpu": "", "memory": "Gi", "pods": ""}
-"""What the sandbox's nodes offer, and in which units they say so."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 APPLY = "application/apply-patch+yaml"
 RENEW, DURATION = 10.0, 40
@@ -31,9 +31,10 @@ AT_ONCE = "?gracePeriodSeconds=0"
 
 def room(nodes: Iterable[Manifest]) -> Manifest:
     """Give what a lower's nodes offer in all: a scheduler that is told of more fills one lower beyond its brim."""
-    offers = [one["status"]["allocatable"] for one in nodes]
-    total = {name: sum(int(offer[name].removesuffix(unit)) for offer in offers) for name, unit in UNITS.items()}
-    return {name: f"{total[name]}{unit}" for name, unit in UNITS.items()}
+    total: dict[str, int] = {}
+    for one in nodes:
+        total = add(total, parse_all(one["status"]["allocatable"]))
+    return render_all({name: total[name] for name in RESOURCES})
 
 
 def node(name: str, offer: Manifest) -> Manifest:

@@ -24,9 +24,7 @@ FIELDS = ("last_ready_s", "p50_s", "p99_s", "all_gone_s", "cpu_s", "cpu_ms_pod",
 BAR = 1.15
 NOTHING = Usage(0.0, 0)
 MOST, BATCH = 1000, 500
-"""Pods of one Deployment. A ReplicaSet makes 500 at a time, and where what it reads is older than what it wrote, it
-rests before the next, for longer each time: of larger ones such a rest is a part of what would be measured.
-"""
+"""Pods of one Deployment. A ReplicaSet makes 500 at a time, and waits for all of them before the next."""
 
 
 class Sightings:
