@@ -131,9 +131,9 @@ class Model:
             yield from self._harm_of_upper_end(seen)
         elif ref.kind == POD:
             above = self._find(UPPER, POD, ref.name)
-            if above is not None and uid(above) == upper_uid_of(seen) and "deletionTimestamp" not in metadata(above):
+            if above is not None and uid(above) == upper_uid_of(seen) and _lives(above):
                 yield "its upper pod lives"
-        elif ref.kind == CLAIM and (seen.get("status") or {}).get("phase") == "Bound" and not self._is_blind(ref):
+        elif ref.kind == CLAIM and (seen.get("status") or {}).get("phase") == "Bound":
             above = self._find(UPPER, CLAIM, ref.name)
             is_used = above and uid(above) == upper_uid_of(seen) and above["spec"].get("volumeName")
             if seen["spec"]["storageClassName"] == "stays" or is_used:
@@ -146,15 +146,6 @@ class Model:
         below = (self.ours(lower, POD, metadata(seen)["name"]) for lower in LOWERS)
         if any(one and upper_uid_of(one) == uid(seen) for one in below) and not self._is_delayed(uid(seen)):
             yield "it still runs below"
-
-    def _is_blind(self, ref: Ref) -> bool:
-        """Say whether the watches of a cluster are late or deaf: a claim may have got its volume unseen.
-
-        A deletion is fenced by the UID alone, which does not tell: a known gap, and the one thing overlooked here.
-        """
-        assert self._stage is not None
-        lines = (line for line in self._stage.lines if line.feed.cluster == ref.cluster)
-        return any(line.is_held or line.is_deaf for line in lines)
 
     def _is_delayed(self, upper_uid: str) -> bool:
         """Say whether a write that makes a pod's lower one came, or may come, after everybody gave it up."""
@@ -298,6 +289,11 @@ class Model:
     def _find(self, cluster: str, kind: Kind, name: str) -> Manifest | None:
         assert self._stage is not None
         return self._stage.find(Ref(cluster, kind, SPACE, name))
+
+
+def _lives(pod: Manifest) -> bool:
+    """Say whether a pod has neither ended nor been deleted."""
+    return "deletionTimestamp" not in metadata(pod) and pod["status"].get("phase") not in ENDED
 
 
 def needs(pod: Manifest) -> Iterator[Need]:

@@ -3,7 +3,7 @@
 A lower pod without its upper one, or an upper pod that ran and has no lower one any more, may be somebody's deletion,
 or a wrong kubeconfig, or a store restored from a backup. So each is read at quorum first, and all of one lower are
 decided in one plan, which the guard can hold back as a whole. With them goes what Kubernetes itself deletes above
-because it takes the node for dead.
+because it takes the node for dead, and what is there below for a pod that has ended above.
 """
 
 from collections.abc import Iterator
@@ -72,12 +72,24 @@ def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
         elif upper.uid == below.facts.upper_uid and upper.facts.terminating and upper.facts.unasked:
             grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
             yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, asked=False)
+        elif _is_afterlife(below, upper):
+            reason = "its upper pod has ended, and nothing of it is to run any more"
+            yield Absent(_ref(below, lower), below.uid, reason, asked=False, version=str(below.version))
         elif upper.uid != below.facts.upper_uid and lower.namespace(upper.namespace) != below.namespace:
             reason = "another pod has its upper pod's name, and namespaces are called otherwise now"
             yield Absent(_ref(below, lower), below.uid, reason, asked=False)
         elif upper.uid != below.facts.upper_uid and is_doubtful(below, upper, lower, world):
             reason = "the upper store was restored, and has an older pod in its upper pod's place"
             yield Absent(_ref(below, lower), below.uid, reason, asked=False, lost=True)
+
+
+def _is_afterlife(below: Entry, upper: Entry) -> bool:
+    """Say whether a lower pod goes on though its upper one has ended, as one made by a write that came late does.
+
+    A kubelet ends such a pod too. Should it have ended meanwhile, as others than we may have told above, it is left.
+    """
+    facts = below.facts
+    return upper.uid == facts.upper_uid and upper.facts.terminal and not (facts.terminal or facts.terminating)
 
 
 def is_doubtful(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
@@ -152,18 +164,24 @@ def _runs_unmarked(lower: LowerWorld, namespace: str, name: str, departure: Depa
     return foreign is not None and foreign.uid == departure.uid
 
 
-def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of a pod that goes, makes room for another of its name, or is deleted by Kubernetes itself."""
+def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Hear of a pod that goes, makes room for another of its name, is deleted by Kubernetes itself, or ends alone."""
     before, after = delta
     is_another = before is not None and after is not None and before.uid != after.uid
     if after is None or is_another or (after.facts.terminating and after.facts.unasked):
         yield key_of(lower)
+    elif after.facts.terminal:
+        here = world.lowers[lower]
+        below = here.pods.get(here.namespace(after.namespace), after.name)
+        if below is not None and _is_afterlife(below, after):
+            yield key_of(lower)
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of a pod that goes, or has none above."""
+    """Hear of a pod that goes, has none above, or has one that has ended."""
     here, after = world.lowers[lower], delta.after
-    if after is None or upper_of(after, here) is None:
+    upper = upper_of(after, here) if after is not None else None
+    if after is None or upper is None or _is_afterlife(after, upper):
         yield key_of(lower)
 
 

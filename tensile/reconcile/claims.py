@@ -48,7 +48,7 @@ class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class Home(NamedTuple):
-    """The name of the lower cluster where a claim lives, "" for none yet or none ever; `problem` says why never."""
+    """The name of the lower cluster where a claim lives, "" for none; `problem` says why pods elsewhere wait in vain."""
 
     lower: str = ""
     problem: Problem | None = None
@@ -202,13 +202,22 @@ def _holder(claim: Entry, world: World) -> str:
 
 
 def _of_user(claim: Entry, world: World) -> Home:
-    """Give the lower that has a copy in use, else that of the pod that is there longest."""
+    """Give the lower that has a copy in use, or may have one, else that of the pod that is there longest."""
     using = {lower.name: users(lower, claim, world.topology.exclude_namespaces) for lower in world.lowers.values()}
     for lower in world.lowers.values():
         if using[lower.name] and copy_in(lower, claim, world.owner) is not None:
             return Home(lower.name)
+    for lower in world.lowers.values():
+        if using[lower.name] and is_enabled(lower) and not lower.more[CLAIM].synced:
+            return Home(lower.name, _unknown(claim, lower))
     oldest = [(_age(pod), name) for name, pods in using.items() for pod in pods]
     return _first(claim, world.lowers[min(oldest)[1]]) if oldest else Home()
+
+
+def _unknown(claim: Entry, lower: LowerWorld) -> Problem:
+    """Say that a claim may have been made where its pods are, in a lower that has not been heard since we started."""
+    where = f"claim {claim.namespace}/{claim.name}"
+    return Problem("LowerUnreachable", f"{where} may have its volume in lower cluster {lower.name}, which is silent")
 
 
 def _first(claim: Entry, lower: LowerWorld) -> Home:

@@ -52,6 +52,7 @@ _DECIDED = frozenset(
         "ClaimNotMirrored",
         "ClaimRetained",
         "LowerClaimLost",
+        "LowerUnreachable",
         "LowerVolumeLost",
         "NamespaceExcluded",
     }

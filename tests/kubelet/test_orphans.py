@@ -129,6 +129,29 @@ def test_all_of_one_lower_are_in_one_plan() -> None:
     assert decided(RULE, key_of(B), here)[0] == Decision()
 
 
+# Lower pods that outlive their upper one.
+
+
+@pytest.mark.parametrize("ended", ["Succeeded", "Failed"])
+def test_a_lower_pod_that_turns_up_for_an_upper_one_that_ended_is_ended(ended: str) -> None:
+    """As it was seen, and within the guard: one that has ended meanwhile keeps its logs."""
+    here = mirrored(status={"phase": ended})
+    found = wanted(here)
+    assert isinstance(found, Absent)
+    assert (found.ref, found.uid, found.asked) == (BELOW, "below-Pod-web", False)
+    seen = here.lowers[A].pods.get("default", "web")
+    assert seen is not None
+    assert found.version == str(seen.version) != ""
+
+
+@pytest.mark.parametrize(("status", "meta"), [({"phase": "Succeeded"}, {}), (RAN, DELETED)], ids=["ended", "ending"])
+def test_a_lower_pod_that_has_ended_too_stays(status: Manifest, meta: dict[str, Any]) -> None:
+    """Its logs are read for as long as the upper pod is there."""
+    here = mirrored(status={"phase": "Succeeded"})
+    put(here.lowers[A].pods, twin(upper_pod(), status, **meta))
+    assert decided(RULE, KEY, here)[0] == Decision()
+
+
 # Upper pods without their lower one.
 
 
@@ -231,6 +254,18 @@ def test_it_hears_of_what_kubernetes_ends_for_its_nodes_sake() -> None:
     assert list(keys(here, A, Delta(None, plain))) == []
     marked_so = changed(here.lowers[A].upper_pods, "web", lambda pod: pod["status"].update(TAKEN_FOR_DEAD))
     assert list(keys(here, A, Delta(plain, marked_so))) == [KEY]
+
+
+def test_it_hears_of_a_pod_that_ended_above_alone() -> None:
+    """Whichever side is told last; an ordinary end concerns it not."""
+    here = mirrored(status={"phase": "Failed"})
+    keys = {route.cache: route.keys for route in RULE.routes()}
+    upper, lower = here.lowers[A].upper_pods.get("default", "web"), here.lowers[A].pods.get("default", "web")
+    assert list(keys["upper_pods"](here, A, Delta(upper, upper))) == [KEY]
+    assert list(keys["pods"](here, A, Delta(None, lower))) == [KEY]
+    ended = put(here.lowers[A].pods, twin(upper_pod(), {"phase": "Failed"}))
+    assert list(keys["pods"](here, A, Delta(lower, ended))) == []
+    assert list(keys["upper_pods"](here, A, Delta(upper, upper))) == []
 
 
 def test_there_is_one_key_for_each_lower() -> None:

@@ -102,6 +102,26 @@ def test_a_copy_that_is_in_use_or_bound_keeps_a_claim() -> None:
     assert where(here, claim()) == B
 
 
+def test_a_claim_waits_for_a_lower_that_may_have_it() -> None:
+    """One that was not heard since the start, and has pods that use it; it is told where a copy is known to be."""
+    here = ground()
+    bound(here, "younger", A, creationTimestamp="2026-03-01T12:00:05Z")
+    bound(here, "older", B, creationTimestamp="2026-03-01T12:00:01Z")
+    here.lowers[A].more[CLAIM].distrust()
+    found = home(above(here, claim()), here)
+    assert (found.lower, found.problem and found.problem.reason) == (A, "LowerUnreachable")
+    below(here, copy(claim()), lower=B)
+    assert where(here, claim()) == B
+
+
+def test_a_claim_does_not_wait_for_a_lower_that_nobody_needs_it_in() -> None:
+    """Else one cluster that is away would keep the pods of all others waiting."""
+    here = ground()
+    bound(here, lower=B)
+    here.lowers[A].more[CLAIM].distrust()
+    assert where(here, claim()) == B
+
+
 def test_a_claim_of_another_provisioner_goes_down_only_where_its_class_is_listed() -> None:
     """Else two clusters would each make a volume for it."""
     here = ground()
