@@ -121,7 +121,7 @@ async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(sta
     await program.upper.create(program.path("serviceaccounts"), account)
     await program.bind("all", joined(way.spec for way in stage.ways.values()))
     await stage.plan("new")
-    assert [name for name in stage.ways if f"{program.namespace}/{name}" not in stage.said["plan new text"]] == []
+    assert [name for name in stage.ways if f'"{name}"' not in stage.said["plan new json"]] == []
     await program.begin()
     found = await below.until_all(program.path("secrets"), lambda one: set(stage.ways) <= set(one))
     content = orjson.dumps(list(found.values())).decode()
