@@ -41,10 +41,11 @@ bench: setup ## How fast pods come and go, against a bare loop and one cluster a
 	$(BIN)/python -m bench.$$each $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
 	$(BIN)/python bench/bad_files.py || failed=1; $(BIN)/python -m bench.readme; exit $$failed
 
-faults: setup ## Crashes, outages, strangers, swapped credentials, watches that lie, on clusters of their own (40 min)
+faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, on clusters of their own (90 min)
 	@failed=0; for trial in crash outage away pause credentials strangers; do \
 	$(BIN)/python -m bench.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
-	for trial in everywrite watches likeness sequences sequences.races bugs; do $(BIN)/python -m bench.$$trial || failed=1; done; exit $$failed
+	for trial in everywrite watches denials twins tokens likeness sequences sequences.races bugs; do \
+	$(BIN)/python -m bench.$$trial || failed=1; done; exit $$failed
 
 format: $(BIN)/.installed ## Put the code in form
 	$(BIN)/ruff check --fix --quiet .

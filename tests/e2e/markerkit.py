@@ -1,0 +1,132 @@
+"""Secrets full of marker values, pods that refer to them in every way there is, and a search for what has leaked."""
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import orjson
+from sitekit import Manifest
+
+OPAQUE = "Opaque"
+KEYS = {
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+    "kubernetes.io/basic-auth": ("username", "password"),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey", "more"),
+}
+"""The keys of a Secret by its type; those of others are "one" and "two"."""
+
+
+class Way(NamedTuple):
+    """One way of referring to a Secret: what it adds to a pod's spec, and the Secret's type."""
+
+    spec: Manifest
+    type: str = OPAQUE
+
+
+def _container(name: str, **content: Any) -> Manifest:
+    return {"name": name, "image": "app:1", **content}
+
+
+def _env(secret: str, /, **more: Any) -> Manifest:
+    return {"env": [{"name": "V", "valueFrom": {"secretKeyRef": {"name": secret, "key": "one", **more}}}]}
+
+
+def _volume(called: str, /, **source: Any) -> Manifest:
+    return {"volumes": [{"name": called, **source}]}
+
+
+def ways() -> dict[str, Way]:
+    """Give all of them, by the name of the Secret that each refers to."""
+    by_name = {"secretRef": {"name": "cephfs"}}
+    found = {
+        "env": Way({"containers": [_container("env", **_env("env"))]}),
+        "env-from": Way({"containers": [_container("env-from", envFrom=[{"secretRef": {"name": "env-from"}}])]}),
+        "env-optional": Way({"containers": [_container("env-optional", **_env("env-optional", optional=True))]}),
+        "env-init": Way({"initContainers": [_container("env-init", **_env("env-init"))]}),
+        "env-sidecar": Way(
+            {"initContainers": [_container("env-sidecar", restartPolicy="Always", **_env("env-sidecar"))]}
+        ),
+        "volume": Way(_volume("volume", secret={"secretName": "volume"})),
+        "items": Way(_volume("items", secret={"secretName": "items", "items": [{"key": "one", "path": "p"}]})),
+        "projected": Way(_volume("projected", projected={"sources": [{"secret": {"name": "projected"}}]})),
+        "pull": Way({"imagePullSecrets": [{"name": "pull"}]}, "kubernetes.io/dockerconfigjson"),
+        "account-pull": Way({"serviceAccountName": "robot"}, "kubernetes.io/dockerconfigjson"),
+        "legacy-pull": Way({"imagePullSecrets": [{"name": "legacy-pull"}]}, "kubernetes.io/dockercfg"),
+        "immutable": Way(_volume("immutable", secret={"secretName": "immutable"})),
+        "applied": Way(_volume("applied", secret={"secretName": "applied"})),
+        "custom": Way(_volume("custom", secret={"secretName": "custom"}), "example.com/custom"),
+        "csi": Way(_volume("csi", csi={"driver": "d.example.com", "nodePublishSecretRef": {"name": "csi"}})),
+        "cephfs": Way(_volume("cephfs", cephfs={"monitors": ["m"], **by_name})),
+        "rbd": Way(_volume("rbd", rbd={"monitors": ["m"], "image": "i", "secretRef": {"name": "rbd"}})),
+        "iscsi": Way(
+            _volume(
+                "iscsi",
+                iscsi={
+                    "targetPortal": "127.0.0.1",
+                    "iqn": "iqn.2026-01.com.example:storage",
+                    "lun": 0,
+                    "chapAuthSession": True,
+                    "secretRef": {"name": "iscsi"},
+                },
+            )
+        ),
+        "flex": Way(_volume("flex", flexVolume={"driver": "d/e", "secretRef": {"name": "flex"}})),
+        "azure": Way(_volume("azure", azureFile={"shareName": "s", "secretName": "azure"})),
+        "scale-io": Way(
+            _volume(
+                "scale-io",
+                scaleIO={"gateway": "g", "system": "s", "volumeName": "v", "secretRef": {"name": "scale-io"}},
+            )
+        ),
+        "storage-os": Way(_volume("storage-os", storageos={"volumeName": "v", "secretRef": {"name": "storage-os"}})),
+    }
+    for kind in KEYS:
+        name = kind.partition("/")[2]
+        found[name] = Way(_volume(name, secret={"secretName": name}), kind)
+    return found
+
+
+def joined(specs: Iterable[Manifest]) -> Manifest:
+    """Give one spec that has what all of them have."""
+    found: dict[str, Any] = {"containers": [_container("main")]}
+    for spec in specs:
+        for field, value in spec.items():
+            found[field] = [*found.get(field, []), *value] if isinstance(value, list) else value
+    return found
+
+
+class Markers:
+    """Values that stand nowhere but in Secrets; each is used once."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self.values: list[str] = []
+
+    def fresh(self) -> str:
+        """Make another one."""
+        self.values.append(f"m4rker{self._mark}n{len(self.values):03d}")
+        return self.values[-1]
+
+    def data(self, kind: str, name: str) -> dict[str, str]:
+        """Make the content of a Secret of a type, as `data` has it."""
+        if kind.startswith("kubernetes.io/dockerc"):
+            whole = {"r.example": {"username": "u", "password": self.fresh(), "auth": _encoded(f"u:{self.fresh()}")}}
+            key, content = (".dockerconfigjson", {"auths": whole}) if kind.endswith("json") else (".dockercfg", whole)
+            return {key: _encoded(orjson.dumps(content).decode())}
+        return {key: _encoded(f"{name}={self.fresh()}") for key in KEYS.get(kind, ("one", "two"))}
+
+    def found_in(self, *texts: str) -> list[str]:
+        """Give the markers that stand in texts: as they are, or in base64, at whatever place of the encoded text."""
+        return [value for value in self.values if any(form in text for text in texts for form in _forms(value))]
+
+
+def _encoded(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def _forms(value: str) -> Iterator[str]:
+    """Give a value as it is, and the middle of its base64 for each place at which it can begin."""
+    yield value
+    for offset in range(3):
+        whole = _encoded(" " * offset + value)
+        yield whole[4 : len(whole) // 4 * 4 - 4]

@@ -1,0 +1,215 @@
+"""Values of Secrets are in the Secrets below while pods need them, and nowhere else at any time."""
+
+import asyncio
+import sys
+from base64 import b64encode
+from collections.abc import AsyncIterator
+
+import aiohttp
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import A, ran
+from mapkit import STATUS, MapProgram
+from markerkit import Markers, joined, ways
+from programkit import served
+from sitekit import Manifest, Refused, Site, condition_of, is_ready, phase_of
+
+from tensile.names import MIRRORED
+from tensile.reconcile.discretion import UNTOLD
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+BINDINGS = f"{POLICIES[: -len('policies')]}policybindings"
+SEEN = ("pods", "configmaps", "serviceaccounts", "persistentvolumeclaims", "services", "resourcequotas")
+
+
+class Talkative(MapProgram):
+    """A program that says all that it has to say."""
+
+    def command(self, word: str, name: str = "topo") -> list[str]:
+        """Ask for level debug."""
+        return [*super().command(word, name), "--log-level", "debug"]
+
+
+class Stage:
+    """The program, the markers, and all that was said so far."""
+
+    def __init__(self, program: Talkative) -> None:
+        self.program = program
+        self.markers = Markers(program.mark)
+        self.said: dict[str, str] = {}
+        self.ways = ways()
+
+    @property
+    def below(self) -> Site:
+        """The lower cluster that the pods are bound to."""
+        return self.program.sites[A]
+
+    async def write(self, name: str) -> None:
+        """Make a Secret above with new values, or give it new ones."""
+        kind = self.ways[name].type
+        body: Manifest = {"metadata": {"name": name}, "type": kind, "data": self.markers.data(kind, name)}
+        path = self.program.path("secrets", name)
+        if await self.program.upper.read(path):
+            await self.program.upper.patch(path, {"data": body["data"]})
+        elif name == "applied":
+            document = orjson.dumps({"apiVersion": "v1", "kind": "Secret", **body}).decode()
+            done = await self.program.kubectl("apply", "-f", "-", stdin=document)
+            assert done.code == 0, done
+        else:
+            await self.program.upper.create(self.program.path("secrets"), body | {"immutable": name == "immutable"})
+
+    async def plan(self, moment: str) -> None:
+        """Keep what a plan says, in every form."""
+        for form in ("text", "json", "markdown"):
+            path = self.program.directory / "by-secret.yaml"
+            path.write_text(self.program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
+            command = [sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", form, "--log-level", "debug"]
+            done = await ran(command)
+            assert done.code == 2, done
+            self.said[f"plan {moment} {form}"] = done.out + done.err
+
+    async def listen(self, moment: str) -> None:
+        """Keep what the engine says of itself, and what is written about the namespace in all clusters."""
+        program, port = self.program, self.program.file()["telemetry"]["port"]
+        self.said["log"] = program.log.read_text()
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            for path in ("/metrics", "/status", "/readyz", "/"):
+                async with session.get(path) as answer:
+                    self.said[f"{path} {moment}"] = await answer.text()
+        done = await ran(program.command("status"))
+        assert done.code == 0, done
+        self.said[f"status {moment}"] = done.out + done.err
+        for name, site in program.sites.items():
+            for plural in (*SEEN, "events"):
+                self.said[f"{name} {plural} {moment}"] = orjson.dumps(await site.read(program.path(plural))).decode()
+            self.said[f"{name} nodes {moment}"] = orjson.dumps(await site.read("/api/v1/nodes")).decode()
+
+    def leaked(self) -> dict[str, list[str]]:
+        """Give the markers that were said, by where."""
+        found = {where: self.markers.found_in(text) for where, text in self.said.items()}
+        return {where: values for where, values in found.items() if values}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    """The program at level debug, with the kubeconfigs of the lowers in Secrets; their keys are markers too."""
+    async with served(sandbox, tmp_path_factory.mktemp("markers"), Talkative) as program:
+        made = Stage(program)
+        for name in (A, "lower-b"):
+            text = (program.directory / f"{name}.kubeconfig").read_text()
+            made.markers.values += [
+                line.split(": ", 1)[1][40:120] for line in text.splitlines() if "client-key-data" in line
+            ]
+        yield made
+
+
+async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(stage: Stage) -> None:
+    """In plans, logs, status, metrics, events, conditions, errors; also when a Secret is changed, or refused."""
+    program, below = stage.program, stage.below
+    await program.stop()
+    for name in stage.ways:
+        await stage.write(name)
+    account = {
+        "metadata": {"name": "robot"},
+        "imagePullSecrets": [{"name": "account-pull"}],
+        "secrets": [{"name": "env"}],
+    }
+    await program.upper.create(program.path("serviceaccounts"), account)
+    await program.bind("all", joined(way.spec for way in stage.ways.values()))
+    await stage.plan("new")
+    assert [name for name in stage.ways if f'"{name}"' not in stage.said["plan new json"]] == []
+    await program.begin()
+    found = await below.until_all(program.path("secrets"), lambda one: set(stage.ways) <= set(one))
+    content = orjson.dumps(list(found.values())).decode()
+    assert len(set(stage.markers.values)) >= 50
+    assert len(stage.markers.found_in(content)) >= 47, "they are below; three are encoded twice"
+    await program.upper.until(program.pod_path("all"), is_ready)
+    await stage.listen("running")
+    await changed(stage)
+    await refused(stage)
+    await stage.listen("refused")
+    for name in ("all", "quoted"):
+        await program.upper.delete(program.pod_path(name))
+        await program.upper.gone(program.pod_path(name))
+    await below.until_all(program.path("secrets"), lambda one: not one)
+    await stage.listen("gone")
+    assert stage.leaked() == {}
+    left = [orjson.dumps(await below.read(f"/api/v1/{plural}")).decode() for plural in (*SEEN, "secrets", "events")]
+    assert stage.markers.found_in(*left) == []
+    assert "Secret" in stage.said["log"], "it was told of Secrets"
+    assert STATUS in stage.said["upper configmaps running"]
+
+
+async def changed(stage: Stage) -> None:
+    """Change every Secret that may change while no engine runs, plan, and have it done."""
+    program, below = stage.program, stage.below
+    await program.stop()
+    for name in stage.ways:
+        if name != "immutable":
+            await stage.write(name)
+    await stage.plan("changed")
+    assert "Secret" in stage.said["plan changed text"]
+    await program.begin()
+    newest = stage.markers.values[-1]
+
+    def is_there(secrets: dict[str, Manifest]) -> bool:
+        """Look for the last value that was written."""
+        return newest in stage.markers.found_in(orjson.dumps(list(secrets.values())).decode())
+
+    await below.until_all(program.path("secrets"), is_there)
+
+
+async def refused(stage: Stage) -> None:
+    """Have the lower cluster refuse a Secret with words that quote it."""
+    program, below = stage.program, stage.below
+    name = program.namespace
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["secrets"]}
+    only = {"matchLabels": {"kubernetes.io/metadata.name": name}}
+    quoting = {"expression": "object.metadata.name != 'quoted'", "messageExpression": "'no: ' + object.data['one']"}
+    spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [quoting]}
+    await below.create(POLICIES, {"metadata": {"name": name}, "spec": spec})
+    binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": only}}
+    await below.create(BINDINGS, {"metadata": {"name": name}, "spec": binding})
+    try:
+        await until_quoted(stage)
+        data = stage.markers.data("Opaque", "quoted")
+        await program.upper.create(program.path("secrets"), {"metadata": {"name": "quoted"}, "data": data})
+        await program.bind("quoted", {"volumes": [{"name": "s", "secret": {"secretName": "quoted"}}]})
+        pod = await program.upper.until(
+            program.pod_path("quoted"), lambda one: UNTOLD in condition_of(one, MIRRORED).get("message", ""), 5.0
+        )
+        assert (phase_of(pod), pod["status"]["reason"]) == ("Pending", condition_of(pod, MIRRORED)["reason"])
+        assert UNTOLD in await program.told(pod, pod["status"]["reason"])
+    finally:
+        await below.delete(f"{BINDINGS}/{name}")
+        await below.delete(f"{POLICIES}/{name}")
+    await program.upper.until(program.pod_path("quoted"), is_ready)
+
+
+async def until_quoted(stage: Stage) -> None:
+    """Wait until the lower cluster refuses such a Secret, and quotes it."""
+    value = b64encode(b"harmless").decode()
+    body = {"metadata": {"name": "quoted"}, "data": {"one": value}}
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await stage.below.create(stage.program.path("secrets") + "?dryRun=All", body)
+            except Refused as error:
+                assert value in str(error)  # noqa: PT017 - it is what the test rests on
+                return
+            await asyncio.sleep(0.1)
+
+
+async def test_a_marker_is_found_however_it_is_encoded() -> None:
+    """As it is, and in base64 at each place; so that the test above could find one."""
+    markers = Markers("abc")
+    value = markers.fresh()
+    for offset in range(6):
+        text = b64encode(b"x" * offset + value.encode() + b"yz").decode()
+        assert markers.found_in(f"before {text} after") == [value]
+    assert markers.found_in(f"before{value}after") == [value]
+    assert markers.found_in("m4rker") == []

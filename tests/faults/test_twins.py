@@ -1,0 +1,42 @@
+"""Two engines on one topology, in short; `python -m bench.twins` goes on for a hundred rounds."""
+
+from pathlib import Path
+
+import pytest
+from faultkit import below
+
+from bench.faultproxy.asked import Asked
+from bench.faultproxy.faults import Passed
+from bench.faultproxy.journal import Journal
+from bench.histories import Sight
+from bench.twins import answers, paired, remade, twins_apart
+from tensile.sandbox.environment import Sandbox
+
+SEED = 20261121
+
+
+@pytest.mark.real
+async def test_two_engines_at_once_do_everything_once(sandbox: Sandbox, tmp_path: Path) -> None:
+    """No pod runs twice, nothing of others is touched, and what comes too late is refused."""
+    async with paired(sandbox, tmp_path) as twins:
+        result = await twins_apart(twins, rounds=3, pods=4, seed=SEED, quiet=1.0)
+    assert result["broken"] == []
+    assert result["conflicts"] > 0
+    assert len(result["writes"]) == 2
+
+
+def test_a_second_pod_for_one_upper_pod_is_told() -> None:
+    """Also where the first was gone before; seen again and again is not made again."""
+    first, second, other = (
+        Sight("lower-a", "ADDED", below(*uids)) for uids in (("l1", "u1"), ("l2", "u1"), ("l3", "u2"))
+    )
+    assert remade([first, first, other]) == []
+    assert remade([first, other, second]) == ["2 lower pods were made for u1"]
+
+
+def test_answers_are_counted_by_who_asked() -> None:
+    """And by their status."""
+    journal = Journal()
+    for user, status in (("one", 201), ("two", 409), ("one", 201), ("one", 200)):
+        journal.note(Asked("lower-a", "create", "pods", user=user), Passed(), 0.0).status = status
+    assert answers(journal.writes) == {"one": {"200": 1, "201": 2}, "two": {"409": 1}}
