@@ -10,14 +10,14 @@ import structlog
 
 from tensile.cluster import Cluster
 from tensile.errors import TensileError
-from tensile.kubelet.authentication import Authenticator
-from tensile.kubelet.authority import ClientAuthority
-from tensile.kubelet.authorization import Authorizer
-from tensile.kubelet.certs import Serving, ServingFiles
+from tensile.kubelet.api.authentication import Authenticator
+from tensile.kubelet.api.authority import ClientAuthority
+from tensile.kubelet.api.authorization import Authorizer
+from tensile.kubelet.api.certs import Serving, ServingFiles
+from tensile.kubelet.api.server import KubeletServer
+from tensile.kubelet.api.service import Gate
+from tensile.kubelet.api.target import Pods
 from tensile.kubelet.mirrored import NoPods
-from tensile.kubelet.server import KubeletServer
-from tensile.kubelet.service import Gate
-from tensile.kubelet.target import Pods
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 from tensile.topology import Topology
 

@@ -27,17 +27,15 @@ BANNED = {
     "types",
 }
 EDGES = {
-    "kube/access", "kube/calls", "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/pluginrun",
-    "kube/secretfile", "kube/tail", "kube/transport",
-    "kubelet/authentication", "kubelet/authority", "kubelet/authorization", "kubelet/certs", "kubelet/dialogue",
-    "kubelet/eventmirror",
-    "kubelet/exec", "kubelet/listener", "kubelet/logs", "kubelet/lower", "kubelet/pipe", "kubelet/server",
-    "kubelet/presence", "kubelet/service", "kubelet/wire",
-    "kubelet/heartbeat", "reconcile/apply", "reconcile/issuing", "reconcile/loop", "reconcile/rehearsal",
-    "reconcile/source", "reconcile/vacancy",
-    "reconcile/mapsource", "reconcile/reading", "reconcile/workqueue", "status/inquiry", "status/keeper",
-    "telemetry/server", "cluster",
-    "app", "clusters", "followed", "joined", "nodeports", "oneshot", "planning", "running", "supervision",
+    "app", "cluster", "clusters", "followed", "joined", "kube/access", "kube/calls", "kube/client", "kube/fleet",
+    "kube/informer", "kube/limits", "kube/pluginrun", "kube/secretfile", "kube/tail", "kube/transport",
+    "kubelet/api/authentication", "kubelet/api/authority", "kubelet/api/authorization", "kubelet/api/certs",
+    "kubelet/api/dialogue", "kubelet/api/exec", "kubelet/api/listener", "kubelet/api/logs", "kubelet/api/lower",
+    "kubelet/api/pipe", "kubelet/api/presence", "kubelet/api/server", "kubelet/api/service", "kubelet/api/wire",
+    "kubelet/eventmirror", "kubelet/heartbeat", "nodeports", "oneshot", "planning", "reconcile/apply",
+    "reconcile/issuing", "reconcile/loop", "reconcile/mapsource", "reconcile/reading", "reconcile/rehearsal",
+    "reconcile/source", "reconcile/vacancy", "reconcile/workqueue", "running", "status/inquiry", "status/keeper",
+    "supervision", "telemetry/server",
 }  # fmt: skip
 
 

@@ -228,7 +228,7 @@ BUGS = (
     ),
     Bug(
         "the kubelet API lets everybody in",
-        "tensile/kubelet/authorization.py",
+        "tensile/kubelet/api/authorization.py",
         "answer = review.status.allowed and not review.status.denied",
         "answer = True",
         _in("kubelet_api", "kubelet_access"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tensile.cache import Entry
 from tensile.cluster import Cluster
-from tensile.kubelet.target import Target
+from tensile.kubelet.api.target import Target
 from tensile.names import Owner
 from tensile.reconcile.podfacts import mirrors, standing
 from tensile.world import LowerWorld

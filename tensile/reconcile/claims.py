@@ -48,7 +48,7 @@ class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class Home(NamedTuple):
-    """The name of the lower cluster where a claim lives, "" for none; `problem` says why pods elsewhere wait in vain."""
+    """The name of the lower cluster where a claim lives, "" for none; `problem` is why pods elsewhere cannot use it."""
 
     lower: str = ""
     problem: Problem | None = None

@@ -14,14 +14,14 @@ import orjson
 from kubelet_pki import Identity, Pki
 
 from tensile.cluster import Endpoint
-from tensile.kubelet.authentication import Authenticator
-from tensile.kubelet.authority import ClientAuthority
-from tensile.kubelet.authorization import Authorizer
-from tensile.kubelet.certs import Serving
-from tensile.kubelet.server import KubeletServer
-from tensile.kubelet.service import Gate
-from tensile.kubelet.target import Target
-from tensile.kubelet.wire import Limits
+from tensile.kubelet.api.authentication import Authenticator
+from tensile.kubelet.api.authority import ClientAuthority
+from tensile.kubelet.api.authorization import Authorizer
+from tensile.kubelet.api.certs import Serving
+from tensile.kubelet.api.server import KubeletServer
+from tensile.kubelet.api.service import Gate
+from tensile.kubelet.api.target import Target
+from tensile.kubelet.api.wire import Limits
 from tensile.objects import TOKEN_REVIEW, UPPER, Manifest, Ref
 
 NODE = "virtual-a"

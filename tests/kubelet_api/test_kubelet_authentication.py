@@ -7,11 +7,11 @@ import pytest
 from kubelet_lab import NODE, Notes, Upper
 
 from tensile.errors import ClusterError, Denied, Throttled, Unauthorized, Unreachable
-from tensile.kubelet.authentication import Authenticator, User
-from tensile.kubelet.authorization import Authorizer
-from tensile.kubelet.refusal import Refused
-from tensile.kubelet.routes import Access
-from tensile.kubelet.upgrades import Headers
+from tensile.kubelet.api.authentication import Authenticator, User
+from tensile.kubelet.api.authorization import Authorizer
+from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.routes import Access
+from tensile.kubelet.api.upgrades import Headers
 from tensile.objects import Manifest
 
 TOKEN = "abc.def.ghi"

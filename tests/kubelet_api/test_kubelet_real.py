@@ -16,13 +16,13 @@ from kubelet_twins import CONTAINER, LOWER, POD, SPDY, WEBSOCKET, Twins, digest
 
 from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
-from tensile.kubelet.authentication import Authenticator
-from tensile.kubelet.authority import ClientAuthority
-from tensile.kubelet.authorization import Authorizer
-from tensile.kubelet.certs import Serving, ServingFiles
-from tensile.kubelet.server import KubeletServer
-from tensile.kubelet.service import Gate
-from tensile.kubelet.target import Target
+from tensile.kubelet.api.authentication import Authenticator
+from tensile.kubelet.api.authority import ClientAuthority
+from tensile.kubelet.api.authorization import Authorizer
+from tensile.kubelet.api.certs import Serving, ServingFiles
+from tensile.kubelet.api.server import KubeletServer
+from tensile.kubelet.api.service import Gate
+from tensile.kubelet.api.target import Target
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 
 if TYPE_CHECKING:

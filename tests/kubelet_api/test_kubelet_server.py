@@ -22,14 +22,14 @@ from kubelet_lab import (
 )
 
 from tensile.errors import TensileError
-from tensile.kubelet.authentication import Authenticator
-from tensile.kubelet.authority import ClientAuthority
-from tensile.kubelet.authorization import Authorizer
-from tensile.kubelet.certs import Serving, ServingFiles
-from tensile.kubelet.listener import open_port
-from tensile.kubelet.server import KubeletServer
-from tensile.kubelet.service import Gate
-from tensile.kubelet.target import Target
+from tensile.kubelet.api.authentication import Authenticator
+from tensile.kubelet.api.authority import ClientAuthority
+from tensile.kubelet.api.authorization import Authorizer
+from tensile.kubelet.api.certs import Serving, ServingFiles
+from tensile.kubelet.api.listener import open_port
+from tensile.kubelet.api.server import KubeletServer
+from tensile.kubelet.api.service import Gate
+from tensile.kubelet.api.target import Target
 
 OTHER = "virtual-b"
 LOGS = "GET /containerLogs/shop/web/main"

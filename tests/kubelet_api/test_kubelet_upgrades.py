@@ -2,12 +2,12 @@
 
 import pytest
 
-from tensile.kubelet.asks import ask_for
-from tensile.kubelet.refusal import Refused, from_lower
-from tensile.kubelet.routes import place, understand
-from tensile.kubelet.target import Target
-from tensile.kubelet.upgrades import Headers, answered, asked
-from tensile.kubelet.verdicts import Verdicts
+from tensile.kubelet.api.asks import ask_for
+from tensile.kubelet.api.refusal import Refused, from_lower
+from tensile.kubelet.api.routes import place, understand
+from tensile.kubelet.api.target import Target
+from tensile.kubelet.api.upgrades import Headers, answered, asked
+from tensile.kubelet.api.verdicts import Verdicts
 
 SPDY: Headers = (("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", "v4.channel.k8s.io"))
 TARGET = Target(cluster=None, namespace="mapped", name="web-0")  # type: ignore[arg-type]  # never called here

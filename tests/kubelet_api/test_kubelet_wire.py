@@ -12,11 +12,11 @@ import pytest
 from kubelet_lab import PATIENCE, QUICK, leak_watch
 from kubelet_pki import Pki
 
-from tensile.kubelet.certs import Pair, tls_context
-from tensile.kubelet.exec import Side, splice
-from tensile.kubelet.pipe import Pipe
-from tensile.kubelet.presence import Departed, while_present
-from tensile.kubelet.wire import Limits, Wire, accept
+from tensile.kubelet.api.certs import Pair, tls_context
+from tensile.kubelet.api.exec import Side, splice
+from tensile.kubelet.api.pipe import Pipe
+from tensile.kubelet.api.presence import Departed, while_present
+from tensile.kubelet.api.wire import Limits, Wire, accept
 
 Peer = Callable[[ssl.SSLSocket], None]
 CONTENT = bytes(range(256)) * 4096

@@ -9,11 +9,11 @@ import asyncio
 from http import HTTPStatus
 from typing import NamedTuple
 
-from tensile.kubelet.dialogue import Caller
-from tensile.kubelet.lower import LowerCall
-from tensile.kubelet.presence import while_present
-from tensile.kubelet.upgrades import answered
-from tensile.kubelet.wire import Limits, Wire
+from tensile.kubelet.api.dialogue import Caller
+from tensile.kubelet.api.lower import LowerCall
+from tensile.kubelet.api.presence import while_present
+from tensile.kubelet.api.upgrades import answered
+from tensile.kubelet.api.wire import Limits, Wire
 
 
 async def tunnel(caller: Caller, call: LowerCall, limits: Limits) -> None:

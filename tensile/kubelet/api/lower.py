@@ -15,11 +15,11 @@ import h11
 from tensile import __version__
 from tensile.cluster import Cluster, Endpoint
 from tensile.errors import ClusterError
-from tensile.kubelet.asks import Ask
-from tensile.kubelet.dialogue import Dialogue, plain
-from tensile.kubelet.refusal import Refused, from_lower
-from tensile.kubelet.upgrades import Headers
-from tensile.kubelet.wire import Limits, Wire, dial
+from tensile.kubelet.api.asks import Ask
+from tensile.kubelet.api.dialogue import Dialogue, plain
+from tensile.kubelet.api.refusal import Refused, from_lower
+from tensile.kubelet.api.upgrades import Headers
+from tensile.kubelet.api.wire import Limits, Wire, dial
 
 _ERROR_AT_MOST = 64 * 1024
 

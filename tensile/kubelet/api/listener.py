@@ -12,8 +12,8 @@ from pathlib import Path
 from traceback import extract_tb
 
 from tensile.errors import TensileError
-from tensile.kubelet.service import Service, Site
-from tensile.kubelet.target import Log
+from tensile.kubelet.api.service import Service, Site
+from tensile.kubelet.api.target import Log
 
 _OUT_OF_RESOURCES_SECONDS = 0.2
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from urllib.parse import urlencode
 
-from tensile.kubelet.refusal import Refused
-from tensile.kubelet.routes import Query
+from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.routes import Query
 
 _STREAMS = {"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}
 _LARGEST = 2**63 - 1

@@ -4,10 +4,10 @@ Routes such as /pods carry no node's name, and rights are asked for by node: wit
 answered truly. Ports come, move and go while the engine runs; what is open on the others is not touched.
 """
 
-from tensile.kubelet.listener import Listener
-from tensile.kubelet.service import Gate, Service, Site
-from tensile.kubelet.target import Log, Pods
-from tensile.kubelet.wire import Limits
+from tensile.kubelet.api.listener import Listener
+from tensile.kubelet.api.service import Gate, Service, Site
+from tensile.kubelet.api.target import Log, Pods
+from tensile.kubelet.api.wire import Limits
 
 
 class KubeletServer:

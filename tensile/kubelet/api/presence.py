@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from tensile.kubelet.wire import Wire
+from tensile.kubelet.api.wire import Wire
 
 Result = TypeVar("Result")
 

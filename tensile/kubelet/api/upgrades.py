@@ -7,7 +7,7 @@ a WebSocket subprotocol, where Kubernetes accepts bearer tokens too.
 from collections.abc import Iterable
 from http import HTTPStatus
 
-from tensile.kubelet.refusal import Refused
+from tensile.kubelet.api.refusal import Refused
 
 Headers = tuple[tuple[str, str], ...]
 """Header fields in order: names in lower case, values as text."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import h11
 
-from tensile.kubelet.refusal import Refused
-from tensile.kubelet.upgrades import Headers
-from tensile.kubelet.wire import Wire
+from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.upgrades import Headers
+from tensile.kubelet.api.wire import Wire
 
 PLAIN = "text/plain; charset=utf-8"
 

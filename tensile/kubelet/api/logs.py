@@ -2,9 +2,9 @@
 
 from http import HTTPStatus
 
-from tensile.kubelet.dialogue import PLAIN, Caller
-from tensile.kubelet.lower import LowerCall
-from tensile.kubelet.presence import while_present
+from tensile.kubelet.api.dialogue import PLAIN, Caller
+from tensile.kubelet.api.lower import LowerCall
+from tensile.kubelet.api.presence import while_present
 
 
 async def follow(caller: Caller, call: LowerCall) -> None:

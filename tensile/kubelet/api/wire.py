@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from tensile.cluster import Endpoint
-from tensile.kubelet.pipe import Pipe
+from tensile.kubelet.api.pipe import Pipe
 
 _RECORD = 16 * 1024
 _PIECE = 16 * _RECORD

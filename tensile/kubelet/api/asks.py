@@ -6,10 +6,10 @@ headers that an upgrade needs.
 
 from typing import NamedTuple
 
-from tensile.kubelet import queries, routes
-from tensile.kubelet.routes import Call, Place
-from tensile.kubelet.target import Target
-from tensile.kubelet.upgrades import Headers, asked
+from tensile.kubelet.api import queries, routes
+from tensile.kubelet.api.routes import Call, Place
+from tensile.kubelet.api.target import Target
+from tensile.kubelet.api.upgrades import Headers, asked
 from tensile.objects import POD
 
 

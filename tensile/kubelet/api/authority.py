@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.errors import TensileError
-from tensile.kubelet.target import Log
+from tensile.kubelet.api.target import Log
 
 Source = Callable[[], Awaitable[str]]
 """Gives the authority's certificates as PEM; raises TensileError or gives "" when there are none to be had."""

@@ -18,10 +18,10 @@ import msgspec
 
 from tensile.cluster import Cluster
 from tensile.errors import ClusterError
-from tensile.kubelet.refusal import Refused
-from tensile.kubelet.target import Log
-from tensile.kubelet.upgrades import Headers
-from tensile.kubelet.verdicts import Verdicts
+from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.target import Log
+from tensile.kubelet.api.upgrades import Headers
+from tensile.kubelet.api.verdicts import Verdicts
 from tensile.objects import TOKEN_REVIEW, UPPER, Kind, Manifest, Ref
 
 TOKEN_SECONDS = 120.0

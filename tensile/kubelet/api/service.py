@@ -14,22 +14,22 @@ from typing import NamedTuple
 
 import h11
 
-from tensile.kubelet import routes
-from tensile.kubelet.asks import ask_for
-from tensile.kubelet.authentication import Authenticator, User
-from tensile.kubelet.authority import ClientAuthority
-from tensile.kubelet.authorization import Authorizer
-from tensile.kubelet.certs import Serving
-from tensile.kubelet.dialogue import Caller, Request
-from tensile.kubelet.exec import tunnel
-from tensile.kubelet.logs import follow
-from tensile.kubelet.lower import LowerCall
-from tensile.kubelet.presence import Departed
-from tensile.kubelet.queries import command_of
-from tensile.kubelet.refusal import Refused
-from tensile.kubelet.routes import Call
-from tensile.kubelet.target import Log, Pods
-from tensile.kubelet.wire import Limits, Wire, accept
+from tensile.kubelet.api import routes
+from tensile.kubelet.api.asks import ask_for
+from tensile.kubelet.api.authentication import Authenticator, User
+from tensile.kubelet.api.authority import ClientAuthority
+from tensile.kubelet.api.authorization import Authorizer
+from tensile.kubelet.api.certs import Serving
+from tensile.kubelet.api.dialogue import Caller, Request
+from tensile.kubelet.api.exec import tunnel
+from tensile.kubelet.api.logs import follow
+from tensile.kubelet.api.lower import LowerCall
+from tensile.kubelet.api.presence import Departed
+from tensile.kubelet.api.queries import command_of
+from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.routes import Call
+from tensile.kubelet.api.target import Log, Pods
+from tensile.kubelet.api.wire import Limits, Wire, accept
 
 _JSON = "application/json"
 

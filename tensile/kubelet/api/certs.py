@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tensile.errors import TensileError
-from tensile.kubelet.target import Log
+from tensile.kubelet.api.target import Log
 
 _LIFE = timedelta(days=365)
 _RENEWED_BEFORE = timedelta(days=30)

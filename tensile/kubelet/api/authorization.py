@@ -11,11 +11,11 @@ from http import HTTPStatus
 import msgspec
 
 from tensile.cluster import Cluster
-from tensile.kubelet.authentication import User, ask
-from tensile.kubelet.refusal import Refused
-from tensile.kubelet.routes import Access
-from tensile.kubelet.target import Log
-from tensile.kubelet.verdicts import Verdicts
+from tensile.kubelet.api.authentication import User, ask
+from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.routes import Access
+from tensile.kubelet.api.target import Log
+from tensile.kubelet.api.verdicts import Verdicts
 from tensile.objects import ACCESS_REVIEW, Manifest
 
 ALLOWED_SECONDS = 300.0
