@@ -13,6 +13,7 @@ from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -30,6 +31,10 @@ OWN_SANDBOX = {
     "tests/sandbox/test_sandbox_faults.py",
     "tests/sandbox/test_sandbox_lifecycle.py",
 }
+
+
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 
 
 def pytest_configure() -> None:

@@ -6,6 +6,7 @@ Everything is waited for on a watch, with a deadline, so that a test takes as lo
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -81,7 +82,10 @@ class Site:
                 raise
 
     async def until(self, path: str, holds: Holds, limit: float = LIMIT) -> Manifest:
-        """Watch one object until a condition holds for it ({} while there is none), and give it."""
+        """Watch one object until a condition holds for it ({} while there is none), and give it.
+
+        A condition on a field that is not there yet does not hold yet.
+        """
         collection, _, name = path.rpartition("/")
         found: Manifest = GONE
 
@@ -89,7 +93,9 @@ class Site:
             """Ask about the one object."""
             nonlocal found
             found = next(iter(objects.values()), GONE)
-            return bool(holds(found))
+            with suppress(LookupError):
+                return bool(holds(found))
+            return False
 
         await self.until_all(f"{collection}?fieldSelector={quote(f'metadata.name={name}')}", wanted, limit)
         return found

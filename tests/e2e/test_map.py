@@ -114,18 +114,18 @@ async def test_what_needs_a_restart_is_said_beside_what_is_in_force(program: Map
     assert found["topology"] == program.namespace
 
 
-async def test_a_lower_that_leaves_and_comes_back_shows_in_time(program: MapProgram) -> None:
+async def test_a_lower_that_leaves_and_comes_back_shows(program: MapProgram) -> None:
     """The rows are those of the lowers that there are."""
     text = program.text(without_lower(B))
     await program.put(text)
     found = await program.right(text)
     path = program.path("configmaps", STATUS)
-    await program.upper.until(path, lambda one: B not in one["data"]["lowers"], RIGHT)
+    await program.upper.until(path, lambda one: B not in one["data"]["lowers"])
     assert next(row for row in found["lowers"] if row["name"] == A)["pods"] == 1
     await program.upper.gone(f"/api/v1/nodes/{program.nodes[B]}")
     await program.reload()
     await program.usable(program.nodes[B])
-    await program.upper.until(path, lambda one: B in one["data"]["lowers"], RIGHT)
+    await program.upper.until(path, lambda one: B in one["data"]["lowers"])
 
 
 async def test_a_status_that_somebody_changes_comes_back(program: MapProgram) -> None:
@@ -146,7 +146,7 @@ async def test_anothers_config_map_of_that_name_is_left_alone(program: MapProgra
     await program.put(text)
     await program.event("StatusNameTaken", "is not ours and is left alone")
     node = f"/api/v1/nodes/{program.nodes[B]}"
-    await program.upper.until(node, lambda one: one["metadata"]["labels"].get("edit") == "400", RIGHT)
+    await program.upper.until(node, lambda one: one["metadata"]["labels"].get("edit") == "400")
     assert await program.upper.read(path) == before
     await program.upper.delete(path)
     await program.status(state="Accepted", sha256=digest(text))
