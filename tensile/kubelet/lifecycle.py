@@ -54,8 +54,13 @@ class PodRule:
         return (Route("upper_pods", _above), Route("pods", _below), Route("foreign_pods", _in_the_way))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of every pod above and of every pod of ours below; first those whose status is an old one."""
+        """Give the keys of every pod above and of every pod of ours below; first those whose status is an old one.
+
+        There are none while the lower's pods are being listed: nothing could be decided, and another look follows.
+        """
         here = world.lowers[lower]
+        if not here.pods.synced and here.silent <= UNREACHABLE_AFTER:
+            return
         found = {(entry.namespace, entry.name) for entry in here.upper_pods}
         found |= {(upper_namespace_of(entry, here), entry.name) for entry in here.pods}
 

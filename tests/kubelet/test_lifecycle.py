@@ -385,6 +385,15 @@ def test_every_pod_of_either_side_has_a_key() -> None:
     assert list(RULE.keys(here, B)) == []
 
 
+def test_pods_have_no_keys_while_those_below_are_being_listed() -> None:
+    """Thousands would be looked at for nothing, and before those that matter; a lower that is away has them told so."""
+    here = mirrored(bound())
+    here.lowers[A].pods.distrust()
+    assert list(RULE.keys(here, A)) == []
+    here.lowers[A].silent = 41.0
+    assert list(names(RULE.keys(here, A))) == ["default/web"]
+
+
 RUNNING: Manifest = {
     "phase": "Running",
     "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}],
