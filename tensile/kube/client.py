@@ -20,11 +20,11 @@ from urllib.parse import quote, urlencode
 
 import orjson
 import tenacity
-from aiohttp import StreamReader
 
 from tensile.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.errors import ClusterError, Denied, Expired, Throttled, Unauthorized, Unreachable
 from tensile.kube.access import Access
+from tensile.kube.aio import aiohttp
 from tensile.kube.answers import (
     Doing,
     Lines,
@@ -349,7 +349,7 @@ class HttpCluster:
         return Listing(items + [read(item) for item in page.items], page.version)
 
     @asynccontextmanager
-    async def _opened(self, doing: Doing, target: str, seconds: int) -> AsyncIterator[StreamReader]:
+    async def _opened(self, doing: Doing, target: str, seconds: int) -> AsyncIterator[aiohttp.StreamReader]:
         """Open a watch; raises what its refusal means."""
         access = await self._way(settled=True)
         async with self._transport.stream(access, target, seconds + self._margin) as answer:

@@ -21,12 +21,12 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import NamedTuple
 
-import aiohttp
 from yarl import URL
 
 from tensile import __version__
 from tensile.errors import TensileError, Unreachable
 from tensile.kube.access import Access
+from tensile.kube.aio import aiohttp
 from tensile.kube.calls import CONNECT_SECONDS, Broken, Calls, header_lines, keep_alive
 from tensile.kube.limits import Bucket
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import aiohttp
 import orjson
 
 from tensile.cluster import Cluster
 from tensile.errors import NotFound, TensileError
 from tensile.joined import Ways
+from tensile.kube.aio import aiohttp
 from tensile.kube.client import HttpCluster
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref

@@ -1,0 +1,41 @@
+"""aiohttp comes in without the authorities of the system, and nothing else is kept from them."""
+
+import os
+import ssl
+import subprocess
+import sys
+
+import pytest
+
+from tensile.kube.aio import without_authorities
+
+_LOOK = """
+import os
+before = dict(os.environ)
+import tensile.app, aiohttp.connector
+print(len(aiohttp.connector._SSL_CONTEXT_VERIFIED.get_ca_certs()), before == dict(os.environ))
+"""
+
+
+def test_the_engine_starts_without_reading_authorities_that_nobody_uses() -> None:
+    """The contexts of aiohttp's own trust nobody, whichever module comes first, and the environment is as it was."""
+    done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "True"]
+
+
+@pytest.mark.parametrize("known", ["", "/somewhere"], ids=["nothing", "a file"])
+def test_what_the_environment_says_of_authorities_is_put_back(known: str) -> None:
+    """Programs that give credentials inherit it, and later contexts read it."""
+    before = dict(os.environ)
+    try:
+        os.environ.pop("SSL_CERT_FILE", None)
+        if known:
+            os.environ["SSL_CERT_FILE"] = known
+        with without_authorities():
+            assert ssl.create_default_context().get_ca_certs() == []
+        assert os.environ.get("SSL_CERT_FILE", "") == known
+    finally:
+        os.environ.update({name: value for name, value in before.items() if name == "SSL_CERT_FILE"})
+        if "SSL_CERT_FILE" not in before:
+            os.environ.pop("SSL_CERT_FILE", None)
+    assert dict(os.environ) == before
