@@ -16,6 +16,7 @@ from tensile.reconcile.adoption import claim as claim_to
 from tensile.reconcile.claims import (
     can_tell,
     class_of,
+    copy_in,
     home,
     is_copy,
     is_enabled,
@@ -137,7 +138,8 @@ class ClaimRule:
         place = home(claim, world)
         if place.lower != lower.name:
             return _elsewhere(key, claim, copy, world)
-        return _here(key, claim, copy, world)
+        other = _left_in(claim, lower, world) if copy is None else None
+        return _here(key, claim, copy, world) if other is None else _after(key, claim, other)
 
 
 def _here(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
@@ -161,6 +163,20 @@ def _here(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
         return Decision(told, problem=unfitting)
     named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
     return Decision((*told, wanted, *named), problem=_lost(ours, lower))
+
+
+def _left_in(claim: Entry, lower: LowerWorld, world: World) -> LowerWorld | None:
+    """Find another lower that still has a copy of a claim: as long as it is there, it may be getting its volume."""
+    others = (other for other in world.lowers.values() if other.name != lower.name)
+    return next((other for other in others if copy_in(other, claim, world.owner) is not None), None)
+
+
+def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
+    """Wait for a copy elsewhere to go, and say so where that may take long: two copies would be two volumes."""
+    where = f"claim {claim.namespace}/{claim.name}"
+    words = f"{where} has to go in lower cluster {other.name} first, which does not answer"
+    problem = Problem("LowerUnreachable", words) if other.silent else None
+    return Decision(waits=(key_of(other.name, key.namespace, key.name),), problem=problem)
 
 
 def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
