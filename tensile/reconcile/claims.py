@@ -13,7 +13,7 @@ import msgspec
 import orjson
 
 from tensile.cache import Entry, Kept
-from tensile.names import OWNER, PROVISIONER, Owner
+from tensile.names import LOWER, OWNER, PROVISIONER, Owner
 from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, metadata
 from tensile.quantities import parse
 from tensile.reconcile.desired import Absent
@@ -31,13 +31,15 @@ class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
     """One claim of either side.
 
     `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `selected` is the node that a
-    scheduler chose, `provisioner` who is to make the volume, `volume` the one that it has or asks for: each "" for
-    none. `passing` is whether it belongs to a pod and goes with it: a generic ephemeral volume.
+    scheduler chose, `chosen` the lower that we did, `provisioner` who is to make the volume, `volume` the one that it
+    has or asks for: each "" for none. `passing` is whether it belongs to a pod and goes with it, as a generic ephemeral
+    volume does.
     """
 
     owner: str
     upper_uid: str
     selected: str
+    chosen: str
     provisioner: str
     volume: str
     storage_class: str
@@ -68,6 +70,7 @@ def facts_of(claim: Manifest) -> ClaimFacts:
         owner=labels(claim).get(OWNER, "") if upper_uid else "",
         upper_uid=upper_uid,
         selected=notes.get(SELECTED_NODE, ""),
+        chosen=notes.get(LOWER, ""),
         provisioner=next((notes[key] for key in _PROVISIONERS if key in notes), ""),
         volume=spec.get("volumeName") or "",
         storage_class=class_of(claim) or "",
@@ -202,20 +205,20 @@ def _holder(claim: Entry, world: World) -> str:
 
 
 def _of_user(claim: Entry, world: World) -> Home:
-    """Give the lower that has a copy in use, or may have one, else that of the pod that is there longest."""
+    """Give the lower that has a copy in use, or for all that is known has one, else that of the oldest pod."""
     using = {lower.name: users(lower, claim, world.topology.exclude_namespaces) for lower in world.lowers.values()}
     for lower in world.lowers.values():
         if using[lower.name] and copy_in(lower, claim, world.owner) is not None:
             return Home(lower.name)
-    for lower in world.lowers.values():
-        if using[lower.name] and is_enabled(lower) and not lower.more[CLAIM].synced:
-            return Home(lower.name, _unknown(claim, lower))
+    chosen = world.lowers.get(claim.facts.chosen)
+    if chosen is not None and is_enabled(chosen) and not chosen.more[CLAIM].synced:
+        return Home(chosen.name, _unknown(claim, chosen))
     oldest = [(_age(pod), name) for name, pods in using.items() for pod in pods]
     return _first(claim, world.lowers[min(oldest)[1]]) if oldest else Home()
 
 
 def _unknown(claim: Entry, lower: LowerWorld) -> Problem:
-    """Say that a claim may have been made where its pods are, in a lower that has not been heard since we started."""
+    """Say that a claim was made, or about to be, in a lower that has not been heard since we started."""
     where = f"claim {claim.namespace}/{claim.name}"
     return Problem("LowerUnreachable", f"{where} may have its volume in lower cluster {lower.name}, which is silent")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
-from tensile.names import MIRRORED
+from tensile.names import LOWER, MIRRORED
 from tensile.objects import CLAIM, UPPER, Manifest, Ref, annotations, metadata, timestamp, uid
 from tensile.reconcile.claims import SELECTED_NODE
 from tensile.reconcile.desired import Patched, Told, Wanted
@@ -50,6 +50,13 @@ def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
     reason = f"no volume can be made there: {problem.message}"
     told = Told(_ref(claim), uid(claim), PROVISIONING_FAILED, problem.message)
     return (told, Patched(_ref(claim), Patch("json-patch", [*fence, taken]), reason, shown=True))
+
+
+def settled(claim: Manifest, lower: str) -> Wanted:
+    """Note on a claim in which lower it is about to be made, so that whoever comes after us makes it nowhere else."""
+    meta = metadata(claim)
+    body = {"metadata": {**{field: meta[field] for field in _FENCE}, "annotations": {LOWER: lower}}}
+    return Patched(_ref(claim), Patch("merge-patch", body), f"its volume is to be in lower cluster {lower}", shown=True)
 
 
 def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:

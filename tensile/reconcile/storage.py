@@ -8,7 +8,7 @@ place would pass for them. It goes only when the upper cluster asked for that: w
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Delta, Entry
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
+from tensile.names import LOWER, OWNER, OWNER_NAME, UPPER_UID, Owner
 from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, uid
 from tensile.reconcile import namespaces
 from tensile.reconcile.adoption import adopts, conflict
@@ -27,7 +27,7 @@ from tensile.reconcile.claims import (
     users,
     without_volume,
 )
-from tensile.reconcile.claimstatus import given_up, pinned, told_above
+from tensile.reconcile.claimstatus import given_up, pinned, settled, told_above
 from tensile.reconcile.desired import Confirmed, Decision, Present, Route, Wanted
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.references import Reference
@@ -85,7 +85,7 @@ def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: st
     spec = {field: claim["spec"][field] for field in _SPEC if field in claim["spec"]}
     if storage_class is not None:
         spec["storageClassName"] = storage_class
-    kept = {key: text for key, text in annotations(claim).items() if not key.startswith(_ABOVE_ONLY)}
+    kept = {key: text for key, text in annotations(claim).items() if not key.startswith(_ABOVE_ONLY) and key != LOWER}
     return {
         "apiVersion": CLAIM.api,
         "kind": CLAIM.name,
@@ -161,8 +161,14 @@ def _here(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
     told = told_above(manifest, ours, _lost(ours, lower) or refused, world.now)
     if unfitting is not None:
         return Decision(told, problem=unfitting)
+    noted = (settled(manifest, lower.name),) if copy is None and _is_unnoted(claim, lower) else ()
     named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
-    return Decision((*told, wanted, *named), problem=_lost(ours, lower))
+    return Decision((*told, *noted, wanted, *named), problem=_lost(ours, lower))
+
+
+def _is_unnoted(claim: Entry, lower: LowerWorld) -> bool:
+    """Say whether nothing above tells where a claim is about to be made: neither a scheduler nor we."""
+    return not is_selected(claim) and not claim.facts.volume and claim.facts.chosen != lower.name
 
 
 def _left_in(claim: Entry, lower: LowerWorld, world: World) -> LowerWorld | None:

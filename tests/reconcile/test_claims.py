@@ -4,7 +4,7 @@ import pytest
 from storagekit import ASKED, above, below, bound, claim, copy, ground, settled_claim, volume, volumes
 from worldkit import STRANGER, A, B, marked, put, reload, upper_pod
 
-from tensile.names import PROVISIONER
+from tensile.names import LOWER, PROVISIONER
 from tensile.objects import CLAIM, VOLUME, Manifest
 from tensile.reconcile.claims import SELECTED_NODE, can_tell, class_of, facts_of, home, mapped, selected_in
 from tensile.world import World
@@ -103,23 +103,26 @@ def test_a_copy_that_is_in_use_or_bound_keeps_a_claim() -> None:
 
 
 def test_a_claim_waits_for_a_lower_that_may_have_it() -> None:
-    """One that was not heard since the start, and has pods that use it; it is told where a copy is known to be."""
+    """It was to be made there, and nothing was heard of it since the start; a copy in use is better known."""
     here = ground()
+    noted = claim(annotations={LOWER: A})
     bound(here, "younger", A, creationTimestamp="2026-03-01T12:00:05Z")
     bound(here, "older", B, creationTimestamp="2026-03-01T12:00:01Z")
     here.lowers[A].more[CLAIM].distrust()
-    found = home(above(here, claim()), here)
+    found = home(above(here, noted), here)
     assert (found.lower, found.problem and found.problem.reason) == (A, "LowerUnreachable")
     below(here, copy(claim()), lower=B)
-    assert where(here, claim()) == B
+    assert where(here, noted) == B
 
 
-def test_a_claim_does_not_wait_for_a_lower_that_nobody_needs_it_in() -> None:
-    """Else one cluster that is away would keep the pods of all others waiting."""
+def test_a_claim_does_not_wait_for_a_lower_that_it_was_not_to_be_in() -> None:
+    """Else one cluster that is away would keep the pods of all others waiting; nor for one that has not got it."""
     here = ground()
     bound(here, lower=B)
+    assert where(here, claim(annotations={LOWER: A})) == B
     here.lowers[A].more[CLAIM].distrust()
     assert where(here, claim()) == B
+    assert where(here, claim(annotations={LOWER: "gone"})) == B
 
 
 def test_a_claim_of_another_provisioner_goes_down_only_where_its_class_is_listed() -> None:

@@ -37,8 +37,8 @@ from worldkit import (
     upper_pod,
 )
 
-from tensile.names import LOWER_CLAIM_UID, OWNER, OWNER_NAME, UPPER_UID
-from tensile.objects import CLAIM, UPPER, VOLUME, Manifest, Ref
+from tensile.names import LOWER, LOWER_CLAIM_UID, OWNER, OWNER_NAME, UPPER_UID
+from tensile.objects import CLAIM, UPPER, VOLUME, Manifest, Ref, metadata
 from tensile.reconcile import namespaces
 from tensile.reconcile.claims import SELECTED_NODE
 from tensile.reconcile.plan import Plan
@@ -99,7 +99,23 @@ def test_a_claim_goes_down_with_a_pod_that_was_bound_regardless() -> None:
     above(here, claim())
     assert planned(here) == Plan(())
     bound(here)
+    noted, made = planned(here).steps
+    assert (noted.verb, noted.ref, noted.uid, noted.body) == ("patch", ABOVE, "claim-data", None)
+    assert (made.verb, made.ref.cluster) == ("create", A)
+    above(here, claim(annotations={LOWER: A}))
     assert the_step(here).verb == "create"
+    assert LOWER not in metadata(the_step(here).body or {})["annotations"]
+
+
+def test_where_it_goes_is_noted_above_first() -> None:
+    """An engine that comes after us, while that lower does not answer, makes it nowhere else."""
+    here = ground()
+    above(here, claim(annotations={LOWER: B}))
+    bound(here)
+    noted = planned(here).steps[0]
+    assert noted.patch is not None
+    assert noted.patch.body["metadata"]["annotations"] == {LOWER: A}
+    assert {"uid", "resourceVersion"} <= noted.patch.body["metadata"].keys()
 
 
 def test_the_claim_of_an_ephemeral_volume_never_goes_down() -> None:
