@@ -31,6 +31,8 @@ OWN_SANDBOX = {
     "tests/sandbox/test_sandbox_faults.py",
     "tests/sandbox/test_sandbox_lifecycle.py",
 }
+SCATTERED = {"tests/faults/test_races.py", "tests/faults/test_sequences.py"}
+"""Files of long tests in memory that share nothing: each of these goes to whichever process is free."""
 
 
 settings.register_profile("busy machine", deadline=None)
@@ -47,7 +49,7 @@ def pytest_configure() -> None:
 
 
 class Sharing(LoadScopeScheduling):
-    """Keeps the tests of a file in one process, where several share the work: their fixtures are made once.
+    """Keeps the tests of most files in one process, where several share the work: their fixtures are made once.
 
     Files that start sandboxes of their own go to the same one: three sandboxes at once need more inotify instances than
     a user has.
@@ -55,6 +57,8 @@ class Sharing(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file in SCATTERED:
+            return nodeid
         return "sandboxes of their own" if file in OWN_SANDBOX else file
 
 

@@ -43,7 +43,7 @@ from tensile.objects import (
     uid,
 )
 
-FAULTS: tuple[Fault, ...] = ("dropped", "lost", "late", "conflict", "throttled", "denied")
+FAULTS: tuple[Fault, ...] = ("dropped", "lost", "late", "slow", "conflict", "throttled", "denied")
 RANGE = 120
 """Numbers of deeds are below this: it has every small divisor."""
 SORTS = (

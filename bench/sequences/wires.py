@@ -1,7 +1,7 @@
 """What is between an engine and clusters in memory, and can go wrong: watches, and the way that writes take.
 
 A watch can be late, tell a thing twice, or miss what happens until the next list. A write can be dropped on its way,
-come through without its answer, arrive when nobody waits for it any more, or be refused for a time.
+come through without its answer, take its time, arrive when nobody waits for it any more, or be refused for a time.
 """
 
 import asyncio
@@ -20,10 +20,11 @@ from tensile.objects import Kind, Manifest, Ref
 from tensile.reconcile.rehearsal import Rehearsal
 from tensile.reconcile.selecting import is_selected
 
-Fault = Literal["dropped", "lost", "late", "conflict", "throttled", "denied"]
+Fault = Literal["dropped", "lost", "late", "slow", "conflict", "throttled", "denied"]
 LATENCY = 0.01
 """Seconds that a request takes on its way there, and its answer on its way back."""
 _LATE = (0.3, 3.0)
+_SLOW = 1.5
 _REPEATED = 4
 
 
@@ -169,7 +170,10 @@ class Way:
         if fault == "late" and not words.startswith("patch"):
             self.delayed += [body] if body is not None else []
             self._send_late(write, _LATE[len(self.done) % len(_LATE)])
-        if fault:
+        if fault == "slow":
+            await asyncio.sleep(_SLOW)
+            await self._reach()
+        elif fault:
             _fail(fault)
         answer = await write()
         self.done.append(words)

@@ -1,4 +1,9 @@
-"""The one write by which an upper pod's status changes."""
+"""The one write by which an upper pod's status changes.
+
+It holds only while the pod is still the one of that UID. What says a phase holds only while nobody has written to the
+pod since, because two keys may say one, and a write that took its time must not take back an end that was told
+meanwhile. What says none comes through whoever else writes: it says nothing that a later look does not put right.
+"""
 
 from tensile.cluster import Patch
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
@@ -8,7 +13,9 @@ from tensile.reconcile.desired import Patched
 def status_write(
     upper_pod: Manifest, body: Manifest, reason: str, *, asked: bool = True, lost: bool = False
 ) -> Patched:
-    """Make the write of {"status": ...}, which holds only while the pod is still the one of that UID."""
+    """Make the write of {"status": ...}."""
     meta = metadata(upper_pod)
-    patch = Patch("strategic-merge-patch", {"metadata": {"uid": meta["uid"]}, **body})
+    fields = ("uid", "resourceVersion") if "phase" in body["status"] else ("uid",)
+    fence = {field: meta[field] for field in fields if field in meta}
+    patch = Patch("strategic-merge-patch", {"metadata": fence, **body})
     return Patched(Ref(UPPER, POD, meta["namespace"], meta["name"]), patch, reason, "status", asked=asked, lost=lost)

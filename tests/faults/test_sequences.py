@@ -1,10 +1,12 @@
 """Sequences at random on clusters in memory, in short: `python -m bench.sequences` plays twenty thousand."""
 
+import gc
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from bench.sequences.__main__ import unburdened
 from bench.sequences.deeds import RANGE, SORTS, Deed, read, thought_up
 from bench.sequences.model import LOWERS, SPACE, Model
 from bench.sequences.playing import in_no_time, shrunk, staged, wrong
@@ -24,14 +26,25 @@ from tensile.objects import (
     uid,
 )
 
-SEQUENCES = 600
-PARTS = 6
+SEQUENCES = 1_500
+PARTS = 10
 EVERYTHING = read(["pod:90", "serve:0", "wait:3", "run:0", "stranger:8", "wait:3"])
 """A pod that runs in lower-b with all that a pod can depend on, and a stranger's pod in lower-a."""
 _A, _B = LOWERS
 Spoil = Callable[[Stage, Model], object]
 
 
+@pytest.fixture
+def rarely_collected() -> Iterator[None]:
+    """Have garbage be collected as seldom as in a campaign: that is a fifth of the time."""
+    before = gc.get_threshold()
+    unburdened()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("rarely_collected")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_happens_everything_is_right_in_the_end(part: int) -> None:
     """Nothing forbidden was done meanwhile, and nothing is written any more."""
@@ -160,3 +173,10 @@ def test_the_model_sees_what_must_not_be_written() -> None:
         model.look("create", pod._replace(cluster=_B), {"metadata": {"name": "p0", "annotations": notes}})
 
     assert looked(make) == ["runs a second time: Running above"]
+
+
+@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize("end", ["kill:0", "evict:0"])
+def test_an_end_is_not_taken_back_by_what_was_under_way(end: str, steps: int) -> None:
+    """A pod that others end while a write takes its time that it runs is called lost, and stays so."""
+    assert wrong(read(f"pod:3 wait:3 fault:9 run:0 steps:{steps} {end} wait:3".split())) == []

@@ -169,7 +169,7 @@ def test_a_pod_that_ran_and_is_gone_below_is_lost() -> None:
     found = wanted(here)
     assert isinstance(found, Patched)
     assert (found.ref, found.subresource, found.asked) == (ABOVE, "status", False)
-    assert found.patch.body["metadata"] == {"uid": "Pod-web"}
+    assert found.patch.body["metadata"] == {"uid": "Pod-web", "resourceVersion": "2"}
     assert (found.patch.body["status"]["phase"], found.patch.body["status"]["reason"]) == ("Failed", "LowerPodLost")
 
 

@@ -1,0 +1,35 @@
+"""The write of an upper pod's status: to whom it is, and what may not have happened meanwhile."""
+
+from worldkit import upper_pod
+
+from tensile.kubelet.statuswrite import status_write
+from tensile.objects import POD, UPPER, Manifest, Ref
+
+POD_ABOVE = upper_pod(resourceVersion="7")
+
+
+def written(status: Manifest) -> Manifest:
+    """Give the body of a write."""
+    body: Manifest = status_write(POD_ABOVE, {"status": status}, "why").patch.body
+    return body
+
+
+def test_a_phase_holds_only_while_nobody_else_has_written() -> None:
+    """An end that was told meanwhile must not be taken back by what was on its way then."""
+    for phase in ("Pending", "Running", "Failed"):
+        fence = {"uid": POD_ABOVE["metadata"]["uid"], "resourceVersion": "7"}
+        assert written({"phase": phase}) == {"metadata": fence, "status": {"phase": phase}}
+
+
+def test_what_says_no_phase_comes_through_whoever_else_writes() -> None:
+    """As long as the pod is the same one."""
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    assert written(ready) == {"metadata": {"uid": POD_ABOVE["metadata"]["uid"]}, "status": ready}
+
+
+def test_it_is_to_the_pods_status_and_says_why() -> None:
+    """And whether somebody asked for it, or a store was restored."""
+    found = status_write(POD_ABOVE, {"status": {"phase": "Failed"}}, "why", asked=False, lost=True)
+    assert (found.ref, found.subresource) == (Ref(UPPER, POD, "default", "web"), "status")
+    assert found.patch.media == "strategic-merge-patch"
+    assert (found.reason, found.asked, found.lost) == ("why", False, True)
