@@ -1,0 +1,92 @@
+"""Sequences at random on real control planes, in short: `python -m bench.sequences.real` plays two hundred."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bench.faultproxy.asked import Asked
+from bench.faultproxy.faults import Delayed, Dropped, Lost, Passed, Refused, Torn
+from bench.rig import Rig
+from bench.scene import Scene
+from bench.sequences.deeds import read
+from bench.sequences.ground import Ground
+from bench.sequences.real import ONE_IN, SORTS, STORMS, Weather, campaign, thought_up
+from bench.sites import until
+from tensile.sandbox.environment import Sandbox
+
+SEQUENCES, MOST = 6, 15
+PATIENCE = 30.0
+EVERYTHING = ("pod:90", "serve:0")
+"""A pod that runs in lower-b with all that a pod can depend on here."""
+SPOILS = (
+    ("unseat:0", "ConfigMap m0 is not in lower-b as of the one above"),
+    ("drift:2", "Secret s0: data is {'k': 'Mw=='} and not {'k': 'MA=='}"),
+    ("unseat:5", "the slice is not there in lower-b"),
+    ("kill:0", "p0 is not below, Running above"),
+)
+"""What somebody does below, and what is wrong then; without its pod, nothing else has to be there any more."""
+
+
+def test_a_sequence_on_real_clusters_is_its_seeds() -> None:
+    """Every sort of deed comes up, and each can be done: on the ground, or as a storm."""
+    every = [thought_up(seed) for seed in range(100)]
+    assert every == [thought_up(seed) for seed in range(100)]
+    assert {deed.sort for deeds in every for deed in deeds} == set(SORTS)
+    assert all(10 <= len(deeds) <= 30 for deeds in every)
+    assert len(thought_up(1, 9)) <= 9
+
+
+@pytest.mark.real
+async def test_only_writes_of_namespaces_that_are_shaken_meet_with_faults(sandbox: Sandbox, tmp_path: Path) -> None:
+    """One in four of them does, with every sort of fault in its time, and they are counted."""
+    async with Rig(sandbox, tmp_path) as rig:
+        weather = Weather(rig, Random(1))
+        weather.shaken.add("shaken")
+        write, read_only = (Asked("upper", verb, "pods", "", "shaken", "p0") for verb in ("patch", "get"))
+        assert {await weather.meet(one) for one in [write._replace(namespace="calm"), read_only] * 50} == {Passed()}
+        met = [await weather.meet(write) for _ in range(800)]
+    faults = [one for one in met if one != Passed()]
+    assert 100 < len(faults) < 2 * 800 / ONE_IN
+    assert {type(one) for one in faults} == {Dropped, Lost, Torn, Delayed, Refused}
+    assert sum(weather.met.values()) == len(faults)
+
+
+@pytest.mark.real
+async def test_on_the_ground_is_seen_what_is_wrong(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Once the engine is dead, each thing that somebody takes away or changes below is told, and nothing else."""
+    async with Rig(sandbox, tmp_path) as rig:
+        rig.start()
+        await rig.usable()
+        async with Scene(rig) as scene:
+            ground = Ground(scene)
+            for deed in read(EVERYTHING):
+                await ground.carry_out(deed)
+            await until(lambda: _is_right(ground), "everything is right", PATIENCE)
+            rig.kill()
+            for deed, words in SPOILS:
+                await ground.carry_out(*read([deed]))
+                assert words in await ground.wrong(), deed
+            assert await ground.wrong() == [SPOILS[-1][1]]
+            assert any("Pod" not in one and "p0" in one for one in ground.story())
+            await rig.upper.remove(scene.path("pods", "p0") + "?gracePeriodSeconds=0")
+
+
+async def _is_right(ground: Ground) -> bool:
+    return not await ground.wrong()
+
+
+@pytest.mark.real
+async def test_whatever_happens_on_real_clusters_everything_is_right_in_the_end(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """With faults in every namespace, and storms over all of them."""
+    async with Rig(sandbox, tmp_path) as rig:
+        rig.start()
+        await rig.usable()
+        result = await campaign(rig, range(1, 1 + SEQUENCES), SEQUENCES, most=MOST)
+    assert result["broken"] == []
+    assert (result["sequences"], result["divergences"]) == (SEQUENCES, 0)
+    assert result["writes"] > 10 * SEQUENCES
+    assert set(result["met"]) & set(STORMS)
+    assert set(result["met"]) - set(STORMS)
