@@ -186,11 +186,21 @@ class Trial:
 Scenario = Callable[[Sandbox, Namespace], Awaitable[dict[str, Any]]]
 
 
-def run(name: str, scenario: Scenario, options: Options, *, pods: int, rounds: int, words: str, long: str = "") -> int:
+def run(
+    name: str,
+    scenario: Scenario,
+    options: Options,
+    *,
+    pods: int,
+    rounds: int,
+    words: str,
+    long: str = "",
+    arguments: Callable[[ArgumentParser], None] | None = None,
+) -> int:
     """Read the arguments, run a scenario on a sandbox of its own, keep its result; gives the exit code.
 
     The scenario's result holds what it broke in "broken". `long` says what `--long` does, where there is that; its
-    result is kept beside the other.
+    result is kept beside the other. `arguments` adds some of the scenario's own.
     """
     parser = ArgumentParser(description=words.splitlines()[0])
     parser.add_argument("--pods", type=int, default=pods)
@@ -200,6 +210,8 @@ def run(name: str, scenario: Scenario, options: Options, *, pods: int, rounds: i
     parser.add_argument("--results", type=Path, default=RESULTS)
     if long:
         parser.add_argument("--long", action="store_true", help=long)
+    if arguments is not None:
+        arguments(parser)
     given = parser.parse_args()
     name += "-long" if long and given.long else ""
     print(f"{name}: seed {given.seed}, {given.rounds} rounds, {given.pods} pods", flush=True)
