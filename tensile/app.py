@@ -194,7 +194,7 @@ class Engine:
     async def _serve(self, joined: Joined) -> None:
         lower, connections = joined.lower, self.clusters.connections
         pods = MirroredPods(lower, self.clusters.world.owner, lambda: connections.get(lower.name))
-        await self.ports.serve(self.topology, lower.node, lower.spec.node.kubelet_port, pods)
+        await self.ports.serve(self.topology, lower.node, lower.spec.node.kubelet_port, pods, joined.meter)
 
     async def _keep_looking(self) -> None:
         while True:

@@ -16,11 +16,13 @@ import orjson
 import structlog
 
 from tensile.cache import Cache
+from tensile.cluster import Cluster
 from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
 from tensile.kube.access import Access, AccessError, from_kubeconfig, in_cluster
 from tensile.kube.fleet import Fleet
 from tensile.kube.secretfile import KeptKubeconfig
+from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.eventmirror import EventMirror
 from tensile.kubelet.events import OF_CLAIMS, OF_PODS
 from tensile.kubelet.heartbeat import Heartbeat
@@ -109,6 +111,7 @@ class Joined:
         self._since = asyncio.get_running_loop().time()
         self._kept: KeptKubeconfig | None = None
         self.lower: LowerWorld
+        self.meter: Meter
 
     def begin(
         self, spec: Lower, *, beat: bool, connect: bool = True, busy: Callable[[str], bool] | None = None
@@ -121,6 +124,7 @@ class Joined:
         naming = Naming(self._world.topology.name, self._world.owner.mark)
         self.lower = self._world.lowers[spec.name] = lower_world(spec, naming)
         self.lower.connected = self.lower.in_topology = connect
+        self.meter = Meter(self.lower, self._world.owner, self._cluster, _log)
         self._kept = kept(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
@@ -246,6 +250,10 @@ class Joined:
             if words:
                 _log.warning("kubeconfig refused", lower=self.lower.name, error=words)
             self._wake(self.lower.name)
+
+    def _cluster(self) -> Cluster | None:
+        """Give the connection to the cluster, None before there is one."""
+        return self._fleet.cluster(self.lower.name) if self.lower.name in self._fleet.names() else None
 
     def _node_uid(self) -> str:
         node = self._node()

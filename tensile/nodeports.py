@@ -14,6 +14,7 @@ from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
 from tensile.kubelet.api.certs import Serving, ServingFiles
+from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
 from tensile.kubelet.api.target import Pods
@@ -70,10 +71,10 @@ class NodePorts:
         for lower in topology.lowers:
             await self._server.start(lower.node.name, topology.kubelet.bind, lower.node.kubelet_port, NoPods())
 
-    async def serve(self, topology: Topology, node: str, port: int, pods: Pods) -> None:
+    async def serve(self, topology: Topology, node: str, port: int, pods: Pods, meter: Meter) -> None:
         """Serve a node's pods; one whose port cannot be had is said and goes without logs and exec."""
         try:
-            await self._server.start(node, topology.kubelet.bind, port, pods)
+            await self._server.start(node, topology.kubelet.bind, port, pods, meter)
         except TensileError as error:
             _log.error("logs and exec of a virtual node are not served", node=node, error=str(error))
 

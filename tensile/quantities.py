@@ -45,6 +45,11 @@ def parse(text: str, scale: int = MILLI) -> int:
     As in Kubernetes, what is finer than the scale is rounded away from zero, and what is beyond 2 ** 63 - 1 whole units
     is that number. Raises ValueError, with words for the user, for what Kubernetes refuses too.
     """
+    return parse_once(text, scale)
+
+
+def parse_once(text: str, scale: int = MILLI) -> int:
+    """Do as `parse` for a text that hardly comes again, such as what was measured, and would only displace others."""
     match = _SYNTAX.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         raise ValueError('not a quantity; write a number with a suffix such as "2", "500m", "1.5Gi"')

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tensile.cache import Entry
 from tensile.cluster import Cluster
 from tensile.kubelet.api.target import Target
+from tensile.kubelet.usage.running import Runner, runner
 from tensile.names import Owner
 from tensile.reconcile.podfacts import mirrors, standing
 from tensile.world import LowerWorld
@@ -26,6 +27,10 @@ class NoPods:
     def listed(self) -> bytes:
         """Give an empty list."""
         return _LIST % b""
+
+    def running(self) -> list[Runner]:
+        """Give none."""
+        return []
 
 
 class MirroredPods:
@@ -45,7 +50,17 @@ class MirroredPods:
 
     def listed(self) -> bytes:
         """Give the mirrored pods, as the upper cluster has them, as the JSON of a v1 PodList."""
-        return _LIST % b",".join(entry.raw for entry in self._lower.upper_pods if self._below(entry))
+        return _LIST % b",".join(upper.raw for upper, _ in self.pairs())
+
+    def running(self) -> list[Runner]:
+        """Give those of which a container runs."""
+        found = (runner(upper, below) for upper, below in self.pairs())
+        return [one for one in found if one.containers]
+
+    def pairs(self) -> list[tuple[Entry, Entry]]:
+        """Give the mirrored pods, each with its lower pod."""
+        found = ((upper, self._below(upper)) for upper in self._lower.upper_pods)
+        return [(upper, below) for upper, below in found if below]
 
     def _below(self, upper: Entry) -> Entry | None:
         below = standing(upper, self._lower, self._owner)

@@ -62,6 +62,14 @@ CONTROL_PLANE = ProgramSet(
 )
 KWOK = ProgramSet("kwok", "v0.8.0", ("kwok",), "sigs.k8s.io/kwok/cmd/kwok", "-s -w", "about a minute")
 KUBELET = ProgramSet("kubelet", "v1.36.3", ("kubelet",), ".", VERSION_FLAGS, "about a minute")
+METRICS = ProgramSet(
+    "metrics-server",
+    "v0.9.0",
+    ("metrics-server",),
+    "sigs.k8s.io/metrics-server/cmd/metrics-server",
+    "-s -w",
+    "about 2 minutes on 2 cores",
+)
 NODE = ProgramSet("node", "v1", ("tensile-node",), ".", "-s -w", "a few seconds")
 ENDPOINT = ProgramSet("endpoint", "v1", ("tensile-endpoint",), ".", "-s -w", "a few seconds")
 PROGRAM_OF = {

@@ -126,7 +126,7 @@ class Ground:
         """Make a kubeconfig of a cluster for a user of that name: an administrator, unless in other groups."""
         cluster = self.sandbox.clusters[name]
         pki = cluster.audit_log.parent / "pki"
-        pair = _user(pki, user, groups)
+        pair = issued(pki, user, groups)
         return kubeconfig.render(name, cluster.server, user, (pki / "ca.crt").read_bytes(), pair)
 
     async def make_namespace(self, cluster: str, name: str, **meta: Any) -> None:
@@ -408,7 +408,7 @@ def _none(objects: dict[str, Manifest]) -> bool:
     return not objects
 
 
-def _user(pki: Path, name: str, groups: Sequence[str]) -> Pair:
+def issued(pki: Path, name: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> Pair:
     """Issue a certificate of a cluster for a user of that name."""
     pair = Pair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
     key = load_pem_private_key(pair.key, None)

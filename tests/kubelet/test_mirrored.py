@@ -78,3 +78,13 @@ def test_a_node_of_which_nothing_is_known_has_no_pods() -> None:
     """An empty list, and nothing to open."""
     assert NoPods().locate("default", "web") is None
     assert orjson.loads(NoPods().listed())["items"] == []
+
+
+def test_only_what_runs_is_running() -> None:
+    """A mirrored pod without a running container is listed, and does not run."""
+    state = {"running": {"startedAt": "2026-03-01T11:00:00Z"}}
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": state}]}
+    assert [one.uid for one in pods(lower(twin(upper_pod(), status))).running()] == ["Pod-web"]
+    assert pods(lower(twin(upper_pod()))).running() == []
+    assert pods(lower(marked(upper_pod(uid="theirs"), "Pod-web", STRANGER))).running() == []
+    assert NoPods().running() == []

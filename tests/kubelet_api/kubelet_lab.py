@@ -22,6 +22,7 @@ from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
 from tensile.kubelet.api.target import Target
 from tensile.kubelet.api.wire import Limits
+from tensile.kubelet.usage.running import Runner
 from tensile.objects import TOKEN_REVIEW, UPPER, Manifest, Ref
 
 NODE = "virtual-a"
@@ -219,6 +220,7 @@ class NamedPods:
 
     def __init__(self, targets: dict[tuple[str, str], Target] | None = None) -> None:
         self.targets = targets or {}
+        self.runners: list[Runner] = []
 
     def locate(self, namespace: str, pod: str) -> Target | None:
         """Look it up."""
@@ -227,6 +229,10 @@ class NamedPods:
     def listed(self) -> bytes:
         """Give a list of their names."""
         return orjson.dumps({"kind": "PodList", "apiVersion": "v1", "items": sorted(p for _, p in self.targets)})
+
+    def running(self) -> list[Runner]:
+        """Give what a test has put there."""
+        return self.runners
 
 
 class Answer(NamedTuple):

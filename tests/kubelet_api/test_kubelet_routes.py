@@ -69,6 +69,10 @@ def test_every_route_has_stated_rights(path: str) -> None:
         ("GET", "/pods", Place()),
         ("GET", "/pods/", Place()),
         ("GET", "/runningpods/", Place()),
+        ("GET", "/metrics", Place()),
+        ("GET", "/metrics/resource", Place()),
+        ("GET", "/stats/summary", Place()),
+        ("GET", "/stats/summary/", Place()),
         ("GET", "/containerLogs/shop/w%65b/main", Place("shop", "web", "main")),
     ],
 )
@@ -117,7 +121,13 @@ BAD_PATHS = [
     "/pods/web",
     "/healthz/ping",
     "/%70ods%2f",
-    "/stats/summary",
+    "/stats",
+    "/stats/summary/web",
+    "/stats/resource",
+    "/metrics/summary",
+    "/metrics/cadvisor",
+    "/metrics/resource/v1alpha1",
+    "/metrics%2fresource",
 ]
 
 
@@ -141,6 +151,8 @@ def test_odd_paths_are_not_found(path: str) -> None:
         ("POST", "/healthz"),
         ("POST", "/pods"),
         ("DELETE", "/runningpods/"),
+        ("POST", "/stats/summary"),
+        ("HEAD", "/metrics/resource"),
         ("get", "/pods"),
     ],
 )

@@ -252,7 +252,7 @@ def test_every_program_has_its_place() -> None:
     assert sorted(made) == sorted(wanted)
 
 
-@pytest.mark.parametrize("name", ["kubernetes", "kwok", "endpoint"])
+@pytest.mark.parametrize("name", ["kubernetes", "kwok", "endpoint", "metrics-server"])
 def test_every_set_is_pinned(name: str) -> None:
     """Each folder of sources fixes every module that goes into its programs."""
     folder = binaries.SOURCES / name

@@ -73,16 +73,16 @@ class Caller(Dialogue):
         await self.next()
         return Request(event.method.decode(), event.target.decode(), headers)
 
-    async def reply(self, status: int, body: bytes, media: str = PLAIN) -> None:
-        """Give a whole answer."""
-        await self.begin(status, (("content-type", media), ("content-length", str(len(body)))))
+    async def reply(self, status: int, body: bytes, media: str = PLAIN, reason: str = "") -> None:
+        """Give a whole answer; `reason` is what the status line says in words, in printable ASCII."""
+        await self.begin(status, (("content-type", media), ("content-length", str(len(body)))), reason)
         await self.piece(b"" if self._bodiless else body)
         await self.end()
 
-    async def begin(self, status: int, headers: Headers) -> None:
+    async def begin(self, status: int, headers: Headers, reason: str = "") -> None:
         """Give the head of an answer."""
         own = [("connection", "close"), ("x-content-type-options", "nosniff")]
-        await self.send(h11.Response(status_code=status, headers=[*headers, *own]))
+        await self.send(h11.Response(status_code=status, headers=[*headers, *own], reason=reason.encode("ascii")))
 
     async def piece(self, data: bytes) -> None:
         """Give a piece of the answer's body, at once."""

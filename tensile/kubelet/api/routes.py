@@ -19,6 +19,8 @@ PORT_FORWARD = "portForward"
 HEALTH = "healthz"
 PODS = "pods"
 RUNNING_PODS = "runningpods"
+METRICS = "metrics"
+STATS = "stats"
 
 Query = tuple[tuple[str, str], ...]
 
@@ -48,8 +50,15 @@ class Place(NamedTuple):
 
 
 class _Route(NamedTuple):
+    """`segments` name a pod behind the first; `pages` are what else may stand there, of which none names anything."""
+
     methods: frozenset[str]
     segments: int
+    pages: frozenset[tuple[str, ...]] = frozenset()
+
+    def leads(self, rest: tuple[str, ...]) -> bool:
+        """Say whether a path's further segments mean something here."""
+        return rest in self.pages if self.pages else len(rest) == self.segments and _well_shaped(rest)
 
 
 _READ = frozenset({"GET"})
@@ -63,13 +72,15 @@ ROUTES = {
     HEALTH: _Route(_READ, 0),
     PODS: _Route(_READ, 0),
     RUNNING_PODS: _Route(_READ, 0),
+    METRICS: _Route(_READ, 0, frozenset({(), ("resource",)})),
+    STATS: _Route(_READ, 0, frozenset({("summary",)})),
 }
 
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _RUNS_COMMANDS = frozenset({EXEC, ATTACH, PORT_FORWARD, "run"})
 _SUBRESOURCES = {
-    "stats": ("stats",),
-    "metrics": ("metrics",),
+    STATS: ("stats",),
+    METRICS: ("metrics",),
     "logs": ("log",),
     "checkpoint": ("checkpoint",),
     "statusz": ("statusz",),
@@ -103,11 +114,11 @@ def accesses(call: Call) -> tuple[Access, ...]:
 def place(call: Call) -> Place:
     """Give what the call names, or refuse it: 404 where there is no such route, 405 for a method it does not have."""
     route = ROUTES.get(call.area)
-    if route is None or len(call.rest) != route.segments or not _well_shaped(call.rest):
+    if route is None or not route.leads(call.rest):
         raise Refused(HTTPStatus.NOT_FOUND, "404 page not found")
     if call.method not in route.methods:
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"/{call.area} takes {' or '.join(sorted(route.methods))} only")
-    return Place(*call.rest)
+    return Place(*call.rest) if route.segments else Place()
 
 
 def _segments(path: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ answered truly. Ports come, move and go while the engine runs; what is open on t
 """
 
 from tensile.kubelet.api.listener import Listener
+from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.api.service import Gate, Service, Site
 from tensile.kubelet.api.target import Log, Pods
 from tensile.kubelet.api.wire import Limits
@@ -20,9 +21,10 @@ class KubeletServer:
         self._service = Service(gate, log, self._limits)
         self._listeners: dict[str, Listener] = {}
 
-    async def start(self, node: str, bind: str, port: int, pods: Pods) -> None:
+    async def start(self, node: str, bind: str, port: int, pods: Pods, meter: Meter | None = None) -> None:
         """Serve a virtual node on that port, or serve it there from now on; streams that are open go on.
 
+        Without a `meter` nobody knows what it uses.
         TensileError when the port cannot be had or the certificate's files are no good: nothing has changed then.
         """
         self._gate.serving.context(node, "")
@@ -31,7 +33,7 @@ class KubeletServer:
             listener = Listener(Site(node, pods), self._service, self._log, self._limits.waiting)
         if listener.address != (bind, port):
             await listener.listen(bind, port)
-        listener.site.pods = pods
+        listener.site.pods, listener.site.meter = pods, meter
         self._listeners[node] = listener
 
     async def stop(self, node: str) -> None:

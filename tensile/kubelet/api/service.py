@@ -24,23 +24,28 @@ from tensile.kubelet.api.dialogue import Caller, Request
 from tensile.kubelet.api.exec import tunnel
 from tensile.kubelet.api.logs import follow
 from tensile.kubelet.api.lower import LowerCall
+from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.api.presence import Departed
 from tensile.kubelet.api.queries import command_of
 from tensile.kubelet.api.refusal import Refused
 from tensile.kubelet.api.routes import Call
 from tensile.kubelet.api.target import Log, Pods
+from tensile.kubelet.api.use import show
 from tensile.kubelet.api.wire import Limits, Wire, accept
+from tensile.kubelet.usage.census import census, running_list
+from tensile.kubelet.usage.exposition import MEDIA
 
 _JSON = "application/json"
 
 
 @dataclass
 class Site:
-    """One virtual node as it is served: its name, its pods, and how many streams are open to them."""
+    """One virtual node as it is served: its name, its pods, how many streams are open to them, and what they use."""
 
     node: str
     pods: Pods
     streams: int = 0
+    meter: Meter | None = None
 
 
 class Gate(NamedTuple):
@@ -116,8 +121,14 @@ class Service:
         match visit.call.area:
             case routes.HEALTH:
                 await visit.caller.reply(HTTPStatus.OK, b"ok")
-            case routes.PODS | routes.RUNNING_PODS:
+            case routes.PODS:
                 await visit.caller.reply(HTTPStatus.OK, site.pods.listed(), _JSON)
+            case routes.RUNNING_PODS:
+                await visit.caller.reply(HTTPStatus.OK, running_list(site.pods.running()), _JSON)
+            case routes.METRICS if not visit.call.rest:
+                await visit.caller.reply(HTTPStatus.OK, census(site.node, site.pods.running()), MEDIA)
+            case routes.METRICS | routes.STATS:
+                await show(visit.caller, visit.call, site.meter)
             case _:
                 call = self._lower_call(visit, place, site)
                 await self._stream(visit, call, site)

@@ -4,9 +4,11 @@ The server knows names as the upper cluster gives them and nothing of caches; wh
 question "is this pod ours to touch?" is asked in one place.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from tensile.cluster import Cluster
+from tensile.kubelet.usage.running import Runner
 
 
 class Target(NamedTuple):
@@ -26,6 +28,10 @@ class Pods(Protocol):
 
     def listed(self) -> bytes:
         """Give the node's mirrored pods as the JSON of a v1 PodList."""
+        ...
+
+    def running(self) -> Sequence[Runner]:
+        """Give those of them of which a container runs."""
         ...
 
 

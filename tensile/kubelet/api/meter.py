@@ -1,0 +1,132 @@
+"""What a virtual node and its pods use, asked of the lower's metrics API when somebody asks for it, and only then.
+
+It goes by connections of its own, like the streams: readers come every few seconds and may ask for much, and none of it
+may stand in the way of what the engine itself has to say to the cluster. Much to decode is decoded in a thread, so that
+the loop goes on meanwhile. An answer holds for some seconds, a refusal too: the samples behind it are no fresher.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from urllib.parse import urlencode
+
+import h11
+
+from tensile.cluster import Cluster
+from tensile.kubelet.api.asks import Ask
+from tensile.kubelet.api.lower import LowerCall
+from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.target import Log
+from tensile.kubelet.api.wire import Limits
+from tensile.kubelet.mirrored import MirroredPods
+from tensile.kubelet.usage.counters import Ledger
+from tensile.kubelet.usage.picture import Picture, picture
+from tensile.kubelet.usage.running import Runner, runner
+from tensile.kubelet.usage.samples import NODE_METRICS, POD_METRICS, node_samples, pod_samples, whole
+from tensile.names import OWNER, Owner
+from tensile.objects import Kind
+from tensile.world import LowerWorld
+
+FRESH_SECONDS = 5.0
+PATIENCE_SECONDS = 8.0
+"""How long a reader is let wait: metrics-server gives up after ten."""
+_LARGEST = 256 * 1024 * 1024
+_AT_ONCE = 100
+
+
+class Meter:
+    """The use of one virtual node; made once and kept as long as the node, as its counters may only grow."""
+
+    def __init__(
+        self,
+        lower: LowerWorld,
+        owner: Owner,
+        cluster: Callable[[], Cluster | None],
+        log: Log,
+        *,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lower = lower
+        self._pods = MirroredPods(lower, owner, cluster)
+        self._query = urlencode({"labelSelector": f"{OWNER}={owner.mark}"})
+        self._cluster = cluster
+        self._log = log
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._ledger = Ledger()
+        self._asking = asyncio.Lock()
+        self._known: Picture | Refused | None = None
+        self._until = 0.0
+        self._said = ""
+
+    async def picture(self) -> Picture:
+        """Give the use of node and pods, some seconds old at most; Refused, with words for whoever asks, without."""
+        async with self._asking:
+            if self._known is None or self._clock() >= self._until:
+                self._known = await self._measured()
+                self._until = self._clock() + FRESH_SECONDS
+                self._tell(self._known)
+        if isinstance(self._known, Refused):
+            raise Refused(self._known.status, self._known.message)
+        return self._known
+
+    async def _measured(self) -> Picture | Refused:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                nodes = node_samples(await self._asked(NODE_METRICS))
+                pods = await asyncio.to_thread(pod_samples, await self._asked(POD_METRICS, self._query))
+        except Refused as refused:
+            return self._absent() if refused.status is HTTPStatus.NOT_FOUND else refused
+        except TimeoutError:
+            return self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time")
+        except (OSError, h11.RemoteProtocolError) as error:
+            return self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__)
+        except ValueError as error:
+            return self._failed(HTTPStatus.BAD_GATEWAY, f"what it tells is not understood: {error}")
+        return picture(self._lower.node, whole(nodes), await self._runners(), pods, self._ledger)
+
+    async def _asked(self, kind: Kind, query: str = "") -> bytes:
+        """Ask for all metrics of a kind; Refused, ValueError, or an error of the connection."""
+        cluster = self._cluster()
+        if cluster is None:
+            raise self._failed(HTTPStatus.SERVICE_UNAVAILABLE, "the cluster is not connected yet")
+        body = bytearray()
+        async with LowerCall(cluster, Ask(f"list {kind.name}", "GET", kind.path(), query), self._limits) as call:
+            await call.answer(HTTPStatus.OK)
+            async for piece in call.pieces():
+                body += piece
+                if len(body) > _LARGEST:
+                    raise ValueError(f"more than {_LARGEST} bytes")
+        return bytes(body)
+
+    async def _runners(self) -> list[Runner]:
+        """Say what runs; others get their turn in between, as there may be thousands."""
+        found: list[Runner] = []
+        for count, (upper, below) in enumerate(self._pods.pairs()):
+            if count % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            found.append(runner(upper, below))
+        return found
+
+    def _absent(self) -> Refused:
+        return Refused(
+            HTTPStatus.NOT_FOUND,
+            f"{self._lower.name} has no metrics API (metrics.k8s.io): what runs there is not measured until a "
+            "metrics-server is installed there",
+        )
+
+    def _failed(self, status: HTTPStatus, why: str) -> Refused:
+        return Refused(status, f"{self._lower.name}: metrics API: {why}")
+
+    def _tell(self, known: Picture | Refused) -> None:
+        """Note once that there is nothing to be had, and why; and that there is again."""
+        words = known.message if isinstance(known, Refused) else ""
+        if words == self._said:
+            return
+        self._said = words
+        if words:
+            self._log.warning("what a virtual node uses is not known", node=self._lower.node, why=words)
+        else:
+            self._log.info("what a virtual node uses is known again", node=self._lower.node)

@@ -1,0 +1,52 @@
+"""What a virtual node uses, asked of the running engine, where the lower clusters have no metrics API."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+from enginekit import UPPER, A, Ground, edit_lower, issued
+from sitekit import is_ready
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+PATIENCE = 30.0
+
+
+async def asked(ground: Ground, directory: Path, path: str) -> str:
+    """Ask lower-a's node for a page as an administrator of the upper cluster; gives the whole answer."""
+    pki = ground.sandbox.clusters[UPPER].audit_log.parent / "pki"
+    pair = issued(pki, ground.user)
+    files = directory / "user.crt", directory / "user.key"
+    for file, content in zip(files, (pair.certificate, pair.key), strict=True):
+        file.write_bytes(content)
+    context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+    context.load_cert_chain(*files)
+    port = ground.topology().lowers[0].node.kubelet_port
+    async with asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("path", ["/metrics/resource", "/stats/summary"])
+async def test_a_cluster_without_a_metrics_api_says_so(ground: Ground, tmp_path: Path, path: str) -> None:
+    """As the real apiserver below answers for a group that it does not have."""
+    await ground.bind("used")
+    await ground.upper.until(ground.pod_path("used"), is_ready)
+    answer = await asked(ground, tmp_path, path)
+    assert answer.startswith(f"HTTP/1.1 404 {A} has no metrics API (metrics.k8s.io): ")
+    assert answer.endswith("until a metrics-server is installed there\n")
+    await ground.upper.delete(ground.pod_path("used"), 0)
+    await ground.upper.gone(ground.pod_path("used"))
+
+
+async def test_a_reload_keeps_the_counters(ground: Ground) -> None:
+    """A lower that stays in the topology is measured on, or `kubectl top` would say nothing after each edit."""
+    before = ground.engine.clusters.joined[A].meter
+    await ground.reload(edit_lower(A, node={"labels": {"edited": "yes"}}))
+    assert ground.engine.clusters.joined[A].meter is before
+    served = ground.engine.ports._server._listeners[ground.nodes[A]]
+    assert served.site.meter is before

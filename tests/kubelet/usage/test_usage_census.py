@@ -1,0 +1,37 @@
+"""What runs on a virtual node, in a kubelet's words."""
+
+import orjson
+from prometheus_client.parser import text_string_to_metric_families
+from usagekit import running
+
+from tensile.kubelet.usage.census import census, running_list
+
+
+def test_pods_and_containers_are_counted() -> None:
+    """Under the kubelet's names, beside the node's own."""
+    text = census("virtual-a", [running(main=1, side=1), running("db")]).decode()
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    assert {one.name: (one.labels, one.value) for one in samples} == {
+        "kubelet_node_name": ({"node": "virtual-a"}, 1),
+        "kubelet_running_pods": ({}, 2),
+        "kubelet_running_containers": ({"container_state": "running"}, 3),
+    }
+
+
+def test_an_empty_node_counts_nothing() -> None:
+    """Zero is an answer; nothing would be a failure."""
+    assert b"\nkubelet_running_pods 0\n" in census("virtual-a", [])
+
+
+def test_running_pods_are_a_list_of_pods() -> None:
+    """By upper name and UID, with the containers that run."""
+    found = orjson.loads(running_list([running(main=1, side=1)]))
+    assert (found["kind"], found["apiVersion"]) == ("PodList", "v1")
+    (pod,) = found["items"]
+    assert pod["metadata"] == {"name": "web", "namespace": "shop", "uid": "web-uid"}
+    assert [one["name"] for one in pod["spec"]["containers"]] == ["main", "side"]
+
+
+def test_nothing_running_is_an_empty_list() -> None:
+    """And not an error."""
+    assert orjson.loads(running_list([]))["items"] == []

@@ -1,0 +1,148 @@
+"""What is read out of a metrics API's answers."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+
+from tensile.kubelet.usage.samples import (
+    NODE_METRICS,
+    POD_METRICS,
+    Amount,
+    Sample,
+    milliseconds,
+    node_samples,
+    pod_samples,
+    span,
+    whole,
+)
+
+NOON = milliseconds(datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC))
+
+
+def body(*items: dict[str, Any]) -> bytes:
+    """Make a list as metrics-server gives it."""
+    return orjson.dumps({"kind": "List", "apiVersion": "metrics.k8s.io/v1beta1", "metadata": {}, "items": items})
+
+
+def node(name: str = "n1", cpu: str = "250m", memory: str = "1Gi", second: int = 0) -> dict[str, Any]:
+    """Make a NodeMetrics."""
+    return {
+        "metadata": {"name": name, "creationTimestamp": "2026-03-01T12:00:05Z"},
+        "timestamp": f"2026-03-01T12:00:{second:02d}Z",
+        "window": "15.023s",
+        "usage": {"cpu": cpu, "memory": memory},
+    }
+
+
+def test_the_paths_are_those_of_the_metrics_api() -> None:
+    """All nodes, and the pods of all namespaces."""
+    assert NODE_METRICS.path() == "/apis/metrics.k8s.io/v1beta1/nodes"
+    assert POD_METRICS.path() == "/apis/metrics.k8s.io/v1beta1/pods"
+
+
+def test_a_node_is_read() -> None:
+    """Time and window in milliseconds, cpu in billionths, memory in bytes."""
+    assert node_samples(body(node())) == [Sample(NOON, 15_023, Amount(250_000_000, 1 << 30))]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "amount"),
+    [
+        ("0", "0", Amount(0, 0)),
+        ("1n", "1", Amount(1, 1)),
+        ("123456789n", "4096Ki", Amount(123_456_789, 4 << 20)),
+        ("17u", "1k", Amount(17_000, 1000)),
+        ("2", "1500Mi", Amount(2_000_000_000, 1500 << 20)),
+    ],
+)
+def test_amounts_are_exact(cpu: str, memory: str, amount: Amount) -> None:
+    """In whichever unit a server tells them, down to a billionth of a cpu."""
+    assert node_samples(body(node(cpu=cpu, memory=memory)))[0].used == amount
+
+
+def test_pods_are_read_by_namespace_and_name() -> None:
+    """Each with what its containers used at one time."""
+    pod = {
+        "metadata": {"name": "web", "namespace": "shop", "labels": {"a": "b"}},
+        "timestamp": "2026-03-01T12:00:01Z",
+        "window": "20s",
+        "containers": [
+            {"name": "main", "usage": {"cpu": "5m", "memory": "10Mi"}},
+            {"name": "side", "usage": {"cpu": "1m", "memory": "1Mi"}},
+        ],
+    }
+    found = pod_samples(body(pod))["shop", "web"]
+    assert (found.time, found.window) == (NOON + 1000, 20_000)
+    assert found.containers == {"main": Amount(5_000_000, 10 << 20), "side": Amount(1_000_000, 1 << 20)}
+
+
+@pytest.mark.parametrize("read", [node_samples, pod_samples])
+def test_nothing_measured_is_nothing(read: Any) -> None:
+    """A metrics API that has just started has no items."""
+    assert not read(body())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"",
+        b"404 page not found",
+        b"{}",
+        orjson.dumps({"items": None}),
+        body({"metadata": {"name": "n1"}}),
+        body({**node(), "timestamp": "yesterday"}),
+        body({**node(), "window": "soon"}),
+        body({**node(), "usage": {"cpu": "much", "memory": "1"}}),
+    ],
+)
+def test_anything_else_is_refused(wrong: bytes) -> None:
+    """Figures that are not understood are none."""
+    with pytest.raises(ValueError, match=r"."):
+        node_samples(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0", 0),
+        ("0s", 0),
+        ("15s", 15_000),
+        ("15.023s", 15_023),
+        ("1m0.5s", 60_500),
+        ("1h2m3s", 3_723_000),
+        ("750ms", 750),
+        ("1500us", 2),
+        ("1500µs", 2),
+        ("999999ns", 1),
+    ],
+)
+def test_spans_are_read_as_go_writes_them(text: str, found: int) -> None:
+    """To whole milliseconds."""
+    assert span(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "15", "s", "-1s", "1d", "1 s", "1s ", "1.s", "PT15S"])
+def test_other_spans_are_refused(text: str) -> None:
+    """With the text, so that one sees what came."""
+    with pytest.raises(ValueError, match="is not a duration"):
+        span(text)
+
+
+def test_a_cluster_is_the_sum_of_its_nodes() -> None:
+    """As new as the node measured last, over that node's window."""
+    nodes = node_samples(body(node(second=3), {**node("n2", "1", "1Gi", second=9), "window": "9s"}, node("n3")))
+    assert whole(nodes) == Sample(NOON + 9000, 9000, Amount(1_500_000_000, 3 << 30))
+
+
+def test_a_cluster_without_nodes_has_no_sum() -> None:
+    """Nothing measured is not the same as nothing used."""
+    assert whole([]) is None
+
+
+def test_amounts_do_not_become_longer_tuples() -> None:
+    """They are summed by part, and with nothing else."""
+    assert Amount(1, 2) + Amount(3, 4) == Amount(4, 6)
+    with pytest.raises(TypeError):
+        sum([(3, 4)], Amount(1, 2))
