@@ -6,6 +6,9 @@ to our own writes are absorbed, so that the next decision sees them without wait
 
 Absence has two strengths. A name that is merely not here may have been missed. One that *departed* was seen deleted
 on the watch, or read at quorum, after anything that stood there: only that allows what cannot be undone.
+
+An empty name says nothing of an object that came there since, made by somebody else, of which the watch is yet to tell.
+Where that would be harmed, the question is whether an object is *gone*, by its UID.
 """
 
 from collections import OrderedDict
@@ -19,6 +22,7 @@ import orjson
 from tensile.objects import Manifest
 
 _DEPARTED_KEPT = 20_000
+_GONE_KEPT = 8
 _DECODED_KEPT = 128
 
 
@@ -150,6 +154,7 @@ class Cache:
         self._departed: OrderedDict[Name, Departure] = OrderedDict()
         self._left: dict[Name, int] = {}
         self._doubted: set[Name] = set()
+        self._gone: OrderedDict[Name, tuple[str, ...]] = OrderedDict()
         self._lost: dict[Name, str] = {}
         self._remembers = remembers
         self._last: OrderedDict[Name, bytes] = OrderedDict()
@@ -182,6 +187,21 @@ class Cache:
         """Say whether the name is known to be empty, and what stood there last; None: not known."""
         return None if (namespace, name) in self._doubted else self._departed.get((namespace, name))
 
+    def is_gone(self, namespace: str, name: str, uid: str) -> bool:
+        """Say whether the object of that UID is known not to stand there any more, whatever does.
+
+        So is that which was made for an upper object of that UID, where a read at quorum looked for it.
+        """
+        departure = self.departed(namespace, name)
+        return uid in self._gone.get((namespace, name), ()) or (departure is not None and departure.uid == uid)
+
+    def note_gone(self, namespace: str, name: str, uid: str) -> None:
+        """Note that the object of that UID is not there; of one name the latest are remembered."""
+        known = self._gone.pop((namespace, name), ())
+        self._gone[namespace, name] = (*(one for one in known if one != uid), uid)[-_GONE_KEPT:]
+        if len(self._gone) > _DEPARTED_KEPT:
+            self._gone.popitem(last=False)
+
     def last(self, namespace: str, name: str) -> bytes:
         """Give the object that the watch saw go from an empty name, b"" when it is not remembered."""
         return self._last.get((namespace, name), b"")
@@ -197,6 +217,7 @@ class Cache:
     def doubt(self, namespace: str, name: str) -> None:
         """Forget that a name is empty for certain: something may be about to stand there."""
         self._doubted.add((namespace, name))
+        self._gone.pop((namespace, name), None)
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` after every change, until the cache is dropped."""
@@ -285,15 +306,18 @@ class Cache:
         if known is None and before is not None and before.uid == entry.uid and not before.seen:
             self._tell(Delta(entry, None))
 
-    def confirm_absent(self, namespace: str, name: str, since: int | None = None) -> None:
+    def confirm_absent(self, namespace: str, name: str, since: int | None = None, *, sought: str = "") -> None:
         """Note that a read at quorum found the name empty, unless the watch has told of a newer object.
 
-        `since` is the `horizon` when the read was sent; None: as of now. What is remembered of the last object there
-        stays remembered.
+        `since` is the `horizon` when the read was sent; None: as of now. `sought` is the UID of the object, or of the
+        upper object of that which was looked for, "" for whatever stands there. What is remembered of the last object
+        there stays remembered.
         """
         known = self._entries.get((namespace, name))
         if known is None or since is None or known.version <= since:
             self._empty((namespace, name), seen=False)
+            if sought:
+                self.note_gone(namespace, name, sought)
 
     def confirm_deleted(self, namespace: str, name: str, uid: str) -> None:
         """Note that a deletion of ours took away the object of that UID, whatever the watch has told of it since."""
@@ -321,6 +345,7 @@ class Cache:
             made._file(name, entry)
         made._doubted, made._lost = self._doubted.copy(), self._lost.copy()
         made._departed, made._left, made._last = self._departed.copy(), self._left.copy(), self._last.copy()
+        made._gone = self._gone.copy()
         return made
 
     def _empty(self, name: Name, *, seen: bool) -> None:
@@ -365,17 +390,25 @@ class Cache:
             self._unindex(name, before)
         if entry is not None:
             self._entries[name] = entry
-            self._departed.pop(name, None)
-            self._doubted.discard(name)
-            self._left.pop(name, None)
-            if before is None or before.uid != entry.uid:
-                self._lost.pop(name, None)
-            self._last.pop(name, None)
+            self._succeed(name, before, entry)
             for index, values_of in self._index_of.items():
                 for value in values_of(entry):
                     self._indexes[index].setdefault(value, {})[name] = entry
         if before is not None or entry is not None:
             self._tell(Delta(before, entry))
+
+    def _succeed(self, name: Name, before: Entry | None, entry: Entry) -> None:
+        """Forget what was known of the empty name; that the object before this one is gone stays known."""
+        departure = self._departed.pop(name, None)
+        last = before.uid if before is not None else departure.uid if departure is not None else ""
+        if before is None or before.uid != entry.uid:
+            self._lost.pop(name, None)
+            self._gone.pop(name, None)
+            if last not in ("", entry.uid):
+                self.note_gone(*name, last)
+        self._doubted.discard(name)
+        self._left.pop(name, None)
+        self._last.pop(name, None)
 
     def _unindex(self, name: Name, entry: Entry) -> None:
         """Take an entry out of the indexes."""

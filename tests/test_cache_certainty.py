@@ -119,6 +119,63 @@ def test_a_copy_doubts_the_same() -> None:
     assert cache.departed("ns", "a") is None
 
 
+def test_an_object_is_gone_for_good_whatever_has_its_name() -> None:
+    """Its going was seen, or another came after it; that a name is empty says nothing of any other object."""
+    cache, _ = filled()
+    assert not cache.is_gone("ns", "a", "uid-a")
+    cache.put(raw("a", 6, uid="second"))
+    assert cache.is_gone("ns", "a", "uid-a")
+    cache.remove(raw("a", 7, uid="second"))
+    assert cache.is_gone("ns", "a", "second")
+    assert not cache.is_gone("ns", "a", "third")
+    cache.put(raw("a", 8, uid="third"))
+    assert [cache.is_gone("ns", "a", uid) for uid in ("second", "third")] == [True, False]
+
+
+def test_an_object_that_left_and_came_back_is_not_gone() -> None:
+    """Somebody took our label off it, and put it back."""
+    cache, _ = filled()
+    cache.remove(raw("a", 6))
+    assert cache.is_gone("ns", "a", "uid-a")
+    cache.put(raw("a", 7))
+    assert not cache.is_gone("ns", "a", "uid-a")
+
+
+def test_what_a_read_looked_for_and_did_not_find_is_gone() -> None:
+    """Not where the watch has told of something newer, nor what was not looked for."""
+    cache, _ = filled()
+    cache.put(raw("a", 30))
+    cache.confirm_absent("ns", "a", 20, sought="made for this")
+    assert not cache.is_gone("ns", "a", "made for this")
+    cache.confirm_absent("ns", "a", 30, sought="made for this")
+    cache.confirm_absent("ns", "a", 30, sought="and this")
+    cache.confirm_absent("ns", "a")
+    assert [cache.is_gone("ns", "a", uid) for uid in ("made for this", "and this", "")] == [True, True, False]
+    assert cache.copy().is_gone("ns", "a", "and this")
+
+
+def test_a_doubt_and_a_new_object_are_about_what_was_not_found_too() -> None:
+    """It may be what comes there now."""
+    cache, _ = filled()
+    cache.confirm_absent("ns", "a", sought="one")
+    cache.doubt("ns", "a")
+    assert not cache.is_gone("ns", "a", "one")
+    cache.confirm_absent("ns", "a", sought="one")
+    cache.put(raw("a", 7, uid="next"))
+    assert not cache.is_gone("ns", "a", "one")
+
+
+def test_of_one_name_the_latest_that_are_gone_are_remembered() -> None:
+    """A name can be used for ever."""
+    cache, _ = filled()
+    for number in range(20):
+        cache.note_gone("ns", "a", f"uid-{number}")
+        cache.note_gone("ns", "a", "uid-0")
+    assert cache.is_gone("ns", "a", "uid-19")
+    assert cache.is_gone("ns", "a", "uid-0")
+    assert not cache.is_gone("ns", "a", "uid-2")
+
+
 def test_last_words_are_those_of_the_watch() -> None:
     """The object as it was when it went, not as it was last put."""
     cache, _ = filled(remembers=1)

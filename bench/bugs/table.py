@@ -103,9 +103,23 @@ BUGS = (
     Bug(
         "an upper pod goes before its lower one is known to be gone",
         "tensile/kubelet/lifecycle.py",
-        "certain = below is not None or lower.pods.departed(ref.namespace, ref.name) is not None",
+        "certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)",
         "certain = True",
         _in("kubelet", "lifecycle"),
+    ),
+    Bug(
+        "the newer of two pods of a name is taken for the older",
+        "tensile/kubelet/lifecycle.py",
+        "    if not lower.upper_pods.is_gone(key.namespace, key.name, below.facts.upper_uid):\n",
+        "    if False:\n",
+        (*_in("kubelet", "lifecycle"), *_in("faults", "pairs")),
+    ),
+    Bug(
+        "an older pod's end below counts as this one's",
+        "tensile/reconcile/podfacts.py",
+        "was_its = facts is not None and facts.upper_uid == upper.uid",
+        "was_its = departure is not None",
+        _in("kubelet", "lifecycle", "orphans"),
     ),
     Bug(
         "a pod is made while its predecessor runs elsewhere",

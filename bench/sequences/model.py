@@ -102,15 +102,16 @@ class Model:
         if seen is not None and verb != "create" and ref in self.strangers and _is_about(seen, content):
             yield "is a stranger's"
         if ref.kind == POD and verb == "create":
-            yield from self._harm_of_second_run(content)
+            yield from self._harm_of_second_run(ref, content)
         if ref.kind == POD and verb == "patch status" and ref.cluster == UPPER:
             yield from self._harm_of_status(content)
         if verb == "delete" and seen is not None and uid(seen) == content:
             yield from self._harm_of_end(ref, seen)
 
-    def _harm_of_second_run(self, body: Manifest) -> Iterator[str]:
-        """A pod that has run, as far as anybody above knows, is not made again."""
-        above = self._find(UPPER, POD, metadata(body)["name"])
+    def _harm_of_second_run(self, ref: Ref, body: Manifest) -> Iterator[str]:
+        """A pod that has run, as far as anybody above knows, is not made again; where its name is taken, it is not."""
+        assert self._stage is not None
+        above = self._find(UPPER, POD, ref.name) if self._stage.find(ref) is None else None
         if above is None or uid(above) != annotations(body)[UPPER_UID]:
             return
         if above["status"].get("phase") != "Pending" and not self._is_delayed(uid(above)):

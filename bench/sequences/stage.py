@@ -55,23 +55,27 @@ class Stage:
     """Clusters that outlive engines, and the engine that runs now.
 
     `look` sees every write just before it is carried out, `done` has those that came through. `sights` are what
-    happened to pods of ours below and to all above, `defects` what broke in the engine itself.
+    happened to pods of ours below and to all above, `defects` what broke in the engine itself. With `shared` there is
+    another engine on that stage's clusters.
     """
 
-    def __init__(self, look: Callable[[str, Ref, Any], None]) -> None:
-        self.clusters = {name: Rehearsal(name, ends_pods=False, version=_VERSION, now=self.now) for name in CLUSTERS}
-        self.done: list[str] = []
-        self.ways = {name: Way(cluster, look, self.done) for name, cluster in self.clusters.items()}
+    def __init__(self, look: Callable[[str, Ref, Any], None], shared: "Stage | None" = None) -> None:
         self.sights: list[Sight] = []
         self.defects: list[str] = []
         self.lines: list[Line] = []
         self.topology = TOPOLOGIES[0]
-        self.natures = {name: Nature(cluster, self._sighting(name)) for name, cluster in self.clusters.items()}
         self._silent = dict.fromkeys(LOWERS, 0.0)
         self._steps = 0
         self._world: World | None = None
         self._loop: Loop | None = None
-        self._furnish()
+        if shared is None:
+            made = {name: Rehearsal(name, ends_pods=False, version=_VERSION, now=self.now) for name in CLUSTERS}
+            self.clusters, self.done = made, list[str]()
+            self.natures = {name: Nature(cluster, self._sighting(name)) for name, cluster in made.items()}
+            self._furnish()
+        else:
+            self.clusters, self.done, self.natures = shared.clusters, shared.done, shared.natures
+        self.ways = {name: Way(cluster, look, self.done) for name, cluster in self.clusters.items()}
 
     def find(self, ref: Ref) -> Manifest | None:
         """Give an object as its cluster has it."""

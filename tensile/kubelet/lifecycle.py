@@ -23,6 +23,7 @@ from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.podfacts import (
     differ,
+    is_gone_below,
     is_mirror,
     lives_below,
     mirror_of,
@@ -86,7 +87,7 @@ class PodRule:
         if upper.facts.terminating:
             return _terminating(key, upper, below, lower, world)
         if below is not None and _is_older_twin(below, upper, lower, world):
-            return _older_twin(below, lower)
+            return _older_twin(key, below, lower)
         return _NOTHING if upper.facts.terminal else _living(key, upper, below, lower, world)
 
 
@@ -106,10 +107,10 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
     if below is not None and mirrors(below, upper, world.owner):
         return withdraw(upper.manifest(), below, _ref_of(below, lower), asked=not upper.facts.unasked)
     ref, pod = _below_ref(key, lower), upper.manifest()
-    certain = below is not None or lower.pods.departed(ref.namespace, ref.name) is not None
+    certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
     if not certain and not is_kept_out(pod, world.topology.exclude_namespaces):
         return Decision((Confirmed(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
-    rival = _older_twin(below, lower) if below and _is_older_twin(below, upper, lower, world) else _NOTHING
+    rival = _older_twin(key, below, lower) if below and _is_older_twin(below, upper, lower, world) else _NOTHING
     ended = finalise(pod, last_words(upper, lower), Ref(UPPER, POD, key.namespace, key.name), world.now)
     return Decision((*rival.wanted, *ended.wanted))
 
@@ -159,10 +160,17 @@ def _is_older_twin(below: Entry, upper: Entry, lower: LowerWorld, world: World) 
     return certain and not is_doubtful(below, upper, lower, world)
 
 
-def _older_twin(below: Entry, lower: LowerWorld) -> Decision:
-    """End the lower pod of an older upper pod of that name, whose place is needed."""
+def _older_twin(key: Key, below: Entry, lower: LowerWorld) -> Decision:
+    """End the lower pod of an older upper pod of that name, whose place is needed.
+
+    That it is the older one is read at quorum: with another engine at work, it may be for one that is yet to be told
+    of here.
+    """
     if below.facts.terminating:
         return _NOTHING
+    if not lower.upper_pods.is_gone(key.namespace, key.name, below.facts.upper_uid):
+        above = Ref(UPPER, POD, key.namespace, key.name)
+        return Decision((Confirmed(above, below.facts.upper_uid, "its lower pod is in the way of another"),))
     return Decision((Absent(_ref_of(below, lower), below.uid, "its upper pod was replaced by another of that name"),))
 
 

@@ -8,7 +8,7 @@ because it takes the node for dead, and what is there below for a pod that has e
 
 from collections.abc import Iterator
 
-from tensile.cache import Delta, Departure, Entry
+from tensile.cache import Delta, Entry
 from tensile.kubelet.conditions import is_terminal
 from tensile.kubelet.farewell import has_run, last_words
 from tensile.kubelet.ownstatus import lost as without_lower_pod
@@ -20,11 +20,19 @@ from tensile.reconcile.adoption import adopts
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Route
 from tensile.reconcile.guard import is_restored
 from tensile.reconcile.observed import has_node
-from tensile.reconcile.podfacts import is_mirror, standing, upper_namespace_of, upper_of, was_deleted
+from tensile.reconcile.podfacts import (
+    is_gone_below,
+    is_mirror,
+    standing,
+    upper_namespace_of,
+    upper_of,
+    was_deleted,
+)
 from tensile.world import Key, LowerWorld, World
 
 NAME = "orphans"
 _COLLECT = 0.5
+_UNASKED = "its upper pod is gone, and nobody is known to have deleted it"
 _Found = Absent | Confirmed | Patched
 
 
@@ -76,8 +84,9 @@ def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
             reason = "its upper pod has ended, and nothing of it is to run any more"
             yield Absent(_ref(below, lower), below.uid, reason, asked=False, version=str(below.version))
         elif upper.uid != below.facts.upper_uid and lower.namespace(upper.namespace) != below.namespace:
-            reason = "another pod has its upper pod's name, and namespaces are called otherwise now"
-            yield Absent(_ref(below, lower), below.uid, reason, asked=False)
+            yield from _orphan(
+                below, lower, "another pod has its upper pod's name, and namespaces are called otherwise"
+            )
         elif upper.uid != below.facts.upper_uid and is_doubtful(below, upper, lower, world):
             reason = "the upper store was restored, and has an older pod in its upper pod's place"
             yield Absent(_ref(below, lower), below.uid, reason, asked=False, lost=True)
@@ -98,14 +107,13 @@ def is_doubtful(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> 
     return is_forgotten or is_restored(lower, world)
 
 
-def _orphan(below: Entry, lower: LowerWorld) -> Iterator[_Found]:
+def _orphan(below: Entry, lower: LowerWorld, reason: str = _UNASKED) -> Iterator[_Found]:
     """Have the upper pod's absence confirmed, or the lower pod end; one seen deleted is the rule for pods'."""
     above = Ref(UPPER, POD, upper_namespace_of(below, lower), below.name)
     departure = lower.upper_pods.departed(above.namespace, above.name)
-    if departure is None:
+    if not lower.upper_pods.is_gone(above.namespace, above.name, below.facts.upper_uid):
         yield Confirmed(above, below.facts.upper_uid, "its lower pod still runs", asked=False)
-    elif not was_deleted(departure, below.facts.upper_uid):
-        reason = "its upper pod is gone, and nobody is known to have deleted it"
+    elif departure is None or not was_deleted(departure, below.facts.upper_uid):
         lost = lower.upper_pods.is_lost(above.namespace, above.name, below.facts.upper_uid)
         yield Absent(_ref(below, lower), below.uid, reason, asked=False, lost=lost)
 
@@ -127,12 +135,11 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
             or _may_be_adopted(upper, lower, world)
         ):
             continue
-        departure = lower.pods.departed(namespace, upper.name)
-        if departure is None:
+        if not is_gone_below(upper, lower):
             ref = Ref(lower.name, POD, namespace, upper.name)
             yield Confirmed(ref, upper.uid, "its upper pod ran and is not deleted", asked=False)
             continue
-        if _runs_unmarked(lower, namespace, upper.name, departure):
+        if _runs_unmarked(lower, namespace, upper.name):
             continue
         yield from _ended(upper, lower, world)
 
@@ -158,10 +165,10 @@ def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
         yield status_write(pod, body, "its lower pod is gone, and nobody above deleted it", asked=False, lost=lost)
 
 
-def _runs_unmarked(lower: LowerWorld, namespace: str, name: str, departure: Departure) -> bool:
+def _runs_unmarked(lower: LowerWorld, namespace: str, name: str) -> bool:
     """Say whether a lower pod left our sight only because somebody took our label off it."""
-    foreign = lower.foreign_pods.get(namespace, name)
-    return foreign is not None and foreign.uid == departure.uid
+    foreign, departure = lower.foreign_pods.get(namespace, name), lower.pods.departed(namespace, name)
+    return foreign is not None and departure is not None and foreign.uid == departure.uid
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:

@@ -12,7 +12,7 @@ from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import SERVICE_ACCOUNT, Manifest, Ref, annotations, labels, uid
 from tensile.reconcile import namespaces
 from tensile.reconcile.desired import Absent, Decision, Present, Route
-from tensile.reconcile.observed import has_node, is_of, is_ours
+from tensile.reconcile.observed import has_node, is_of, is_ours, upper_uid_of
 from tensile.reconcile.podfacts import lives_below
 from tensile.reconcile.references import Reference
 from tensile.world import Key, LowerWorld, Problem, World
@@ -187,7 +187,9 @@ def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cac
     """Follow a deletion that was seen; keep the copy of an original that is merely not there."""
     problem = Problem("ServiceAccountNotFound", f"ServiceAccount {key.namespace}/{key.name}: it does not exist")
     departed = originals.departed(key.namespace, key.name)
-    if departed is None or not departed.seen:
+    if departed is None or not departed.seen or copy is None:
+        return Decision(problem=problem)
+    if not originals.is_gone(key.namespace, key.name, upper_uid_of(copy.manifest())):
         return Decision(problem=problem)
     return _end(world, ref, copy, "the upper ServiceAccount was deleted")._replace(problem=problem)
 

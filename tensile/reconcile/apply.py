@@ -71,7 +71,7 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """Read the step's object at quorum and let the cache know: of the object, or that it is gone for certain.
 
     An object of that name which is neither the one of `step.uid` nor made for it, nor one that the cache knows by its
-    UID, counts as gone: the name is another's.
+    UID, counts as gone: the name is another's. That the one of `step.uid` is not there is noted in any case.
     """
     if cache is None:
         return
@@ -79,19 +79,21 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     try:
         raw = await cluster.read(step.ref)
     except NotFound:
-        cache.confirm_absent(step.ref.namespace, step.ref.name, since)
+        cache.confirm_absent(step.ref.namespace, step.ref.name, since, sought=step.uid)
         return
-    if _stands(step, orjson.loads(raw), cache):
-        cache.put(raw)
-    else:
-        cache.confirm_absent(step.ref.namespace, step.ref.name, since)
+    found = orjson.loads(raw)
+    known, is_it = cache.get(step.ref.namespace, step.ref.name), _is_about(step, found)
+    if not is_it and (known is None or known.uid != uid(found)):
+        cache.confirm_absent(step.ref.namespace, step.ref.name, since, sought=step.uid)
+        return
+    cache.put(raw)
+    if not is_it:
+        cache.note_gone(step.ref.namespace, step.ref.name, step.uid)
 
 
-def _stands(step: Step, found: Manifest, cache: Cache) -> bool:
-    """Say whether what was read is what the step is about, or what the watch has told of since."""
-    known = cache.get(step.ref.namespace, step.ref.name)
-    accepted = {uid(found), annotations(found).get(UPPER_UID)}
-    return not step.uid or step.uid in accepted or (known is not None and known.uid == uid(found))
+def _is_about(step: Step, found: Manifest) -> bool:
+    """Say whether what was read is what the step is about, by its own UID or that of its upper object."""
+    return step.uid in ("", uid(found), annotations(found).get(UPPER_UID))
 
 
 def is_there(step: Step, cache: Cache | None) -> bool:

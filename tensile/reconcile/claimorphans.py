@@ -56,7 +56,7 @@ def _orphan(copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | C
     if spared or claims.get(above.namespace, above.name) or world.upper.more[VOLUME].select("lower_claim", copy.uid):
         return
     departure = claims.departed(above.namespace, above.name)
-    if departure is None:
+    if departure is None or not claims.is_gone(above.namespace, above.name, facts.upper_uid):
         yield Confirmed(above, facts.upper_uid, "its claim below stands", asked=False)
     elif not (departure.seen and departure.uid == facts.upper_uid):
         reason = "its upper claim is gone, and nobody is known to have deleted it"

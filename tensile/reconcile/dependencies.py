@@ -123,6 +123,8 @@ def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cac
     problem = _needed(world, world.lowers[key.lower], key, Problem(f"{ref.kind.name}NotFound", "it does not exist"))
     if departed is None or not departed.seen or copy is None:
         return Decision(problem=problem)
+    if not originals.is_gone(key.namespace, ref.name, copy.facts.upper_uid):
+        return Decision(problem=problem)
     return _end(world, ref, copy, f"the upper {ref.kind.name} was deleted")._replace(problem=problem)
 
 

@@ -23,7 +23,16 @@ from tensile.reconcile.desired import Route, Rule, find_cache
 from tensile.reconcile.discretion import discreet
 from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.issuing import granted
-from tensile.reconcile.patience import LONGEST_REST, Refusals, Telling, Waits, is_answer, is_lasting
+from tensile.reconcile.patience import (
+    LONGEST_REST,
+    SHORTEST_LOOK,
+    Refusals,
+    Repetitions,
+    Telling,
+    Waits,
+    is_answer,
+    is_lasting,
+)
 from tensile.reconcile.plan import Plan, Step, plan
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.world import Key, Problem, World
@@ -82,6 +91,7 @@ class Loop:
         self._heeds = Waits()
         self._refusals = Refusals()
         self._telling = Telling()
+        self._repetitions = Repetitions()
         self._waking: dict[str, asyncio.TimerHandle] = {}
         self._complete: WeakSet[Cache] = WeakSet()
         for route in self._routes(upper=True):
@@ -216,10 +226,19 @@ class Loop:
         steps = self._refusals.rested(key, wanted, now)
         if len(steps) < len(wanted):
             self.add(key, self._refusals.left(key, now))
+        steps = self._unrepeated(key, steps, now)
         if steps:
             return self._carry_out(key, steps)
         self._done(key)
         return None
+
+    def _unrepeated(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
+        """Give the steps without those that somebody else undoes each time; they come back, and hold up no other."""
+        left = [self._repetitions.left(step, now) for step in steps]
+        rests = [one for one in left if one > 0.0]
+        if rests:
+            self.add(key, max(min(rests), SHORTEST_LOOK))
+        return tuple(step for step, rest in zip(steps, left, strict=True) if rest <= 0.0)
 
     def _guarded(self, key: Key, found: Plan) -> Plan:
         """Hold back what the guard objects to; a lower's word of it is kept by its one key of unasked deletions."""
@@ -362,6 +381,7 @@ class Loop:
         return self._refusals.note(key, step, now, jitter=jitter, at_least=at_least, problem=problem, denied=denied)
 
     def _came_through(self, key: Key, step: Step) -> None:
+        self._repetitions.note(step, asyncio.get_running_loop().time())
         if step.verb == "confirm":
             self.add(key)
         if self._refusals.forgive(key, step):

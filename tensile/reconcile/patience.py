@@ -4,14 +4,18 @@ All are plain data with the time passed in. A refused step rests for a while tha
 do not, so a pod whose creation is denied can still be reported on, and deleted.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from http import HTTPStatus
 from typing import TypeVar
 
+import orjson
+
 from tensile.errors import ClusterError, Throttled
-from tensile.objects import EVENT, Ref
+from tensile.objects import EVENT, POD, Ref
 from tensile.reconcile.plan import Identity, Step
 from tensile.world import Key, Problem
 
@@ -30,6 +34,14 @@ REWORDED = 60.0
 """Seconds after which a refusal in other words is told: some name a port, or the time."""
 LONG_WAIT = 2.0
 """Seconds: a cluster that asks for more of them is said to, and not only to itself."""
+REPEATED = 10
+"""So many times one change of one object is made as soon as it is wanted: more often, somebody else undoes it."""
+REPEATED_WITHIN = 30.0
+"""Seconds in which a change that is made again counts as the same one's repetition."""
+_MOMENTS = re.compile(
+    rb'"[0-9-]{10}T[0-9:.]{8,15}Z"|"/metadata/resourceVersion","value":"[0-9]+"|"resourceVersion":"[0-9]+"'
+)
+"""What differs each time that the same is written: moments, and the version that it rests on."""
 SHORTEST_LOOK = 0.01
 """Seconds: event loops round the times of their timers, so that one may fire before the rest it stands for is over."""
 
@@ -238,6 +250,53 @@ class Refusals:
         """Drop every key of one lower."""
         for key in [key for key in self._refused if key.lower == lower]:
             del self._refused[key]
+
+
+class Repetitions:
+    """Changes that came through, again and again: somebody else wants the object to be otherwise.
+
+    It may be another engine, which cannot reach what this one can, or a controller. The change is made every few
+    seconds then, and not as fast as two can write in turn. `limit` bounds how many objects are remembered.
+    """
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._made: OrderedDict[tuple[Ref, str], dict[bytes, tuple[int, float]]] = OrderedDict()
+        self._limit = limit
+
+    def note(self, step: Step, now: float) -> None:
+        """Note that a step came through; times are monotonic seconds."""
+        if not _counts(step):
+            return
+        place, content = _place(step), _content(step)
+        book = {one: known for one, known in self._made.pop(place, {}).items() if now - known[1] < REPEATED_WITHIN}
+        book[content] = (book.get(content, (0, 0.0))[0] + 1, now)
+        self._made[place] = book
+        if len(self._made) > self._limit:
+            self._made.popitem(last=False)
+
+    def left(self, step: Step, now: float) -> float:
+        """Give for how many seconds a step has to rest because the same was done too often, 0.0 or less for none."""
+        book = self._made.get(_place(step)) if _counts(step) else None
+        if not book or all(times < REPEATED for times, _ in book.values()):
+            return 0.0
+        times, last = book.get(_content(step), (0, now))
+        if times < REPEATED or now - last >= REPEATED_WITHIN:
+            return 0.0
+        return last + min(FIRST_REST * 2.0 ** min(times - REPEATED, 10), LONGEST_REST) - now
+
+
+def _counts(step: Step) -> bool:
+    """Say whether a step is one that somebody may undo each time: pods of one name come and go as people like."""
+    return step.patch is not None or (step.verb == "create" and step.ref.kind not in (POD, EVENT))
+
+
+def _place(step: Step) -> tuple[Ref, str]:
+    return step.ref, step.subresource
+
+
+def _content(step: Step) -> bytes:
+    """Tell what a step changes from every other change of that object, whenever it is made; b"" for its making."""
+    return b"" if step.patch is None else sha256(_MOMENTS.sub(b"", orjson.dumps(step.patch.body))).digest()
 
 
 def _rest_of_denied(tries: int, jitter: float) -> float:

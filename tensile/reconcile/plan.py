@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from tensile.cache import Entry
 from tensile.cluster import Patch
 from tensile.names import COMPONENT, TOKEN_TERM, UPPER_UID
-from tensile.objects import EVENT, Manifest, Ref, annotations, metadata, timestamp
+from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations, metadata, timestamp
 from tensile.objects import uid as uid_of
 from tensile.reconcile.adoption import claim, marking
 from tensile.reconcile.desired import Absent, Ask, Confirmed, Decision, Granted, Patched, Present, Told, Wanted
@@ -122,7 +122,7 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
         problem = claim(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
         return problem or _take_over(wanted, entry)
     if wanted.replaceable and annotations(seen)[UPPER_UID] != annotations(wanted.manifest)[UPPER_UID]:
-        return [_replace(wanted.ref, entry, "was made for an upper object that is gone")]
+        return [_succeeded(key, wanted.ref, entry, annotations(seen)[UPPER_UID], world)]
     operations = changes(wanted.manifest, seen, wanted.sections)
     if wanted.replaceable and seen.get("immutable") and any(map(_is_content, operations)):
         return [_replace(wanted.ref, entry, "is immutable, and differs from the upper object")]
@@ -150,6 +150,20 @@ def _take_over(wanted: Present, entry: Entry) -> list[Step]:
     operations = marking(wanted.manifest, entry.manifest(), _METADATA)
     taking = replace(wanted, version=str(entry.version), reason="onConflict: adopt")
     return _change(taking, entry, operations)
+
+
+def _succeeded(key: Key, ref: Ref, entry: Entry, made_for: str, world: World) -> Step:
+    """Replace an object that was made for another upper object than the one that is known, once that other is gone.
+
+    It may as well be the newer one, which another engine has heard of first: so it is read. What stands for the upper
+    cluster itself is nobody else's.
+    """
+    above = Ref(UPPER, ref.kind, key.namespace, ref.name)
+    originals = world.cache(UPPER, ref.kind, key.lower)
+    is_alias = made_for == world.owner.upper
+    if originals is None or is_alias or originals.is_gone(above.namespace, above.name, made_for):
+        return _replace(ref, entry, "was made for an upper object that is gone")
+    return Step("confirm", above, "what was made for it is in the way of another", uid=made_for, shown=False)
 
 
 def _replace(ref: Ref, entry: Entry, reason: str) -> Step:

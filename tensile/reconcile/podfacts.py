@@ -125,6 +125,19 @@ def was_deleted(departure: Departure, upper_uid: str) -> bool:
     return departure.seen or bool(facts.terminating)
 
 
+def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
+    """Say whether the pod below that was made for an upper one is certainly gone, if there ever was one.
+
+    That its name was empty says too little: what was seen to leave it may have been for an older pod, and what another
+    engine made there since is not told of yet.
+    """
+    namespace = lower.namespace(upper.namespace)
+    departure = lower.pods.departed(namespace, upper.name)
+    facts = departure.facts if departure is not None else None
+    was_its = facts is not None and facts.upper_uid == upper.uid
+    return was_its or lower.pods.is_gone(namespace, upper.name, upper.uid)
+
+
 def by_namespace(entry: Entry) -> Iterator[str]:
     """Index pods by namespace."""
     yield entry.namespace

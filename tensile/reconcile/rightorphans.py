@@ -55,7 +55,7 @@ def _orphan(kind: Kind, copy: Entry, lower: LowerWorld, world: World) -> Iterato
     if originals.get(above.namespace, above.name) is not None or not is_ours(manifest, world.owner):
         return
     departed, made_for = originals.departed(above.namespace, above.name), upper_uid_of(manifest)
-    if departed is None:
+    if departed is None or not originals.is_gone(above.namespace, above.name, made_for):
         yield Confirmed(above, made_for, f"the {kind.name} made for it still stands", asked=False)
     elif not (departed.seen and departed.uid == made_for):
         reason = f"the upper {kind.name} is gone, and nobody is known to have deleted it"

@@ -59,11 +59,10 @@ def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | Co
         if not above.namespace or originals.get(above.namespace, above.name) is not None:
             continue
         if _is_left(kind, copy, above.namespace, lower, world):
-            departed = originals.departed(above.namespace, above.name)
-            if departed is None:
-                reason = f"the {kind.name} made for it still stands"
-                yield Confirmed(above, copy.facts.upper_uid, reason, asked=False)
-            elif not (departed.seen and departed.uid == copy.facts.upper_uid):
+            departed, made_for = originals.departed(above.namespace, above.name), copy.facts.upper_uid
+            if departed is None or not originals.is_gone(above.namespace, above.name, made_for):
+                yield Confirmed(above, made_for, f"the {kind.name} made for it still stands", asked=False)
+            elif not (departed.seen and departed.uid == made_for):
                 reason = f"the upper {kind.name} is gone, and nobody is known to have deleted it"
                 ref = Ref(lower.name, kind, copy.namespace, copy.name)
                 yield Absent(ref, copy.uid, reason, asked=False, lost=originals.is_lost(above.namespace, above.name))

@@ -104,7 +104,7 @@ class Markers:
 
     def fresh(self) -> str:
         """Make another one."""
-        self.values.append(f"m4rker{self._mark}n{len(self.values):03d}")
+        self.values.append(f"m4rker{len(self.values):03d}n{self._mark}")
         return self.values[-1]
 
     def data(self, kind: str, name: str) -> dict[str, str]:

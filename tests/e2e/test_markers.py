@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from enginekit import A, ran
 from mapkit import STATUS, MapProgram
-from markerkit import Markers, joined, ways
+from markerkit import OPAQUE, Markers, joined, ways
 from programkit import served
 from sitekit import Manifest, Refused, Site, condition_of, is_ready, phase_of
 
@@ -21,6 +21,9 @@ from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
+CHANGED = "volume"
+DEBUGGING = "env-debug"
+"""A Secret that is referred to later, by a container that somebody adds to the running pod."""
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = f"{POLICIES[: -len('policies')]}policybindings"
 SEEN = ("pods", "configmaps", "serviceaccounts", "persistentvolumeclaims", "services", "resourcequotas")
@@ -50,7 +53,7 @@ class Stage:
 
     async def write(self, name: str) -> None:
         """Make a Secret above with new values, or give it new ones."""
-        kind = self.ways[name].type
+        kind = self.ways[name].type if name in self.ways else OPAQUE
         body: Manifest = {"metadata": {"name": name}, "type": kind, "data": self.markers.data(kind, name)}
         path = self.program.path("secrets", name)
         if await self.program.upper.read(path):
@@ -111,7 +114,7 @@ async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(sta
     """In plans, logs, status, metrics, events, conditions, errors; also when a Secret is changed, or refused."""
     program, below = stage.program, stage.below
     await program.stop()
-    for name in stage.ways:
+    for name in (*stage.ways, DEBUGGING):
         await stage.write(name)
     account = {
         "metadata": {"name": "robot"},
@@ -128,6 +131,7 @@ async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(sta
     assert len(set(stage.markers.values)) >= 50
     assert len(stage.markers.found_in(content)) >= 47, "they are below; three are encoded twice"
     await program.upper.until(program.pod_path("all"), is_ready)
+    await debugged(stage)
     await stage.listen("running")
     await changed(stage)
     await refused(stage)
@@ -142,6 +146,18 @@ async def test_no_value_of_a_secret_is_said_and_all_are_gone_with_their_pods(sta
     assert stage.markers.found_in(*left) == []
     assert "Secret" in stage.said["log"], "it was told of Secrets"
     assert STATUS in stage.said["upper configmaps running"]
+
+
+async def debugged(stage: Stage) -> None:
+    """Add a container to the running pod that refers to one more Secret."""
+    program, below = stage.program, stage.below
+    variable = {"name": "V", "valueFrom": {"secretKeyRef": {"name": DEBUGGING, "key": "one"}}}
+    added = {"name": "debugger", "image": "app:1", "command": ["true"], "env": [variable]}
+    path = program.pod_path("all")
+    await program.upper.patch(f"{path}/ephemeralcontainers", {"spec": {"ephemeralContainers": [added]}}, "strategic")
+    await below.until(path, lambda one: one["spec"].get("ephemeralContainers"))
+    found = orjson.dumps(await below.read(program.path("secrets", DEBUGGING))).decode()
+    assert len(stage.markers.found_in(found)) == 2
 
 
 async def changed(stage: Stage) -> None:
@@ -164,12 +180,13 @@ async def changed(stage: Stage) -> None:
 
 
 async def refused(stage: Stage) -> None:
-    """Have the lower cluster refuse a Secret with words that quote it."""
+    """Have the lower cluster refuse a Secret, and a change of another, with words that quote them."""
     program, below = stage.program, stage.below
     name = program.namespace
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["secrets"]}
     only = {"matchLabels": {"kubernetes.io/metadata.name": name}}
-    quoting = {"expression": "object.metadata.name != 'quoted'", "messageExpression": "'no: ' + object.data['one']"}
+    expression = f"!(object.metadata.name in ['quoted', '{CHANGED}'])"
+    quoting = {"expression": expression, "messageExpression": "'no: ' + object.data['one']"}
     spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [quoting]}
     await below.create(POLICIES, {"metadata": {"name": name}, "spec": spec})
     binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": only}}
@@ -184,6 +201,9 @@ async def refused(stage: Stage) -> None:
         )
         assert (phase_of(pod), pod["status"]["reason"]) == ("Pending", condition_of(pod, MIRRORED)["reason"])
         assert UNTOLD in await program.told(pod, pod["status"]["reason"])
+        await stage.write(CHANGED)
+        secret = await program.upper.read(program.path("secrets", CHANGED))
+        assert UNTOLD in await program.told(secret, pod["status"]["reason"])
     finally:
         await below.delete(f"{BINDINGS}/{name}")
         await below.delete(f"{POLICIES}/{name}")

@@ -168,9 +168,10 @@ def test_the_model_sees_what_must_not_be_written() -> None:
     assert looked(say) == ["is Failed, which no kubelet said"]
 
     def make(stage: Stage, model: Model) -> None:
-        """Make the lower pod once more."""
+        """Make the lower pod once more: where it stands, which is refused, and where it does not."""
         notes = {"tensile-kube.io/upper-uid": uid_of(stage, pod)}
-        model.look("create", pod._replace(cluster=_B), {"metadata": {"name": "p0", "annotations": notes}})
+        for lower in LOWERS:
+            model.look("create", pod._replace(cluster=lower), {"metadata": {"name": "p0", "annotations": notes}})
 
     assert looked(make) == ["runs a second time: Running above"]
 

@@ -149,12 +149,25 @@ def test_the_lower_pod_of_an_older_pod_goes_first(phase: str) -> None:
     """By its own UID; while it is ending, there is nothing to do but wait."""
     here = bound(status={"phase": phase}, uid="second")
     old = put(here.lowers[A].pods, twin(upper_pod(uid="first")))
+    here.lowers[A].upper_pods.note_gone("default", "web", "first")
     decision, _ = decided(RULE, KEY, here)
     (wanted,) = decision.wanted
     assert isinstance(wanted, Absent)
     assert (wanted.ref, wanted.uid, wanted.asked) == (BELOW, old.uid, True)
     changed(here.lowers[A].pods, "web", lambda pod: pod["metadata"].update(DELETED))
     assert decided(RULE, KEY, here)[0] == Decision()
+
+
+def test_which_of_two_pods_of_a_name_is_the_older_is_read_before_one_ends() -> None:
+    """Another engine may have heard of the other first: then the one that is known here is the older."""
+    here = bound(uid="second")
+    put(here.lowers[A].pods, twin(upper_pod(uid="unheard of"), RUNNING))
+    (wanted,) = decided(RULE, KEY, here)[0].wanted
+    assert wanted == Confirmed(ABOVE, "unheard of", "its lower pod is in the way of another")
+    here = bound(uid="first")
+    put(here.lowers[A].upper_pods, upper_pod(uid="second"))
+    put(here.lowers[A].pods, twin(upper_pod(uid="first"), RUNNING))
+    assert verbs(here) == ["delete lower-a"]
 
 
 def test_an_older_twin_is_not_believed_in_while_lists_are_incomplete() -> None:
@@ -302,6 +315,18 @@ def test_what_may_have_been_made_meanwhile_is_read_before_the_upper_pod_goes() -
     assert isinstance(wanted, Confirmed)
 
 
+@pytest.mark.parametrize("stands", [True, False], ids=["stands", "went"])
+def test_what_is_known_of_an_older_lower_pod_says_nothing_of_this_one(stands: bool) -> None:  # noqa: FBT001 - a parameter
+    """Another engine may have made this one's meanwhile: it is read before the upper pod goes."""
+    here = bound(uid="second", **DELETED)
+    put(here.lowers[A].pods, twin(upper_pod(uid="first")))
+    if not stands:
+        drop(here.lowers[A].pods, "web")
+    (wanted,) = decided(RULE, KEY, here)[0].wanted
+    assert isinstance(wanted, Confirmed)
+    assert (wanted.ref, wanted.uid) == (BELOW, "second")
+
+
 def test_a_pod_that_was_told_that_it_is_not_mirrored_goes_at_once() -> None:
     """Its lower cluster need not be asked; nor need it answer."""
     said = {"type": "tensile-kube.io/Mirrored", "status": "False", "reason": "NamespaceExcluded"}
@@ -316,6 +341,8 @@ def test_a_deleted_pod_does_not_wait_for_a_stranger_or_for_an_older_pod() -> Non
     """A stranger is left alone; the older pod's lower pod ends too."""
     here = bound(uid="second", **DELETED)
     old = put(here.lowers[A].pods, twin(upper_pod(uid="first")))
+    here.lowers[A].upper_pods.note_gone("default", "web", "first")
+    here.lowers[A].pods.note_gone("default", "web", "second")
     assert [wanted.ref for wanted in decided(RULE, KEY, here)[0].wanted if isinstance(wanted, Absent)] == [BELOW, ABOVE]
     drop(here.lowers[A].pods, "web")
     put(here.lowers[A].pods, marked(upper_pod(uid=f"not-{old.uid}"), ""))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from worldkit import (
+    OWNER_HERE,
     STRANGER,
     A,
     B,
@@ -25,7 +26,7 @@ from tensile.kubelet.orphans import OrphanRule, key_of
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched
 from tensile.reconcile.podfacts import INDEXES, digest_below
-from tensile.world import World
+from tensile.world import Naming, World
 
 RULE = OrphanRule()
 KEY = key_of(A)
@@ -72,10 +73,34 @@ def test_an_orphan_that_is_certain_ends_within_the_guard() -> None:
     """By its UID, and counted."""
     here = mirrored()
     lose(here.lowers[A].upper_pods, "web")
-    here.lowers[A].upper_pods.confirm_absent("default", "web")
+    here.lowers[A].upper_pods.confirm_absent("default", "web", sought="Pod-web")
     found = wanted(here)
     assert isinstance(found, Absent)
     assert (found.ref, found.uid, found.asked) == (BELOW, "below-Pod-web", False)
+
+
+def test_the_going_of_an_older_upper_pod_is_no_word_about_one_that_is_yet_to_be_told_of() -> None:
+    """Another engine has heard of that one first, and made the lower pod."""
+    here = mirrored()
+    drop(here.lowers[A].upper_pods, "web")
+    drop(here.lowers[A].pods, "web")
+    put(here.lowers[A].pods, twin(upper_pod(uid="second")))
+    assert wanted(here) == Confirmed(ABOVE, "second", "its lower pod still runs", asked=False)
+
+
+def test_a_lower_pod_that_is_where_it_would_not_be_made_any_more_ends_once_its_upper_one_is_gone() -> None:
+    """Namespaces have other names by now, and another pod has its own."""
+    here = world()
+    home(here)
+    raised(here)
+    here.lowers[A].naming = Naming("demo", OWNER_HERE.mark)
+    put(here.lowers[A].upper_pods, upper_pod(uid="second"))
+    put(here.lowers[A].pods, twin(upper_pod(uid="first")))
+    assert isinstance(wanted(here), Confirmed)
+    here.lowers[A].upper_pods.note_gone("default", "web", "first")
+    found = wanted(here)
+    assert isinstance(found, Absent)
+    assert (found.ref, found.uid, found.asked) == (BELOW, "below-first", False)
 
 
 def test_an_orphan_whose_deletion_was_seen_is_not_decided_here() -> None:
@@ -160,6 +185,17 @@ def test_a_missing_lower_pod_is_read_before_the_upper_one_is_called_lost() -> No
     here = mirrored(status=RAN)
     lose(here.lowers[A].pods, "web")
     assert wanted(here) == Confirmed(BELOW, "Pod-web", "its upper pod ran and is not deleted", asked=False)
+
+
+def test_the_going_of_an_older_lower_pod_does_not_mean_that_this_ones_is_gone() -> None:
+    """Another engine has made it, and said that it runs; here, it is yet to be told of."""
+    here = mirrored()
+    drop(here.lowers[A].pods, "web")
+    drop(here.lowers[A].upper_pods, "web")
+    put(here.lowers[A].upper_pods, upper_pod(status=RAN, uid="second"))
+    assert wanted(here) == Confirmed(BELOW, "second", "its upper pod ran and is not deleted", asked=False)
+    here.lowers[A].pods.confirm_absent("default", "web", sought="second")
+    assert wanted(here).patch.body["status"]["reason"] == "LowerPodLost"
 
 
 def test_a_pod_that_ran_and_is_gone_below_is_lost() -> None:

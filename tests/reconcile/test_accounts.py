@@ -265,6 +265,17 @@ def test_an_original_that_is_missing_is_said_and_its_copy_stays() -> None:
     assert found.problem is not None
 
 
+def test_the_deletion_of_an_older_original_takes_no_newer_ones_copy() -> None:
+    """Another engine has heard of the newer one first, and made the copy: tokens of pods are bound to it."""
+    here = bound()
+    below(here)
+    lose(here.upper.more[SERVICE_ACCOUNT], "robot")
+    older = robot()
+    put(here.upper.more[SERVICE_ACCOUNT], {**older, "metadata": {**older["metadata"], "uid": "older"}})
+    drop(here.upper.more[SERVICE_ACCOUNT], "robot")
+    assert planned(here).steps == ()
+
+
 def test_there_is_a_key_for_what_pods_run_as_and_for_every_copy() -> None:
     """What is left of an earlier run is found."""
     here = bound()

@@ -166,6 +166,7 @@ async def test_a_confirmation_finds_the_name_empty() -> None:
     await carry_out(Step("confirm", REF, "", uid="above"), cluster, cache)
     assert cluster.verbs() == ["read ConfigMap settings"]
     assert departed(cache)
+    assert cache.is_gone("default", "settings", "above")
 
 
 @pytest.mark.parametrize("uid", ["below", "above"])
@@ -176,6 +177,7 @@ async def test_a_confirmation_finds_what_was_missed(uid: str) -> None:
     await carry_out(Step("confirm", REF, "", uid=uid), cluster, cache)
     assert uid_in(cache) == "below"
     assert not departed(cache)
+    assert not cache.is_gone("default", "settings", uid)
 
 
 async def test_a_name_that_is_anothers_counts_as_empty() -> None:
@@ -185,6 +187,7 @@ async def test_a_name_that_is_anothers_counts_as_empty() -> None:
     await reread(Step("confirm", REF, "", uid="above"), cluster, cache)
     assert uid_in(cache) is None
     assert departed(cache)
+    assert cache.is_gone("default", "settings", "above")
 
 
 async def test_a_failed_confirmation_confirms_nothing() -> None:
@@ -226,6 +229,8 @@ async def test_a_successor_that_is_known_stays_known() -> None:
     assert entry is not None
     assert (entry.uid, entry.version) == ("two", 50)
     assert cache.departed("default", "web") is None
+    assert cache.is_gone("default", "web", "one")
+    assert not cache.is_gone("default", "web", "two")
 
 
 async def test_news_that_came_while_reading_count() -> None:

@@ -38,10 +38,19 @@ def test_absence_is_confirmed_and_then_followed_within_the_guard() -> None:
         ("confirm", Ref(UPPER, CLAIM, "default", name), f"claim-{name}", False) for name in ("a", "b")
     ]
     for name in ("a", "b"):
-        here.upper.more[CLAIM].confirm_absent("default", name)
+        here.upper.more[CLAIM].confirm_absent("default", name, sought=f"claim-{name}")
     assert [(step.verb, step.ref, step.uid, step.asked) for step in planned(here).steps] == [
         ("delete", Ref(A, CLAIM, "default", name), f"below-claim-{name}", False) for name in ("a", "b")
     ]
+
+
+def test_the_going_of_an_older_claim_is_no_word_about_this_ones() -> None:
+    """Another engine has heard of the newer one first, and made the claim below."""
+    here = orphaned()
+    above(here, claim(uid="older"))
+    drop(here.upper.more[CLAIM], "data")
+    (step,) = planned(here).steps
+    assert (step.verb, step.uid) == ("confirm", "claim-data")
 
 
 def test_one_that_a_restored_store_forgot_is_marked_so() -> None:
@@ -49,7 +58,7 @@ def test_one_that_a_restored_store_forgot_is_marked_so() -> None:
     here = orphaned()
     above(here, claim())
     here.upper.more[CLAIM].take_over((), 1, rewound=True)
-    here.upper.more[CLAIM].confirm_absent("default", "data")
+    here.upper.more[CLAIM].confirm_absent("default", "data", sought="claim-data")
     (step,) = planned(here).steps
     assert (step.verb, step.asked, step.lost) == ("delete", False, True)
 

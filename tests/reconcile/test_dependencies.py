@@ -249,6 +249,15 @@ def test_a_deletion_above_that_was_seen_is_followed() -> None:
     assert found.problem == ("ConfigMapNotFound", "ConfigMap default/settings: it does not exist")
 
 
+def test_the_deletion_of_an_older_original_takes_no_newer_ones_copy() -> None:
+    """Another engine has heard of the newer one first, and made the copy."""
+    here = copied(bound())
+    lose(here.upper.config_maps, "settings")
+    put(here.upper.config_maps, config_map(uid="older"))
+    drop(here.upper.config_maps, "settings")
+    assert planned(here).steps == ()
+
+
 def test_an_original_that_is_merely_missing_takes_nothing_with_it() -> None:
     """A lost right or a restored store looks the same as a deletion; pods go on with what they have."""
     here = copied(bound())

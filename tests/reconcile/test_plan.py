@@ -136,9 +136,19 @@ def test_a_copy_for_an_earlier_object_is_replaced() -> None:
     """The upper object was deleted and made anew: the copy goes, by its UID, and comes again."""
     here = world()
     put(here.lowers[A].config_maps, copy(upper_uid="one", uid="below"))
+    here.upper.config_maps.note_gone("default", "settings", "one")
     found = step(here, wanting(copy(upper_uid="two"), replaceable=True))
     assert (found.verb, found.uid, found.asked) == ("delete", "below", True)
     assert found.operations == ({"op": "remove", "path": ""},)
+
+
+def test_a_copy_for_another_object_is_replaced_once_that_one_is_gone() -> None:
+    """It may be the newer one, of which another engine has heard first: that is read, and nobody need see it."""
+    here = world()
+    put(here.lowers[A].config_maps, copy(upper_uid="newer", uid="below"))
+    found = step(here, wanting(copy(upper_uid="known"), replaceable=True))
+    assert (found.verb, found.ref, found.uid) == ("confirm", REF._replace(cluster=UPPER), "newer")
+    assert not found.shown
 
 
 def test_an_object_that_must_not_be_replaced_is_marked_anew() -> None:

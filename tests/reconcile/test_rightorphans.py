@@ -51,7 +51,7 @@ def test_what_is_missing_above_is_confirmed_and_goes_unasked(kind: Kind) -> None
             asked=False,
         ),
     )
-    here.upper.more[kind].confirm_absent("default", name)
+    here.upper.more[kind].confirm_absent("default", name, sought=f"{kind.name}-{name}")
     (gone,) = found(here).wanted
     assert isinstance(gone, Absent)
     assert (gone.ref, gone.asked, gone.lost) == (Ref(A, kind, "default", name), False, False)
@@ -73,12 +73,24 @@ def test_what_was_seen_deleted_is_left_to_its_own_rule(kind: Kind) -> None:
 
 
 @KINDS
+def test_the_going_of_an_older_one_is_no_word_about_this_ones(kind: Kind) -> None:
+    """Another engine has heard of the newer one first, and made the copy."""
+    here, name = below(), NAMES[kind]
+    other = role() if kind == ROLE else binding()
+    lose(here.upper.more[kind], name)
+    put(here.upper.more[kind], {**other, "metadata": {**other["metadata"], "uid": "older"}})
+    drop(here.upper.more[kind], name)
+    (wanted,) = found(here).wanted
+    assert isinstance(wanted, Confirmed)
+
+
+@KINDS
 def test_what_a_restored_store_forgot_is_marked_so(kind: Kind) -> None:
     """The guard lets none of it pass."""
     here, name = below(), NAMES[kind]
     cache = here.upper.more[kind]
     cache.take_over((), 1, rewound=True)
-    cache.confirm_absent("default", name)
+    cache.confirm_absent("default", name, sought=f"{kind.name}-{name}")
     (gone,) = found(here).wanted
     assert isinstance(gone, Absent)
     assert gone.lost

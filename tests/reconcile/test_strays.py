@@ -41,7 +41,7 @@ def test_what_is_missing_above_is_confirmed_and_goes_unasked(kind: Kind) -> None
         f"the {kind.name} made for it still stands",
         asked=False,
     )
-    here.upper.more[kind].confirm_absent("default", name)
+    here.upper.more[kind].confirm_absent("default", name, sought=f"{kind.name}-{name}")
     (gone,) = found(here).wanted
     assert isinstance(gone, Absent)
     assert (gone.ref, gone.uid, gone.asked) == (Ref(A, kind, "default", name), f"below-{kind.name}-{name}", False)
@@ -58,6 +58,8 @@ def test_what_was_seen_deleted_is_left_to_its_own_rule(kind: Kind) -> None:
     other = service() if kind == SERVICE else sliced()
     put(here.upper.more[kind], {**other, "metadata": other["metadata"] | {"uid": "another"}})
     drop(here.upper.more[kind], NAMES[kind])
+    assert isinstance(found(here).wanted[0], Confirmed)
+    here.upper.more[kind].note_gone("default", NAMES[kind], f"{kind.name}-{NAMES[kind]}")
     (gone,) = found(here).wanted
     assert isinstance(gone, Absent)
     assert not gone.asked

@@ -1,0 +1,98 @@
+"""Two engines on one topology, one of which knows late what happens, and of one cluster later than of another.
+
+    .venv/bin/python -m bench.sequences.pairs [--jobs 2]
+
+So it is when an engine that stood still goes on while another has taken its place, or when two run by accident: each
+write of the one is news to the other. A pod, or what a pod depends on, is replaced by another of its name; at each
+moment after that the watches of one of the two stop, and go on in one order or the other. The new one must not be
+harmed, nothing may run twice, and both come to rest.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from bench.reporting import RESULTS, keep, verdict
+from bench.sequences.deeds import Deed, read
+from bench.sequences.playing import ended, in_no_time, staged
+from bench.sequences.races import BEGUN, COPIES, HERE
+from bench.sequences.stage import CLUSTERS, Stage
+
+NAME = "faults-pairs"
+ORDERS = {"above first": "go:0 wait:2 go:1 go:2", "below first": "go:1 go:2 wait:2 go:0"}
+"""In which order the watches of the late one go on; numbers are those of clusters."""
+SINCE = {"nothing": "", "runs": "wait:1 run:0 wait:1", "is deleted": "wait:1 run:0 wait:1 linger:0 delete:0 wait:1"}
+"""What becomes of the new pod meanwhile."""
+STOPS = {"before": ("stop:0", "stop:1 stop:2"), "after": ("", "stop:0 stop:1 stop:2")}
+"""Which watches of the late one stop before another object has the name, and which after it."""
+_STEPS = range(0, 20, 4)
+
+
+def pairs() -> Iterator[tuple[str, list[Deed]]]:
+    """Give each play with its name."""
+    every = product(BEGUN.items(), _STEPS, SINCE.items(), STOPS.items(), ORDERS.items())
+    for (begun, before), steps, (since, then), (stop, (first, last)), (order, going) in every:
+        words = f"pod:{HERE} {before} {first} again:{HERE} steps:{steps} {last} {then} {going}"
+        yield f"Pod {begun}, {steps}, {since}, {stop}, {order}", read(words.split())
+    for (kind, again), steps, (stop, (first, last)), (order, going) in product(
+        COPIES.items(), _STEPS, STOPS.items(), ORDERS.items()
+    ):
+        words = f"pod:{HERE} serve:0 wait:3 run:0 wait:3 {first} {again} steps:{steps} {last} wait:1 {going}"
+        yield f"{kind}, {steps}, {stop}, {order}", read(words.split())
+
+
+async def played(deeds: Sequence[Deed]) -> list[str]:
+    """Carry a play out with two engines at work, let both come to rest, and say what is wrong then."""
+    stage, model, play = staged()
+    late = Stage(model.look, stage)
+    await stage.start()
+    await late.start()
+    try:
+        for deed in deeds:
+            if deed.sort in ("stop", "go"):
+                _tell(late, deed)
+            else:
+                await play.carry_out(deed)
+        await late.recover()
+        return [*await ended(stage, model), *late.defects]
+    finally:
+        await stage.crash()
+        await late.crash()
+
+
+def _tell(late: Stage, deed: Deed) -> None:
+    """Have an engine's watches of one cluster stop, or go on."""
+    for line in late.lines:
+        if line.feed.cluster == CLUSTERS[deed.number]:
+            line.is_held = deed.sort == "stop"
+            line.flow()
+
+
+def tried(pair: tuple[str, list[Deed]]) -> str:
+    """Carry a play out, and say what is wrong in the end, "" for nothing."""
+    name, deeds = pair
+    words = in_no_time(partial(played, deeds))
+    return f"{name}: {'; '.join(words)}: {' '.join(map(str, deeds))}" if words else ""
+
+
+def main() -> int:
+    """Read the arguments, carry every play out, keep the result; gives the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the work")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    every = list(pairs())
+    with multiprocessing.Pool(given.jobs) as pool:
+        broken = [words for words in pool.imap_unordered(tried, every, 10) if words]
+    print(*broken, sep="\n")
+    result = {"plays": len(every), "divergences": len(broken), "broken": broken}
+    return verdict(NAME, broken, keep(given.results, NAME, "in memory", result))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
