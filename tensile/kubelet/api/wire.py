@@ -80,14 +80,17 @@ class Wire:
         self._pipe.write(self._outgoing.read())
         await self._pipe.drain()
 
-    async def left(self) -> None:
-        """Return when the peer has gone, while nobody else reads; what it sends before is kept for `read`."""
+    async def left(self, *, dropping: bool = False) -> None:
+        """Return when the peer has gone, while nobody else reads; what it sends before is kept for `read`.
+
+        With `dropping` it is not kept, so that a peer's end is seen behind however much it sends.
+        """
         with suppress(OSError):
             while len(self._ahead) < _AHEAD_AT_MOST:
                 data = await self._next()
                 if not data:
                     return
-                self._ahead += data
+                self._ahead += b"" if dropping else data
             await self.hung_up()
 
     async def hung_up(self) -> None:
