@@ -180,7 +180,9 @@ class Kubelet(Section):
     """IP address that the nodes publish. Null: POD_IP or VKUBELET_POD_IP of the environment, else the address
     from which the upper cluster is called."""
     tls_cert_file: fields.FilePath | None = None
-    """Path of the serving certificate; null is one of our own making, with a warning. Together with tlsKeyFile."""
+    """Path of the serving certificate. Null: one that the upper cluster issues, asked for as a
+    CertificateSigningRequest for each node; until that is approved one of our own making, with a warning. Together
+    with tlsKeyFile."""
     tls_key_file: fields.FilePath | None = None
     """Path of the certificate's key."""
     client_ca_file: fields.FilePath | None = Field(default=None, alias="clientCAFile")

@@ -17,7 +17,7 @@ from tensile.cluster import Endpoint
 from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
-from tensile.kubelet.api.certs import Serving
+from tensile.kubelet.api.certs import Serving, ServingFiles
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
 from tensile.kubelet.api.target import Target
@@ -250,8 +250,9 @@ class Answer(NamedTuple):
 class Lab:
     """One virtual node with the pod shop/web (below: mapped/web-0), served to whoever connects."""
 
-    def __init__(self, pki: Pki, limits: Limits = QUICK) -> None:
+    def __init__(self, pki: Pki, limits: Limits = QUICK, files: ServingFiles | None = None) -> None:
         self.pki = pki
+        self._files = files or pki.serving_files
         self.log = Notes()
         self.upper = Upper()
         self.upper.permit("kube-apiserver", "create", "proxy")
@@ -273,7 +274,7 @@ class Lab:
         self.cluster = LowerCluster("lower-a", port, self.pki.client_context(None))
         self.pods.targets["shop", "web"] = Target(self.cluster, "mapped", "web-0")
         gate = Gate(
-            Serving(self.log, "127.0.0.1", self.pki.serving_files),
+            Serving(self.log, "127.0.0.1", self._files),
             ClientAuthority(self.log, source=self._authority, clock=lambda: self.time),
             Authenticator(self.upper, self.log, clock=lambda: self.time),
             Authorizer(self.upper, self.log, clock=lambda: self.time),

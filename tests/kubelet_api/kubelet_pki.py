@@ -54,22 +54,43 @@ class Authority:
         organisations: tuple[str, ...] = (),
         usage: x509.ObjectIdentifier = CLIENT,
         end: timedelta = DAY,
+        begin: timedelta = -5 * DAY,
+        *,
+        plain: bool = False,
     ) -> Identity:
-        """Make a certificate for a client or, with the usage SERVER, for a server on loopback."""
+        """Make a certificate for a client or, with the usage SERVER, for a server on loopback.
+
+        One that is `plain` says neither for which names nor for what it is.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(common_name, organisations)
         addresses = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")])
-        certificate = (
+        builder = (
             x509.CertificateBuilder(self._name, subject, key.public_key(), x509.random_serial_number())
-            .not_valid_before(datetime.now(UTC) - 5 * DAY)
+            .not_valid_before(datetime.now(UTC) + begin)
             .not_valid_after(datetime.now(UTC) + end)
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .add_extension(addresses, critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        if not plain:
+            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            builder = builder.add_extension(addresses, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
         secret = key.private_bytes(pem, pkcs8, serialization.NoEncryption())
         return Identity(certificate.public_bytes(pem), secret)
+
+    def granted(self, request: bytes, begin: datetime, end: datetime) -> bytes:
+        """Sign what a certificate signing request (PEM) asks for, as a cluster's signer does."""
+        asked = x509.load_pem_x509_csr(request)
+        names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        certificate = (
+            x509.CertificateBuilder(self._name, asked.subject, asked.public_key(), x509.random_serial_number())
+            .not_valid_before(begin)
+            .not_valid_after(end)
+            .add_extension(x509.ExtendedKeyUsage([SERVER]), critical=False)
+            .add_extension(names, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def load(context: ssl.SSLContext, identity: Identity) -> None:

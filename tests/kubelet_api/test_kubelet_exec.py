@@ -431,5 +431,5 @@ async def test_an_exec_is_noted_without_its_words(lab: Lab) -> None:
     await (await opened(lab)).close()
     place = {"namespace": "shop", "pod": "web", "container": "main"}
     who = {"user": "kube-apiserver", "node": NODE, "lower": "lower-a"}
-    assert lab.log.entries == [("exec", {**who, **place, "command_words": 3})]
+    assert lab.log.entries == [("exec", {**who, **place, "command_words": 3, "command_length": 19})]
     assert "secret" not in str(lab.log.entries)

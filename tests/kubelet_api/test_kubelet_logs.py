@@ -119,6 +119,24 @@ async def test_a_reader_that_leaves_stops_the_lower(lab: Lab) -> None:
     await until(lambda: lab.server.streams() == {NODE: 0})
 
 
+async def test_a_talkative_reader_that_leaves_is_noticed(lab: Lab) -> None:
+    """A caller that sends what nobody reads, and ends TLS only, is gone as well: its goodbye is behind all of that."""
+
+    async def script(_head: Head, stream: Stream) -> None:
+        await stream.send(CHUNKED)
+        await stream.to_end()
+
+    lab.lower.script = script
+    stream = await lab.connect(lab.pki.apiserver)
+    await stream.send(request(f"GET {LOGS}?follow=true"))
+    await stream.head()
+    await stream.send(b"chatter" * 100_000)
+    async with asyncio.timeout(PATIENCE):
+        await stream.close()
+        await lab.lower.ended.wait()
+    await until(lambda: lab.server.streams() == {NODE: 0})
+
+
 async def test_a_log_that_breaks_off_has_no_end(lab: Lab) -> None:
     """When the lower breaks off, what came is passed on, and the missing end tells that it is not all."""
 

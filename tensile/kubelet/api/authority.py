@@ -7,12 +7,14 @@ the last good one stays. Until there has been one, nobody is let in.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.errors import TensileError
+from tensile.kubelet.api.faults import Fault, authority_doubts, authority_fault, unreadable
 from tensile.kubelet.api.target import Log
 
 Source = Callable[[], Awaitable[str]]
@@ -20,6 +22,11 @@ Source = Callable[[], Awaitable[str]]
 
 FRESH_SECONDS = 60.0
 """How long what a source gave is not asked for again."""
+
+PUBLISHED = "the upper cluster's ConfigMap kube-system/extension-apiserver-authentication"
+"""Where the authority is read when no file is given."""
+
+_ADVICE = "let the engine read it, or set kubelet.clientCAFile"
 
 RETRY_SECONDS = 5.0
 """How long after a failure a source is asked again, and how long it may take."""
@@ -34,11 +41,14 @@ class ClientAuthority:
         file: Path | None = None,
         source: Source | None = None,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._log = log
         self._file = file
         self._source = source
         self._clock = clock
+        self._now = now
+        self.which = f"kubelet.clientCAFile: {file}" if file else PUBLISHED
         self._text = ""
         self._pem = ""
         self._trouble = ""
@@ -58,7 +68,7 @@ class ClientAuthority:
         try:
             self._take(file.read_text(encoding="utf-8", errors="replace"))
         except OSError as error:
-            self._troubled(error.strerror or str(error))
+            self._troubled(unreadable(self.which, error))
 
     async def _refresh(self, source: Source) -> None:
         """Ask the source when that is due, and wait for it only as long as a caller can."""
@@ -68,26 +78,25 @@ class ClientAuthority:
             async with asyncio.timeout(RETRY_SECONDS):
                 self._take(await source())
         except (TensileError, TimeoutError) as error:
-            self._troubled(str(error) or "no answer in time")
+            self._troubled(Fault(self.which, str(error) or "no answer in time", _ADVICE))
         self._due = self._clock() + (RETRY_SECONDS if self._trouble else FRESH_SECONDS)
 
     def _take(self, text: str) -> None:
         """Put certificates in force, spelled anew: OpenSSL takes ASCII only, and bundles have comments."""
-        try:
-            if not text or text != self._text:
-                found = x509.load_pem_x509_certificates(text.encode())
-                self._pem = "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
-                self._text = text
+        if text and text == self._text:
             self._trouble = ""
-        except ValueError as error:
-            self._troubled(str(error))
+        elif fault := authority_fault(self.which, text.encode()):
+            self._troubled(fault)
+        else:
+            found = x509.load_pem_x509_certificates(text.encode())
+            self._pem = "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
+            self._text, self._trouble = text, ""
+            for doubt in authority_doubts(self.which, found, self._now()):
+                self._log.warning("callers' certificates may not be accepted", why=str(doubt))
 
-    def _troubled(self, why: str) -> None:
+    def _troubled(self, fault: Fault) -> None:
         """Say once what is wrong, until it is something else."""
-        if why != self._trouble:
-            where = str(self._file or "the upper cluster's ConfigMap kube-system/extension-apiserver-authentication")
+        if str(fault) != self._trouble:
             effect = "the last one stays in force" if self._pem else "every request is refused"
-            self._log.warning(
-                "the authority of client certificates is not readable", where=where, why=why, effect=effect
-            )
-        self._trouble = why
+            self._log.warning("the authority of client certificates cannot be used", why=str(fault), effect=effect)
+        self._trouble = str(fault)

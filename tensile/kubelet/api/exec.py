@@ -22,7 +22,7 @@ async def tunnel(caller: Caller, call: LowerCall, limits: Limits) -> None:
         headers = await while_present(caller.wire, call.answer(HTTPStatus.SWITCHING_PROTOCOLS))
         await caller.switch(answered(headers))
         upper = Side(caller.wire, caller.early())
-        await splice(upper, Side(call.wire, call.early()), limits.leaving)
+        await splice(upper, Side(call.wire, call.early()), limits)
 
 
 class Side(NamedTuple):
@@ -32,22 +32,39 @@ class Side(NamedTuple):
     early: bytes
 
 
-async def splice(upper: Side, lower: Side, leaving: float) -> None:
+class Pulse:
+    """When bytes passed last, either way."""
+
+    def __init__(self) -> None:
+        self.beat()
+
+    def beat(self) -> None:
+        """Note that some pass now."""
+        self._last = asyncio.get_running_loop().time()
+
+    async def still(self, seconds: float) -> None:
+        """Return when none have passed for so long."""
+        while (rest := self._last + seconds - asyncio.get_running_loop().time()) > 0:  # noqa: ASYNC110 - the clock
+            await asyncio.sleep(rest)
+
+
+async def splice(upper: Side, lower: Side, limits: Limits) -> None:
     """Copy both ways until one side ends, then end the other, within `leaving` seconds once it has all that is its own.
 
     What the lower sent before it ended reaches the caller, however slowly that reads; what the caller sent before it
-    left is offered to the lower for half of `leaving`.
+    left is offered to the lower for half of `leaving`. A stream on which nothing passes for `idle` seconds ends too.
     """
-    down = asyncio.create_task(_copy(upper, lower.wire))
-    up = asyncio.create_task(_copy(lower, upper.wire))
-    gone = asyncio.create_task(upper.wire.hung_up())
-    tasks = {down, up, gone}
+    pulse = Pulse()
+    down = asyncio.create_task(_copy(upper, lower.wire, pulse))
+    up = asyncio.create_task(_copy(lower, upper.wire, pulse))
+    over = {asyncio.create_task(upper.wire.hung_up()), asyncio.create_task(pulse.still(limits.idle))}
+    tasks = {down, up, *over}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if _failed(down):
-            await asyncio.wait({up, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({up, *over}, return_when=asyncio.FIRST_COMPLETED)
         if not up.done() or _failed(up):
-            await asyncio.wait({down}, timeout=leaving / 2)
+            await asyncio.wait({down}, timeout=limits.leaving / 2)
     finally:
         for task in tasks:
             task.cancel()
@@ -59,8 +76,9 @@ def _failed(task: asyncio.Task[None]) -> bool:
     return task.done() and task.exception() is not None
 
 
-async def _copy(source: Side, sink: Wire) -> None:
+async def _copy(source: Side, sink: Wire, pulse: Pulse) -> None:
     data = source.early or await source.wire.read()
     while data:
+        pulse.beat()
         await sink.write(data)
         data = await source.wire.read()

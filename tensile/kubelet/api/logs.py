@@ -10,7 +10,7 @@ from tensile.kubelet.api.presence import while_present
 async def follow(caller: Caller, call: LowerCall) -> None:
     """Answer with the lower's log; Refused when it gives none, an error of the wire when it breaks off."""
     async with call:
-        await while_present(caller.wire, _relay(caller, call))
+        await while_present(caller.wire, _relay(caller, call), dropping=True)
 
 
 async def _relay(caller: Caller, call: LowerCall) -> None:

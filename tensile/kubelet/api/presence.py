@@ -16,10 +16,13 @@ class Departed(Exception):
     """The caller left: there is nobody to answer."""
 
 
-async def while_present(wire: Wire, work: Coroutine[Any, Any, Result]) -> Result:
-    """Do the work and give its result; raises Departed, with the work stopped, when the caller leaves before."""
+async def while_present(wire: Wire, work: Coroutine[Any, Any, Result], *, dropping: bool = False) -> Result:
+    """Do the work and give its result; raises Departed, with the work stopped, when the caller leaves before.
+
+    What the caller sends meanwhile is kept, or dropped where nothing more of it is wanted.
+    """
     working = asyncio.create_task(work)
-    gone = asyncio.create_task(wire.left())
+    gone = asyncio.create_task(wire.left(dropping=dropping))
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -78,7 +78,7 @@ ROUTES = {
 
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _RUNS_COMMANDS = frozenset({EXEC, ATTACH, PORT_FORWARD, "run"})
-_SUBRESOURCES = {
+OWN_RIGHTS = {
     STATS: ("stats",),
     METRICS: ("metrics",),
     "logs": ("log",),
@@ -108,7 +108,7 @@ def understand(method: str, target: str) -> Call:
 def accesses(call: Call) -> tuple[Access, ...]:
     """Give the rights of which any one suffices for this call; a method unknown to Kubernetes has the verb ""."""
     verb = "create" if call.area in _RUNS_COMMANDS else _VERBS.get(call.method, "")
-    return tuple(Access(verb, subresource) for subresource in _SUBRESOURCES.get(call.area, ("proxy",)))
+    return tuple(Access(verb, subresource) for subresource in OWN_RIGHTS.get(call.area, ("proxy",)))
 
 
 def place(call: Call) -> Place:

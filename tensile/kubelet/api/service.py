@@ -6,6 +6,7 @@ even from a 404; and nothing of a request reaches a lower cluster before all of 
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from tensile.kubelet.api.authentication import Authenticator, User
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
 from tensile.kubelet.api.certs import Serving
+from tensile.kubelet.api.complaints import Complaints
 from tensile.kubelet.api.dialogue import Caller, Request
 from tensile.kubelet.api.exec import tunnel
 from tensile.kubelet.api.logs import follow
@@ -29,6 +31,7 @@ from tensile.kubelet.api.presence import Departed
 from tensile.kubelet.api.queries import command_of
 from tensile.kubelet.api.refusal import Refused
 from tensile.kubelet.api.routes import Call
+from tensile.kubelet.api.streams import Streams
 from tensile.kubelet.api.target import Log, Pods
 from tensile.kubelet.api.use import show
 from tensile.kubelet.api.wire import Limits, Wire, accept
@@ -73,6 +76,8 @@ class Service:
         self._gate = gate
         self._log = log
         self._limits = limits
+        self._complaints = Complaints(log, time.monotonic)
+        self._streams = Streams(limits.streams)
 
     async def serve(self, connection: socket.socket, site: Site, admitted: Callable[[], None]) -> None:
         """Serve one connection to its end; `admitted` is called when the caller has shown who it is, and may."""
@@ -83,7 +88,9 @@ class Service:
             until_taken_over.pop_all()
         try:
             wire = await accept(connection, context, self._limits)
-        except OSError:
+        except OSError as error:
+            shown = self._gate.serving.shown(site.node)
+            self._complaints.handshake(site.node, error, shown, self._gate.authority.which)
             return
         await self._converse(wire, site, admitted, trusting=bool(authority))
 
@@ -96,7 +103,7 @@ class Service:
         except Refused as refused:
             await self._refuse(caller, refused.status, refused.message)
         except h11.RemoteProtocolError as error:
-            await self._refuse(caller, error.error_status_hint, str(error))
+            await self._refuse(caller, _blamed(error), str(error))
         except (OSError, Departed):
             wire.abort()
         else:
@@ -111,9 +118,15 @@ class Service:
             request = await caller.request()
         if not trusting:
             raise Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
-        user = await self._gate.authenticator.user(caller.wire.certificate, request.headers)
-        call = routes.understand(request.method, request.target)
-        await self._gate.authorizer.permit(user, routes.accesses(call), node)
+        certificate = caller.wire.certificate
+        try:
+            user = await self._gate.authenticator.user(certificate, request.headers)
+            call = routes.understand(request.method, request.target)
+            await self._gate.authorizer.permit(user, routes.accesses(call), node)
+        except Refused as refused:
+            named = bool(certificate) or any(name == "authorization" for name, _ in request.headers)
+            self._complaints.refused(node, refused, named=named)
+            raise
         return _Visit(caller, request, call, user)
 
     async def _answer(self, visit: _Visit, site: Site) -> None:
@@ -130,8 +143,9 @@ class Service:
             case routes.METRICS | routes.STATS:
                 await show(visit.caller, visit.call, site.meter)
             case _:
-                call = self._lower_call(visit, place, site)
-                await self._stream(visit, call, site)
+                with self._streams.one(visit.user.name):
+                    call = self._lower_call(visit, place, site)
+                    await self._stream(visit, call, site)
 
     def _lower_call(self, visit: _Visit, place: routes.Place, site: Site) -> LowerCall:
         """Prepare what a call means below; 404 for a pod that is not ours, or not on this node."""
@@ -144,8 +158,9 @@ class Service:
         ask = ask_for(call, place, target, visit.request.headers)
         if call.area != routes.LOGS:
             who = {"user": visit.user.name, "node": site.node, "lower": target.cluster.name}
-            words = len(command_of(call.query))
-            self._log.info(call.area, **who, **place._asdict(), command_words=words)
+            command = command_of(call.query)
+            size = {"command_words": len(command), "command_length": sum(map(len, command))}
+            self._log.info(call.area, **who, **place._asdict(), **size)
         return LowerCall(target.cluster, ask, self._limits)
 
     async def _stream(self, visit: _Visit, call: LowerCall, site: Site) -> None:
@@ -165,3 +180,9 @@ class Service:
                 async with asyncio.timeout(self._limits.leaving):
                     await caller.reply(status, f"{message}\n".encode(errors="replace"))
                     await caller.wire.close()
+
+
+def _blamed(error: h11.RemoteProtocolError) -> int:
+    """Give the status for what is no HTTP as we take it: the caller's fault, whatever it is."""
+    hint: int = error.error_status_hint
+    return hint if hint < HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus.BAD_REQUEST

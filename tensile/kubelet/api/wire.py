@@ -24,7 +24,8 @@ class Limits(NamedTuple):
 
     `head` bytes of a request's head within `asking` seconds after a TLS handshake of at most `handshake`; `answering`
     for a lower apiserver's head, connection included; `leaving` from the end of one side to that of the other;
-    `waiting` connections per listener that have not said yet who they are.
+    `waiting` connections per listener that have not said yet who they are; `streams` that a user may have open; `idle`
+    until an exec, attach or port-forward on which nothing is said ends, as long as a kubelet lets it.
     """
 
     head: int = 1024 * 1024
@@ -33,6 +34,8 @@ class Limits(NamedTuple):
     answering: float = 30.0
     leaving: float = 5.0
     waiting: int = 256
+    streams: int = 1000
+    idle: float = 4 * 3600.0
 
 
 class Wire:
@@ -77,14 +80,17 @@ class Wire:
         self._pipe.write(self._outgoing.read())
         await self._pipe.drain()
 
-    async def left(self) -> None:
-        """Return when the peer has gone, while nobody else reads; what it sends before is kept for `read`."""
+    async def left(self, *, dropping: bool = False) -> None:
+        """Return when the peer has gone, while nobody else reads; what it sends before is kept for `read`.
+
+        With `dropping` it is not kept, so that a peer's end is seen behind however much it sends.
+        """
         with suppress(OSError):
             while len(self._ahead) < _AHEAD_AT_MOST:
                 data = await self._next()
                 if not data:
                     return
-                self._ahead += data
+                self._ahead += b"" if dropping else data
             await self.hung_up()
 
     async def hung_up(self) -> None:

@@ -1,0 +1,187 @@
+"""What is wrong with a certificate: which one, what, and what to do about it.
+
+Certificates that do not fit are what people ask about most, and TLS libraries name neither the file nor the remedy. So
+what can be wrong is looked at one by one here, and the library's own words come last.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+_KEY = re.compile(rb"-----BEGIN ([A-Z ]*)PRIVATE KEY-----.*?-----END \1PRIVATE KEY-----", re.DOTALL)
+_KEYLIKE = b"PRIVATE KEY-----"
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+_SERVERS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE)
+
+
+class Fault(NamedTuple):
+    """Something wrong: with which certificate, what it is, and what to do."""
+
+    which: str
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.which}: {self.what}: {self.advice}"
+
+
+def unreadable(which: str, error: OSError) -> Fault:
+    """Say why a file cannot be read."""
+    advice = {
+        FileNotFoundError: "give a path that exists; one that is relative is taken from the topology file's folder",
+        PermissionError: "let the user that the engine runs as read it",
+        IsADirectoryError: "give the file, not its folder",
+    }.get(type(error), "make it readable")
+    return Fault(which, f"cannot be read ({error.strerror or error})", advice)
+
+
+def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> Fault | None:
+    """Say why a certificate and a key, as PEM, cannot be served with; None when that is not to be seen from here.
+
+    `certificate_of` and `key_of` say which they are.
+    """
+    return (
+        _no_certificate(certificate_of, certificate)
+        or _no_key(key_of, key)
+        or _strangers(certificate_of, key_of, certificate, key)
+    )
+
+
+def authority_fault(which: str, text: bytes) -> Fault | None:
+    """Say why PEM cannot be an authority that callers' certificates are verified with."""
+    return _no_certificate(which, text)
+
+
+def doubts(which: str, certificate: x509.Certificate, address: str, now: datetime) -> Iterator[Fault]:
+    """Give what makes callers refuse a certificate that can be served; `address` is where they call the node."""
+    yield from _out_of_date(which, certificate, now)
+    names = _names(certificate)
+    if address and address not in names:
+        named = f"it names {', '.join(names)}" if names else "it names nothing (a common name does not count)"
+        advice = f"have it made with {_alternative(address)} among its subjectAltNames, or set kubelet.nodeAddress"
+        yield Fault(which, f"{named}, and the upper's apiserver calls the nodes at {address}", advice)
+    if not _is_for_servers(certificate):
+        yield Fault(which, "it is not for servers", "have it made with the extended key usage serverAuth")
+
+
+def authority_doubts(which: str, certificates: list[x509.Certificate], now: datetime) -> Iterator[Fault]:
+    """Give what makes certificates of an authority useless for verifying callers."""
+    for each in certificates:
+        name = f"{which}: {each.subject.rfc4514_string() or 'a certificate without a name'}"
+        yield from _out_of_date(name, each, now)
+        if not _is_authority(each):
+            advice = (
+                "give the certificate of the authority that signed the upper's apiserver's --kubelet-client-certificate"
+            )
+            yield Fault(name, "it is no authority's, so only that very certificate is accepted of a caller", advice)
+
+
+def described(certificate: x509.Certificate) -> str:
+    """Say in a line whose a certificate is, by whom, for which names, and until when."""
+    names = ", ".join(_names(certificate)) or "no name"
+    subject, issuer = certificate.subject.rfc4514_string() or "no subject", certificate.issuer.rfc4514_string()
+    return f"{subject}, issued by {issuer}, for {names}, until {_date(certificate.not_valid_after_utc)}"
+
+
+def _no_certificate(which: str, text: bytes) -> Fault | None:
+    if not text.strip():
+        return Fault(which, "it is empty", "put the certificate there as PEM")
+    if _CERTIFICATE not in text:
+        found = "a private key and no certificate" if _KEYLIKE in text else "no certificate as PEM"
+        return Fault(which, f"it holds {found}", f"it begins with {_CERTIFICATE.decode()}: give that file")
+    try:
+        x509.load_pem_x509_certificates(text)
+    except ValueError as error:
+        return Fault(which, f"the certificate in it is damaged ({error})", "copy it again, whole")
+    return None
+
+
+def _no_key(which: str, text: bytes) -> Fault | None:
+    if not text.strip():
+        return Fault(which, "it is empty", "put the key there as PEM")
+    if _KEYLIKE not in text:
+        found = "a certificate and no key" if _CERTIFICATE in text else "no private key as PEM"
+        return Fault(which, f"it holds {found}", "its first line ends with PRIVATE KEY-----: give that file")
+    try:
+        load_pem_private_key(_key_of(text), None)
+    except TypeError:
+        return Fault(which, "the key is encrypted", "give it without a password: openssl pkey -in OLD -out NEW")
+    except UnsupportedAlgorithm:
+        return Fault(which, "the key is of a kind that is not known here", "use RSA or an elliptic curve")
+    except ValueError:
+        return Fault(which, "the key in it is damaged", "copy it again, whole")
+    return None
+
+
+def _strangers(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> Fault | None:
+    """Compare the public halves: the first certificate of the file has to be the key's."""
+    own = _spelled(load_pem_private_key(_key_of(key), None).public_key())
+    chain = [_spelled(each.public_key()) for each in x509.load_pem_x509_certificates(certificate)]
+    if own == chain[0]:
+        return None
+    if own in chain:
+        return Fault(
+            certificate_of, "the node's certificate is not the first", "put it before those of the authorities"
+        )
+    return Fault(certificate_of, f"it is not the certificate of the key in {key_of}", "renew both together")
+
+
+def _key_of(text: bytes) -> bytes:
+    """Give the key alone: tools put parameters, comments or certificates before it."""
+    found = _KEY.search(text)
+    return found.group() if found else text
+
+
+def _spelled(key: object) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined,no-any-return]
+
+
+def _out_of_date(which: str, certificate: x509.Certificate, now: datetime) -> Iterator[Fault]:
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if end < now:
+        yield Fault(which, f"it ended on {_date(end)}", "renew it")
+    if begin > now:
+        yield Fault(which, f"it begins on {_date(begin)} only", "set this machine's clock, or have it made anew")
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    """Give the addresses and DNS names that a certificate is for, as Go reads them: the common name is none."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [*map(str, found.get_values_for_type(x509.IPAddress)), *found.get_values_for_type(x509.DNSName)]
+
+
+def _is_for_servers(certificate: x509.Certificate) -> bool:
+    """Say whether it may be a server's; one that does not say what it is for may be anybody's."""
+    try:
+        usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return True
+    return any(usage in _SERVERS for usage in usages)
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def _alternative(address: str) -> str:
+    try:
+        return f"IP:{ip_address(address)}"
+    except ValueError:
+        return f"DNS:{address}"
+
+
+def _date(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,216 @@
+"""Why callers were turned away is in the log, once, with what would help; and limits of what they may have open."""
+
+import asyncio
+import socket
+import ssl
+from typing import Any
+
+import pytest
+from kubelet_lab import (
+    NODE,
+    PATIENCE,
+    QUICK,
+    Head,
+    Lab,
+    Notes,
+    Stream,
+    answering,
+    leak_watch,
+    request,
+    switching,
+    until,
+)
+from kubelet_pki import Identity, Pki
+
+from tensile.kubelet.api.complaints import AGAIN_SECONDS, Complaints
+from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.streams import Streams
+
+LOGS = "GET /containerLogs/shop/web/main"
+EXEC = "POST /exec/shop/web/main?output=1&command=id"
+UPGRADE = ("Connection: Upgrade", "Upgrade: SPDY/3.1")
+EVENT = "a caller of the kubelet API was turned away"
+
+
+def told(lab: Lab) -> list[dict[str, object]]:
+    """Give what was said about callers that were turned away."""
+    return [fields for event, fields in lab.log.entries if event == EVENT]
+
+
+async def fail(lab: Lab, identity: Identity | None, *fields: str) -> None:
+    """Ask for a log in vain."""
+    try:
+        answer = await lab.ask(identity, LOGS, *fields)
+    except (OSError, asyncio.IncompleteReadError):
+        return
+    assert answer.status in {401, 403}
+
+
+WHO = [
+    ("foreign", "was not accepted", "extension-apiserver-authentication has to hold"),
+    ("expired", "certificate has expired", "--kubelet-client-certificate"),
+    ("server_only", "was not accepted", "--kubelet-client-certificate"),
+    ("nameless", "names nobody", "give another"),
+    ("powerless", "user=nobody-special", "system:kubelet-api-admin"),
+]
+
+
+@pytest.mark.parametrize(("who", "why", "advice"), WHO)
+async def test_each_refusal_says_why(lab: Lab, who: str, why: str, advice: str) -> None:
+    """Another authority's certificate, an ended one, one for servers, a nameless one, one without rights: said once."""
+    for _ in range(3):
+        await fail(lab, getattr(lab.pki, who))
+    await until(lambda: bool(told(lab)))
+    [words] = told(lab)
+    assert words["node"] == NODE
+    assert why in str(words["why"])
+    assert advice in str(words["advice"])
+
+
+async def test_callers_without_anything_are_told_apart(lab: Lab) -> None:
+    """No certificate and no token is one thing, a token that nobody knows another; the token is not in the log."""
+    await fail(lab, None)
+    await fail(lab, None, "Authorization: Bearer evil")
+    first, second = told(lab)
+    assert "neither certificate nor token" in str(first["why"])
+    assert "--kubelet-client-certificate" in str(first["advice"])
+    assert "names nobody" in str(second["why"])
+    assert "evil" not in str(lab.log.entries)
+
+
+def shaken(port: int, context: ssl.SSLContext, name: str) -> None:
+    """Do a handshake as programs do it: asyncio's own leaves without saying why."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as plain:
+        context.wrap_socket(plain, server_hostname=name).close()
+
+
+@pytest.mark.parametrize("purpose", ["other authority", "other name"])
+async def test_a_caller_that_refuses_our_certificate_is_noticed(lab: Lab, purpose: str) -> None:
+    """A client that does not trust the issuer, or calls another name, says so in TLS: we say what was shown to it."""
+    context = ssl.create_default_context(
+        cadata=lab.pki.others.pem if purpose == "other authority" else lab.pki.servers.pem
+    )
+    name = "localhost" if purpose == "other authority" else "elsewhere.example"
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.to_thread(shaken, lab.server.port(NODE), context, name)
+    await until(lambda: bool(told(lab)))
+    [words] = told(lab)
+    assert "did not accept the serving certificate" in str(words["why"])
+    assert "--kubelet-certificate-authority" in str(words["advice"])
+    assert "issued by CN=servers" in str(words["advice"])
+
+
+async def test_who_just_leaves_is_not_complained_of(lab: Lab) -> None:
+    """A port scan, or plain HTTP to this port, fills no log."""
+    for first in (b"", b"GET / HTTP/1.1\r\n\r\n"):
+        stream = Stream(*await asyncio.open_connection("127.0.0.1", lab.server.port(NODE)))
+        await stream.send(first)
+        await stream.close()
+    assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
+    assert told(lab) == []
+
+
+def test_the_same_is_said_again_after_a_while() -> None:
+    """Once in ten minutes each, by node and reason; what is no refusal of entry is not said at all."""
+    now, log = [0.0], Notes()
+    complaints = Complaints(log, lambda: now[0])
+    for status in (403, 403, 404, 503, 400):
+        complaints.refused("a", Refused(status, f"message {status}"), named=True)  # type: ignore[arg-type]
+    assert [fields["why"] for _, fields in log.entries] == ["message 403"]
+    complaints.refused("b", Refused(403, "message 403"), named=True)  # type: ignore[arg-type]
+    now[0] = AGAIN_SECONDS
+    complaints.refused("a", Refused(403, "message 403"), named=True)  # type: ignore[arg-type]
+    assert [fields["node"] for _, fields in log.entries] == ["a", "b", "a"]
+
+
+async def silent(_head: Head, stream: Stream) -> None:
+    """Agree to an upgrade and say nothing more."""
+    await stream.send(switching("SPDY/3.1"))
+    await stream.to_end()
+
+
+async def test_a_user_has_only_so_many_streams(pki: Pki) -> None:
+    """Over the limit it is 429 with the reason, for that user only, and nothing goes down; an end makes room."""
+    async with leak_watch(), Lab(pki, limits=QUICK._replace(streams=2)) as lab:
+        lab.lower.script = silent
+        lab.upper.permit("nobody-special", "create", "proxy")
+        streams = [(await lab.upgrade(pki.apiserver, EXEC, UPGRADE[1]))[1] for _ in range(2)]
+        refused = await lab.ask(pki.apiserver, EXEC, *UPGRADE)
+        assert (refused.status, b"kube-apiserver has 2 streams open" in refused.body) == (429, True)
+        assert len(lab.lower.heads) == 2
+        head, other = await lab.upgrade(pki.powerless, EXEC, UPGRADE[1])
+        assert head.status == 101
+        await streams[0].close()
+        await until(lambda: lab.server.streams() == {NODE: 2})
+        head, again = await lab.upgrade(pki.apiserver, EXEC, UPGRADE[1])
+        assert head.status == 101
+        for stream in (streams[1], other, again):
+            await stream.close()
+
+
+async def test_answers_that_end_do_not_count_as_streams(pki: Pki) -> None:
+    """A hundred logs one after the other, and errors of the lower, leave the whole limit to the next."""
+    async with leak_watch(), Lab(pki, limits=QUICK._replace(streams=1)) as lab:
+        for script in (answering("200 OK", b"line\n"), answering("404 Not Found", b"gone")):
+            lab.lower.script = script
+            for _ in range(5):
+                assert (await lab.ask(pki.apiserver, LOGS)).status in {200, 404}
+
+
+def test_streams_are_counted_by_user() -> None:
+    """Each user has the limit alone, also when what it did ended in an error."""
+    streams = Streams(1)
+    with streams.one("a"), streams.one("b"), pytest.raises(Refused) as refused, streams.one("a"):
+        pass
+    assert refused.value.status == 429
+    with pytest.raises(RuntimeError), streams.one("a"):
+        raise RuntimeError
+    with streams.one("a"):
+        pass
+
+
+async def test_a_stream_without_a_word_ends(pki: Pki) -> None:
+    """When nothing passes for the idle time, both ends are closed; one on which something does goes on."""
+    async with leak_watch(), Lab(pki, limits=QUICK._replace(idle=0.4)) as lab:
+        lab.lower.script = silent
+        _, idle = await lab.upgrade(pki.apiserver, EXEC, UPGRADE[1])
+        async with asyncio.timeout(PATIENCE):
+            assert await idle.to_end() == b""
+        await idle.close()
+        lab.lower.script = ticking
+        _, busy = await lab.upgrade(pki.apiserver, EXEC, UPGRADE[1])
+        async with asyncio.timeout(PATIENCE):
+            assert await busy.reader.readexactly(len(TICKS)) == TICKS
+        await busy.close()
+
+
+TICKS = b"tick" * 10
+
+
+async def ticking(_head: Head, stream: Stream) -> None:
+    """Say a word every tenth of a second, for longer than the idle time."""
+    await stream.send(switching("SPDY/3.1"))
+    for _ in range(10):
+        await asyncio.sleep(0.1)
+        await stream.send(b"tick")
+    await stream.to_end()
+
+
+async def test_a_log_that_is_followed_may_be_silent(pki: Pki) -> None:
+    """The idle time is for streams that run something: a followed log waits for its next line."""
+    line = asyncio.Event()
+
+    async def script(_head: Head, stream: Stream) -> None:
+        await stream.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await line.wait()
+        await stream.send(b"5\r\nline\n\r\n0\r\n\r\n")
+
+    async with leak_watch(), Lab(pki, limits=QUICK._replace(idle=0.1)) as lab:
+        lab.lower.script = script
+        stream = await lab.connect(pki.apiserver)
+        await stream.send(request(f"{LOGS}?follow=true"))
+        head: Any = await stream.head()
+        assert head.status == 200
+        asyncio.get_running_loop().call_later(0.5, line.set)
+        assert b"line" in await stream.to_end()
+        await stream.close()

@@ -1,0 +1,245 @@
+"""Every way in which a certificate can be wrong is said: which certificate, what, and what to do."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from kubelet_lab import Notes
+from kubelet_pki import CLIENT, DAY, SERVER, Identity, Pki, write
+
+from tensile.errors import TensileError
+from tensile.kubelet.api.authority import ClientAuthority
+from tensile.kubelet.api.certs import Pair, Serving, ServingFiles, tls_context
+from tensile.kubelet.api.faults import described, doubts, pair_fault
+
+ADDRESS = "127.0.0.1"
+PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+DAMAGED = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+DAMAGED_KEY = b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
+
+
+def encrypted(pki: Pki) -> bytes:
+    """Give the key with a password on it."""
+    key = serialization.load_pem_private_key(pki.serving.key, None)
+    return key.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"a password"))
+
+
+def variants(pki: Pki) -> dict[str, tuple[bytes, bytes, str, str]]:
+    """Give bad pairs: the certificate, the key, which of the two files is said, and a piece of what is said."""
+    good, other = pki.serving, pki.servers.issue("other", usage=SERVER)
+    authority = pki.servers.pem.encode()
+    return {
+        "empty": (b"", good.key, "tls.crt", "is empty"),
+        "blank": (b"\n \n", good.key, "tls.crt", "is empty"),
+        "no PEM": (b"\x30\x82\x01\x0a", good.key, "tls.crt", "no certificate as PEM"),
+        "the key in its place": (good.key, good.key, "tls.crt", "a private key and no certificate"),
+        "damaged": (DAMAGED, good.key, "tls.crt", "damaged"),
+        "no key": (good.certificate, b"", "tls.key", "is empty"),
+        "key no PEM": (good.certificate, b"rubbish", "tls.key", "no private key as PEM"),
+        "the certificate as key": (good.certificate, good.certificate, "tls.key", "a certificate and no key"),
+        "damaged key": (good.certificate, DAMAGED_KEY, "tls.key", "damaged"),
+        "cut key": (good.certificate, good.key[:80], "tls.key", "damaged"),
+        "encrypted key": (good.certificate, encrypted(pki), "tls.key", "without a password"),
+        "another's key": (
+            good.certificate,
+            other.key,
+            "tls.crt",
+            "not the certificate of the key in kubelet.tlsKeyFile",
+        ),
+        "chain upside down": (authority + good.certificate, good.key, "tls.crt", "is not the first"),
+    }
+
+
+KINDS = [
+    "empty",
+    "blank",
+    "no PEM",
+    "the key in its place",
+    "damaged",
+    "no key",
+    "key no PEM",
+    "the certificate as key",
+    "damaged key",
+    "cut key",
+    "encrypted key",
+    "another's key",
+    "chain upside down",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_pair_is_explained(tmp_path: Path, pki: Pki, kind: str) -> None:
+    """The error names the field and the file, what is wrong with it and a remedy, and holds no key."""
+    certificate, key, which, what = variants(pki)[kind]
+    files = write(tmp_path, Identity(certificate, key))
+    with pytest.raises(TensileError) as error:
+        Serving(Notes(), ADDRESS, files).context("virtual-a", "")
+    said = str(error.value)
+    field = "kubelet.tlsCertFile" if which == "tls.crt" else "kubelet.tlsKeyFile"
+    assert said.startswith(f"{field}: {tmp_path / which}: ")
+    assert what in said
+    assert said.count(": ") >= 3
+    assert "PRIVATE KEY-----\n" not in said
+
+
+def test_the_kinds_are_all_tried(pki: Pki) -> None:
+    """No kind of bad pair is left out above."""
+    assert set(KINDS) == set(variants(pki))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [("absent", "No such file"), ("folder", "Is a directory")],
+)
+@pytest.mark.parametrize("which", ["tls.crt", "tls.key"])
+def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path, pki: Pki, which: str, spoil: str, what: str) -> None:
+    """A file that is not there, or is a folder, is named alone: the other one is good."""
+    files = write(tmp_path, pki.serving)
+    (tmp_path / which).unlink()
+    if spoil == "folder":
+        (tmp_path / which).mkdir()
+    with pytest.raises(TensileError, match=what) as error:
+        Serving(Notes(), ADDRESS, files).context("virtual-a", "")
+    other = "tls.key" if which == "tls.crt" else "tls.crt"
+    assert which in str(error.value)
+    assert other not in str(error.value)
+
+
+def test_what_stands_before_a_key_does_no_harm(tmp_path: Path, pki: Pki) -> None:
+    """A key with comments, or a certificate, before it in its file is served; a chain behind the certificate too."""
+    mixed = b"Bag Attributes\n  friendlyName: node\n" + pki.serving.certificate + pki.serving.key
+    chain = pki.serving.certificate + pki.servers.pem.encode()
+    log = Notes()
+    Serving(log, ADDRESS, write(tmp_path, Identity(chain, mixed))).context("virtual-a", "")
+    assert log.entries == []
+    assert pair_fault("a", "b", chain, mixed) is None
+
+
+DOUBTFUL = [
+    ({"end": -DAY}, ADDRESS, ["it ended on"]),
+    ({"begin": DAY, "end": 2 * DAY}, ADDRESS, ["it begins on"]),
+    ({"usage": CLIENT}, ADDRESS, ["it is not for servers"]),
+    ({}, "192.0.2.7", ["it names 127.0.0.1, localhost, and the upper's apiserver calls the nodes at 192.0.2.7"]),
+    ({"plain": True}, ADDRESS, ["it names nothing (a common name does not count)"]),
+    ({"plain": True}, "node.example", ["DNS:node.example"]),
+    ({"end": -DAY, "usage": CLIENT}, "192.0.2.7", ["it ended on", "it names 127", "it is not for servers"]),
+    ({}, "", []),
+    ({}, "localhost", []),
+]
+
+
+@pytest.mark.parametrize(("made", "address", "words"), DOUBTFUL)
+def test_what_callers_refuse_is_said_once(
+    tmp_path: Path, pki: Pki, made: dict[str, object], address: str, words: list[str]
+) -> None:
+    """A pair that can be served and would be refused is served, and each doubt is said once with file and remedy."""
+    files = write(tmp_path, pki.servers.issue("node", **{"usage": SERVER, **made}))
+    log = Notes()
+    serving = Serving(log, address, files)
+    for node in ("virtual-a", "virtual-b", "virtual-a"):
+        serving.context(node, "")
+    said = [str(fields["why"]) for _, fields in log.entries]
+    assert len(said) == len(words)
+    for doubt, part in zip(said, words, strict=True):
+        assert doubt.startswith(f"kubelet.tlsCertFile: {files.certificate}: ")
+        assert part in doubt
+
+
+def test_a_certificate_that_ends_while_it_is_served_is_said(tmp_path: Path, pki: Pki) -> None:
+    """The files did not change: time did. A renewed pair ends the doubt, and a later one is said again."""
+    now = [datetime.now(UTC)]
+    log = Notes()
+    serving = Serving(log, ADDRESS, write(tmp_path, pki.serving), now=lambda: now[0])
+    serving.context("virtual-a", "")
+    assert log.entries == []
+    now[0] += 2 * DAY
+    serving.context("virtual-a", "")
+    assert "it ended on" in str(log.entries)
+    write(tmp_path, pki.servers.issue("renewed", usage=SERVER, end=4 * DAY))
+    serving.context("virtual-a", "")
+    assert len(log.entries) == 1
+    now[0] += 3 * DAY
+    serving.context("virtual-a", "")
+    assert len(log.entries) == 2
+
+
+def test_a_certificate_is_described(pki: Pki) -> None:
+    """In one line: whose, by whom, for which names, until when."""
+    text = described(x509.load_pem_x509_certificate(pki.serving.certificate))
+    assert text.startswith("CN=serving, issued by CN=servers, for 127.0.0.1, localhost, until 20")
+    bare = x509.load_pem_x509_certificate(pki.servers.issue("", plain=True).certificate)
+    assert described(bare).startswith("no subject, issued by CN=servers, for no name, until")
+
+
+def test_no_doubt_about_a_good_one(pki: Pki) -> None:
+    """A certificate that is in date, for servers and for the address raises none, at either end of its days."""
+    good = x509.load_pem_x509_certificate(pki.serving.certificate)
+    for moment in (good.not_valid_before_utc, good.not_valid_after_utc):
+        assert list(doubts("it", good, ADDRESS, moment)) == []
+    late = good.not_valid_after_utc + timedelta(seconds=1)
+    assert [each.advice for each in doubts("it", good, ADDRESS, late)] == ["renew it"]
+
+
+AUTHORITIES = [
+    (b"", "it is empty"),
+    (b"no certificate", "no certificate as PEM"),
+    (DAMAGED, "damaged"),
+    (None, "No such file"),
+]
+
+
+@pytest.mark.parametrize(("content", "what"), AUTHORITIES)
+async def test_a_bad_authority_is_explained(tmp_path: Path, content: bytes | None, what: str) -> None:
+    """The warning names field and file, what is wrong and a remedy, and that nobody gets in."""
+    file, log = tmp_path / "ca.crt", Notes()
+    if content is not None:
+        file.write_bytes(content)
+    assert await ClientAuthority(log, file).pem() == ""
+    [(_, fields)] = log.entries
+    assert str(fields["why"]).startswith(f"kubelet.clientCAFile: {file}: ")
+    assert what in str(fields["why"])
+    assert fields["effect"] == "every request is refused"
+
+
+async def test_a_key_as_authority_is_explained(tmp_path: Path, pki: Pki) -> None:
+    """The authority's key in place of its certificate is told apart from rubbish, and is not shown."""
+    file, log = tmp_path / "ca.crt", Notes()
+    file.write_bytes(pki.serving.key)
+    await ClientAuthority(log, file).pem()
+    assert "a private key and no certificate" in str(log.entries)
+    assert pki.serving.key.decode().splitlines()[1] not in str(log.entries)
+
+
+async def test_a_useless_authority_is_doubted(tmp_path: Path, pki: Pki) -> None:
+    """An authority that ended, or is none, is in force, and what that means is said."""
+    file, log = tmp_path / "ca.crt", Notes()
+    file.write_bytes(pki.apiserver.certificate + pki.expired.certificate)
+    assert await ClientAuthority(log, file).pem() != ""
+    said = [str(fields["why"]) for _, fields in log.entries]
+    assert [("ended" in each, "no authority's" in each) for each in said] == [
+        (False, True),
+        (True, False),
+        (False, True),
+    ]
+    assert all("kube-apiserver" in each for each in said)
+    log.entries.clear()
+    file.write_text(pki.clients.pem)
+    await ClientAuthority(log, file).pem()
+    assert log.entries == []
+
+
+def test_what_openssl_refuses_by_itself_is_passed_on(tmp_path: Path) -> None:
+    """A pair that looks right and that TLS does not take is an error with the library's words."""
+    key = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "weak")])
+    now = datetime.now(UTC)
+    weak = x509.CertificateBuilder(name, name, key.public_key(), 1, now - DAY, now + DAY).sign(key, hashes.SHA256())
+    secret = key.private_bytes(PEM, PKCS8, serialization.NoEncryption())
+    files = write(tmp_path, Identity(weak.public_bytes(PEM), secret))
+    with pytest.raises(TensileError, match="TLS does not take it"):
+        Serving(Notes(), ADDRESS, ServingFiles(*files)).context("virtual-a", "")
+    with pytest.raises(OSError, match="TOO_SMALL"):
+        tls_context(Pair(weak.public_bytes(PEM), secret), "")

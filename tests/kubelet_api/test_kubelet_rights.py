@@ -1,0 +1,230 @@
+"""Every path by every method by everyone: a real upper cluster's RBAC against the table in the documentation."""
+
+import asyncio
+import json
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import kubelet_rights
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from kubelet_lab import NamedPods, Notes, Stream, leak_watch, request
+from kubelet_pki import Identity, load
+from kubelet_rights import ADMITTED, ANOTHER, GROUPS, NODE, SOMEONE, TLS, WEBSOCKET, Case, Someone
+
+from tensile.kube.access import from_kubeconfig
+from tensile.kube.client import HttpCluster
+from tensile.kubelet.api import routes
+from tensile.kubelet.api.authentication import Authenticator
+from tensile.kubelet.api.authority import ClientAuthority
+from tensile.kubelet.api.authorization import Authorizer
+from tensile.kubelet.api.certs import Serving, ServingFiles
+from tensile.kubelet.api.server import KubeletServer
+from tensile.kubelet.api.service import Gate
+from tensile.objects import UPPER
+from tensile.sandbox.certificates import Authority, authority
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tensile.sandbox.environment import Sandbox
+
+AT_ONCE = 16
+RBAC = "rbac.authorization.k8s.io"
+
+
+class Shown(NamedTuple):
+    """How an identity shows itself: the TLS of its connections, and the header fields of its requests."""
+
+    tls: ssl.SSLContext
+    fields: tuple[str, ...]
+
+
+class People:
+    """The identities of the table in a real upper cluster, with the rights that the table gives them."""
+
+    def __init__(self, sandbox: "Sandbox") -> None:
+        self.sandbox = sandbox
+        self.name = f"rights-{uuid4().hex[:8]}"
+        self.node = f"{self.name}-node"
+        self.pki = sandbox.directory / "upper" / "pki"
+        now = datetime.now(UTC)
+        self._signers = {
+            "certificate": self._signer(now),
+            "ended certificate": self._signer(now - timedelta(days=400)),
+            "bad certificate": authority("strangers", now),
+        }
+
+    def create(self) -> dict[str, Shown]:
+        """Make accounts and rights, and give how each identity shows itself, by its title."""
+        self._kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": self._all()}))
+        return {each.title: self._shown(place, each) for place, each in enumerate(SOMEONE)}
+
+    def delete(self) -> None:
+        """Remove all of it."""
+        named = [str(item["metadata"]["name"]) for item in self._all() if item["kind"] == "ClusterRole"]
+        bound = [str(item["metadata"]["name"]) for item in self._all() if item["kind"] == "ClusterRoleBinding"]
+        self._kubectl("delete", "clusterrole", *named)
+        self._kubectl("delete", "clusterrolebinding", *bound)
+        self._kubectl("delete", "namespace", self.name, "--wait=false")
+
+    def _signer(self, now: datetime) -> Authority:
+        """Take up the cluster's own authority, as of a moment."""
+        certificate = x509.load_pem_x509_certificate((self.pki / "ca.crt").read_bytes())
+        key = load_pem_private_key((self.pki / "ca.key").read_bytes(), None)
+        return Authority(pair=None, name=certificate.subject, key=key, now=now)  # type: ignore[arg-type]
+
+    def _all(self) -> list[dict[str, Any]]:
+        items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}]
+        for place, each in enumerate(SOMEONE):
+            if each.shows == "token":
+                account = {"name": f"someone-{place}", "namespace": self.name}
+                items.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+            if each.grants and not each.group:
+                items += self._rights(place, each)
+        return items
+
+    def _rights(self, place: int, someone: Someone) -> Iterator[dict[str, Any]]:
+        name = f"{self.name}-{place}"
+        if not someone.role:
+            rules = [self._rule(grant.verb, grant.subresources, someone.on) for grant in someone.grants]
+            yield {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}
+        subject: dict[str, Any] = {"kind": "User", "name": name, "apiGroup": RBAC}
+        if someone.shows == "token":
+            subject = {"kind": "ServiceAccount", "name": f"someone-{place}", "namespace": self.name}
+        yield {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": someone.role or name},
+            "subjects": [subject],
+        }
+
+    def _rule(self, verb: str, subresources: tuple[str, ...], on: str) -> dict[str, Any]:
+        resources = [f"nodes/{each}" if each else "nodes" for each in subresources]
+        rule: dict[str, Any] = {"apiGroups": [""], "resources": resources, "verbs": [verb]}
+        return rule | ({"resourceNames": [f"{self.name}-{ANOTHER}"]} if on else {})
+
+    def _shown(self, place: int, someone: Someone) -> Shown:
+        tls = ssl.create_default_context(cafile=str(self.pki / "ca.crt"))
+        if someone.shows in self._signers:
+            user, groups = someone.user or f"{self.name}-{place}", (someone.group,) if someone.group else ()
+            pair = self._signers[someone.shows].issue(user, groups)
+            load(tls, Identity(pair.certificate, pair.key))
+        return Shown(tls, self._fields(place, someone))
+
+    def _fields(self, place: int, someone: Someone) -> tuple[str, ...]:
+        if someone.shows == "bad token":
+            return ("Authorization: Bearer x.y.z",)
+        if someone.shows == "token":
+            token = self._kubectl("-n", self.name, "create", "token", f"someone-{place}")
+            return (f"Authorization: Bearer {token.strip()}",)
+        return ()
+
+    def _kubectl(self, *arguments: str, stdin: str = "") -> str:
+        done = self.sandbox.kubectl(*arguments, cluster="upper", stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def people(sandbox: "Sandbox") -> Iterator[tuple[People, dict[str, Shown]]]:
+    """Everyone in the table, in the shared upper cluster."""
+    made = People(sandbox)
+    yield made, made.create()
+    made.delete()
+
+
+@asynccontextmanager
+async def served(people: People) -> AsyncIterator[int]:
+    """Serve one node without pods, with the reviews of the real cluster; give its port."""
+    directory: Path = people.sandbox.directory
+    upper = HttpCluster(UPPER, await from_kubeconfig(directory / "upper.kubeconfig"))
+    log = Notes()
+    gate = Gate(
+        Serving(log, "127.0.0.1", ServingFiles(directory / "kubelet.crt", directory / "kubelet.key")),
+        ClientAuthority(log, people.pki / "ca.crt"),
+        Authenticator(upper, log),
+        Authorizer(upper, log),
+    )
+    server = KubeletServer(gate, log)
+    await server.start(people.node, "127.0.0.1", 0, NamedPods())
+    try:
+        yield server.port(people.node)
+    finally:
+        await server.close()
+        await upper.close()
+
+
+async def told(port: int, shown: Shown, case: Case) -> tuple[str, int]:
+    """Make one request; give what became of it in the words of the table, and its status (0: no TLS)."""
+    method = "GET" if case.method == WEBSOCKET else case.method
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket") if case.method == WEBSOCKET else ()
+    try:
+        stream = Stream(*await asyncio.open_connection("127.0.0.1", port, ssl=shown.tls))
+    except OSError:
+        return TLS, 0
+    try:
+        await stream.send(request(f"{method} {case.path}", *shown.fields, *upgrade))
+        status = (await stream.head()).status
+    except (OSError, asyncio.IncompleteReadError):
+        return TLS, 0
+    finally:
+        await stream.close()
+    return (str(status) if status in {401, 403} else ADMITTED), status
+
+
+async def tried(people: People, everyone: dict[str, Shown]) -> list[tuple[Case, str, int]]:
+    """Make every request of the table, several at a time."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(port: int, case: Case) -> tuple[Case, str, int]:
+        async with places:
+            return case, *await told(port, everyone[case.someone.title], case)
+
+    async with leak_watch(), served(people) as port:
+        return await asyncio.gather(*(one(port, case) for case in kubelet_rights.cases()))
+
+
+@pytest.mark.real
+def test_everyone_gets_what_the_table_says(people: tuple[People, dict[str, Shown]]) -> None:
+    """Some 2,000 requests end as the table has it; whoever is let in meets no error of ours, and a method we lack."""
+    found = asyncio.run(tried(*people))
+    wrong = [
+        f"{case.someone.title}: {case.method} {case.path}: {status}"
+        for case, out, status in found
+        if out != case.outcome
+    ]
+    assert wrong == []
+    assert len(found) > 2000
+    statuses = Counter(status for _, outcome, status in found if outcome == ADMITTED)
+    assert set(statuses) <= {200, 400, 404, 405}
+    assert statuses[200] > 0
+    assert statuses[405] > 0
+
+
+def test_every_route_is_in_the_table() -> None:
+    """A path that is served, or has rights of its own, and is not in the table fails here."""
+    stated = {path.partition("?")[0].split("/")[1] for group in GROUPS for path in group.paths}
+    assert {area.split("/")[0] for area in (*routes.ROUTES, *routes.OWN_RIGHTS)} <= stated
+
+
+def test_there_are_enough_to_tell() -> None:
+    """The table has fourteen identities, seven ways to ask, and each outcome many times."""
+    outcomes = Counter(case.outcome for case in kubelet_rights.cases())
+    assert (len(SOMEONE), len(kubelet_rights.VERBS), len({each.title for each in SOMEONE})) == (14, 7, 14)
+    assert min(outcomes.values()) > 200
+    assert set(outcomes) == {ADMITTED, "401", "403", TLS}
+    assert NODE not in {each.on for each in SOMEONE}
+
+
+def test_the_documentation_is_the_table() -> None:
+    """The tables in the documentation are those that are tried: `python -m kubelet_rights` writes them."""
+    text = kubelet_rights.DOCUMENT.read_text()
+    assert kubelet_rights.rewritten(text) == text
