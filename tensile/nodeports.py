@@ -91,7 +91,7 @@ class NodePorts:
             await self._server.start(lower.node.name, topology.kubelet.bind, lower.node.kubelet_port, NoPods())
             self._enrol(lower.node.name)
 
-    async def serve(self, topology: Topology, node: str, port: int, pods: Pods, meter: Meter) -> None:
+    async def serve(self, topology: Topology, node: str, port: int, pods: Pods, meter: Meter | None = None) -> None:
         """Serve a node's pods; one whose port cannot be had is said and goes without logs and exec."""
         try:
             await self._server.start(node, topology.kubelet.bind, port, pods, meter)

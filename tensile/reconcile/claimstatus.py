@@ -54,9 +54,18 @@ def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
 
 def settled(claim: Manifest, lower: str) -> Wanted:
     """Note on a claim in which lower it is about to be made, so that whoever comes after us makes it nowhere else."""
+    return _noted(claim, lower, f"its volume is to be in lower cluster {lower}")
+
+
+def unsettled(claim: Manifest, lower: str) -> Wanted:
+    """Take back the note that a claim is about to be made in a lower: it is not there, and will not be made there."""
+    return _noted(claim, None, f"its volume is not to be in lower cluster {lower} any more")
+
+
+def _noted(claim: Manifest, lower: str | None, reason: str) -> Wanted:
     meta = metadata(claim)
     body = {"metadata": {**{field: meta[field] for field in _FENCE}, "annotations": {LOWER: lower}}}
-    return Patched(_ref(claim), Patch("merge-patch", body), f"its volume is to be in lower cluster {lower}", shown=True)
+    return Patched(_ref(claim), Patch("merge-patch", body), reason, shown=True)
 
 
 def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:

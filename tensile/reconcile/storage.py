@@ -27,7 +27,7 @@ from tensile.reconcile.claims import (
     users,
     without_volume,
 )
-from tensile.reconcile.claimstatus import given_up, pinned, settled, told_above
+from tensile.reconcile.claimstatus import given_up, pinned, settled, told_above, unsettled
 from tensile.reconcile.desired import Confirmed, Decision, Present, Route, Wanted
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.references import Reference
@@ -172,17 +172,34 @@ def _is_unnoted(claim: Entry, lower: LowerWorld) -> bool:
 
 
 def _left_in(claim: Entry, lower: LowerWorld, world: World) -> LowerWorld | None:
-    """Find another lower that still has a copy of a claim: as long as it is there, it may be getting its volume."""
+    """Find another lower that still has a copy of a claim, which may be getting its volume, or is noted as its home.
+
+    That one's key takes the note back; so it does not while it is making the copy.
+    """
     others = (other for other in world.lowers.values() if other.name != lower.name)
-    return next((other for other in others if copy_in(other, claim, world.owner) is not None), None)
+    return next((one for one in others if _may_be_in(claim, one) or copy_in(one, claim, world.owner)), None)
+
+
+def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
+    """Say whether a claim is noted to be made in a lower; where storage is not looked after any more, a read tells."""
+    if claim.facts.chosen != lower.name:
+        return False
+    found = lower.more[CLAIM].is_gone(lower.namespace(claim.namespace), claim.name, claim.uid)
+    return is_enabled(lower) or not found
 
 
 def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
-    """Wait for a copy elsewhere to go, and say so where that may take long: two copies would be two volumes."""
-    where = f"claim {claim.namespace}/{claim.name}"
-    words = f"{where} has to go in lower cluster {other.name} first, which does not answer"
-    problem = Problem("LowerUnreachable", words) if other.silent else None
-    return Decision(waits=(key_of(other.name, key.namespace, key.name),), problem=problem)
+    """Wait for another lower to be done with a claim, and say so where that may take long: two copies, two volumes."""
+    where = f"claim {claim.namespace}/{claim.name} has to go in lower cluster {other.name} first"
+    waits = (key_of(other.name, key.namespace, key.name),)
+    if other.silent:
+        return Decision(waits=waits, problem=Problem("LowerUnreachable", f"{where}, which does not answer"))
+    if is_enabled(other):
+        return Decision(waits=waits)
+    ref = Ref(other.name, CLAIM, other.namespace(key.namespace), key.name)
+    if other.more[CLAIM].get(ref.namespace, ref.name) is None:
+        return Decision((Confirmed(ref, claim.uid, "it was to be made there"),))
+    return Decision(problem=Problem("ClaimElsewhere", f"{where}, where PV is not among the controllers any more"))
 
 
 def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
@@ -244,7 +261,10 @@ def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Deci
         return _told_here(key, claim, world)._replace(wanted=_unused(copy, lower))
     if place.problem is not None and is_selected(claim) and claim.facts.selected == lower.node:
         return Decision(told_above(claim.manifest(), None, place.problem, world.now), problem=place.problem)
-    return _told_here(key, claim, world)
+    told = _told_here(key, claim, world)
+    if copy is None and place.lower and claim.facts.chosen == lower.name and not claim.facts.volume:
+        return told._replace(wanted=(*told.wanted, unsettled(claim.manifest(), lower.name)))
+    return told
 
 
 def _told_here(key: Key, claim: Entry, world: World) -> Decision:

@@ -135,7 +135,7 @@ async def test_what_a_caller_sent_before_it_left_still_arrives(pki: Pki, size: i
     async with leak_watch():
         lower, lower_gone = await wire_to(pki, reader, UNHURRIED)
         upper, upper_gone = await wire_to(pki, lambda secure: secure.sendall(CONTENT[:size]), UNHURRIED)
-        splicing = asyncio.create_task(splice(Side(upper, b""), Side(lower, b""), UNHURRIED.leaving))
+        splicing = asyncio.create_task(splice(Side(upper, b""), Side(lower, b""), UNHURRIED))
         await upper_gone
         async with asyncio.timeout(PATIENCE):
             await upper.hung_up()
@@ -161,7 +161,7 @@ async def test_a_lower_that_left_is_heard_to_the_end(pki: Pki) -> None:
     async with leak_watch():
         lower, lower_gone = await wire_to(pki, lambda secure: secure.sendall(CONTENT[:300_000]), UNHURRIED)
         upper, upper_gone = await wire_to(pki, talk_and_read, UNHURRIED)
-        splicing = asyncio.create_task(splice(Side(upper, b""), Side(lower, b""), UNHURRIED.leaving))
+        splicing = asyncio.create_task(splice(Side(upper, b""), Side(lower, b""), UNHURRIED))
         await lower_gone
         async with asyncio.timeout(PATIENCE):
             await lower.lost.wait()

@@ -110,7 +110,7 @@ def test_a_claim_goes_down_with_a_pod_that_was_bound_regardless() -> None:
 def test_where_it_goes_is_noted_above_first() -> None:
     """An engine that comes after us, while that lower does not answer, makes it nowhere else."""
     here = ground()
-    above(here, claim(annotations={LOWER: B}))
+    above(here, claim())
     bound(here)
     noted = planned(here).steps[0]
     assert noted.patch is not None

@@ -2,9 +2,11 @@
 
 import pytest
 from storagekit import KEY, above, below, bound, claim, copy, ground, planned, reason, the_step
-from worldkit import A, B, decided, drop
+from worldkit import A, B, decided, drop, reload
 
-from tensile.objects import CLAIM, Manifest
+from tensile.names import LOWER
+from tensile.objects import CLAIM, Manifest, Ref
+from tensile.reconcile.desired import Confirmed
 from tensile.reconcile.storage import ClaimRule, key_of
 from tensile.world import World
 
@@ -45,8 +47,45 @@ def test_a_copy_that_got_its_volume_after_all_keeps_the_claim() -> None:
     assert reason(here) == "ClaimElsewhere"
 
 
+def test_the_note_of_another_lower_is_taken_back_there_first() -> None:
+    """Its key may be making the copy at this moment; once it is done, and there is none, the note goes."""
+    here = ground()
+    above(here, claim(annotations={LOWER: B}))
+    bound(here)
+    found = decided(ClaimRule(), KEY, here)[0]
+    assert (found.wanted, found.waits) == ((), (THERE,))
+    (step,) = planned(here, THERE).steps
+    assert step.patch is not None
+    assert step.patch.body["metadata"]["annotations"] == {LOWER: None}
+    assert {"uid", "resourceVersion"} <= step.patch.body["metadata"].keys()
+    above(here, claim())
+    assert [(one.verb, one.ref.cluster) for one in planned(here).steps][-1] == ("create", A)
+
+
+def test_a_note_stays_while_nobody_needs_the_claim_elsewhere() -> None:
+    """It costs nothing, and the next pod may come to the same lower."""
+    here = ground()
+    above(here, claim(annotations={LOWER: B}))
+    assert planned(here, THERE).steps == ()
+
+
 def test_a_wait_for_a_lower_that_does_not_answer_is_said() -> None:
     """It may take long."""
     here = moved(claim())
     here.lowers[B].silent = 1.0
     assert reason(here) == "LowerUnreachable"
+
+
+def test_where_storage_is_not_looked_after_any_more_a_read_tells() -> None:
+    """Nobody takes a note or a copy back there; one that is there has to be removed by somebody."""
+    here = ground()
+    reload(here, f"name: {A}", f"name: {B}, controllers: []")
+    above(here, claim(annotations={LOWER: B}))
+    bound(here)
+    found = decided(ClaimRule(), KEY, here)[0]
+    assert found.wanted == (Confirmed(Ref(B, CLAIM, "default", "data"), "claim-data", "it was to be made there"),)
+    below(here, copy(claim()), lower=B)
+    assert reason(here) == "ClaimElsewhere"
+    drop(here.lowers[B].more[CLAIM], "data")
+    here.lowers[B].more[CLAIM].confirm_absent("default", "data", sought="claim-data")
+    assert [(one.verb, one.ref.cluster) for one in planned(here).steps][-1] == ("create", A)
