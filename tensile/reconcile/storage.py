@@ -258,13 +258,22 @@ def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Deci
     """Say why pods here cannot use a claim, and take back a copy that came to nothing."""
     lower, place = world.lowers[key.lower], home(claim, world)
     if copy is not None and is_copy(copy, world.owner):
-        return _told_here(key, claim, world)._replace(wanted=_unused(copy, lower))
+        told = _told_here(key, claim, world)
+        return told if _is_unheard(claim, world) else told._replace(wanted=_unused(copy, lower))
     if place.problem is not None and is_selected(claim) and claim.facts.selected == lower.node:
         return Decision(told_above(claim.manifest(), None, place.problem, world.now), problem=place.problem)
     told = _told_here(key, claim, world)
     if copy is None and place.lower and claim.facts.chosen == lower.name and not claim.facts.volume:
         return told._replace(wanted=(*told.wanted, unsettled(claim.manifest(), lower.name)))
     return told
+
+
+def _is_unheard(claim: Entry, world: World) -> bool:
+    """Say whether a claim has a volume of which nothing is known yet: it may be the placeholder that we just made.
+
+    Claims and volumes are told of on two watches, and the answer to our own write may be read after both.
+    """
+    return bool(claim.facts.volume) and world.upper.more[VOLUME].get("", claim.facts.volume) is None
 
 
 def _told_here(key: Key, claim: Entry, world: World) -> Decision:

@@ -1,7 +1,7 @@
 """A claim that is to live in another lower than before: the copy that it had goes first."""
 
 import pytest
-from storagekit import KEY, above, below, bound, claim, copy, ground, planned, reason, the_step
+from storagekit import KEY, above, below, bound, claim, copy, ground, planned, reason, the_step, volume, volumes
 from worldkit import A, B, decided, drop, reload
 
 from tensile.names import LOWER
@@ -89,3 +89,15 @@ def test_where_storage_is_not_looked_after_any_more_a_read_tells() -> None:
     drop(here.lowers[B].more[CLAIM], "data")
     here.lowers[B].more[CLAIM].confirm_absent("default", "data", sought="claim-data")
     assert [(one.verb, one.ref.cluster) for one in planned(here).steps][-1] == ("create", A)
+
+
+def test_a_copy_stays_while_its_claims_volume_is_not_heard_of() -> None:
+    """The claim above may be told as bound before the placeholder is, which we made for this very copy."""
+    here = ground()
+    made = claim(volume="pvc-claim-data", node=A)
+    above(here, made)
+    below(here, copy(made))
+    bound(here)
+    assert [step for step in planned(here).steps if step.verb == "delete"] == []
+    volumes(here, volume(made, B))
+    assert [(step.verb, step.ref.cluster) for step in planned(here).steps] == [("delete", A)]
