@@ -11,16 +11,15 @@ is for the cluster to say: all kinds are lifted in the same moment.
 import argparse
 import asyncio
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bench import histories
-from bench.everywrite import kept
+from bench.clusters import on_clusters
 from bench.faultproxy.asked import Asked
 from bench.faultproxy.faults import Fault, Passed
 from bench.faultproxy.faults import Refused as Refusing
@@ -34,7 +33,6 @@ from tensile.names import MIRRORED
 from tensile.sandbox import kubeconfig
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import LOOPBACK, UPPER
-from tensile.sandbox.state import Options
 
 A, B = LOWERS
 NAME = "faults-denials"
@@ -419,16 +417,13 @@ def main() -> int:
     given = parser.parse_args()
     wanted = [kind for kind in KINDS if not given.kinds or kind.name in given.kinds.split(",")]
 
-    async def scenario() -> dict[str, Any]:
+    async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
         """Run what was asked for."""
         async with laid_out(sandbox, scratch) as field:
             runs = await denied(field, wanted, given.pods, given.hold)
         return {"hold_s": given.hold, "runs": runs, "broken": [words for one in runs for words in one["broken"]]}
 
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        sandbox = stack.enter_context(Sandbox.start(scratch / "sandbox", Options(nodes=1)))
-        kubernetes, result = asyncio.run(kept(scenario, sandbox))
+    kubernetes, result = on_clusters(scenario)
     path = keep(given.results, NAME, kubernetes, result)
     return verdict("denials", result["broken"], path)
 

@@ -16,13 +16,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import histories
+from bench.clusters import on_clusters
 from bench.deeds import DEEDS, Deed
 from bench.endstates import State, differences
 from bench.faultproxy.asked import Asked
@@ -31,10 +32,9 @@ from bench.histories import Place
 from bench.reporting import RESULTS, keep, kept_before, verdict
 from bench.rig import Rig
 from bench.scene import Scene
-from bench.sites import NotInTime, Site, until
+from bench.sites import NotInTime, until
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.state import Options
 
 NAME = "faults-everywrite"
 MOMENTS = ("before", "after", "lost", "cut")
@@ -255,16 +255,6 @@ def together(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) ->
     return {"strikes": sum(one["strikes"] for one in runs), "runs": runs, "broken": broken}
 
 
-async def kept(run: Callable[[], Awaitable[dict[str, Any]]], sandbox: Sandbox) -> tuple[str, dict[str, Any]]:
-    """Give the clusters' version and a scenario's result; what did not come in time is something that broke."""
-    async with Site(sandbox.clusters[UPPER]) as upper:
-        version = await upper.version()
-    try:
-        return version, await run()
-    except NotInTime as error:
-        return version, {"broken": [str(error)]}
-
-
 def main() -> int:
     """Read the arguments, run on a sandbox of its own, keep the result; gives the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -275,11 +265,7 @@ def main() -> int:
     parser.add_argument("--sandbox", type=Path, default=None, help="one that runs, instead of one of its own")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
-    with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory())
-        own = lambda: stack.enter_context(Sandbox.start(Path(scratch) / "sandbox", Options(nodes=1)))  # noqa: E731
-        sandbox = Sandbox.attach(given.sandbox) if given.sandbox else own()
-        kubernetes, result = asyncio.run(kept(lambda: scenario(sandbox, given), sandbox))
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, given), given.sandbox)
     whole = together(kept_before(given.results, NAME).get("runs", ()), result.get("runs", ()))
     whole["broken"] += result.get("broken", ())
     path = keep(given.results, NAME, kubernetes, whole)

@@ -11,12 +11,11 @@ fenced, and what one of the two does too late has to be refused.
 import argparse
 import asyncio
 import sys
-import tempfile
 import time
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -25,8 +24,8 @@ import orjson
 
 from bench import histories
 from bench.children import Child
+from bench.clusters import on_clusters
 from bench.endstates import Objects
-from bench.everywrite import kept
 from bench.faultproxy.journal import Write
 from bench.faultproxy.keys import signer_of
 from bench.histories import Sight
@@ -39,7 +38,6 @@ from tensile.sandbox import kubeconfig
 from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.state import Options
 
 NAME = "faults-twins"
 ELSEWHERE = "127.0.0.2"
@@ -295,15 +293,12 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
 
-    async def scenario() -> dict[str, Any]:
+    async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
         """Run what was asked for."""
         async with paired(sandbox, scratch) as twins:
             return await twins_apart(twins, given.rounds, given.pods, given.seed)
 
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        sandbox = stack.enter_context(Sandbox.start(scratch / "sandbox", Options(nodes=1)))
-        kubernetes, result = asyncio.run(kept(scenario, sandbox))
+    kubernetes, result = on_clusters(scenario)
     path = keep(given.results, NAME, kubernetes, result)
     return verdict("twins", result["broken"], path)
 

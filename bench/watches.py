@@ -13,10 +13,9 @@ import asyncio
 import logging
 import random
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 import structlog
 
 from bench import histories
-from bench.everywrite import kept
+from bench.clusters import on_clusters
 from bench.faultproxy.proxy import Proxy
 from bench.faultproxy.streams import untouched
 from bench.faultproxy.tampers import Doubling, Dropping, Swapping, Tampering
@@ -42,7 +41,6 @@ from tensile.kube.limits import Pace
 from tensile.reconcile.plan import Step
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.state import Options
 from tensile.topology import parse
 from tensile.world import Key, Problem
 
@@ -311,20 +309,14 @@ def main() -> int:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     wanted = [fault for fault in FAULTS if not given.faults or fault.name in given.faults.split(",")]
 
-    async def scenario() -> dict[str, Any]:
+    async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
         """Run what was asked for."""
         async with laid_out(sandbox, scratch, given.namespaces) as field:
             runs = await ordeal(field, wanted, (UPPER, LOWER), given.slack)
         said = {"watch_s": PACE.shortest, "audit_s": PACE.audit, "namespaces": given.namespaces}
         return {**said, "runs": runs, "broken": [words for one in runs for words in one["broken"]]}
 
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if given.sandbox:
-            sandbox = Sandbox.attach(given.sandbox)
-        else:
-            sandbox = stack.enter_context(Sandbox.start(scratch / "sandbox", Options(nodes=1)))
-        kubernetes, result = asyncio.run(kept(scenario, sandbox))
+    kubernetes, result = on_clusters(scenario, given.sandbox)
     path = keep(given.results, "faults-watches", kubernetes, result)
     return verdict("watches", result["broken"], path)
 

@@ -9,6 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from bench.oracles import ENDED, upper_uid_of
+from bench.sequences.contents import DRIFTED, content, endpoints
 from bench.sequences.model import (
     ACCOUNTS,
     CLAIMS,
@@ -181,12 +182,12 @@ class Play:
         spec = {"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": ports, "selector": {"app": "x"}}
         self._provide(SERVICE, SERVICES[0], {"spec": spec})
         marks = {"kubernetes.io/service-name": SERVICES[0]}
-        body = {"metadata": {"labels": marks}, "addressType": "IPv4", "endpoints": _endpoints(number), "ports": []}
+        body = {"metadata": {"labels": marks}, "addressType": "IPv4", "endpoints": endpoints(number), "ports": []}
         self._provide(ENDPOINT_SLICE, SLICES[0], body)
 
     def _change(self, number: int) -> None:
         """Change what an object above says."""
-        self._edit(UPPER, *_EDITABLE[number % len(_EDITABLE)], str(number))
+        self._edit(UPPER, *_EDITABLE[number % len(_EDITABLE)], number)
 
     async def _unmake(self, number: int) -> None:
         """Delete something that pods may need; every other time another of its name is there at once."""
@@ -225,7 +226,7 @@ class Play:
         kind, name = _EDITABLE[number % len(_EDITABLE)]
         for lower in LOWERS:
             if self.model.ours(lower, kind, name):
-                self._edit(lower, kind, name, "drifted")
+                self._edit(lower, kind, name, DRIFTED)
 
     async def _unseat(self, number: int) -> None:
         """Delete a copy."""
@@ -306,9 +307,9 @@ class Play:
         if found is not None:
             await self.stage.clusters[cluster].delete(_ref(cluster, kind, name), uid=uid(found), grace=grace)
 
-    def _edit(self, cluster: str, kind: Kind, name: str, word: str) -> None:
+    def _edit(self, cluster: str, kind: Kind, name: str, number: int) -> None:
         if self._find(cluster, kind, name) is not None:
-            self._alter(cluster, kind, name, _content(kind, word))
+            self._alter(cluster, kind, name, content(kind, number))
 
     def _alter(self, cluster: str, kind: Kind, name: str, change: Manifest) -> None:
         def lay_over(found: Manifest) -> None:
@@ -336,25 +337,6 @@ def _disturb(line: Line, how: str) -> None:
         case _:
             line.is_held = False
             line.flow()
-
-
-def _content(kind: Kind, word: str) -> Manifest:
-    """Give a change of an object's content; "drifted" is none that a user above makes."""
-    number = sum(word.encode())
-    match kind.name:
-        case "Service":
-            return {"spec": {"ports": [{"name": "http", "port": 8000 + number, "protocol": "TCP"}]}}
-        case "EndpointSlice":
-            return {"endpoints": _endpoints(number)}
-        case "ServiceAccount":
-            return {"automountServiceAccountToken": bool(number % 2)}
-        case "Pod":
-            return {"metadata": {"labels": {LABEL: word}}}
-    return {"data": {"k": word}}
-
-
-def _endpoints(number: int) -> list[Manifest]:
-    return [{"addresses": [f"10.1.0.{number % 250}"], "conditions": {"ready": bool(number % 2)}}]
 
 
 def _claim(storage_class: str) -> Manifest:

@@ -12,6 +12,7 @@ from bench.histories import Sight
 from bench.oracles import upper_uid_of
 from bench.rig import LOWERS
 from bench.scene import Scene
+from bench.sequences.contents import DRIFTED, content, endpoints
 from bench.sequences.deeds import Deed
 from bench.sequences.hindsight import Past, misdeeds
 from bench.sequences.model import ACCOUNTS, LABEL, MAPS, PODS, SECRETS, SERVICES, SLICES, SPACE, Model
@@ -170,7 +171,7 @@ class Ground:
         spec = {"ports": [{"name": "http", "port": 80 + number % 3, "protocol": "TCP"}]}
         await self._provide(SERVICE, SERVICES[0], {"spec": spec})
         marks = {"kubernetes.io/service-name": SERVICES[0]}
-        body = {"metadata": {"labels": marks}, "addressType": "IPv4", "endpoints": _endpoints(number), "ports": []}
+        body = {"metadata": {"labels": marks}, "addressType": "IPv4", "endpoints": endpoints(number), "ports": []}
         await self._provide(ENDPOINT_SLICE, SLICES[0], body)
 
     async def _unmake(self, number: int) -> None:
@@ -196,7 +197,7 @@ class Ground:
         for lower in LOWERS:
             found = await self._ours(lower, kind, name)
             if found:
-                await self._edit(lower, kind, name, 999, uid(found))
+                await self._edit(lower, kind, name, DRIFTED, uid(found))
 
     async def _unseat(self, number: int) -> None:
         """Delete a copy."""
@@ -245,7 +246,7 @@ class Ground:
 
     async def _edit(self, cluster: str, kind: Kind, name: str, number: int, of: str = "") -> None:
         """Change what an object says, whichever has that name, or the one of that UID alone."""
-        body = _content(kind, number)
+        body = content(kind, number)
         fence = {"metadata": {**body.get("metadata", {}), "uid": of}} if of else {}
         await self.scene.rig.sites[cluster].call("PATCH", self._path(kind, name), {**body, **fence}, MERGE)
 
@@ -255,26 +256,6 @@ class Ground:
 
     def _path(self, kind: Kind, name: str = "") -> str:
         return kind.path(self.scene.namespace, name)
-
-
-def _content(kind: Kind, number: int) -> Manifest:
-    """Give a change of an object's content, as a merge patch."""
-    match kind.name:
-        case "Service":
-            return {"spec": {"ports": [{"name": "http", "port": 8000 + number, "protocol": "TCP"}]}}
-        case "EndpointSlice":
-            return {"endpoints": _endpoints(number)}
-        case "ServiceAccount":
-            return {"automountServiceAccountToken": bool(number % 2)}
-        case "Pod":
-            return {"metadata": {"labels": {LABEL: str(number)}}}
-        case "Secret":
-            return {"data": {"k": "Mw==" if number % 2 else "NA=="}}
-    return {"data": {"k": str(number)}}
-
-
-def _endpoints(number: int) -> list[Manifest]:
-    return [{"addresses": [f"10.1.0.{1 + number % 250}"], "conditions": {"ready": bool(number % 2)}}]
 
 
 def _body(kind: Kind) -> Manifest:

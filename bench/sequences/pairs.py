@@ -8,19 +8,16 @@ moment after that the watches of one of the two stop, and go on in one order or 
 harmed, nothing may run twice, and both come to rest.
 """
 
-import argparse
-import multiprocessing
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 
-from bench.reporting import RESULTS, keep, verdict
+from bench.sequences import sharing
 from bench.sequences.deeds import Deed, read
 from bench.sequences.playing import ended, in_no_time, staged
 from bench.sequences.races import BEGUN, COPIES, HERE
+from bench.sequences.sharing import Named
 from bench.sequences.stage import CLUSTERS, Stage
 
 NAME = "faults-pairs"
@@ -33,17 +30,17 @@ STOPS = {"before": ("stop:0", "stop:1 stop:2"), "after": ("", "stop:0 stop:1 sto
 _STEPS = range(0, 20, 4)
 
 
-def pairs() -> Iterator[tuple[str, list[Deed]]]:
+def pairs() -> Iterator[Named]:
     """Give each play with its name."""
     every = product(BEGUN.items(), _STEPS, SINCE.items(), STOPS.items(), ORDERS.items())
     for (begun, before), steps, (since, then), (stop, (first, last)), (order, going) in every:
         words = f"pod:{HERE} {before} {first} again:{HERE} steps:{steps} {last} {then} {going}"
-        yield f"Pod {begun}, {steps}, {since}, {stop}, {order}", read(words.split())
+        yield Named(f"Pod {begun}, {steps}, {since}, {stop}, {order}", read(words.split()))
     for (kind, again), steps, (stop, (first, last)), (order, going) in product(
         COPIES.items(), _STEPS, STOPS.items(), ORDERS.items()
     ):
         words = f"pod:{HERE} serve:0 wait:3 run:0 wait:3 {first} {again} steps:{steps} {last} wait:1 {going}"
-        yield f"{kind}, {steps}, {stop}, {order}", read(words.split())
+        yield Named(f"{kind}, {steps}, {stop}, {order}", read(words.split()))
 
 
 async def played(deeds: Sequence[Deed]) -> list[str]:
@@ -73,26 +70,10 @@ def _tell(late: Stage, deed: Deed) -> None:
             line.flow()
 
 
-def tried(pair: tuple[str, list[Deed]]) -> str:
+def tried(pair: Named) -> str:
     """Carry a play out, and say what is wrong in the end, "" for nothing."""
-    name, deeds = pair
-    words = in_no_time(partial(played, deeds))
-    return f"{name}: {'; '.join(words)}: {' '.join(map(str, deeds))}" if words else ""
-
-
-def main() -> int:
-    """Read the arguments, carry every play out, keep the result; gives the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the work")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    every = list(pairs())
-    with multiprocessing.Pool(given.jobs) as pool:
-        broken = [words for words in pool.imap_unordered(tried, every, 10) if words]
-    print(*broken, sep="\n")
-    result = {"plays": len(every), "divergences": len(broken), "broken": broken}
-    return verdict(NAME, broken, keep(given.results, NAME, "in memory", result))
+    return pair.said(in_no_time(partial(played, pair.deeds)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sharing.main(__doc__, NAME, list(pairs()), tried))

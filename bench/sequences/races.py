@@ -7,17 +7,14 @@ done about it, while watches are prompt, late or deaf. The new one must not be d
 content of the old one; it runs in the end, and nothing of the old one is left.
 """
 
-import argparse
-import multiprocessing
-import os
 import sys
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 
-from bench.reporting import RESULTS, keep, verdict
-from bench.sequences.deeds import Deed, read
+from bench.sequences import sharing
+from bench.sequences.deeds import read
 from bench.sequences.playing import wrong
+from bench.sequences.sharing import Named
 
 NAME = "faults-races"
 HERE, THERE = "90", "270"
@@ -45,47 +42,31 @@ _COPIES_BEGUN = {"made": "serve:0", "there": "serve:0 wait:3 run:0 wait:3"}
 _POD_STEPS, _COPY_STEPS = range(10), range(10)
 
 
-def races() -> Iterator[tuple[str, list[Deed]]]:
+def races() -> Iterator[Named]:
     """Give each race with its name."""
     yield from _of_pods()
     yield from _of_copies()
 
 
-def _of_pods() -> Iterator[tuple[str, list[Deed]]]:
+def _of_pods() -> Iterator[Named]:
     wheres = (("here", HERE), ("there", THERE))
     every = product(BEGUN.items(), WATCHES.items(), _POD_STEPS, wheres)
     for (begun, before), (watches, disturbed), steps, (where, number) in every:
         words = f"pod:{HERE} {before} {disturbed} steps:{steps} again:{number} steps:4"
-        yield f"Pod {begun}, {watches}, {steps}, {where}", read(words.split())
+        yield Named(f"Pod {begun}, {watches}, {steps}, {where}", read(words.split()))
 
 
-def _of_copies() -> Iterator[tuple[str, list[Deed]]]:
+def _of_copies() -> Iterator[Named]:
     every = product(COPIES.items(), _COPIES_BEGUN.items(), WATCHES.items(), _COPY_STEPS)
     for (kind, again), (begun, before), (watches, disturbed), steps in every:
         words = f"pod:{HERE} {before} {disturbed} steps:{steps} {again} steps:4"
-        yield f"{kind} {begun}, {watches}, {steps}", read(words.split())
+        yield Named(f"{kind} {begun}, {watches}, {steps}", read(words.split()))
 
 
-def raced(race: tuple[str, list[Deed]]) -> str:
+def raced(race: Named) -> str:
     """Run a race, and say what is wrong in the end, "" for nothing."""
-    name, deeds = race
-    words = wrong(deeds)
-    return f"{name}: {'; '.join(words)}: {' '.join(map(str, deeds))}" if words else ""
-
-
-def main() -> int:
-    """Read the arguments, run every race, keep the result; gives the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the work")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    every = list(races())
-    with multiprocessing.Pool(given.jobs) as pool:
-        broken = [words for words in pool.imap_unordered(raced, every, 10) if words]
-    print(*broken, sep="\n")
-    result = {"races": len(every), "divergences": len(broken), "broken": broken}
-    return verdict(NAME, broken, keep(given.results, NAME, "in memory", result))
+    return race.said(wrong(race.deeds))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sharing.main(__doc__, NAME, list(races()), raced))

@@ -15,12 +15,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.everywrite import kept
+from bench.clusters import on_clusters
 from bench.faultproxy.asked import Asked
 from bench.faultproxy.faults import Delayed, Dropped, Fault, Lost, Passed, Refused, Torn
 from bench.faultproxy.proxy import Quiet
@@ -33,7 +33,6 @@ from bench.sequences.model import PODS
 from bench.sites import NotInTime, until
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.state import Options
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -203,11 +202,7 @@ def main() -> int:
     parser.add_argument("--sandbox", type=Path, default=None, help="one that runs, instead of one of its own")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
-    with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory())
-        own = lambda: stack.enter_context(Sandbox.start(Path(scratch) / "sandbox", Options(nodes=1)))  # noqa: E731
-        sandbox = Sandbox.attach(given.sandbox) if given.sandbox else own()
-        kubernetes, result = asyncio.run(kept(lambda: scenario(sandbox, given), sandbox))
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, given), given.sandbox)
     return verdict(NAME, result["broken"], keep(given.results, NAME, kubernetes, result))
 
 

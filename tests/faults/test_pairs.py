@@ -9,7 +9,7 @@ from bench.sequences.playing import ended, in_no_time, staged
 from bench.sequences.races import BEGUN, COPIES
 from bench.sequences.stage import Stage
 
-PAIRS = dict(pairs())
+PAIRS = {one.name: one for one in pairs()}
 SHARES = 3
 EVERY = 7
 APART = 120.0
@@ -22,21 +22,21 @@ def test_plays_are_of_all_that_can_be_going_on() -> None:
     assert {name.removeprefix("Pod ").split(",")[0] for name in PAIRS} == {*BEGUN, *COPIES}
     assert {name.split(", ")[-1] for name in PAIRS} == set(ORDERS)
     assert {name.split(", ")[2] for name in PAIRS if name.startswith("Pod ")} == set(SINCE)
-    assert all([deed.sort for deed in deeds].count("stop") == 3 for deeds in PAIRS.values())
-    assert all([deed.sort for deed in deeds].count("go") == 3 for deeds in PAIRS.values())
+    assert all([deed.sort for deed in one.deeds].count("stop") == 3 for one in PAIRS.values())
+    assert all([deed.sort for deed in one.deeds].count("go") == 3 for one in PAIRS.values())
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_an_engine_that_knows_late_does_no_harm(share: int) -> None:
     """Nothing is ended that lives, nothing runs twice, and both come to rest."""
-    every = list(PAIRS.items())[::EVERY][share::SHARES]
+    every = list(PAIRS.values())[::EVERY][share::SHARES]
     assert [words for words in map(tried, every) if words] == []
 
 
 @pytest.mark.parametrize("name", [name for name in PAIRS if name.startswith("Pod told, 16, runs")])
 def test_a_pod_that_runs_outlives_an_engine_that_knows_an_older_one(name: str) -> None:
     """That engine finds a lower pod which is not that of the upper one it knows: which is the older, it has to ask."""
-    assert tried((name, PAIRS[name])) == ""
+    assert tried(PAIRS[name]) == ""
 
 
 def test_two_engines_come_to_rest_with_nobody_doing_anything() -> None:

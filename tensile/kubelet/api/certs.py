@@ -207,7 +207,7 @@ def self_made(node: str, address: str, now: datetime) -> Pair:
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - _SKEW)
         .not_valid_after(now + _LIFE)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(node), _alternative(address)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(node), alternative(address)]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
@@ -232,7 +232,8 @@ def _as_file(content: bytes) -> Iterator[str]:
         yield f"/proc/self/fd/{memory.fileno()}"
 
 
-def _alternative(address: str) -> x509.GeneralName:
+def alternative(address: str) -> x509.GeneralName:
+    """Give an address as a certificate's alternative name: an IP address, or a DNS name."""
     try:
         return x509.IPAddress(ip_address(address))
     except ValueError:

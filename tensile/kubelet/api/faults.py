@@ -122,8 +122,8 @@ def _no_key(which: str, text: bytes) -> Fault | None:
 
 def _strangers(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> Fault | None:
     """Compare the public halves: the first certificate of the file has to be the key's."""
-    own = _spelled(load_pem_private_key(_key_of(key), None).public_key())
-    chain = [_spelled(each.public_key()) for each in x509.load_pem_x509_certificates(certificate)]
+    own = spelled(load_pem_private_key(_key_of(key), None).public_key())
+    chain = [spelled(each.public_key()) for each in x509.load_pem_x509_certificates(certificate)]
     if own == chain[0]:
         return None
     if own in chain:
@@ -139,7 +139,8 @@ def _key_of(text: bytes) -> bytes:
     return found.group() if found else text
 
 
-def _spelled(key: object) -> bytes:
+def spelled(key: object) -> bytes:
+    """Give a public key in bytes, by which keys compare."""
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined,no-any-return]
 
 

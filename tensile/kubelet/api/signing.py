@@ -7,7 +7,6 @@ Whether to grant it is for whoever approves, and that is never us.
 from base64 import b64decode, b64encode
 from datetime import datetime
 from hashlib import sha256
-from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,6 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tensile.kubelet.api.certs import alternative
+from tensile.kubelet.api.faults import spelled
 from tensile.objects import SIGNING_REQUEST, Manifest
 
 SIGNER = "kubernetes.io/kubelet-serving"
@@ -63,7 +64,7 @@ def request_for(node: str, address: str) -> Request:
     """
     key = ec.generate_private_key(ec.SECP256R1())
     form, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    digest = sha256(_public(key.public_key())).hexdigest()[:12]
+    digest = sha256(spelled(key.public_key())).hexdigest()[:12]
     name = f"tensile-{node[:_LONGEST_NAME].rstrip('.-')}-{digest}"
     content = _signed(node, address, key).public_bytes(form)
     return Request(name, _manifest(name, content), key.private_bytes(form, pkcs8, serialization.NoEncryption()))
@@ -107,7 +108,7 @@ def _signed(node: str, address: str, key: ec.EllipticCurvePrivateKey) -> x509.Ce
         x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
         x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
     ]
-    names = [x509.DNSName(node), *([_alternative(address)] if address else [])]
+    names = [x509.DNSName(node), *([alternative(address)] if address else [])]
     builder = x509.CertificateSigningRequestBuilder(x509.Name(subject))
     return builder.add_extension(x509.SubjectAlternativeName(names), critical=False).sign(key, hashes.SHA256())
 
@@ -131,20 +132,8 @@ def _belongs(certificate: bytes, key: bytes) -> bool:
         shown = x509.load_pem_x509_certificates(certificate)[0].public_key()
     except ValueError:
         return False
-    return _public(shown) == _public(serialization.load_pem_private_key(key, None).public_key())
-
-
-def _public(key: Any) -> bytes:
-    found: bytes = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return found
+    return spelled(shown) == spelled(serialization.load_pem_private_key(key, None).public_key())
 
 
 def _reason(condition: Manifest) -> str:
     return str(condition.get("message") or condition.get("reason") or "no reason was given")
-
-
-def _alternative(address: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(address))
-    except ValueError:
-        return x509.DNSName(address)
