@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import orjson
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -51,7 +52,7 @@ class Site:
         tls.load_cert_chain(pki / "admin.crt", pki / "admin.key")
         self.session = aiohttp.ClientSession(
             cluster.server,
-            connector=aiohttp.TCPConnector(ssl=tls),
+            connector=aiohttp.TCPConnector(ssl=tls, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
             headers={"User-Agent": "bench"},
             read_bufsize=1 << 20,

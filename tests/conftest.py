@@ -7,6 +7,8 @@ directory of a running sandbox to use instead, which saves the start while a tes
 import gc
 import os
 import signal
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
@@ -65,7 +67,19 @@ class Sharing(LoadScopeScheduling):
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Collect garbage after each file: what its tests left open is told there, not of a test that has no part in it."""
     if nextitem is None or nextitem.path != item.path:
+        left = Counter(left_open())
+        assert not left, f"left open: {left.most_common(5)}"
+
+
+def left_open() -> list[str]:
+    """Collect garbage, and give what warned of having been left open, a line each: pytest only counts them."""
+    found: list[str] = []
+    known, sys.unraisablehook = sys.unraisablehook, lambda told: found.append(repr(told.exc_value))
+    try:
         gc.collect()
+    finally:
+        sys.unraisablehook = known
+    return found
 
 
 @pytest.hookimpl(optionalhook=True)
