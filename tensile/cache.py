@@ -71,13 +71,11 @@ def forget_decoded() -> None:
 
 
 def packed(manifest: Manifest) -> bytes:
-    """Encode an object of which some parts were left out; nobody changes it from now on.
+    """Encode an object of which some parts were left out.
 
     orjson gives its work buffer away, which may be ten times as large as what is in it: what is kept is a copy.
     """
-    raw = bytes(memoryview(orjson.dumps(manifest)))
-    _remembered(raw, manifest)
-    return raw
+    return bytes(memoryview(orjson.dumps(manifest)))
 
 
 def _remembered(raw: bytes, manifest: Manifest) -> Manifest:
@@ -88,10 +86,15 @@ def _remembered(raw: bytes, manifest: Manifest) -> Manifest:
 
 
 class Kept(NamedTuple):
-    """What a digest keeps of an object: bytes (b"" for none) and facts that decisions ask for often."""
+    """What a digest keeps of an object: bytes (b"" for none) and facts that decisions ask for often.
+
+    `manifest` is what the bytes say, with the whole metadata, where the digest had to decode the object; nobody changes
+    it from now on.
+    """
 
     raw: bytes
     facts: Any
+    manifest: Manifest | None = None
 
 
 Digest = Callable[[bytes], Kept]
@@ -254,8 +257,13 @@ class Cache:
             listener()
 
     def read(self, raw: bytes) -> Entry:
-        """Decode what an object is filed by, and digest the rest; nothing is filed."""
-        return self._entry(_ENVELOPES.decode(raw).metadata, raw)
+        """Decode what an object is filed by, and digest the rest; nothing is filed.
+
+        One of a list does not stay decoded: thousands of others come before anything is decided about it.
+        """
+        kept = self._digest(raw)
+        found = kept.manifest
+        return _entry(_ENVELOPES.decode(raw).metadata if found is None else _meta_of(found), kept)
 
     def put(self, raw: bytes) -> None:
         """Take over an object as the watch tells it.
@@ -271,7 +279,7 @@ class Cache:
         if known is not None and known.version >= version:
             return
         if departure is None or departure.uid != meta.uid or version > self._left.get(name, version):
-            self._file(name, self._entry(meta, raw))
+            self._file(name, self._digested(meta, raw))
 
     def admit(self, raw: bytes) -> None:
         """Take over an object that was just read at quorum though the watch does not select it, as it is not ours yet.
@@ -288,7 +296,7 @@ class Cache:
             name = (meta.namespace, meta.name)
             known = self._entries.get(name)
             if int(meta.resourceVersion) > (known.version if known else self.version):
-                self._file(name, self._entry(meta, raw))
+                self._file(name, self._digested(meta, raw))
 
     def remove(self, raw: bytes) -> None:
         """Take over that the watch saw an object go; one of another UID stays."""
@@ -355,10 +363,12 @@ class Cache:
         self._depart(name, Departure(known.uid, known.facts, seen) if known else before)
         self._file(name, None)
 
-    def _entry(self, meta: Meta, raw: bytes) -> Entry:
-        """Digest an object."""
+    def _digested(self, meta: Meta, raw: bytes) -> Entry:
+        """Digest an object about which something may be decided next: it stays decoded."""
         kept = self._digest(raw)
-        return Entry(intern(meta.namespace), meta.name, meta.uid, int(meta.resourceVersion), kept.raw, kept.facts)
+        if kept.manifest is not None:
+            _remembered(kept.raw, kept.manifest)
+        return _entry(meta, kept)
 
     def _depart(self, name: Name, departure: Departure) -> None:
         """Remember that a name is empty for certain; the oldest memories go beyond a bound."""
@@ -418,3 +428,12 @@ class Cache:
                 filed.pop(name, None)
                 if not filed:
                     self._indexes[index].pop(value, None)
+
+
+def _entry(meta: Meta, kept: Kept) -> Entry:
+    return Entry(intern(meta.namespace), meta.name, meta.uid, int(meta.resourceVersion), kept.raw, kept.facts)
+
+
+def _meta_of(manifest: Manifest) -> Meta:
+    meta = manifest["metadata"]
+    return Meta(meta["name"], meta.get("uid", ""), meta.get("namespace", ""), meta.get("resourceVersion", "0"))

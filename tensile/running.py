@@ -95,10 +95,13 @@ async def _run_engine(
 
 
 async def _settle(engine: Engine) -> None:
-    """Put the memory in order when the first lists are in, and again when all of it has been looked at and told."""
+    """Put the memory in order when the first lists have been looked at, and again when all has been told.
+
+    Not before: whoever waits for the status of a pod would wait for that as well.
+    """
     await engine.clusters.fleet.synced()
-    memory.set_apart()
     await engine.loop.quiet()
+    memory.set_apart()
     await asyncio.sleep(_SETTLING)
     forget_decoded()
     memory.set_apart()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.cache import Cache, Delta, Departure, Entry, Kept
+from tensile.cache import Cache, Delta, Departure, Entry, Kept, forget_decoded
 
 
 def raw(name: str, version: int, uid: str = "", **more: object) -> bytes:
@@ -294,6 +294,36 @@ def test_an_echo_is_not_digested_again() -> None:
     cache.absorb(raw("a", 11))
     cache.put(raw("a", 11))
     assert (len(digested), cache.version) == (1, 11)
+
+
+def decoding(bytes_: bytes) -> Kept:
+    """Decode an object, and keep all of it."""
+    return Kept(bytes_, None, orjson.loads(bytes_))
+
+
+def test_what_a_digest_has_decoded_is_filed_by_that() -> None:
+    """It is the same entry as without, whatever of the metadata is not there."""
+    for one in (raw("a", 5), orjson.dumps({"metadata": {"name": "node"}})):
+        assert Cache(decoding).read(one) == Cache().read(one)
+
+
+def test_what_comes_alone_stays_decoded_and_what_is_listed_does_not() -> None:
+    """Something is decided about the one next; of a list there may be thousands."""
+    made: list[Kept] = []
+
+    def digest(bytes_: bytes) -> Kept:
+        """Decode, and note what came of it."""
+        made.append(decoding(bytes_))
+        return made[-1]
+
+    forget_decoded()
+    cache = Cache(digest)
+    cache.replace([raw("a", 5)], 10)
+    cache.put(raw("b", 11))
+    cache.absorb(raw("c", 12))
+    found = [entry.manifest() for entry in cache]
+    assert found == [one.manifest for one in made]
+    assert [one is known.manifest for one, known in zip(found, made, strict=True)] == [False, True, True]
 
 
 def test_a_cache_tells_when_it_becomes_complete() -> None:

@@ -47,7 +47,7 @@ def digest_above(raw: bytes) -> Kept:
     pod: Manifest = orjson.loads(raw)
     facts = facts_of(pod)
     pod["metadata"].pop("managedFields", None)
-    return Kept(packed(pod), facts)
+    return Kept(packed(pod), facts, pod)
 
 
 def digest_below(raw: bytes) -> Kept:
@@ -56,7 +56,7 @@ def digest_below(raw: bytes) -> Kept:
     books = pod["metadata"].pop("managedFields", None)
     if books:
         pod["metadata"]["managedFields"] = [_thinned(book) for book in books if not book.get("subresource")]
-    return Kept(packed(pod), facts_of(pod))
+    return Kept(packed(pod), facts_of(pod), pod)
 
 
 def _thinned(book: Manifest) -> Manifest:

@@ -53,7 +53,7 @@ def upper_service(raw: bytes) -> Kept:
 def lower_service(raw: bytes) -> Kept:
     """Keep a Service below, and whose it is."""
     found: Manifest = orjson.loads(raw)
-    return Kept(packed(found), ServiceFacts(*_marks(found)))
+    return Kept(packed(found), ServiceFacts(*_marks(found)), found)
 
 
 def upper_slice(raw: bytes) -> Kept:
@@ -67,7 +67,7 @@ def lower_slice(raw: bytes) -> Kept:
     found: Manifest = orjson.loads(raw)
     holders = [one["uid"] for one in metadata(found).get("ownerReferences") or ()]
     holder = holders[0] if len(holders) == 1 else ""
-    return Kept(packed(found), SliceFacts(_service_of(found), print_of(found), *_marks(found), holder))
+    return Kept(packed(found), SliceFacts(_service_of(found), print_of(found), *_marks(found), holder), found)
 
 
 def shared(upper: Manifest) -> Manifest:

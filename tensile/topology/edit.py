@@ -86,6 +86,8 @@ def _place(lower: Lower) -> tuple[str, str]:
 
 def _changes(old: Topology, new: Topology, changed: frozenset[str]) -> Iterator[_Change]:
     """Give each difference of two topologies outside their lowers, and of the lowers that changed."""
+    if old == new:
+        return
     from deepdiff import DeepDiff  # noqa: PLC0415 - a tenth of what it takes to start, and asked for when a file changes
 
     before, after = ({name: _data(lower) for name, lower in _scopes(one, changed)} for one in (old, new))

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tensile.cache import Kept
 from tensile.kubelet.tokens import (
     TokenFacts,
     Wish,
@@ -152,7 +153,7 @@ def stored(name: str, **notes: str) -> bytes:
 def test_a_secret_with_tokens_is_told_by_its_name_and_notes() -> None:
     """They name the pod that it is for; its bytes are kept."""
     raw = stored(SECRET, **{UPPER_UID: "uid-1", TOKEN_POD: "web"})
-    assert digest(raw) == (raw, Marks(token=TokenFacts("web", "uid-1"))), "by another hand, so nobody's"
+    assert digest(raw) == Kept(raw, Marks(token=TokenFacts("web", "uid-1"))), "by another hand, so nobody's"
 
 
 @pytest.mark.parametrize(

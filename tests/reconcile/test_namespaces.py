@@ -26,7 +26,7 @@ from worldkit import (
     written,
 )
 
-from tensile.cache import Delta
+from tensile.cache import Delta, Kept
 from tensile.names import OWNER, OWNER_NAME, PROVISIONER, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import CLAIM, NAMESPACE, Manifest, Ref
 from tensile.reconcile.claims import SELECTED_NODE
@@ -275,7 +275,7 @@ def test_a_change_below_concerns_the_namespace() -> None:
 def test_a_digest_says_whether_a_namespace_is_ending() -> None:
     """And keeps its bytes."""
     raw = orjson.dumps(space())
-    assert digest(raw) == (raw, SpaceFacts())
+    assert digest(raw) == Kept(raw, SpaceFacts())
     assert digest(orjson.dumps(space(**ENDING))).facts == SpaceFacts(ending=True)
 
 

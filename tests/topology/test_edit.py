@@ -1,5 +1,7 @@
 """What an edit changes, in words and lower by lower."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,16 @@ def test_the_same_topology_is_no_edit() -> None:
     found = edit(one, other)
     assert (found.words, found.refused) == ((), ())
     assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING, frozenset("ab"), NOTHING)
+
+
+def test_a_start_does_not_wait_for_what_compares_topologies() -> None:
+    """The first look at the file finds what is in force: it loads nothing, in the second that matters most."""
+    text = f"{HEAD}lowers: []\n"
+    program = (
+        "import sys; from tensile.topology import parse; from tensile.topology.edit import edit; "
+        f"assert edit(parse({text!r}), parse({text!r})).words == (); assert 'deepdiff' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_one_changed_label_is_all_that_is_named() -> None:
