@@ -12,30 +12,15 @@ import structlog
 from tensile.clusters import Clusters, utc_now
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
-from tensile.kubelet.issuance import TokenRule
-from tensile.kubelet.lifecycle import PodRule
 from tensile.kubelet.mirrored import MirroredPods
-from tensile.kubelet.node import NodeRule
-from tensile.kubelet.orphans import OrphanRule
-from tensile.nodeports import NodePorts, node_address
+from tensile.nodeaddress import node_address
+from tensile.nodeports import NodePorts
 from tensile.objects import UPPER
-from tensile.reconcile.accounts import AccountRule
 from tensile.reconcile.alias import form
-from tensile.reconcile.claimorphans import ClaimOrphanRule
-from tensile.reconcile.dependencies import DependencyRule
-from tensile.reconcile.desired import Rule
 from tensile.reconcile.loop import Loop, Observer, Timing
-from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.patience import LONGEST_REST
-from tensile.reconcile.provisioning import VolumeRule
-from tensile.reconcile.rightorphans import RightsOrphanRule
-from tensile.reconcile.roles import RightsRule
-from tensile.reconcile.services import ServiceRule
-from tensile.reconcile.slices import SliceRule
-from tensile.reconcile.storage import ClaimRule
-from tensile.reconcile.strays import StrayRule
-from tensile.reconcile.vacancies import VacancyRule
+from tensile.rules import rules
 from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
 from tensile.world import LowerWorld, World
@@ -43,15 +28,6 @@ from tensile.world import LowerWorld, World
 _LOOK = 1.0
 _REJOIN = ("kubeconfig", "context", "qps", "burst", "kubeconfig_secret", "namespaces")
 _log = structlog.get_logger("tensile.app")
-
-
-def rules() -> tuple[Rule, ...]:
-    """Give every rule: all that this program knows how to decide."""
-    spaces = (NamespaceRule(), VacancyRule())
-    identities = (AccountRule(), RightsRule(), RightsOrphanRule(), TokenRule())
-    services = (ServiceRule(), SliceRule(), StrayRule())
-    storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
-    return (NodeRule(), *spaces, DependencyRule(), *identities, *services, *storage, PodRule(), OrphanRule())
 
 
 class Engine:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
-from tensile.app import rules
 from tensile.cache import Cache
 from tensile.cluster import Cluster
 from tensile.clusters import Clusters, Connections, utc_now
@@ -18,11 +17,12 @@ from tensile.errors import TensileError
 from tensile.feeds import bound_feed, lower_feeds, upper_feeds
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Feed, Fleet
-from tensile.nodeports import node_address
+from tensile.nodeaddress import node_address
 from tensile.objects import UPPER
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.rehearsal import Rehearsal
 from tensile.reconcile.selecting import is_selected
+from tensile.rules import rules
 from tensile.topology import Lower, Topology
 from tensile.world import Key, Problem, World
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import orjson
 from worldkit import NOW, world, written
 
-from tensile.app import rules
 from tensile.cache import Cache
 from tensile.cluster import Patch, Selection
 from tensile.errors import ClusterError, Denied, Unreachable
@@ -27,6 +26,7 @@ from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
 from tensile.reconcile.rehearsal import Rehearsal
 from tensile.reconcile.selecting import is_selected
+from tensile.rules import rules
 from tensile.topology import Topology
 from tensile.world import Key, Naming, Problem, World
 

@@ -13,7 +13,6 @@ from bench.histories import Sight
 from bench.sequences.model import LOWERS, SPACE
 from bench.sequences.nature import Nature
 from bench.sequences.wires import LATENCY, Line, Way
-from tensile.app import rules
 from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds, upper_world
 from tensile.kube.fleet import Feed
 from tensile.names import OWNER as OWNER_LABEL
@@ -22,6 +21,7 @@ from tensile.objects import NAMESPACE, NODE, POD, STORAGE_CLASS, UPPER, Kind, Ma
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
 from tensile.reconcile.rehearsal import Rehearsal
+from tensile.rules import rules
 from tensile.topology import parse
 from tensile.world import Key, Problem, World
 

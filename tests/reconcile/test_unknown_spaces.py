@@ -24,7 +24,6 @@ from worldkit import (
     world,
 )
 
-from tensile.app import rules
 from tensile.cache import Delta
 from tensile.kubelet.tokens import secret_name
 from tensile.names import TOKEN_POD, UPPER_NAMESPACE
@@ -40,6 +39,7 @@ from tensile.objects import (
 )
 from tensile.reconcile import claimorphans, strays
 from tensile.reconcile.desired import Decision, Rule, find_cache
+from tensile.rules import rules
 from tensile.world import Key, World
 
 NOWHERE = "nowhere"
