@@ -1,7 +1,7 @@
 """Follows the topology file: gives each state that it comes to, valid or refused; what is refused changes nothing.
 
 Editors rename, tools delete and write anew, mounted ConfigMaps swap a symlink, and some writers take their time. So
-what counts is the content, never the notice: a notice, or the passing of half a second, only says that it is time to
+what counts is the content, never the notice: a notice, or the passing of a second, only says that it is time to
 look, and what was found is taken once a second look finds the same. That also carries file systems without notices,
 and a folder that goes away and comes back.
 
@@ -32,8 +32,8 @@ Watch = Callable[..., AsyncGenerator[Any, None]]
 
 Sleep = Callable[[float], Awaitable[None]]
 
-POLL = 0.5
-"""Seconds between two looks where no notice comes."""
+POLL = 1.0
+"""Seconds between two looks where no notice comes; an idle engine does little else."""
 
 SETTLE = 0.1
 """Seconds for which a file has to stay as it is before it is believed to be whole."""
