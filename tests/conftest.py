@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
 from pathlib import Path
@@ -64,11 +64,13 @@ class Sharing(LoadScopeScheduling):
         return "sandboxes of their own" if file in OWN_SANDBOX else file
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
     """Collect garbage after each file: what its tests left open is told there, not of a test that has no part in it."""
-    if nextitem is None or nextitem.path != item.path:
-        left = Counter(left_open())
-        assert not left, f"left open: {left.most_common(5)}"
+    is_last = nextitem is None or nextitem.path != item.path
+    left = Counter(left_open() if is_last else ())
+    yield
+    assert not left, f"left open: {left.most_common(5)}"
 
 
 def left_open() -> list[str]:

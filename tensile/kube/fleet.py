@@ -88,6 +88,7 @@ class Fleet:
         self._clock = clock
         self._sleep = sleep
         self._open: dict[str, _Open] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def open(
         self,
@@ -196,24 +197,20 @@ class Fleet:
     async def close(self, name: str) -> None:
         """Stop following a cluster and close its connections; its caches stay as they are, distrusted.
 
-        Whoever waits in `synced` or `identified` for it is let go.
+        Whoever waits in `synced` or `identified` for it is let go. Where the caller is cancelled it goes on, and
+        `close_all` waits for it: nobody else knows the cluster any more.
         """
         entry = self._open.pop(name)
         for task in entry.tasks:
             task.cancel()
-        await asyncio.gather(*entry.tasks, return_exceptions=True)
-        entry.identified.set()
-        entry.tried.set()
-        for feed, informer in entry.followed:
-            feed.cache.distrust()
-            informer.listed.set()
-        for tail in entry.tails:
-            tail.listening.set()
-        await entry.cluster.close()
+        closing = asyncio.create_task(_closed(entry))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
 
     async def close_all(self) -> None:
         """Close every cluster."""
-        await asyncio.gather(*(self.close(name) for name in tuple(self._open)))
+        await asyncio.gather(*self._closing, *(self.close(name) for name in tuple(self._open)))
 
     def names(self) -> tuple[str, ...]:
         """List the open clusters."""
@@ -392,3 +389,16 @@ class Fleet:
 
 def _server(access: Access) -> tuple[str, int, str]:
     return access.address, access.port, access.prefix
+
+
+async def _closed(entry: _Open) -> None:
+    """See off the tasks of a cluster, which were cancelled, then let go who waits for it, and hang up."""
+    await asyncio.gather(*entry.tasks, return_exceptions=True)
+    entry.identified.set()
+    entry.tried.set()
+    for feed, informer in entry.followed:
+        feed.cache.distrust()
+        informer.listed.set()
+    for tail in entry.tails:
+        tail.listening.set()
+    await entry.cluster.close()

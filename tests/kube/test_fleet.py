@@ -324,6 +324,21 @@ async def test_closing_the_fleet_closes_every_cluster() -> None:
             await client.version()
 
 
+async def test_closing_a_cluster_outlives_who_asked_for_it(apiserver: Apiserver) -> None:
+    """Where that one is cancelled in the middle, at whichever moment, the fleet's end still finds every connection."""
+    for moment in range(6):
+        async with fleet_of() as fleet:
+            client = fleet.open("a", access_to(apiserver.port), [pods("a", Cache())])
+            await fleet.synced("a")
+            leaving = asyncio.create_task(fleet.close("a"))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+        with pytest.raises((Unreachable, RuntimeError)):
+            await client.version()
+
+
 async def test_a_watch_goes_on_after_its_server_was_restarted() -> None:
     """The feed comes back with what changed meanwhile, and the version is checked before it is resumed from."""
     server = Apiserver()
