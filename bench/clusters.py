@@ -15,20 +15,26 @@ from tensile.sandbox.state import Options
 Scenario = Callable[[Sandbox, Path], Awaitable[dict[str, Any]]]
 """Takes the clusters and a directory that vanishes with the run; what it broke is "broken" in its result."""
 
+ONE_NODE = Options(nodes=1)
+"""Clusters with one node each, which is enough where pods only have to run somewhere."""
 
-def on_clusters(scenario: Scenario, running: Path | None = None) -> tuple[str, dict[str, Any]]:
+
+def on_clusters(
+    scenario: Scenario, running: Path | None = None, options: Options = ONE_NODE
+) -> tuple[str, dict[str, Any]]:
     """Run a scenario and give the clusters' version and its result; what did not come in time is something that broke.
 
     Args:
         scenario: what to do there.
-        running: the directory of a sandbox that runs, instead of one of its own with one node a cluster.
+        running: the directory of a sandbox that runs, instead of one of its own.
+        options: what that one of its own is like.
     """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if running:
             sandbox = Sandbox.attach(running)
         else:
-            sandbox = stack.enter_context(Sandbox.start(scratch / "sandbox", Options(nodes=1)))
+            sandbox = stack.enter_context(Sandbox.start(scratch / "sandbox", options))
         return asyncio.run(_kept(scenario, sandbox, scratch))
 
 

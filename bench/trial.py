@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.children import Child, engine
+from bench.clusters import on_clusters
 from bench.lag import Lag
 from bench.oracles import Manifest, failed, is_ready, living_twice, not_once_below, orphans, owned, unlike
 from bench.parties import nodes_usable
@@ -215,22 +216,19 @@ def run(
     given = parser.parse_args()
     name += "-long" if long and given.long else ""
     print(f"{name}: seed {given.seed}, {given.rounds} rounds, {given.pods} pods", flush=True)
-    with tempfile.TemporaryDirectory() as scratch, Sandbox.start(Path(scratch) / "sandbox", options) as sandbox:
-        kubernetes, result = asyncio.run(_kept(scenario, sandbox, given))
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: _logged(scenario, sandbox, given), options=options)
     path = keep(given.results, f"faults-{name}", kubernetes, {**_said(given), **result})
     return verdict(name, result["broken"], path)
 
 
-async def _kept(scenario: Scenario, sandbox: Sandbox, given: Namespace) -> tuple[str, dict[str, Any]]:
-    """Give the clusters' version and a scenario's result; what did not come in time is something that broke."""
-    async with Site(sandbox.clusters[UPPER]) as upper:
-        version = await upper.version()
+async def _logged(scenario: Scenario, sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+    """Give a scenario's result; of what did not come in time, the engine's log stays and is named."""
     try:
-        return version, await scenario(sandbox, given)
+        return await scenario(sandbox, given)
     except NotInTime as error:
         kept = Path(tempfile.gettempdir()) / f"tensile-faults-{ENGINE_LOG}"
         shutil.copy(sandbox.directory / ENGINE_LOG, kept)
-        return version, {"broken": [f"{error}; see {kept}"]}
+        raise NotInTime(f"{error}; see {kept}") from None
 
 
 def _said(given: Namespace) -> dict[str, Any]:
