@@ -147,7 +147,7 @@ class Sandbox:
         self.kill(cluster, component, signals.SIGCONT)
 
     def restart(self, cluster: str, component: str, *, extra: Sequence[str] = (), wait: bool = True) -> None:
-        """End a component if it runs, and start it on the same ports.
+        """End a component if it runs, and start it on the same ports; another one that does not run stays so.
 
         Args:
             cluster: its name.
@@ -167,7 +167,7 @@ class Sandbox:
         if not wait:
             return
         try:
-            readiness.wait([found], readiness.component(component), component)
+            readiness.wait([_without_ended(found, component)], readiness.component(component), component)
         except SandboxError:
             self._forget_arguments(current, found, component, process.arguments)
             raise
@@ -195,6 +195,14 @@ class Sandbox:
     def _process(self, cluster: str, component: str) -> Process:
         """Return a component's process of this moment."""
         return _component(self.state().clusters[cluster], component)
+
+
+def _without_ended(cluster: Cluster, started: str) -> Cluster:
+    """Give a cluster without the components that ended before `started` was: their end says nothing of it."""
+    running = {
+        name: process for name, process in cluster.processes.items() if name == started or processes.running(process)
+    }
+    return msgspec.structs.replace(cluster, processes=running)
 
 
 def _component(cluster: Cluster, component: str) -> Process:

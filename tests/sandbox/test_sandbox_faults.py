@@ -84,6 +84,16 @@ def test_every_component_can_be_restarted(broken: Sandbox, component: str) -> No
     assert broken.kubectl("get", "nodes", cluster=LOWER).returncode == 0
 
 
+def test_what_was_killed_comes_back_one_by_one(broken: Sandbox) -> None:
+    """A component can be started again while another one, which was ended too, is not there yet."""
+    for component in ("kube-controller-manager", "kube-apiserver"):
+        broken.kill(LOWER, component)
+    broken.restart(LOWER, "kube-apiserver")
+    assert answers(broken, LOWER)
+    broken.restart(LOWER, "kube-controller-manager")
+    assert set(broken.clusters[LOWER].pids) == set(broken.clusters["upper"].pids) | {"kwok", "endpoint"}
+
+
 def test_a_restart_can_add_arguments(broken: Sandbox) -> None:
     """What was added stays for later restarts, as a component's configuration does."""
     broken.restart("upper", "kube-scheduler", extra=["--v=3"])
