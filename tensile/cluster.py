@@ -111,6 +111,13 @@ class Cluster(Protocol):
         """
         ...
 
+    async def evict(self, ref: Ref, *, uid: str) -> None:
+        """Ask for the deletion of a pod if it is still the one with that UID (else Conflict), with its own grace.
+
+        Raises Throttled where a PodDisruptionBudget does not allow it now.
+        """
+        ...
+
     async def issue(self, account: Ref, request: Manifest) -> bytes:
         """Have a token of a ServiceAccount issued, as a TokenRequest asks; gives that, answered: it holds the token."""
         ...

@@ -76,6 +76,10 @@ class Answering:
         """Say that the object is gone."""
         return await self._answer(Asked("delete", ref, (uid, grace, version) if version else (uid, grace)), STATUS)
 
+    async def evict(self, ref: Ref, *, uid: str) -> None:
+        """Say that the pod is ending."""
+        await self._answer(Asked("evict", ref, uid), STATUS)
+
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Nobody that is tested with this lists."""
         self._refuse(kind, selection, read)

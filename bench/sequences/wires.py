@@ -143,6 +143,10 @@ class Way:
         """Delete, or fail."""
         return await self._write(f"delete {ref}", partial(self._delete, ref, uid, grace, version))
 
+    async def evict(self, ref: Ref, *, uid: str) -> None:
+        """Evict, or fail."""
+        await self._write(f"evict {ref}", partial(self._delete, ref, uid, None, ""))
+
     async def _create(self, ref: Ref, body: Manifest) -> bytes:
         self._look("create", ref, body)
         return await self._real.create(ref, body)

@@ -314,6 +314,18 @@ class HttpCluster:
         request = Request("DELETE", _path(doing, ref), orjson.dumps(options), _JSON)
         return await self._write(doing, ref.kind, request)
 
+    async def evict(self, ref: Ref, *, uid: str) -> None:
+        """Ask for the deletion of a pod if it is the one with that UID (else Conflict); Throttled: a budget says no."""
+        doing = Doing(self._name, "evict", _shown(ref))
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": ref.namespace, "name": ref.name},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        request = Request("POST", _path(doing, ref, "eviction"), orjson.dumps(eviction), _JSON)
+        await self._write(doing, ref.kind, request)
+
     async def issue(self, account: Ref, request: Manifest) -> bytes:
         """Have a token of a ServiceAccount issued, as a TokenRequest asks; gives that, answered: it holds the token."""
         doing = Doing(self._name, "create", f"{_shown(account)} token")

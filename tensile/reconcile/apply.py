@@ -14,7 +14,7 @@ from tensile.errors import NotFound
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, annotations, labels, metadata, uid
 from tensile.reconcile.observed import upper_uid_of
-from tensile.reconcile.plan import Step
+from tensile.reconcile.plan import EVICTION, Step
 from tensile.reconcile.vacancy import look_into
 from tensile.world import Problem
 
@@ -45,7 +45,11 @@ def _doubt(step: Step, cache: Cache | None) -> None:
 
 
 async def _delete(step: Step, cluster: Cluster, cache: Cache | None) -> None:
-    """Delete, and note at once whether the object is gone or only ending."""
+    """Delete, and note at once whether the object is gone or only ending; the answer to an eviction does not tell."""
+    if step.subresource == EVICTION:
+        await cluster.evict(step.ref, uid=step.uid)
+        await reread(step, cluster, cache)
+        return
     if step.vacant:
         await look_into(cluster, step.ref)
     raw = await cluster.delete(step.ref, uid=step.uid, grace=step.grace, version=step.version)

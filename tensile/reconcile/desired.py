@@ -38,7 +38,8 @@ class Absent:
     """The object of that UID should not exist; `asked` is whether somebody deleted its upper object.
 
     `lost` is whether it rests on what went missing with the history of a store. With `vacant` it is a namespace, and
-    goes only where nothing is in it. With a `version` it goes only as it was then. `apart` as in Patched.
+    goes only where nothing is in it. With a `version` it goes only as it was then. `apart` as in Patched. One that is
+    `evicted` is a pod, and goes when its disruption budgets allow it.
     """
 
     ref: Ref
@@ -50,6 +51,7 @@ class Absent:
     vacant: bool = False
     version: str = ""
     apart: bool = False
+    evicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from tensile.reconcile.patience import (
     is_answer,
     is_lasting,
 )
-from tensile.reconcile.plan import Plan, Step, plan
+from tensile.reconcile.plan import EVICTION, Plan, Step, plan
 from tensile.reconcile.workqueue import Work, WorkQueue
 from tensile.world import Key, Problem, World
 
@@ -358,8 +358,11 @@ class Loop:
         return self._rest(key, step)
 
     def _put_off(self, key: Key, step: Step, error: ClusterError) -> float:
-        """Rest as long as the cluster asks; where that is below and no matter of a moment, it is said like a denial."""
-        if step.ref.cluster == UPPER:
+        """Rest as long as the cluster asks; where that is below and no matter of a moment, it is said like a denial.
+
+        So it is where a disruption budget keeps a pod.
+        """
+        if step.ref.cluster == UPPER and step.subresource != EVICTION:
             return self._rest(key, step, error.retry_after)
         if not (is_lasting(error) or self._refusals.is_refused(key, step)):
             return self._rest(key, step, error.retry_after, denied=True)

@@ -27,6 +27,8 @@ _FENCES = ("/metadata/uid", "/metadata/resourceVersion")
 _METADATA = ("metadata.labels", "metadata.annotations")
 TERM_PATH = "/metadata/annotations/" + TOKEN_TERM.replace("/", "~1")
 """Where the operation stands that notes the term of tokens."""
+EVICTION = "eviction"
+"""The subresource by which a pod is deleted when its disruption budgets allow it."""
 _NAME_LIMIT = 200
 _MESSAGE_LIMIT = 1024
 
@@ -134,6 +136,7 @@ def _absent(wanted: Absent) -> Step:
         "delete",
         wanted.ref,
         wanted.reason,
+        subresource=EVICTION if wanted.evicted else "",
         uid=wanted.uid,
         grace=wanted.grace,
         operations=(_REMOVE,),

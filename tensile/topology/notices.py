@@ -4,7 +4,6 @@ The format is whole from the start, so that files stay valid; what does not work
 feature that comes takes its row out of the table.
 """
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -12,15 +11,12 @@ from tensile.topology.models import TopologyFile
 from tensile.topology.problems import Notice
 from tensile.topology.resolved import Topology
 from tensile.topology.syntax import duration
-from tensile.topology.written import get, scopes
+from tensile.topology.written import get
 from tensile.yamltree import Path, find, locate, plain
 
 
 class Row(NamedTuple):
-    """A field without effect: its path, the values that ask for nothing, and what will bring the rest.
-
-    A path that starts with "lower" stands for the same in lowerDefaults and in each lower.
-    """
+    """A field without effect: its path, the values that ask for nothing, and what will bring the rest."""
 
     path: Path
     harmless: tuple[Any, ...]
@@ -31,31 +27,15 @@ _WEBHOOK = "the webhook comes in a later release"
 _EXTENDER = "the scheduler extender comes in a later release"
 _DESCHEDULER = "the descheduler comes in a later release"
 
-NOT_YET: tuple[Row, ...] = (
-    Row(
-        ("lower", "maintenance"),
-        ("none", "cordon"),
-        "drain comes in a later release; the node is cordoned",
-    ),
-    *(
-        Row((section, str(field.alias)), (field.default,), coming)
-        for section, coming in (
-            ("webhook", _WEBHOOK),
-            ("extender", _EXTENDER),
-            ("descheduler", _DESCHEDULER),
-        )
-        for field in type(TopologyFile.model_fields[section].default).model_fields.values()
-    ),
+NOT_YET: tuple[Row, ...] = tuple(
+    Row((section, str(field.alias)), (field.default,), coming)
+    for section, coming in (
+        ("webhook", _WEBHOOK),
+        ("extender", _EXTENDER),
+        ("descheduler", _DESCHEDULER),
+    )
+    for field in type(TopologyFile.model_fields[section].default).model_fields.values()
 )
-
-
-def _paths(row: Row, data: Any) -> Iterator[Path]:
-    """Give the places of the file that a row speaks of."""
-    if row.path[0] != "lower":
-        yield row.path
-        return
-    for scope in scopes(data):
-        yield (*scope, *row.path[1:])
 
 
 def _is_harmless(value: Any, row: Row) -> bool:
@@ -73,8 +53,7 @@ def not_yet(topology: Topology) -> list[Notice]:
     data = plain(root)
     notices = []
     for row in NOT_YET:
-        for path in _paths(row, data):
-            if find(root, path) and not _is_harmless(get(data, path), row):
-                words = f"accepted, not in effect yet: {row.coming}"
-                notices.append(Notice(name, locate(root, path, key=True), path, words))
+        if find(root, row.path) and not _is_harmless(get(data, row.path), row):
+            words = f"accepted, not in effect yet: {row.coming}"
+            notices.append(Notice(name, locate(root, row.path, key=True), row.path, words))
     return sorted(notices, key=lambda notice: notice.position)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from rehearsal_ground import FINALIZER, STRANGER, TIME, Ground, told, version_of
 
-from tensile.errors import Conflict
+from tensile.errors import Conflict, NotFound
 from tensile.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, Kind
 from tensile.reconcile.apply import _is_gone
 
@@ -126,3 +126,26 @@ async def test_a_pod_with_a_finalizer_goes_when_both_are_over(ground: Ground, gr
     assert not _is_gone(answer, grace)
     await ground.operated(pod, ref, {"op": "remove", "path": "/metadata/finalizers"})
     assert await ground.is_gone(ref) == (grace == 0)
+
+
+async def test_a_pod_that_is_evicted_ends_as_one_that_is_deleted(ground: Ground) -> None:
+    """Nothing stands in its way here; it has its own time."""
+    await ground.pod("a", terminationGracePeriodSeconds=17)
+    ref = ground.at("a", POD)
+    await ground.cluster.evict(ref, uid=(await ground.read(ref))["metadata"]["uid"])
+    assert (await ground.read(ref))["metadata"]["deletionGracePeriodSeconds"] == 17
+
+
+async def test_an_eviction_of_another_pod_under_the_name_is_a_conflict(ground: Ground) -> None:
+    """The pod stays as it is."""
+    await ground.pod("a")
+    ref = ground.at("a", POD)
+    with pytest.raises(Conflict):
+        await ground.cluster.evict(ref, uid=STRANGER)
+    assert "deletionTimestamp" not in (await ground.read(ref))["metadata"]
+
+
+async def test_a_pod_that_is_not_there_cannot_be_evicted(ground: Ground) -> None:
+    """It is not found."""
+    with pytest.raises(NotFound):
+        await ground.cluster.evict(ground.at("a", POD), uid=STRANGER)

@@ -22,19 +22,16 @@ def test_defaults_that_nobody_wrote_are_not_told(text: str) -> None:
 
 def test_a_notice_says_where_and_what_is_in_force() -> None:
     """In the form of an error, with the file's name."""
-    topology = parse(ONE + "  maintenance: drain\n", name="t.yaml")
+    topology = parse(EMPTY + "extender: {strategy: binpack}\n", name="t.yaml")
     (notice,) = not_yet(topology)
     assert str(notice) == (
-        "t.yaml:7:3: lowers[0].maintenance: accepted, not in effect yet: "
-        "drain comes in a later release; the node is cordoned"
+        "t.yaml:5:12: extender.strategy: accepted, not in effect yet: the scheduler extender comes in a later release"
     )
 
 
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        (ONE + "  maintenance: drain\n", "lowers[0].maintenance"),
-        (EMPTY + "lowerDefaults: {maintenance: drain}\n", "lowerDefaults.maintenance"),
         (EMPTY + "webhook: {enabled: true}\n", "webhook.enabled"),
         (EMPTY + "webhook: {url: 'https://a'}\n", "webhook.url"),
         (EMPTY + "webhook: {ignoreSelectorKeys: []}\n", "webhook.ignoreSelectorKeys"),
@@ -64,6 +61,7 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
         EMPTY + "kubelet: {port: 5}\ntelemetry: {port: 6}\nguard: {maxDeletes: 1}\n",
         EMPTY + "ignoreLabels: [a]\nexcludeNamespaces: [b]\n",
         HEAD + "lowers: [{name: a, kubeconfigSecret: {namespace: a, name: b}}]\n",
+        EMPTY + "lowerDefaults: {maintenance: drain}\n",
         ONE + "  maintenance: cordon\n  qps: 3\n  context: c\n",
         ONE + "  controllers: null\n  onConflict: adopt\n  storageClasses: {}\n",
         ONE + "  controllers: [PV]\n  storageClasses: {a: b}\n",
@@ -92,6 +90,4 @@ def test_a_topology_that_was_not_read_from_a_text_has_no_notices() -> None:
 @pytest.mark.parametrize("row", NOT_YET, ids=lambda row: show_path(row.path))
 def test_every_row_of_the_table_is_a_field(row: Row) -> None:
     """A row for a key that is not in the format would never be told."""
-    first = "lowerDefaults" if row.path[0] == "lower" else row.path[0]
-    path = (first, *row.path[1:])
-    assert path[-1] in _fields(_section_at(path[:-1]))
+    assert row.path[-1] in _fields(_section_at(row.path[:-1]))

@@ -1,0 +1,1 @@
+"""Who may run where: what is decided about pods beyond mirroring them."""

@@ -1,0 +1,91 @@
+"""The rule that empties a lower cluster whose `maintenance` is `drain`: the pods on its node are evicted above.
+
+As `kubectl drain` does: once the node takes no new pods, by the Eviction API, so that disruption budgets hold and each
+pod has its own time to end. What is refused is asked again. Two sorts of pods stay, and it is said why: one that no
+controller would make anew, which is lost with its object, and one of a DaemonSet, which would come back at once.
+"""
+
+from collections.abc import Iterator
+
+from tensile.cache import Delta, Entry
+from tensile.objects import POD, UPPER, Manifest, Ref, metadata
+from tensile.reconcile.desired import Absent, Decision, Route
+from tensile.reconcile.observed import has_node
+from tensile.world import Key, LowerWorld, Problem, World
+
+NAME = "drain"
+_NOTHING = Decision()
+
+
+def key_of(lower: str, namespace: str, name: str) -> Key:
+    """Give the key of a pod above on the node of a lower that is drained."""
+    return Key(NAME, lower, namespace, name)
+
+
+class DrainRule:
+    """One key for each pod that is bound to the node of a lower that is drained."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of the pods, and of the node, which has to take no new ones first."""
+        return (Route("upper_pods", _pod), Route("upper.nodes", _every))
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the key of every pod on the node, where the lower is drained, and those that were told to stay."""
+        here = world.lowers[lower]
+        pods = here.upper_pods if is_drained(here) else ()
+        told = {key for key in world.problems if key.rule == NAME and key.lower == lower}
+        yield from told.union(key_of(lower, pod.namespace, pod.name) for pod in pods)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say whether the pod has to go, and what keeps it."""
+        lower = world.lowers[key.lower]
+        pod = lower.upper_pods.get(key.namespace, key.name)
+        if pod is None or pod.facts.terminating or not is_drained(lower) or not _is_closed(lower, world):
+            return _NOTHING
+        problem = _kept(pod)
+        return Decision(problem=problem) if problem else Decision((_evicted(pod, lower),))
+
+
+def is_drained(lower: LowerWorld) -> bool:
+    """Say whether the topology wants no pod to stay in a lower."""
+    return lower.in_topology and lower.spec.maintenance == "drain"
+
+
+def _is_closed(lower: LowerWorld, world: World) -> bool:
+    """Say whether the node is ours and takes no new pods: else what is evicted would come back."""
+    node = world.upper.nodes.get("", lower.node)
+    return node is not None and has_node(lower, world) and bool(node.manifest()["spec"].get("unschedulable"))
+
+
+def _kept(pod: Entry) -> Problem | None:
+    """Say why a pod is left where it is, None for one that goes; one that has ended is made anew by nobody anyway."""
+    controller = controller_of(pod.manifest())
+    if controller == "DaemonSet":
+        return Problem("DaemonSetPod", "its DaemonSet would make it again on the same node: take the DaemonSet off it")
+    if not controller and not pod.facts.terminal:
+        return Problem("NoController", "no controller would make it again: delete it, or make it elsewhere, by hand")
+    return None
+
+
+def controller_of(pod: Manifest) -> str:
+    """Give the kind of the controller that makes a pod, "" where it has none."""
+    owners = metadata(pod).get("ownerReferences") or ()
+    return next((str(owner["kind"]) for owner in owners if owner.get("controller")), "")
+
+
+def _evicted(pod: Entry, lower: LowerWorld) -> Absent:
+    ref = Ref(UPPER, POD, pod.namespace, pod.name)
+    return Absent(ref, pod.uid, f"lower cluster {lower.name} is drained", evicted=True)
+
+
+def _pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    key = key_of(lower, delta.entry.namespace, delta.entry.name)
+    if is_drained(world.lowers[lower]) or key in world.problems:
+        yield key
+
+
+def _every(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if delta.entry.name == world.lowers[lower].node:
+        yield from DrainRule().keys(world, lower)

@@ -1,0 +1,58 @@
+"""A lower cluster that is drained while pods run there: they move, as far as their disruption budgets allow."""
+
+import pytest
+from enginekit import LOWERS, A, B, Ground, edit_lower
+from sitekit import Manifest, is_ready
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+APPS, POLICY = "apis/apps/v1", "apis/policy/v1"
+REPLICAS, KEPT = 4, 3
+
+
+async def deployed(ground: Ground, name: str) -> str:
+    """Make a Deployment with a disruption budget of one pod, and give the query for its pods."""
+    labels = {"app": name}
+    template = ground.template(labels, {"terminationGracePeriodSeconds": 1})
+    spec = {"replicas": REPLICAS, "selector": {"matchLabels": labels}, "template": template}
+    await ground.upper.create(ground.path("deployments", api=APPS), {"metadata": {"name": name}, "spec": spec})
+    budget = {"metadata": {"name": name}, "spec": {"minAvailable": KEPT, "selector": {"matchLabels": labels}}}
+    await ground.upper.create(ground.path("poddisruptionbudgets", api=POLICY), budget)
+    return f"{ground.path('pods')}?labelSelector=app%3D{name}"
+
+
+def on(ground: Ground, pods: dict[str, Manifest], lower: str) -> list[Manifest]:
+    """Give the pods that are bound to a lower's node."""
+    return [pod for pod in pods.values() if pod["spec"].get("nodeName") == ground.nodes[lower]]
+
+
+async def test_a_drained_lower_is_empty_in_the_end_and_takes_pods_again_after(ground: Ground) -> None:
+    """All run in the other lower, none is left below; one without a controller stays and is said."""
+    closed = edit_lower(B, maintenance="cordon")
+    await ground.reload(closed)
+    await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: one["spec"].get("unschedulable"))
+    query = await deployed(ground, "moving")
+    await ground.bind("alone")
+    await ground.upper.until_all(
+        query, lambda pods: len(on(ground, pods, A)) == REPLICAS and all(map(is_ready, pods.values()))
+    )
+    await ground.upper.until(ground.pod_path("alone"), is_ready)
+    await ground.upper.until(
+        ground.path("poddisruptionbudgets", "moving", api=POLICY), lambda one: one["status"]["disruptionsAllowed"] == 1
+    )
+    await ground.note()
+    await ground.reload(edit_lower(A, maintenance="drain"))
+    await ground.upper.until_all(query, lambda pods: len(on(ground, pods, B)) == len(pods) == REPLICAS)
+    await ground.upper.until_all(query, lambda pods: all(map(is_ready, pods.values())))
+    await ground.sites[A].until_all(query, lambda pods: not pods)
+    tried = [code for write, code in await ground.attempts() if write.subresource == "eviction"]
+    assert tried.count(201) == REPLICAS
+    assert set(tried) == {201, 429}, "the budget held some back"
+    assert is_ready(await ground.upper.read(ground.pod_path("alone")))
+    assert [problem.reason for key, problem in ground.heard.problems if key.name == "alone"] == ["NoController"]
+    await ground.reload()
+    for lower in LOWERS:
+        await ground.upper.until(
+            f"/api/v1/nodes/{ground.nodes[lower]}", lambda one: not one["spec"].get("unschedulable")
+        )
+    assert is_ready(await ground.upper.read(ground.pod_path("alone")))
