@@ -42,9 +42,9 @@ class NotInTime(Exception):
 
 
 class Site:
-    """One cluster; used with `async with`. Paths are the API's."""
+    """One cluster; used with `async with`. Paths are the API's. So many requests may be under way `at_once`."""
 
-    def __init__(self, cluster: "ClusterProcesses") -> None:
+    def __init__(self, cluster: "ClusterProcesses", at_once: int = 100) -> None:
         self.name = cluster.name
         self.audit_log = cluster.audit_log
         pki = cluster.audit_log.parent / "pki"
@@ -52,7 +52,7 @@ class Site:
         tls.load_cert_chain(pki / "admin.crt", pki / "admin.key")
         self.session = aiohttp.ClientSession(
             cluster.server,
-            connector=aiohttp.TCPConnector(ssl=tls, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
+            connector=aiohttp.TCPConnector(ssl=tls, limit=at_once, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
             headers={"User-Agent": "bench"},
             read_bufsize=1 << 20,

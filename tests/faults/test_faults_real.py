@@ -1,15 +1,21 @@
 """Faults on real clusters, in short: `make faults` runs the same scenarios at length."""
 
+import asyncio
+from argparse import Namespace
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from bench import away
 from bench.crash import crash
+from bench.firstbyte import first_bytes
+from bench.follow import follow
 from bench.outage import Outage, lower_outage, upper_outage
 from bench.pause import WAYS, pause
 from bench.services import rolls
 from bench.storm import draw
+from bench.streams import Place, Pod, drawn, made, put, rounds_of
 from bench.trial import Trial
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
@@ -53,6 +59,28 @@ async def test_slices_follow_a_rolling_update_in_every_cluster(fragile: Sandbox)
         await trial.clear()
     assert result["broken"] == []
     assert result["changes_above"] > 0
+
+
+async def test_logs_that_are_followed_while_pods_are_mirrored_lose_nothing(fragile: Sandbox) -> None:
+    """Through the upper cluster and directly; `python -m bench.follow` has many more, and looks at the time."""
+    result = await follow(fragile, Namespace(streams=8, rate=20_000, line=500, seconds=2.0, pods=10, rounds=1))
+    assert result["broken"] == []
+    assert min(run["lines"] for run in result["runs"]) > 0
+
+
+async def test_what_exec_carries_is_the_same_to_the_last_byte(fragile: Sandbox, tmp_path: Path) -> None:
+    """Through the upper cluster and directly, out and in; `python -m bench.streams` has much more of it."""
+    place = Place(fragile, tmp_path / "content", drawn(tmp_path / "content", 5), tmp_path / "received", 5)
+    pod = Pod("carries", "lower-b", 0)
+    async with Trial(fragile) as trial:
+        await trial.start_engine_and_nodes()
+        await made(place, [pod])
+        await asyncio.to_thread(put, place, pod)
+        runs = await asyncio.to_thread(rounds_of, place, [pod], 1, ["exec_out", "exec_in"])
+        first = await first_bytes(fragile, {pod.name: pod.lower}, 2)
+        await trial.clear()
+    assert len(runs) == 4
+    assert len(first[pod.name]["through"]) == len(first[pod.name]["direct"]) == 2
 
 
 async def test_an_engine_that_stays_away_for_longer_than_nodes_may_costs_no_pod(hasty: Sandbox) -> None:

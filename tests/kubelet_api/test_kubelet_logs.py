@@ -149,6 +149,46 @@ async def test_a_log_that_breaks_off_has_no_end(lab: Lab) -> None:
     assert not answer.body.endswith(b"0\r\n\r\n")
 
 
+async def test_nothing_but_content_is_taken_over_from_the_lowers_chunks(lab: Lab) -> None:
+    """What came at once goes on as one chunk of ours; extensions and trailers of the lower's stay behind."""
+
+    async def script(_head: Head, stream: Stream) -> None:
+        end = b"05\r\nthree\r\n000\r\nX-Evil: 1\r\n\r\n"
+        await stream.send(CHUNKED + b"4;evil=1\r\none \r\n" + chunk(b"two ") + end)
+
+    lab.lower.script = script
+    assert (await lab.ask(lab.pki.apiserver, f"GET {LOGS}")).body == chunk(b"one two three") + chunk(b"")
+
+
+@pytest.mark.parametrize("bad", [b"no chunk\r\n", b"2\r\nabc\r\n", b"1" * 20 + b"\r\n"])
+async def test_what_is_no_chunk_breaks_the_log_off(lab: Lab, bad: bytes) -> None:
+    """A lower that sends what cannot be read is not believed to have come to the log's end."""
+
+    async def script(_head: Head, stream: Stream) -> None:
+        await stream.send(CHUNKED + chunk(b"good"))
+        await stream.send(bad)
+        await stream.to_end()
+
+    lab.lower.script = script
+    answer = await lab.ask(lab.pki.apiserver, f"GET {LOGS}")
+    assert (answer.status, b"0\r\n" in answer.body) == (200, False)
+
+
+async def test_a_caller_of_http_1_0_gets_the_log_without_chunks(lab: Lab) -> None:
+    """It would not understand them: its answer ends with the connection."""
+
+    async def script(_head: Head, stream: Stream) -> None:
+        await stream.send(CHUNKED + chunk(b"a line\n"))
+        await stream.send(chunk(b"another\n") + chunk(b""))
+
+    lab.lower.script = script
+    stream = await lab.connect(lab.pki.apiserver)
+    await stream.send(f"GET {LOGS} HTTP/1.0\r\n\r\n".encode())
+    assert (await stream.head()).value("transfer-encoding") == ""
+    assert await stream.to_end() == b"a line\nanother\n"
+    await stream.close()
+
+
 async def test_a_slow_reader_holds_the_lower(lab: Lab) -> None:
     """A caller that stops reading stops the lower, and gets everything when it goes on."""
     sent = 0

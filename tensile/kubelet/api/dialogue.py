@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import h11
 
+from tensile.kubelet.api.chunks import chunk
 from tensile.kubelet.api.refusal import Refused
 from tensile.kubelet.api.upgrades import Headers
 from tensile.kubelet.api.wire import Wire
@@ -55,6 +56,7 @@ class Caller(Dialogue):
     def __init__(self, wire: Wire, head: int) -> None:
         super().__init__(wire, h11.Connection(h11.SERVER, max_incomplete_event_size=head))
         self._bodiless = False
+        self._in_chunks = False
 
     @property
     def unanswered(self) -> bool:
@@ -80,13 +82,18 @@ class Caller(Dialogue):
         await self.end()
 
     async def begin(self, status: int, headers: Headers, reason: str = "") -> None:
-        """Give the head of an answer."""
+        """Give the head of an answer; one in chunks to a caller that speaks HTTP/1.0 goes out without."""
+        is_new = (self.connection.their_http_version or b"") >= b"1.1"
+        self._in_chunks = is_new and ("transfer-encoding", "chunked") in headers
         own = [("connection", "close"), ("x-content-type-options", "nosniff")]
         await self.send(h11.Response(status_code=status, headers=[*headers, *own], reason=reason.encode("ascii")))
 
     async def piece(self, data: bytes) -> None:
-        """Give a piece of the answer's body, at once."""
-        await self.send(h11.Data(data=data))
+        """Give a piece of the answer's body, at once; one of a body in chunks in one write, as there are so many."""
+        if self._in_chunks and data:
+            await self.wire.write(chunk(data))
+        else:
+            await self.send(h11.Data(data=data))
 
     async def end(self) -> None:
         """Say that the answer is complete."""

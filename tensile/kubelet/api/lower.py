@@ -16,12 +16,14 @@ from tensile import __version__
 from tensile.cluster import Cluster, Endpoint
 from tensile.errors import ClusterError
 from tensile.kubelet.api.asks import Ask
+from tensile.kubelet.api.chunks import Chunks
 from tensile.kubelet.api.dialogue import Dialogue, plain
 from tensile.kubelet.api.refusal import Refused, from_lower
 from tensile.kubelet.api.upgrades import Headers
 from tensile.kubelet.api.wire import Limits, Wire, dial
 
 _ERROR_AT_MOST = 64 * 1024
+_CHUNKED = ("transfer-encoding", "chunked")
 
 
 class LowerCall:
@@ -32,6 +34,7 @@ class LowerCall:
         self._ask = ask
         self._limits = limits
         self._dialogue: Dialogue | None = None
+        self._in_chunks = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,7 +53,7 @@ class LowerCall:
         return self._dialogue.wire
 
     def early(self) -> bytes:
-        """Give the bytes of the stream that came with the 101."""
+        """Give the bytes that came with the head: the first of a stream, or of a body."""
         assert self._dialogue is not None
         return self._dialogue.early()
 
@@ -60,7 +63,9 @@ class LowerCall:
             async with asyncio.timeout(self._limits.answering):
                 response = await self._exchange()
                 if response.status_code == wanted:
-                    return plain(response.headers)
+                    headers = plain(response.headers)
+                    self._in_chunks = wanted == HTTPStatus.OK and _CHUNKED in headers
+                    return headers
                 raise from_lower(self._cluster.name, self._ask.doing, response.status_code, await self._body())
         except ClusterError as error:
             raise Refused(HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}") from error
@@ -73,8 +78,22 @@ class LowerCall:
         except (OSError, h11.RemoteProtocolError) as error:
             raise self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__) from error
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    def pieces(self) -> AsyncIterator[bytes]:
         """Give the body as it comes; h11.RemoteProtocolError or OSError when it breaks off."""
+        return self._unchunked() if self._in_chunks else self._framed()
+
+    async def _unchunked(self) -> AsyncIterator[bytes]:
+        chunks, data = Chunks(), self.early()
+        while True:
+            if content := chunks.take(data):
+                yield content
+            if chunks.ended:
+                return
+            data = await self.wire.read()
+            if not data:
+                raise h11.RemoteProtocolError("the connection ended within a body")
+
+    async def _framed(self) -> AsyncIterator[bytes]:
         assert self._dialogue is not None
         while isinstance(event := await self._dialogue.next(), h11.Data):
             yield bytes(event.data)

@@ -27,6 +27,7 @@ class Pipe(asyncio.Protocol):
         self.lost = asyncio.Event()
         self._held: list[bytes] = []
         self._size = 0
+        self._paused = False
         self._news = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -43,6 +44,7 @@ class Pipe(asyncio.Protocol):
         self._size += len(data)
         self._news.set()
         if self._size > _HELD_AT_MOST:
+            self._paused = True
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -74,7 +76,8 @@ class Pipe(asyncio.Protocol):
         data = b"".join(self._held)
         self._held.clear()
         self._size = 0
-        if not self._transport.is_closing():
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
             self._transport.resume_reading()
         return data
 

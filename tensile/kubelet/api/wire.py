@@ -122,9 +122,9 @@ class Wire:
         """Give what is there, several records at once; an error comes after what came before it."""
         pieces = [self._tls.read(_RECORD)]
         with suppress(ssl.SSLError):
-            while pieces[-1] and len(pieces) < _PIECE // _RECORD:
+            while pieces[-1] and len(pieces) < _PIECE // _RECORD and (self._incoming.pending or self._tls.pending()):
                 pieces.append(self._tls.read(_RECORD))
-        return b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _receive(self) -> None:
         """Take in what the peer sent, and let go what TLS itself has to say."""

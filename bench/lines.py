@@ -1,0 +1,99 @@
+"""Lines of logs that tell when they were written and which they are, and what came of them at a reader.
+
+Each line is as long as it is meant to be and known to the last byte, so a reader sees what is lost, doubled, out of
+order or damaged; its delay is the time from the write to the read, on one machine's clock.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+_TIME = re.compile(rb"\d+ \d+ (\d+) ")
+_CRI = b"%s stdout F %s\n"
+_SAID = 5
+"""Wrong lines that are quoted of each reader."""
+
+
+class Shape(NamedTuple):
+    """How logs are written: so many at once, `rate` bytes a second each, in lines of `line` bytes with their end."""
+
+    streams: int
+    rate: int
+    line: int
+
+    @property
+    def pause(self) -> float:
+        """The seconds from one line of a log to its next."""
+        return self.line / self.rate
+
+
+def line(stream: int, number: int, now: int, size: int) -> bytes:
+    """Make a line; `now` is in nanoseconds."""
+    head = b"%04d %08d %d " % (stream, number, now)
+    return head + b"x" * (size - len(head) - 1)
+
+
+def entry(text: bytes, stamp: bytes) -> bytes:
+    """Give a line as a container runtime writes it; `stamp` is RFC 3339."""
+    return _CRI % (stamp, text)
+
+
+def due(shape: Shape, stream: int, seconds: float) -> int:
+    """Say how many lines of a log are due after so many seconds; the logs take turns."""
+    return max(0, int(seconds / shape.pause + 1 - stream / shape.streams))
+
+
+class Reading:
+    """What a reader of one log has had; lines are counted from 0."""
+
+    def __init__(self, stream: int, size: int) -> None:
+        self.lines = 0
+        self.wrong: list[str] = []
+        self.written = array("d")
+        """When each line was written, in seconds since the epoch."""
+        self.delays = array("d")
+        """Its delay in seconds."""
+        self._stream = stream
+        self._size = size
+        self._rest = b""
+
+    def take(self, data: bytes, now: int) -> None:
+        """Take what was read at a time in nanoseconds."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        for each in whole:
+            self._line(each, now)
+
+    def _line(self, text: bytes, now: int) -> None:
+        found = _TIME.match(text)
+        written = int(found[1]) if found else 0
+        if text != line(self._stream, self.lines, written, self._size) and len(self.wrong) < _SAID:
+            self.wrong.append(f"log {self._stream}: not line {self.lines}: {text[:60]!r} ({len(text)} bytes)")
+        self.lines += 1
+        self.written.append(written / 1e9)
+        self.delays.append((now - written) / 1e9)
+
+
+def harmed(readings: Sequence[Reading], written: Sequence[int]) -> list[str]:
+    """Say what readers did not get as it was written; `written` is the number of lines of each log."""
+    said = [words for one in readings for words in one.wrong]
+    lost = {number: total - one.lines for number, (one, total) in enumerate(zip(readings, written, strict=True))}
+    return said + [f"log {number}: {count} lines are missing" for number, count in lost.items() if count]
+
+
+def between(readings: Iterable[Reading], begin: float, end: float) -> list[float]:
+    """Give the delays of the lines that were written in a time, in order of their size."""
+    return sorted(
+        delay
+        for one in readings
+        for written, delay in zip(one.written, one.delays, strict=True)
+        if begin <= written < end
+    )
+
+
+def told(delays: Sequence[float]) -> dict[str, float]:
+    """Give count, median, 99th percentile and longest of ordered delays, in milliseconds; zeros for none."""
+    found = delays or [0.0]
+    marks = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
+    at = {name: round(found[min(int(len(found) * share), len(found) - 1)] * 1000, 1) for name, share in marks.items()}
+    return {"lines": len(delays), **at}
