@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tensile.cache import Cache, Kept
 from tensile.cluster import Selection
+from tensile.demand import pod_demand
 from tensile.kube.fleet import Feed
 from tensile.kubelet import tokens
 from tensile.kubelet.capacity import node_offer
-from tensile.kubelet.requests import pod_demand
 from tensile.names import OWNER, VIRTUAL_NODE, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 from tensile.reconcile import following, namespaces

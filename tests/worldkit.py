@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 
 from tensile.cache import Cache, Entry
+from tensile.demand import pod_demand
 from tensile.kubelet import tokens
 from tensile.kubelet.capacity import node_offer
 from tensile.kubelet.node import NodeRule
 from tensile.kubelet.node import key_of as node_key
 from tensile.kubelet.place import Placement
 from tensile.kubelet.projection import lower_pod
-from tensile.kubelet.requests import pod_demand
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import Kind, Manifest, annotations, labels, metadata, uid
 from tensile.reconcile import following, namespaces, observed, podfacts

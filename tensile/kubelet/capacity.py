@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from tensile.cache import Kept
-from tensile.kubelet.requests import Amounts, PodDemand, Quantities
+from tensile.demand import Amounts, PodDemand, Quantities
 from tensile.quantities import add, clamp, parse_all, render_all
 
 _THOUSAND = 1000

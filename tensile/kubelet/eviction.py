@@ -10,10 +10,10 @@ from datetime import timedelta
 
 from tensile.kubelet.ownstatus import evicted
 from tensile.kubelet.statuswrite import status_write
-from tensile.kubelet.tolerations import tolerates
 from tensile.names import UNREACHABLE_TAINT
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata, moment_of, timestamp
 from tensile.reconcile.desired import Absent, Decision, Told
+from tensile.taints import tolerates
 from tensile.world import LowerWorld, World
 
 EVICTED = "EvictedFromUnreachable"

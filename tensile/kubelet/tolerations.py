@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tensile.objects import Manifest
+from tensile.taints import tolerates
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -39,18 +40,6 @@ def for_lower(tolerations: Iterable[Manifest], taints: Iterable[Mapping[str, Any
     """
     above = tuple(taints)
     return [kept for kept in tolerations if not _is_for_upper(kept, above)]
-
-
-def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Say whether a toleration matches a taint, as Kubernetes does; numeric operators match none."""
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if toleration.get("key") and toleration["key"] != taint["key"]:
-        return False
-    if toleration.get("operator") == "Exists":
-        return True
-    equal = (toleration.get("operator") or "Equal") == "Equal"
-    return equal and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
 def subject(toleration: Mapping[str, Any]) -> tuple[str, ...]:

@@ -20,11 +20,11 @@ from worldkit import (
     world,
 )
 
+from tensile.demand import pod_demand
 from tensile.kubelet.adopting import LOOK_AGAIN, misfits
 from tensile.kubelet.lifecycle import PodRule, key_of
 from tensile.kubelet.orphans import OrphanRule
 from tensile.kubelet.orphans import key_of as orphans_key
-from tensile.kubelet.requests import pod_demand
 from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, owner_of
 from tensile.objects import POD, Manifest, Ref, uid
 from tensile.reconcile.desired import Patched, Told

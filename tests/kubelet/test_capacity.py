@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile.cache import Kept
+from tensile.demand import PodDemand
 from tensile.kubelet.capacity import NodeOffer, capacity, declared_features, node_offer
-from tensile.kubelet.requests import PodDemand
 
 GI = 1024**3 * 1000
 READY = {"type": "Ready", "status": "True"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from podkit import pod
 
 from tensile.cache import Kept
-from tensile.kubelet.requests import PodDemand, pod_demand, pod_requests
+from tensile.demand import PodDemand, pod_demand, pod_requests
 
 GI = 1024**3 * 1000
 
