@@ -1,1 +1,1 @@
-"""Who may run where: what is decided about pods beyond mirroring them."""
+"""Who may run where: what becomes of pods before they are scheduled, where they fit, and when they have to move."""

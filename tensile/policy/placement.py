@@ -1,0 +1,117 @@
+"""Where a pod fits in a lower cluster, and why it does not elsewhere, as that cluster's own kube-scheduler would say.
+
+The virtual node sums over all nodes, so the upper scheduler sends it pods that no single node below can hold. These
+checks are those of the kube-scheduler, in its order and in its words: what a user reads here they can look up.
+Preferences are left out, since they never keep a pod from running.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tensile.policy.placing import attachments, company, nodes, resources, spread, volumes, zones
+from tensile.policy.placing.check import Check, Nowhere, Prepared
+from tensile.policy.placing.snapshot import Node, Pod, Snapshot
+
+CHECKS = (
+    Check("affinity", nodes.named),
+    Check("unschedulable", nodes.unschedulable),
+    Check("taints", nodes.taints),
+    Check("affinity", nodes.selected),
+    Check("ports", resources.ports),
+    Check("resources", resources.fits),
+    Check("volumes", attachments.restricted),
+    Check("attach limits", attachments.limits),
+    Check("volumes", volumes.volumes),
+    Check("zones", zones.zones),
+    Check("spread", spread.spread),
+    Check("pod affinity", company.company),
+)
+"""In the kube-scheduler's order: the first check that fails for a node is the one that is told."""
+
+
+class Refusal(NamedTuple):
+    """Why a node does not do: the name of the check, the scheduler's reasons, and what a person would ask next."""
+
+    check: str
+    reasons: tuple[str, ...]
+    detail: str = ""
+
+    def __str__(self) -> str:
+        told = ", ".join(self.reasons)
+        return f"{told} ({self.detail})" if self.detail else told
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The nodes that a pod fits on, and why the others do not do; `nowhere` is why none can, whatever it is like."""
+
+    fitting: tuple[str, ...]
+    refused: Mapping[str, Refusal]
+    nowhere: Refusal | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a node for it."""
+        return bool(self.fitting)
+
+    @property
+    def message(self) -> str:
+        """Say how many nodes do not do, and why, as the kube-scheduler says it."""
+        total = len(self.fitting) + len(self.refused)
+        told = f"{len(self.fitting)}/{total} nodes are available"
+        if self.nowhere:
+            return f"{told}: {', '.join(self.nowhere.reasons)}."
+        counts = Counter(reason for one in self.refused.values() for reason in one.reasons)
+        found = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+        return f"{told}: {found}." if found else f"{told}."
+
+
+def examine(pod: Pod, snapshot: Snapshot) -> Placement:
+    """Judge every node for a pod."""
+    prepared = _prepared(pod, snapshot)
+    if isinstance(prepared, Refusal):
+        return Placement((), dict.fromkeys(snapshot.nodes, prepared), prepared)
+    fitting, refused = [], {}
+    for node in snapshot.nodes.values():
+        refusal = _judge(node, prepared)
+        if refusal is None:
+            fitting.append(node.name)
+        else:
+            refused[node.name] = refusal
+    return Placement(tuple(fitting), refused)
+
+
+def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
+    """Give the nodes that a pod fits on, one by one: whoever needs only the first stops there."""
+    prepared = _prepared(pod, snapshot)
+    if isinstance(prepared, Refusal):
+        return
+    judges = [one.judge for _, one in prepared]
+    for node in snapshot.nodes.values():
+        for judge in judges:
+            if judge(node):
+                break
+        else:
+            yield node
+
+
+def _prepared(pod: Pod, snapshot: Snapshot) -> list[tuple[str, Prepared]] | Refusal:
+    """Prepare the checks that the pod asks for."""
+    found = []
+    for name, prepare in CHECKS:
+        prepared = prepare(pod, snapshot)
+        if isinstance(prepared, Nowhere):
+            return Refusal(name, (prepared.reason,))
+        if prepared is not None:
+            found.append((name, prepared))
+    return found
+
+
+def _judge(node: Node, prepared: list[tuple[str, Prepared]]) -> Refusal | None:
+    for name, (judge, detail) in prepared:
+        reasons = judge(node)
+        if reasons:
+            return Refusal(name, reasons, detail(node))
+    return None

@@ -1,0 +1,153 @@
+"""Selectors of labels and of nodes as functions, as Kubernetes reads them.
+
+Made once for a pod and used on thousands of nodes and pods. What Kubernetes cannot read matches nothing there, and
+nothing here.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Labels = Mapping[str, str]
+Test = Callable[[Labels], bool]
+NodeTest = Callable[[str, Labels], bool]
+"""Whether a node of that name with these labels is selected."""
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_LARGEST = 2**63
+_NAME = "metadata.name"
+
+
+def nothing(_labels: Labels) -> bool:
+    """Select nothing."""
+    return False
+
+
+def label_test(selector: Mapping[str, Any] | None) -> Test:
+    """Make a function of a LabelSelector: one that is missing selects nothing, an empty one everything."""
+    if selector is None:
+        return nothing
+    wanted = dict(selector.get("matchLabels") or {})
+    tests = [requirement_test(one) for one in selector.get("matchExpressions") or ()]
+    return lambda labels: (
+        all(labels.get(key) == text for key, text in wanted.items()) and all(test(labels) for test in tests)
+    )
+
+
+def is_empty(selector: Mapping[str, Any] | None) -> bool:
+    """Say whether a LabelSelector is there and asks for nothing."""
+    return selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions")
+
+
+def with_keys(
+    selector: Mapping[str, Any] | None, labels: Labels, same: Sequence[str], other: Sequence[str] = ()
+) -> Mapping[str, Any] | None:
+    """Add to a LabelSelector what matchLabelKeys and mismatchLabelKeys of a pod with these labels stand for.
+
+    The apiserver writes that into the selector when a pod is made; where it has, saying it again changes nothing.
+    """
+    if selector is None:
+        return None
+    added = [{"key": key, "operator": "In", "values": [labels[key]]} for key in same if key in labels]
+    added += [{"key": key, "operator": "NotIn", "values": [labels[key]]} for key in other if key in labels]
+    return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *added]} if added else selector
+
+
+def requirement_test(requirement: Mapping[str, Any]) -> Test:
+    """Make a function of one requirement on labels."""
+    key: str = requirement["key"]
+    values: list[str] = requirement.get("values") or []
+    match requirement.get("operator"):
+        case "In":
+            return lambda labels: labels.get(key) in values
+        case "NotIn":
+            return lambda labels: labels.get(key) not in values
+        case "Exists":
+            return lambda labels: key in labels
+        case "DoesNotExist":
+            return lambda labels: key not in labels
+        case "Gt" | "Lt" as operator if len(values) == 1:
+            return _comparison(key, operator, values[0])
+    return nothing
+
+
+def node_test(terms: Sequence[Mapping[str, Any]]) -> NodeTest:
+    """Make a function of node selector terms: one of them has to hold, and an empty one never does."""
+    tests = [_term_test(term) for term in terms if term.get("matchExpressions") or term.get("matchFields")]
+    return lambda name, labels: any(test(name, labels) for test in tests)
+
+
+def required_test(spec: Mapping[str, Any]) -> NodeTest | None:
+    """Make a function of a pod's nodeSelector and required node affinity; None where it has neither."""
+    wanted = dict(spec.get("nodeSelector") or {})
+    required = required_terms(spec)
+    if required is None:
+        return (lambda _name, labels: _has_all(labels, wanted)) if wanted else None
+    affine = node_test(required)
+    return lambda name, labels: _has_all(labels, wanted) and affine(name, labels)
+
+
+def required_terms(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
+    """Give the terms of a pod's required node affinity, None where it has none."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    return None if required is None else required.get("nodeSelectorTerms") or ()
+
+
+def only_nodes(terms: Sequence[Mapping[str, Any]] | None) -> frozenset[str] | None:
+    """Give the only nodes that terms can select where every one of them names some; None where one does not."""
+    named = [_named(term) for term in terms or ()]
+    if not named or any(one is None for one in named):
+        return None
+    return frozenset[str]().union(*(one for one in named if one is not None))
+
+
+def _named(term: Mapping[str, Any]) -> frozenset[str] | None:
+    """Give the nodes that a term names, None where it names none."""
+    fields = [one for one in term.get("matchFields") or () if one["key"] == _NAME and one.get("operator") == "In"]
+    sets = [frozenset(one.get("values") or ()) for one in fields]
+    return frozenset.intersection(*sets) if sets else None
+
+
+def _term_test(term: Mapping[str, Any]) -> NodeTest:
+    """Make a function of one term: all that it requires has to hold."""
+    tests = [requirement_test(one) for one in term.get("matchExpressions") or ()]
+    fields = [_field_test(one) for one in term.get("matchFields") or ()]
+    return lambda name, labels: all(test(labels) for test in tests) and all(test(name) for test in fields)
+
+
+def _field_test(requirement: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Make a function of a requirement on a node's fields; a node without a name (for volumes) meets every one."""
+    values: list[str] = requirement.get("values") or []
+    operator = requirement.get("operator")
+    if len(values) != 1 or operator not in ("In", "NotIn"):
+        return lambda _name: False
+    known = requirement["key"] == _NAME
+    return lambda name: not name or ((name if known else "") == values[0]) == (operator == "In")
+
+
+def _comparison(key: str, operator: str, limit: str) -> Test:
+    """Make a function that compares numbers; a label that is none is neither greater nor less."""
+    most = _number(limit)
+    if most is None:
+        return nothing
+
+    def holds(labels: Labels) -> bool:
+        """Compare one label."""
+        number = _number(labels.get(key, ""))
+        return number is not None and (number > most if operator == "Gt" else number < most)
+
+    return holds
+
+
+def _number(text: str) -> int | None:
+    """Read a whole number of 64 bits."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -_LARGEST <= number < _LARGEST else None
+
+
+def _has_all(labels: Labels, wanted: Labels) -> bool:
+    """Say whether labels include others."""
+    return all(labels.get(key) == text for key, text in wanted.items())

@@ -1,0 +1,140 @@
+"""A lower cluster at one moment, as far as it matters where a pod can run: nodes, the pods on them, and storage.
+
+Plain values that checks compare. A snapshot may be copied and pods added to the copy, which is how a simulation and a
+reservation ask what would be.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
+
+from tensile.demand import Amounts
+from tensile.objects import Manifest
+from tensile.policy.placing.selectors import Labels, Test
+
+_WHOLE = 1000
+
+
+class Taint(NamedTuple):
+    """A taint that keeps pods off a node."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+
+class HostPort(NamedTuple):
+    """A port of the node itself that a container takes, on one address of it or ("0.0.0.0") on all."""
+
+    address: str
+    protocol: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A required rule of a pod about the company of others, within the domain that a node's label `key` names."""
+
+    key: str
+    namespaces: frozenset[str]
+    spaces: Test
+    """Whether it holds for the pods of a namespace with these labels, beside those of `namespaces`."""
+    pods: Test
+
+    def matches(self, pod: "Pod", space_labels: Labels | None) -> bool:
+        """Say whether a pod, in a namespace with these labels (None: nobody knows that one), is one that it means."""
+        chosen = pod.namespace in self.namespaces or (space_labels is not None and self.spaces(space_labels))
+        return chosen and self.pods(pod.labels)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pod:
+    """What counts of a pod on a node, or of one that looks for a node.
+
+    `requests` are milli-units as the scheduler counts them, without a pod's own place. `claims` are the names of claims
+    that its volumes use; those of `own_claims` are made for the pod, by a template. `spec` is its spec, {} for a pod
+    that has its node.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    labels: Labels
+    requests: Amounts
+    ports: tuple[HostPort, ...] = ()
+    near: tuple[Term, ...] = ()
+    apart: tuple[Term, ...] = ()
+    claims: tuple[str, ...] = ()
+    own_claims: Mapping[str, Manifest] = field(default_factory=dict)
+    disks: tuple[Manifest, ...] = ()
+    ending: bool = False
+    spec: Manifest = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One node: what it is, and the pods on it. `allocatable` and `used` are milli-units by resource."""
+
+    name: str
+    labels: Labels
+    taints: tuple[Taint, ...]
+    unschedulable: bool
+    allocatable: Amounts
+    ready: bool = True
+    used: Amounts = field(default_factory=dict)
+    pods: dict[tuple[str, str], Pod] = field(default_factory=dict)
+
+    @property
+    def room(self) -> int:
+        """How many pods it may have."""
+        return self.allocatable.get("pods", 0) // _WHOLE
+
+    def copy(self) -> Self:
+        """Give one that may be changed."""
+        return replace(self, used=dict(self.used), pods=dict(self.pods))
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The storage of a cluster, as objects by name (claims by namespace and name), and what CSI nodes say.
+
+    `limits` are the most volumes of each driver by node, `attached` each node's attached volumes as "DRIVER/HANDLE"
+    with their driver, `tracked` the drivers whose free capacity counts, `capacities` what is free of it.
+    """
+
+    claims: Mapping[tuple[str, str], Manifest] = field(default_factory=dict)
+    volumes: Mapping[str, Manifest] = field(default_factory=dict)
+    classes: Mapping[str, Manifest] = field(default_factory=dict)
+    limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    attached: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tracked: frozenset[str] = frozenset()
+    capacities: tuple[Manifest, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Snapshot:
+    """One cluster. `spaces` are its namespaces' labels; `guarded` the pods that keep others away, by their node."""
+
+    nodes: dict[str, Node]
+    spaces: Mapping[str, Labels] = field(default_factory=dict)
+    storage: Storage = field(default_factory=Storage)
+    guarded: list[tuple[Pod, str]] = field(default_factory=list)
+
+    def add(self, pod: Pod, node: str) -> None:
+        """Put a pod on a node; nothing where there is no such node."""
+        place = self.nodes.get(node)
+        if place is None:
+            return
+        place.pods[pod.namespace, pod.name] = pod
+        for name, amount in pod.requests.items():
+            place.used[name] = place.used.get(name, 0) + amount
+        if pod.apart:
+            self.guarded.append((pod, node))
+
+    def copy(self) -> Self:
+        """Give one that pods may be added to."""
+        return replace(self, nodes={name: node.copy() for name, node in self.nodes.items()}, guarded=[*self.guarded])

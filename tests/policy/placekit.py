@@ -1,0 +1,103 @@
+"""What the tests of placement share: small nodes and pods as the API gives them, and what is said of them."""
+
+from typing import Any
+
+from tensile.policy.placement import Placement, examine
+from tensile.policy.placing.reading import pod_of, snapshot_of, storage_of
+from tensile.policy.placing.snapshot import Snapshot, Storage
+
+Manifest = dict[str, Any]
+ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10"}
+ZONE = "topology.kubernetes.io/zone"
+
+
+def node(name: str, *, labels: dict[str, str] | None = None, spec: Manifest | None = None, **room: str) -> Manifest:
+    """Make a node that is called by its hostname; `room` adds to what it offers."""
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+        "spec": spec or {},
+        "status": {"allocatable": ROOM | room, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def pod(name: str = "web", spec: Manifest | None = None, *, on: str = "", **meta: Any) -> Manifest:
+    """Make a pod of namespace default with one container that requests nothing; `on` a node."""
+    base: Manifest = {"containers": [{"name": "main", "image": "app"}]} | ({"nodeName": on} if on else {})
+    return {"metadata": {"name": name, "namespace": "default", **meta}, "spec": base | (spec or {})}
+
+
+def asking(**requests: str) -> Manifest:
+    """Make the spec of a pod that requests this."""
+    return {"containers": [{"name": "main", "resources": {"requests": requests}}]}
+
+
+def place(
+    wanted: Manifest,
+    nodes: list[Manifest],
+    pods: list[Manifest] | None = None,
+    spaces: list[Manifest] | None = None,
+    storage: Storage | None = None,
+) -> Placement:
+    """Say where a pod fits among these."""
+    return examine(pod_of(wanted), seen(nodes, pods, spaces, storage))
+
+
+def seen(
+    nodes: list[Manifest],
+    pods: list[Manifest] | None = None,
+    spaces: list[Manifest] | None = None,
+    storage: Storage | None = None,
+) -> Snapshot:
+    """Make a snapshot; namespace default is there unless others are given."""
+    return snapshot_of(nodes, pods or [], spaces or [space("default")], storage)
+
+
+def space(name: str, **labels: str) -> Manifest:
+    """Make a namespace."""
+    return {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}}
+
+
+def reasons(found: Placement) -> dict[str, tuple[str, ...]]:
+    """Give the reasons by node."""
+    return {name: refusal.reasons for name, refusal in found.refused.items()}
+
+
+def checks(found: Placement) -> dict[str, str]:
+    """Give the check that fails by node."""
+    return {name: refusal.check for name, refusal in found.refused.items()}
+
+
+def claim(name: str = "data", **spec: Any) -> Manifest:
+    """Make a claim of a gibibyte; with a volumeName it is bound."""
+    notes = {"pv.kubernetes.io/bind-completed": "yes"} if "volumeName" in spec else {}
+    base = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"metadata": {"name": name, "namespace": "default", "annotations": notes}, "spec": base | spec}
+
+
+def volume(name: str = "pv", phase: str = "Available", labels: dict[str, str] | None = None, **spec: Any) -> Manifest:
+    """Make a volume of a gibibyte."""
+    base = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
+    return {"metadata": {"name": name, "labels": labels or {}}, "spec": base | spec, "status": {"phase": phase}}
+
+
+def kind(name: str = "later", provisioner: str = "csi.example.com", **fields: Any) -> Manifest:
+    """Make a storage class that waits for the first consumer."""
+    made = {"metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
+    return made | fields
+
+
+def on_hosts(*names: str) -> Manifest:
+    """Make the node affinity of a volume that is on these hosts."""
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(names)}
+    return {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+
+
+def using(*names: str) -> Manifest:
+    """Make the spec of a pod that uses these claims."""
+    mounted = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
+    return {"volumes": mounted}
+
+
+def stock(**lists: list[Manifest]) -> Storage:
+    """Make the storage of a cluster."""
+    return storage_of(**lists)

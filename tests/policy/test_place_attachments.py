@@ -1,0 +1,141 @@
+"""How many volumes a driver attaches to a node, and disks and claims that cannot be shared."""
+
+from typing import Any
+
+import pytest
+from placekit import checks, claim, kind, node, place, pod, reasons, stock, using, volume
+
+from tensile.policy.placing.attachments import CLAIM_TAKEN, DISK_TAKEN, TOO_MANY
+from tensile.policy.placing.snapshot import Storage
+
+DRIVER = "csi.example.com"
+
+
+def csi(name: str) -> dict[str, Any]:
+    """Make a volume that CSI attaches."""
+    return volume(name, csi={"driver": DRIVER, "volumeHandle": f"h-{name}"})
+
+
+def shelf(limit: int | None = 2, attached: tuple[str, ...] = (), **more: Any) -> Storage:
+    """Make storage with three bound claims, and a node "a" that takes so many volumes."""
+    driver: dict[str, Any] = {"name": DRIVER} | ({"allocatable": {"count": limit}} if limit is not None else {})
+    names = ("one", "two", "three")
+    lists = {
+        "claims": [claim(name, volumeName=name) for name in names],
+        "volumes": [csi(name) for name in names],
+        "csi_nodes": [{"metadata": {"name": "a"}, "spec": {"drivers": [driver]}}],
+        "attachments": [
+            {"spec": {"attacher": DRIVER, "nodeName": "a", "source": {"persistentVolumeName": name}}}
+            for name in attached
+        ],
+    }
+    return stock(**lists | more)
+
+
+def test_a_node_that_has_all_it_can_attach() -> None:
+    """Nodes that say nothing of a limit have none."""
+    there = [pod("r", using("one", "two"), on="a")]
+    found = place(pod(spec=using("three")), [node("a"), node("b")], there, storage=shelf())
+    assert found.fitting == ("b",)
+    assert reasons(found) == {"a": (TOO_MANY,)}
+    assert checks(found) == {"a": "attach limits"}
+    assert place(pod(spec=using("three")), [node("a")], there, storage=shelf(3)).fits
+    assert place(pod(spec=using("three")), [node("a")], there, storage=shelf(None)).fits
+
+
+def test_all_of_the_pods_volumes_have_to_fit() -> None:
+    """Together."""
+    assert place(pod(spec=using("one", "two")), [node("a")], storage=shelf()).fits
+    assert not place(pod(spec=using("one", "two", "three")), [node("a")], storage=shelf()).fits
+
+
+def test_a_volume_that_is_there_already_counts_once() -> None:
+    """Two pods on a node share its attachment."""
+    there = [pod("r", using("one", "two"), on="a"), pod("s", using("one"), on="a")]
+    assert place(pod(spec=using("two")), [node("a")], there, storage=shelf()).fits
+
+
+def test_attachments_without_a_pod_count() -> None:
+    """They are not detached yet; with a pod they count once."""
+    assert not place(pod(spec=using("three")), [node("a")], storage=shelf(attached=("one", "two"))).fits
+    there = [pod("r", using("one"), on="a")]
+    assert place(pod(spec=using("three")), [node("a")], there, storage=shelf(attached=("one",))).fits
+
+
+def test_what_no_driver_attaches_does_not_count() -> None:
+    """Local volumes, claims that are gone, attachments of volumes that are gone."""
+    local = {"volumes": [volume("one"), csi("two"), csi("three")]}
+    there = [pod("r", using("one", "gone"), on="a"), pod("s", using("two"), on="a")]
+    assert place(pod(spec=using("three")), [node("a")], there, storage=shelf(**local)).fits
+    assert place(pod(spec=using("three")), [node("a")], storage=shelf(1, attached=("gone",))).fits
+
+
+def test_volumes_that_are_yet_to_be_made_count() -> None:
+    """By the driver that will make them."""
+    made = {"claims": [claim("one", storageClassName="later"), claim("two", storageClassName="later")]}
+    storage = shelf(1, classes=[kind(provisioner=DRIVER)], **made)
+    assert place(pod(spec=using("one")), [node("a")], storage=storage).fits
+    assert not place(pod(spec=using("one", "two")), [node("a")], storage=storage).fits
+
+
+def test_another_drivers_limit_is_its_own() -> None:
+    """Nothing is said of drivers without one."""
+    storage = shelf(0, classes=[kind(provisioner="other.example.com")], claims=[claim("one", storageClassName="later")])
+    assert place(pod(spec=using("one")), [node("a")], storage=storage).fits
+
+
+def test_a_claim_for_one_pod() -> None:
+    """While a pod has it, no other gets it on any node."""
+    alone = claim("one", volumeName="one", accessModes=["ReadWriteOncePod"])
+    storage = stock(claims=[alone], volumes=[csi("one")])
+    nodes = [node("a"), node("b")]
+    found = place(pod(spec=using("one")), nodes, [pod("r", using("one"), on="a")], storage=storage)
+    assert reasons(found) == {"a": (CLAIM_TAKEN,), "b": (CLAIM_TAKEN,)}
+    assert place(pod(spec=using("one")), nodes, storage=storage).fits
+    elsewhere = pod("r", using("one"), on="a", namespace="side")
+    assert place(pod(spec=using("one")), nodes, [elsewhere], storage=storage).fits
+
+
+def disk(kind_of_disk: str, **source: Any) -> dict[str, Any]:
+    """Make the spec of a pod with a disk."""
+    return {"volumes": [{"name": "d", kind_of_disk: source}]}
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "fits"),
+    [
+        (disk("iscsi", iqn="1"), disk("iscsi", iqn="1"), False),
+        (disk("iscsi", iqn="1"), disk("iscsi", iqn="2"), True),
+        (disk("iscsi", iqn="1", readOnly=True), disk("iscsi", iqn="1", readOnly=True), True),
+        (disk("iscsi", iqn="1", readOnly=True), disk("iscsi", iqn="1"), False),
+        (disk("gcePersistentDisk", pdName="1"), disk("gcePersistentDisk", pdName="1"), False),
+        (
+            disk("gcePersistentDisk", pdName="1", readOnly=True),
+            disk("gcePersistentDisk", pdName="1", readOnly=True),
+            True,
+        ),
+        (disk("awsElasticBlockStore", volumeID="1"), disk("awsElasticBlockStore", volumeID="1", readOnly=True), False),
+        (disk("awsElasticBlockStore", volumeID="1"), disk("awsElasticBlockStore", volumeID="2"), True),
+        (disk("rbd", monitors=["m", "n"], image="i"), disk("rbd", monitors=["n"], image="i", pool="rbd"), False),
+        (disk("rbd", monitors=["m"], image="i"), disk("rbd", monitors=["n"], image="i"), True),
+        (disk("rbd", monitors=["m"], image="i"), disk("rbd", monitors=["m"], image="j"), True),
+        (
+            disk("rbd", monitors=["m"], image="i", readOnly=True),
+            disk("rbd", monitors=["m"], image="i", readOnly=True),
+            True,
+        ),
+        (disk("iscsi", iqn="1"), disk("awsElasticBlockStore", volumeID="1"), True),
+        (disk("iscsi", iqn="1"), {}, True),
+    ],
+)
+def test_disks_of_one_writer(there: dict[str, Any], wanted: dict[str, Any], *, fits: bool) -> None:
+    """On one node; those that are only read are shared."""
+    found = place(pod(spec=wanted), [node("a")], [pod("r", there, on="a")])
+    assert found.fits == fits
+    assert reasons(found) == ({} if fits else {"a": (DISK_TAKEN,)})
+
+
+def test_a_disk_on_another_node_is_in_nobodys_way() -> None:
+    """The scheduler looks at the node alone."""
+    there = [pod("r", disk("iscsi", iqn="1"), on="a")]
+    assert place(pod(spec=disk("iscsi", iqn="1")), [node("a"), node("b")], there).fitting == ("b",)
