@@ -29,6 +29,7 @@ OWN_SANDBOX = {
     "tests/faults/test_faults_real.py",
     "tests/faults/test_strangers.py",
     "tests/kube/test_real_faults.py",
+    "tests/policy/test_place_agreement.py",
     "tests/sandbox/test_sandbox_containerd.py",
     "tests/sandbox/test_sandbox_faults.py",
     "tests/sandbox/test_sandbox_lifecycle.py",
