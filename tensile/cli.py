@@ -215,6 +215,41 @@ def apply(
     typer.echo(planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins))
 
 
+@app.command()
+def mutate(
+    file: Annotated[
+        str, typer.Option("-f", "--file", help="The file of a Pod; - for standard input.", show_default=False)
+    ],
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            help="The topology file. Default: $TENSILE_TOPOLOGY, else ./topology.yaml, else one lower cluster.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[str, typer.Option("-o", "--output", help="yaml or json.", callback=_one_of("yaml", "json"))] = (
+        "yaml"
+    ),
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
+    """Print what the webhook makes of a pod, and the pod below; asks no cluster."""
+    from tensile import mutation  # noqa: PLC0415 - see the module's docstring
+
+    if file == topology == "-":
+        raise TensileError("-f and --topology: only one of them can be standard input")
+    given = topology or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
+    terms = _topology(topology)[0] if given else mutation.default_topology()
+    name, data = _contents(file, "pod", "name another with -f")
+    found = mutation.mutation(mutation.read_pod(data, name), terms)
+    for line in found.told:
+        typer.echo(line, err=True)
+    typer.echo(mutation.written(found, output))
+
+
 @app.command("status")
 def show_status(
     file: FileOption = None,
@@ -334,18 +369,22 @@ def _file_name(file: str | None) -> str:
 
 
 def _read(file: str | None) -> tuple[str, bytes]:
-    """Read a topology file, never much more than one can be; gives with it its name for messages."""
-    name = _file_name(file)
+    """Read a topology file; gives with it its name for messages."""
+    return _contents(_file_name(file), "topology", "name another with -f or $TENSILE_TOPOLOGY")
+
+
+def _contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
+    """Read a file, never much more than one can be; gives with it its name for messages."""
     try:
         if name == "-":
             return _STANDARD_INPUT, _bytes_of(_standard_input())
         return name, _bytes_of(name)
     except FileNotFoundError:
-        why = "no such file: put it there, or name another with -f or $TENSILE_TOPOLOGY"
+        why = f"no such file: put it there, or {advice}"
     except IsADirectoryError:
-        why = "not a file: name a topology file"
+        why = f"not a file: name a {what} file"
     except OSError as error:
-        why = f"cannot be read: {error.strerror}: mend that, or name another with -f or $TENSILE_TOPOLOGY"
+        why = f"cannot be read: {error.strerror}: mend that, or {advice}"
     raise TensileError(f"{_STANDARD_INPUT if name == '-' else name}: {why}")
 
 

@@ -13,7 +13,7 @@ from tensile.demand import pod_demand
 from tensile.kube.fleet import Feed
 from tensile.kubelet import tokens
 from tensile.kubelet.capacity import node_offer
-from tensile.names import OWNER, VIRTUAL_NODE, Owner
+from tensile.names import OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 from tensile.reconcile import following, namespaces
 from tensile.reconcile.observed import digest_mark, digest_marks
@@ -23,6 +23,8 @@ from tensile.world import LowerWorld, Naming, UpperWorld
 
 _SECRETS = Selection(fields="type!=helm.sh/release.v1")
 """Releases that Helm keeps in Secrets are many and large, and no pod refers to them."""
+_WAITING = Selection(labels=f"{VIRTUAL_POD}=true", fields="spec.nodeName=")
+"""Pods that asked for a virtual node and have no node yet."""
 _LAST_WORDS = 1_000
 """Lower pods whose end is remembered until it is said above: more than can end while a decision waits."""
 
@@ -34,6 +36,7 @@ def upper_world() -> UpperWorld:
         namespaces=Cache(),
         config_maps=Cache(),
         secrets=Cache(),
+        waiting=Cache(),
         more=following.caches(above=True),
     )
 
@@ -46,6 +49,7 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
         Feed(UPPER, NAMESPACE, Selection(), upper.namespaces),
         Feed(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
         Feed(UPPER, SECRET, _SECRETS, upper.secrets),
+        Feed(UPPER, POD, _WAITING, upper.waiting),
     ]
 
 

@@ -4,6 +4,7 @@ from tensile.kubelet.issuance import TokenRule
 from tensile.kubelet.lifecycle import PodRule
 from tensile.kubelet.node import NodeRule
 from tensile.kubelet.orphans import OrphanRule
+from tensile.kubelet.waiting import WaitingRule
 from tensile.policy.drain import DrainRule
 from tensile.reconcile.accounts import AccountRule
 from tensile.reconcile.claimorphans import ClaimOrphanRule
@@ -26,14 +27,5 @@ def rules() -> tuple[Rule, ...]:
     identities = (AccountRule(), RightsRule(), RightsOrphanRule(), TokenRule())
     services = (ServiceRule(), SliceRule(), StrayRule())
     storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
-    return (
-        NodeRule(),
-        *spaces,
-        DependencyRule(),
-        *identities,
-        *services,
-        *storage,
-        PodRule(),
-        OrphanRule(),
-        DrainRule(),
-    )
+    pods = (PodRule(), OrphanRule(), WaitingRule(), DrainRule())
+    return (NodeRule(), *spaces, DependencyRule(), *identities, *services, *storage, *pods)

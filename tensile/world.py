@@ -63,6 +63,8 @@ class UpperServer(NamedTuple):
     port: int
 
 
+WAITING = "waiting"
+"""The rule whose keys are about pods above that have no node yet, which are in a cache of their own."""
 _SERVING = (SERVICE, ENDPOINT_SLICE)
 _OWNED = (*_SERVING, CLAIM, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
 """Kinds of controllers of which only what carries our mark is followed below."""
@@ -80,12 +82,16 @@ _LOWER_CACHES = (
 
 @dataclass(slots=True)
 class UpperWorld:
-    """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled."""
+    """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled.
+
+    `waiting` holds the pods that asked for a virtual node and have no node yet.
+    """
 
     nodes: Cache
     namespaces: Cache
     config_maps: Cache
     secrets: Cache
+    waiting: Cache
     more: dict[Kind, Cache] = field(default_factory=dict)
 
     def cache(self, kind: Kind) -> Cache | None:
@@ -95,12 +101,12 @@ class UpperWorld:
 
     def caches(self) -> Iterator[Cache]:
         """Give every cache of the upper cluster that all lowers share, but those of controllers."""
-        yield from (self.nodes, self.namespaces, self.config_maps, self.secrets)
+        yield from (self.nodes, self.namespaces, self.config_maps, self.secrets, self.waiting)
 
     def copy(self) -> "UpperWorld":
         """Give one with caches of its own that hold the same."""
-        nodes, namespaces, config_maps, secrets = (cache.copy() for cache in self.caches())
-        return UpperWorld(nodes, namespaces, config_maps, secrets, _copied(self.more))
+        nodes, namespaces, config_maps, secrets, waiting = (cache.copy() for cache in self.caches())
+        return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, _copied(self.more))
 
 
 @dataclass(slots=True)
@@ -248,10 +254,15 @@ class World:
         lowers = {name: lower.copy() for name, lower in self.lowers.items()}
         return replace(self, upper=self.upper.copy(), lowers=lowers, problems={})
 
-    def cache(self, cluster: str, kind: Kind, lower: str) -> Cache | None:
-        """Give the cache that an object of `cluster` belongs in, for a key of `lower`; None when not followed."""
+    def cache(self, cluster: str, kind: Kind, lower: str, rule: str = "") -> Cache | None:
+        """Give the cache that an object of `cluster` belongs in, for a key of `lower`; None when not followed.
+
+        Pods above are in one or the other, by the `rule` that the key is of.
+        """
+        if cluster == UPPER and kind == POD:
+            return self.upper.waiting if rule == WAITING else self.lowers[lower].upper_pods
         if cluster == UPPER:
-            return self.lowers[lower].upper_pods if kind == POD else self.upper.cache(kind)
+            return self.upper.cache(kind)
         return self.lowers[cluster].below(kind)
 
 

@@ -48,7 +48,7 @@ def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
     """Make a world of empty clusters, in sync, for a topology as above."""
     found = topology(*lowers, more=more)
     upper = UpperWorld(
-        filled(observed.digest_mark), filled(), filled(), filled(), more=synced(following.caches(above=True))
+        filled(observed.digest_mark), *(filled() for _ in range(4)), more=synced(following.caches(above=True))
     )
     made = World(found, OWNER_HERE, upper, now, "10.0.0.1")
     made.lowers.update({spec.name: opened(spec) for spec in found.lowers})

@@ -9,10 +9,10 @@ from datetime import datetime
 from tensile.kubelet.conditions import condition
 from tensile.kubelet.place import Placement
 from tensile.kubelet.scheduling_fields import lower_tolerations
-from tensile.kubelet.tolerations import subject
 from tensile.names import IN_STEP
 from tensile.objects import Manifest, timestamp
 from tensile.reconcile.observed import others_wrote
+from tensile.reconcile.tolerations import subject
 
 CHANGED_BELOW = "ChangedBelow"
 """The reason of the condition and the event."""

@@ -17,13 +17,14 @@ from tensile.kubelet.projection import lower_pod, mutable_metadata, notes
 from tensile.kubelet.reflection import upper_status
 from tensile.kubelet.statuspatch import conditions_of, status_of
 from tensile.kubelet.statuswrite import status_write
-from tensile.kubelet.tolerations import tolerations_for_upper
 from tensile.names import BOOKKEEPING, IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, UPPER, Manifest, Ref, annotations, labels, metadata, timestamp, uid
 from tensile.reconcile import accounts, dependencies, namespaces, storage
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
+from tensile.reconcile.optedin import taints_of
 from tensile.reconcile.references import Reference, references
+from tensile.reconcile.tolerations import tolerations_for_upper
 from tensile.world import Key, LowerWorld, Problem, World
 
 _MUTABLE = ("metadata.labels", "metadata.annotations")
@@ -202,8 +203,7 @@ def _kept_place(namespace: str, lower: LowerWorld, world: World) -> Placement:
 
 def _virtual_taints(world: World) -> tuple[Manifest, ...]:
     """Give the taints of all virtual nodes."""
-    taints = [taint for one in world.lowers.values() for taint in one.spec.node.taints]
-    return tuple({"key": one.key, "value": one.value, "effect": one.effect} for one in taints)
+    return taints_of(one.spec for one in world.lowers.values())
 
 
 def _tolerant(upper_pod: Manifest) -> list[Wanted]:
@@ -229,6 +229,7 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
         identity=lower.spec.service_accounts.identity,
         ignore_labels=frozenset(lower.spec.ignore_labels),
         node_label_keys=frozenset(lower.spec.node.labels) - real,
+        node_labels=_node_labels(lower, world),
         ignore_selector_keys=frozenset(world.topology.webhook.ignore_selector_keys),
         virtual_nodes=world.virtual_nodes,
         taints=_virtual_taints(world),
@@ -236,3 +237,9 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
         namespace_of=lower.namespace,
         upper_server=world.upper_server,
     )
+
+
+def _node_labels(lower: LowerWorld, world: World) -> dict[str, str] | None:
+    """Give the labels of a lower's virtual node, None while it is not there."""
+    node = world.upper.nodes.get("", lower.node)
+    return None if node is None else labels(node.manifest())

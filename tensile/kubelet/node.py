@@ -34,6 +34,7 @@ from tensile.names import (
 from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, labels
 from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Wanted
 from tensile.reconcile.observed import is_ours
+from tensile.topology import Lower
 from tensile.world import Key, LowerWorld, World
 
 NAME = "node"
@@ -163,13 +164,20 @@ def _labels(seen: Manifest, lower: LowerWorld, world: World) -> dict[str, str]:
         "kubernetes.io/arch": architecture(lower, labels(seen).get("kubernetes.io/arch", "")),
         "kubernetes.io/os": "linux",
         "beta.kubernetes.io/os": "linux",
-        CLUSTER_ID: lower.name,
+        **own_labels(lower.spec),
+        OWNER: world.owner.mark,
+    }
+
+
+def own_labels(spec: Lower) -> dict[str, str]:
+    """Give the labels of a virtual node that follow from the topology alone."""
+    return {
+        CLUSTER_ID: spec.name,
         "node.kubernetes.io/exclude-from-external-load-balancers": "",
-        **lower.spec.node.labels,
+        **spec.node.labels,
         "type": "virtual-kubelet",
         "kubernetes.io/role": "agent",
-        "kubernetes.io/hostname": lower.node,
-        OWNER: world.owner.mark,
+        "kubernetes.io/hostname": spec.node.name,
     }
 
 

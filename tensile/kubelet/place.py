@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tensile.names import Owner
+from tensile.reconcile.nodeterms import UPPER_ONLY_KEYS
 from tensile.world import UpperServer
 
 Identity = Literal["none", "lower", "upper"]
 
 DEFAULT_SCHEDULER = "default-scheduler"
-_UPPER_ONLY_KEYS = frozenset({"type", "kubernetes.io/role"})
 
 
 def same_name(namespace: str) -> str:
@@ -27,9 +27,10 @@ class Placement:
     """What the projection of one namespace's pods to one lower cluster depends on.
 
     `node_name` is the virtual node, `namespace` and `namespace_uid` name the lower namespace. `node_label_keys` are
-    label keys that only the topology gives the virtual node (no lower node has them), `ignore_selector_keys` those of
-    the webhook, `taints` the virtual nodes' (as in a Node's spec). `priority_classes` and `runtime_classes` map upper
-    names to lower ones; a priority class that is not listed does not go down, a runtime class keeps its name.
+    label keys that only the topology gives the virtual node (no lower node has them), `node_labels` all labels of that
+    node (None where they are not known), `ignore_selector_keys` those of the webhook, `taints` the virtual nodes' (as
+    in a Node's spec). `priority_classes` and `runtime_classes` map upper names to lower ones; a priority class that is
+    not listed does not go down, a runtime class keeps its name.
     `storage_classes` map upper names to lower ones; one that is not listed keeps its name.
     `scheduler_names` are the lower's further schedulers. `namespace_of` gives the lower name of an upper namespace.
     `upper_server` is where pods below reach the upper's apiserver (None where nobody knows).
@@ -42,6 +43,7 @@ class Placement:
     identity: Identity = "none"
     ignore_labels: frozenset[str] = frozenset()
     node_label_keys: frozenset[str] = frozenset()
+    node_labels: Mapping[str, str] | None = None
     ignore_selector_keys: frozenset[str] = frozenset()
     virtual_nodes: frozenset[str] = frozenset()
     taints: tuple[Mapping[str, Any], ...] = ()
@@ -57,6 +59,6 @@ class Placement:
     """Node names that exist above only."""
 
     def __post_init__(self) -> None:
-        keys = _UPPER_ONLY_KEYS | self.ignore_selector_keys | self.node_label_keys
+        keys = UPPER_ONLY_KEYS | self.ignore_selector_keys | self.node_label_keys
         object.__setattr__(self, "upper_only_keys", keys)
         object.__setattr__(self, "upper_only_nodes", self.virtual_nodes | {self.node_name})

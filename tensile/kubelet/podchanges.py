@@ -12,12 +12,12 @@ from typing import Any
 from tensile.kubelet.place import Placement
 from tensile.kubelet.scheduling_fields import lower_tolerations
 from tensile.kubelet.service_account import debug_containers
-from tensile.kubelet.tolerations import subject
 from tensile.kubelet.written import LISTS, digits, note_of_images, noted_images
 from tensile.names import WRITTEN_IMAGES
 from tensile.objects import Manifest
 from tensile.quantities import parse
 from tensile.reconcile.observed import others_wrote
+from tensile.reconcile.tolerations import subject
 
 _AMOUNTS = ("requests", "limits")
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import orjson
 
-from tensile.kubelet.cluster_selector import cluster_selector_flaw
 from tensile.kubelet.place import DEFAULT_SCHEDULER, Placement
 from tensile.kubelet.podfields import SPEC, Verdict, with_verdict
 from tensile.kubelet.scheduling_fields import scheduling_fields
@@ -28,6 +27,7 @@ from tensile.names import (
     WRITTEN_KEYS,
 )
 from tensile.objects import Manifest, annotations, labels, uid
+from tensile.reconcile.cluster_selector import cluster_selector_flaw
 
 _LEFT_OUT = with_verdict(SPEC, Verdict.DROP, Verdict.LATER)
 _SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})

@@ -6,16 +6,15 @@ ever, since no lower node can meet it; it was met when the pod was bound to its 
 meant for below into an annotation; without it the spec is all there is.
 """
 
-from tensile.kubelet.cluster_selector import cluster_selector
 from tensile.kubelet.place import Placement
-from tensile.kubelet.tolerations import for_lower, subject
 from tensile.objects import Manifest
+from tensile.reconcile.cluster_selector import cluster_selector
+from tensile.reconcile.nodeterms import REQUIRED as _REQUIRED
+from tensile.reconcile.nodeterms import Split, is_upper_only, matches, split_term
+from tensile.reconcile.tolerations import for_lower, subject
 
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-_HOSTNAME = "kubernetes.io/hostname"
 _SPACE_NAME = "kubernetes.io/metadata.name"
-_NAMING_NODES = frozenset({_HOSTNAME, "metadata.name"})
 _MERGED = ("matchLabelKeys", "mismatchLabelKeys")
 
 
@@ -63,12 +62,8 @@ def _tolerations(spec: Manifest, moved: Manifest, place: Placement) -> list[Mani
 
 def _node_selector(selector: dict[str, str], place: Placement) -> dict[str, str]:
     """Filter the labels that a node has to have."""
-    return {key: value for key, value in selector.items() if not _is_upper_only(key, [value], place)}
-
-
-def _is_upper_only(key: str, values: list[str], place: Placement) -> bool:
-    """Say whether a requirement on nodes is about the upper cluster: by its key, or by naming a virtual node."""
-    return key in place.upper_only_keys or (key in _NAMING_NODES and not place.upper_only_nodes.isdisjoint(values))
+    only = (place.upper_only_keys, place.upper_only_nodes)
+    return {key: value for key, value in selector.items() if not is_upper_only(key, [value], *only)}
 
 
 def _affinity(affinity: Manifest, place: Placement) -> Manifest:
@@ -93,41 +88,31 @@ def _node_affinity(affinity: Manifest, place: Placement) -> Manifest:
 
 
 def _required_terms(required: Manifest, place: Placement) -> Manifest | None:
-    """Filter the terms, of which one has to hold: where one is left empty it holds always, so none is needed."""
-    terms = required.get("nodeSelectorTerms") or []
-    kept = [_node_term(term, place) for term in terms]
-    freed = any(term and not left for term, left in zip(terms, kept, strict=True))
-    return None if freed or not kept else {**required, "nodeSelectorTerms": kept}
+    """Filter the terms, of which one has to hold.
+
+    Those that ask for another virtual node do not hold here. Where one that does asks for nothing more, none is needed.
+    """
+    terms = [_split(term, place) for term in required.get("nodeSelectorTerms") or []]
+    here = [term for term in terms if _is_met_above(term, place)] or terms
+    below = [term.below for term in here if term.below is not None]
+    return {**required, "nodeSelectorTerms": below} if below and len(below) == len(here) else None
+
+
+def _is_met_above(term: Split, place: Placement) -> bool:
+    """Say whether the virtual node has what a term asks of the upper cluster, as far as is known."""
+    known = place.node_labels
+    return term.above is None or known is None or matches(term.above, place.node_name, known)
 
 
 def _preferences(preferred: list[Manifest], place: Placement) -> list[Manifest]:
     """Filter preferences among nodes; one that is left empty would prefer all alike."""
-    filtered = [{**term, "preference": _node_term(term.get("preference") or {}, place)} for term in preferred]
+    filtered = [{**term, "preference": _split(term.get("preference") or {}, place).below} for term in preferred]
     return [term for term in filtered if term["preference"]]
 
 
-def _node_term(term: Manifest, place: Placement) -> Manifest:
-    """Filter the requirements of one term; a list that is left empty goes."""
-    lists = {
-        field: [kept for one in term.get(field) or [] if (kept := _requirement(one, place)) is not None]
-        for field in ("matchExpressions", "matchFields")
-    }
-    rest = {field: value for field, value in term.items() if field not in lists}
-    return rest | {field: value for field, value in lists.items() if value}
-
-
-def _requirement(requirement: Manifest, place: Placement) -> Manifest | None:
-    """Filter one requirement on nodes; None when it was about the upper cluster only.
-
-    A list of nodes to avoid loses the virtual ones; a list of nodes to use that names one was met above.
-    """
-    values = requirement.get("values") or []
-    if not _is_upper_only(requirement["key"], values, place):
-        return requirement
-    rest = [value for value in values if value not in place.upper_only_nodes]
-    if requirement["key"] in _NAMING_NODES and requirement.get("operator") == "NotIn" and rest:
-        return {**requirement, "values": rest}
-    return None
+def _split(term: Manifest, place: Placement) -> Split:
+    """Take a term apart: what is about the upper cluster was met when the pod was bound."""
+    return split_term(term, place.upper_only_keys, place.upper_only_nodes)
 
 
 def _pod_affinity(affinity: Manifest, place: Placement) -> Manifest:

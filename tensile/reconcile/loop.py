@@ -293,7 +293,7 @@ class Loop:
         return min(delays, default=None)
 
     async def _try(self, key: Key, step: Step) -> ClusterError | None:
-        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
+        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         cluster = self._clusters.get(step.ref.cluster)
         if cluster is None:
             return Unreachable("there is no connection to it yet", cluster=step.ref.cluster, doing=f"{step.verb}")
@@ -317,7 +317,7 @@ class Loop:
 
     async def _met(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float | None:
         """Say what an error means: the seconds until the next look, or None to go on with the next step."""
-        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
+        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         match error:
             case Denied() | NotFound() if step.ref.kind == EVENT:
                 return None
@@ -351,7 +351,7 @@ class Loop:
 
     async def _look_afresh(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float:
         """Read what a step is about anew; where that still stands, it is a way of changing it that is not there."""
-        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower)
+        cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         await reread(step, cluster, cache)
         if isinstance(error, NotFound) and step.apart and is_there(step, cache):
             return self._refused(key, step, Problem("NotFound", f"{step.subresource}: {error.message}"))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from podkit import place, pod
 
-from tensile.kubelet.cluster_selector import cluster_selector, cluster_selector_flaw
 from tensile.kubelet.scheduling_fields import scheduling_fields
+from tensile.reconcile.cluster_selector import cluster_selector, cluster_selector_flaw
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -13,7 +13,7 @@ from tensile.kubelet.place import Placement
 from tensile.kubelet.podchanges import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.kubelet.projection import lower_pod
 from tensile.kubelet.reflection import ending, upper_status
-from tensile.kubelet.tolerations import tolerations_for_upper
+from tensile.reconcile.tolerations import tolerations_for_upper
 from tensile.sandbox.environment import Sandbox
 
 Manifest = dict[str, Any]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from podkit import pod
 
-from tensile.kubelet.tolerations import NOT_READY, UNREACHABLE, for_lower, subject, tolerations_for_upper
+from tensile.reconcile.tolerations import NOT_READY, UNREACHABLE, for_lower, subject, tolerations_for_upper
 from tensile.taints import tolerates
 
 UNLIMITED = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in (NOT_READY, UNREACHABLE)]

@@ -54,6 +54,7 @@ def observed(world: World) -> Before:
     def find(ref: Ref) -> Manifest | None:
         above = ref.cluster == UPPER and ref.kind == POD
         caches = [world.cache(ref.cluster, ref.kind, lower) for lower in (world.lowers if above else (ref.cluster,))]
+        caches += [world.upper.waiting] if above else []
         entries = (cache.get(ref.namespace, ref.name) for cache in caches if cache is not None)
         return next((entry.manifest() for entry in entries if entry is not None and entry.raw), None)
 

@@ -17,8 +17,8 @@ _NO_EXECUTE = "NoExecute"
 _LAPSES = tuple({"key": key, "effect": _NO_EXECUTE} for key in (NOT_READY, UNREACHABLE))
 
 
-def tolerations_for_upper(upper_pod: Manifest) -> list[Manifest] | None:
-    """Give the tolerations that a bound upper pod should have, None when it has them.
+def tolerations_for_upper(upper_pod: Manifest, taints: Iterable[Mapping[str, Any]] = ()) -> list[Manifest] | None:
+    """Give the tolerations that an upper pod should have, None when it has them; `taints` are to be tolerated too.
 
     Kubernetes allows a bound pod's tolerations to lose or change their seconds and to gain company, never to go. The
     first one that matches a taint decides how long it is tolerated, so where that one is limited and meant for more
@@ -28,8 +28,35 @@ def tolerations_for_upper(upper_pod: Manifest) -> list[Manifest] | None:
     freed = [_freed(toleration) for toleration in present]
     before = [_unlimited(taint) for taint in _LAPSES if _is_limited(_first(freed, taint))]
     after = [_unlimited(taint) for taint in _LAPSES if _first(freed, taint) is None]
-    wanted = before + freed + after
+    wanted = before + freed + after + lacking_for(freed, taints)
     return None if wanted == present else wanted
+
+
+def tolerations_on_admission(present: list[Manifest], taints: Iterable[Mapping[str, Any]]) -> list[Manifest]:
+    """Give the tolerations that a pod is to be created with, which has no node yet.
+
+    Those of a node that is not ready or unreachable become unlimited, and are there for all to see, also where another
+    one covers them; then come those of the virtual nodes' `taints` that the pod does not tolerate yet.
+    """
+    freed = [_unlimited(one) if _is_of_lapse(one) else one for one in present]
+    lacking = [taint for taint in _LAPSES if not any(_names(one, taint) for one in freed)]
+    before = [_unlimited(taint) for taint in lacking if _is_limited(_first(freed, taint))]
+    after = [_unlimited(taint) for taint in lacking if not _is_limited(_first(freed, taint))]
+    return before + freed + after + lacking_for(freed, taints)
+
+
+def lacking_for(present: Iterable[Manifest], taints: Iterable[Mapping[str, Any]]) -> list[Manifest]:
+    """Give the tolerations of taints that are not tolerated by what is present."""
+    found = tuple(present)
+    lacking = [taint for taint in taints if not any(tolerates(one, taint) for one in found)]
+    return [toleration_of(taint) for taint in lacking]
+
+
+def toleration_of(taint: Mapping[str, Any]) -> Manifest:
+    """Give the toleration of just that taint."""
+    if taint.get("value"):
+        return {"key": taint["key"], "operator": "Equal", "value": taint["value"], "effect": taint["effect"]}
+    return {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
 
 
 def for_lower(tolerations: Iterable[Manifest], taints: Iterable[Mapping[str, Any]]) -> list[Manifest]:
@@ -57,6 +84,16 @@ def _is_for_upper(toleration: Manifest, taints: tuple[Mapping[str, Any], ...]) -
     return any(tolerates(toleration, taint) for taint in taints)
 
 
+def _is_of_lapse(toleration: Manifest) -> bool:
+    """Say whether a toleration is for evictions from a lapsed node alone, and ends after some seconds."""
+    return any(_names(toleration, taint) for taint in _LAPSES) and _is_limited(toleration)
+
+
+def _names(toleration: Manifest, taint: Mapping[str, str]) -> bool:
+    """Say whether a toleration is for that taint by its key."""
+    return toleration.get("key") == taint["key"] and toleration.get("effect") in (_NO_EXECUTE, "", None)
+
+
 def _freed(toleration: Manifest) -> Manifest:
     """Take the limit off a toleration that is for a lapsed node alone."""
     if toleration.get("key") in (NOT_READY, UNREACHABLE) and _is_limited(toleration):
@@ -74,6 +111,6 @@ def _first(tolerations: list[Manifest], taint: Mapping[str, str]) -> Manifest | 
     return next((toleration for toleration in tolerations if tolerates(toleration, taint)), None)
 
 
-def _unlimited(taint: Mapping[str, str]) -> Manifest:
+def _unlimited(taint: Mapping[str, Any]) -> Manifest:
     """Make the toleration that holds a taint off for ever."""
     return {"key": taint["key"], "operator": "Exists", "effect": _NO_EXECUTE}

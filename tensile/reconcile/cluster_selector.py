@@ -4,6 +4,8 @@ Its form is tensile-kube's: JSON with nodeSelector, affinity and tolerations as 
 a pod can write it, so its shape is checked before it is walked; a text of another shape counts as none and is said.
 """
 
+from typing import Any
+
 import msgspec
 import orjson
 
@@ -104,7 +106,41 @@ class _ClusterSelector(msgspec.Struct):
     tolerations: list[_Toleration] | None = None
 
 
+class _Claim(msgspec.Struct, gc=False):
+    """The claim that a volume is of."""
+
+    claimName: str = ""  # noqa: N815
+
+
+class _Volume(msgspec.Struct, gc=False):
+    """One volume, as far as it matters at admission."""
+
+    persistentVolumeClaim: _Claim | None = None  # noqa: N815
+
+
+class _Spec(_ClusterSelector):
+    """What of a pod's spec is looked at at admission."""
+
+    volumes: list[_Volume] | None = None
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    """The part of a pod's metadata that is looked at."""
+
+    namespace: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Pod(msgspec.Struct):
+    """A pod, as far as it matters at admission."""
+
+    metadata: _Metadata
+    spec: _Spec
+
+
 _SHAPE = msgspec.json.Decoder(_ClusterSelector)
+_POD = msgspec.json.Decoder(_Pod)
 
 
 def cluster_selector(upper_pod: Manifest) -> Manifest | None:
@@ -119,10 +155,15 @@ def cluster_selector_flaw(upper_pod: Manifest) -> str:
     return _flaw(text) if text else ""
 
 
-def _flaw(text: str) -> str:
+def pod_flaw(raw: bytes) -> str:
+    """Say what about a pod that no apiserver has looked at is not as in a pod, "" for nothing that matters here."""
+    return _flaw(raw, _POD)
+
+
+def _flaw(text: str | bytes, shape: msgspec.json.Decoder[Any] = _SHAPE) -> str:
     """Say why a text is not of the form, "" when it is."""
     try:
-        _SHAPE.decode(text)
+        shape.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         return str(error)
     return ""

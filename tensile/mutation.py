@@ -1,0 +1,224 @@
+"""`tensile mutate`: what the webhook makes of a pod, and what the engine makes of that below, without any cluster.
+
+Both are the functions that run in the webhook and in the engine. What only a cluster knows, such as the pod's UID, is
+written as such; which labels the real nodes of a lower cluster have is not known either.
+"""
+
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+import yaml
+
+from tensile.errors import TensileError
+from tensile.kubelet.exclusion import excluded
+from tensile.kubelet.node import own_labels
+from tensile.kubelet.place import Placement, same_name
+from tensile.kubelet.projection import lower_pod, notes
+from tensile.names import Owner, prefixed
+from tensile.objects import POD, Manifest, metadata
+from tensile.policy.admission import prepared, terms_of
+from tensile.reconcile.alias import server_of
+from tensile.reconcile.cluster_selector import pod_flaw
+from tensile.reconcile.nodeterms import meets
+from tensile.reconcile.optedin import taints_of
+from tensile.topology import Lower, Topology, parse
+from tensile.yamltext import compose
+from tensile.yamltree import plain, show_path
+
+OUTPUTS = ("yaml", "json")
+_LATER = "set-when-created"
+_SUFFIX = "xxxxx"
+_WELL_KNOWN = ("kubernetes.io", "k8s.io")
+_NO_TOPOLOGY = """\
+apiVersion: tensile-kube.io/v1alpha1
+kind: Topology
+name: example
+lowers:
+- {name: lower, kubeconfig: none}
+"""
+
+
+class _Named(msgspec.Struct):
+    """Anything in a list of a spec that is told apart by its name."""
+
+    name: str
+
+
+class _Container(_Named):
+    """A container."""
+
+    image: str = ""
+    env: list[_Named] | None = None
+    volumeMounts: list[_Named] | None = None  # noqa: N815 - the API's spelling, here and below
+
+
+class _Volume(_Named):
+    """A volume."""
+
+    projected: dict[str, Any] | None = None
+    secret: dict[str, Any] | None = None
+    ephemeral: dict[str, Any] | None = None
+
+
+class _Spec(msgspec.Struct):
+    """What the engine looks at in a spec, beyond what the webhook does."""
+
+    containers: list[_Container]
+    initContainers: list[_Container] | None = None  # noqa: N815
+    ephemeralContainers: list[_Container] | None = None  # noqa: N815
+    volumes: list[_Volume] | None = None
+    topologySpreadConstraints: list[dict[str, Any]] | None = None  # noqa: N815
+    nodeName: str | None = None  # noqa: N815
+    priorityClassName: str | None = None  # noqa: N815
+    runtimeClassName: str | None = None  # noqa: N815
+    schedulerName: str | None = None  # noqa: N815
+
+
+class _Owner(msgspec.Struct):
+    """An owner reference."""
+
+    kind: str
+    controller: bool | None = None
+
+
+class _Metadata(msgspec.Struct):
+    """A pod's name and owners."""
+
+    name: str | None = None
+    generateName: str | None = None  # noqa: N815
+    ownerReferences: list[_Owner] | None = None  # noqa: N815
+
+
+class _Pod(msgspec.Struct):
+    """A pod."""
+
+    metadata: _Metadata
+    spec: _Spec
+
+
+class Mutation(NamedTuple):
+    """A pod as given, as the webhook makes it, and the lower pod (None where none is made); `told` is for people."""
+
+    pod: Manifest
+    mutated: Manifest
+    lower: Manifest | None
+    told: tuple[str, ...]
+
+
+def default_topology() -> Topology:
+    """Give the topology to use where none is given: one lower cluster, and everything else as by default."""
+    return parse(_NO_TOPOLOGY)
+
+
+def mutation(pod: Manifest, topology: Topology) -> Mutation:
+    """Say what becomes of a pod."""
+    mutated = prepared(pod, terms_of(topology))
+    namespace = metadata(pod).get("namespace") or "default"
+    bound = _stored(mutated, namespace)
+    objection = excluded(bound, topology.exclude_namespaces)
+    if objection is not None or not topology.lowers:
+        why = objection.message if objection else "the topology has no lower clusters"
+        return Mutation(pod, mutated, None, (f"no lower pod: {why}",))
+    lower, told = _lower_of(bound, topology)
+    place = _place(lower, topology, namespace)
+    said = tuple(f"{note.reason}: {note.message}" for note in notes(bound, place))
+    return Mutation(pod, mutated, lower_pod(bound, place), (*told, *said))
+
+
+def read_pod(data: bytes, name: str) -> Manifest:
+    """Read a pod from YAML or JSON; raises TensileError, with the place in the file `name`, for anything else."""
+    try:
+        root, flaws = compose(data.decode(), what="pod")
+    except UnicodeDecodeError:
+        raise TensileError(f"{name}: a byte that is not UTF-8; save the file as UTF-8") from None
+    if root is None or flaws:
+        told = (f"{name}:{at.line}:{at.column}: {show_path(path)}: {words}" for at, path, words in flaws)
+        raise TensileError("\n".join(told))
+    found = plain(root)
+    said = found if isinstance(found, dict) else {}
+    if (said.get("apiVersion"), said.get("kind")) != (POD.api, POD.name):
+        what = " ".join(str(said[field]) for field in ("apiVersion", "kind") if field in said)
+        raise TensileError(f"{name}: {what or 'no object'}: give one Pod (apiVersion: v1, kind: Pod)")
+    raw = orjson.dumps(found)
+    pod: Manifest = orjson.loads(raw)
+    if flaw := pod_flaw(raw) or _flaw(raw):
+        raise TensileError(f"{name}: not as in a Pod: {flaw}: see `kubectl explain pod`")
+    return pod
+
+
+def written(found: Mutation, output: str) -> str:
+    """Write what became of a pod, as "yaml" or "json": an object with `pod`, `mutated` and `lower`."""
+    document = {"pod": found.pod, "mutated": found.mutated, "lower": found.lower}
+    if output == "json":
+        return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120).rstrip("\n")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes everything in full: what the three pods share is not written as aliases."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        """Have nothing written as an alias."""
+        return True
+
+
+def _flaw(raw: bytes) -> str:
+    """Say what is not as in a pod, "" when all is."""
+    try:
+        meta = msgspec.json.decode(raw, type=_Pod).metadata
+    except (msgspec.DecodeError, RecursionError) as error:
+        return str(error)
+    return "" if meta.name or meta.generateName else "metadata.name is missing"
+
+
+def _stored(pod: Manifest, namespace: str) -> Manifest:
+    """Give the pod as a cluster would have stored it, as far as that matters below."""
+    meta = metadata(pod)
+    name = meta.get("name") or f"{meta['generateName']}{_SUFFIX}"
+    return {**pod, "metadata": {"uid": _LATER, **meta, "name": name, "namespace": namespace}}
+
+
+def _lower_of(pod: Manifest, topology: Topology) -> tuple[Lower, tuple[str, ...]]:
+    """Choose the lower whose pod is shown: where the pod is bound to, else the first that the pod may be bound to."""
+    bound = pod["spec"].get("nodeName")
+    for lower in topology.lowers:
+        if lower.node.name == bound or (not bound and meets(pod["spec"], lower.node.name, own_labels(lower))):
+            return lower, ()
+    first = topology.lowers[0]
+    why = f"{bound} is no virtual node" if bound else "no virtual node has what the pod asks for"
+    return first, (f"{why}: the lower pod is shown as it would be in {first.name}",)
+
+
+def _place(lower: Lower, topology: Topology, namespace: str) -> Placement:
+    """Say where a pod goes, as far as the topology tells.
+
+    A label that the topology gives the node is taken not to be on lower nodes, unless it is one of Kubernetes' own.
+    """
+
+    def below(upper_namespace: str) -> str:
+        """Give the lower name of a namespace."""
+        return prefixed(topology.name, upper_namespace)
+
+    namespace_of = below if lower.namespaces.mapping == "prefix" else same_name
+    return Placement(
+        Owner(_LATER, topology.name, _LATER),
+        lower.node.name,
+        namespace_of(namespace),
+        _LATER,
+        identity=lower.service_accounts.identity,
+        ignore_labels=frozenset(lower.ignore_labels),
+        node_label_keys=frozenset(key for key in lower.node.labels if not _is_well_known(key)),
+        node_labels=own_labels(lower),
+        ignore_selector_keys=frozenset(topology.webhook.ignore_selector_keys),
+        virtual_nodes=frozenset(one.node.name for one in topology.lowers),
+        taints=taints_of(topology.lowers),
+        storage_classes=lower.storage_classes,
+        namespace_of=namespace_of,
+        upper_server=server_of(topology.upper.advertise_url, None),
+    )
+
+
+def _is_well_known(key: str) -> bool:
+    """Say whether a label key is one of Kubernetes' own, which real nodes have."""
+    return key.partition("/")[0].endswith(_WELL_KNOWN)

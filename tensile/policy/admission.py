@@ -1,0 +1,195 @@
+"""What the webhook makes of a pod: what it asks of nodes is put where it can be met.
+
+A pod that is to run in a lower cluster asks for that cluster's nodes, which the upper scheduler does not know. So what
+is about them goes into an annotation, tensile-kube's `clusterSelector`, and comes back in the lower pod; what chooses
+the virtual node stays. Nothing is decided here that the engine does not decide alike for a pod that no webhook saw.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
+from tensile.objects import Manifest, annotations, labels, metadata
+from tensile.policy.moving import Moved, merged, moved
+from tensile.reconcile.cluster_selector import cluster_selector
+from tensile.reconcile.nodeterms import HOSTNAME, REQUIRED, UPPER_ONLY_KEYS, is_upper_only
+from tensile.reconcile.optedin import left_alone, taints_of
+from tensile.reconcile.tolerations import (
+    NOT_READY,
+    UNREACHABLE,
+    for_lower,
+    lacking_for,
+    subject,
+    toleration_of,
+    tolerations_on_admission,
+)
+from tensile.topology import Topology
+
+_DESCHEDULED = "create-by-descheduler"
+_FIELDS = ("nodeSelector", "affinity", "tolerations")
+_ESCAPES = (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e"))
+
+NodeOfClaim = Callable[[str, str], str]
+"""Gives the virtual node that was chosen for a claim, by namespace and name; "" for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a pod's preparation depends on.
+
+    `keys` are those of requirements that choose a virtual node, `nodes` the virtual nodes' names, `taints` theirs, each
+    once. Pods of `excluded` namespaces are left alone.
+    """
+
+    keys: frozenset[str]
+    nodes: frozenset[str]
+    taints: tuple[Mapping[str, Any], ...]
+    excluded: frozenset[str]
+
+
+def terms_of(topology: Topology, own_namespace: str = "") -> Terms:
+    """Give the terms of a topology; `own_namespace` is where the webhook runs, "" where that is no cluster."""
+    return Terms(
+        keys=UPPER_ONLY_KEYS | set(topology.webhook.ignore_selector_keys),
+        nodes=frozenset(lower.node.name for lower in topology.lowers),
+        taints=taints_of(topology.lowers),
+        excluded=left_alone(topology, own_namespace),
+    )
+
+
+def no_claims(_namespace: str, _name: str) -> str:
+    """Know of no claim."""
+    return ""
+
+
+def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
+    """Say whether a pod of a namespace is the webhook's business: its author asked, and nobody prepared it before."""
+    carried = labels(pod)
+    return carried.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and _DESCHEDULED not in carried
+
+
+def prepared(pod: Manifest, terms: Terms, *, namespace: str = "", node_of: NodeOfClaim = no_claims) -> Manifest:
+    """Give the pod as it is to be created: the very same one where nothing is to change.
+
+    `namespace` is where it is created, where it does not say so itself. What comes out comes out unchanged when it is
+    given again.
+    """
+    where = namespace or metadata(pod).get("namespace") or "default"
+    if not is_prepared_for(pod, where, terms):
+        return pod
+    spec = pod["spec"]
+    pins = _pins(spec, where, terms, node_of)
+    if not pins and not _asks(spec, pod, terms):
+        lacking = lacking_for(spec.get("tolerations") or (), terms.taints)
+        return _with(pod, tolerations=[*(spec.get("tolerations") or ()), *lacking]) if lacking else pod
+    found = moved(spec, terms.keys, terms.nodes)
+    before = _noted(pod)
+    selector = found.selector if before is None else _added(before, found, spec, terms)
+    affinity = _pinned(found.affinity if before is None else _kept(spec, found), pins)
+    return _with(
+        _annotated(pod, encoded(selector)) if selector != before else pod,
+        nodeSelector=found.node_selector,
+        affinity=affinity,
+        tolerations=tolerations_on_admission(spec.get("tolerations") or [], terms.taints),
+    )
+
+
+def encoded(selector: Manifest) -> str:
+    """Write the annotation as tensile-kube does, byte for byte: Go escapes what could be HTML."""
+    text = orjson.dumps(selector).decode()
+    for character, escape in _ESCAPES:
+        text = text.replace(character, escape)
+    return text
+
+
+def operations(before: Manifest, after: Manifest) -> list[Manifest]:
+    """Give the JSON patch that makes one of the other, for what `prepared` may change and nothing else."""
+    found: list[Manifest] = []
+    text = annotations(after).get(CLUSTER_SELECTOR)
+    if text is not None and text != annotations(before).get(CLUSTER_SELECTOR):
+        if annotations(before):
+            found.append({"op": "add", "path": f"/metadata/annotations/{CLUSTER_SELECTOR}", "value": text})
+        else:
+            found.append({"op": "add", "path": "/metadata/annotations", "value": {CLUSTER_SELECTOR: text}})
+    for field in _FIELDS:
+        old, new = before["spec"].get(field), after["spec"].get(field)
+        if field in before["spec"] and field not in after["spec"]:
+            found.append({"op": "remove", "path": f"/spec/{field}"})
+        elif old != new:
+            found.append({"op": "add", "path": f"/spec/{field}", "value": new})
+    return found
+
+
+def _asks(spec: Manifest, pod: Manifest, terms: Terms) -> bool:
+    """Say whether a spec asks for anything; tolerations that we gave a pod that asked for nothing do not count."""
+    asked = {field for field in _FIELDS if spec.get(field) is not None}
+    ours = [toleration_of(taint) for taint in terms.taints]
+    given = spec.get("tolerations") or []
+    is_ours = bool(given) and all(one in ours for one in given) and CLUSTER_SELECTOR not in annotations(pod)
+    return bool(asked - {"tolerations"} if is_ours else asked)
+
+
+def _noted(pod: Manifest) -> Manifest | None:
+    """Give what a webhook has put into the annotation of this very pod, None where none has seen it yet.
+
+    The annotation alone proves nothing: it comes along when somebody copies a manifest. Unlimited tolerations are what
+    a webhook leaves beside it.
+    """
+    unlimited = {one.get("key") for one in pod["spec"].get("tolerations") or () if one.get("tolerationSeconds") is None}
+    return cluster_selector(pod) if {NOT_READY, UNREACHABLE} <= unlimited else None
+
+
+def _added(before: Manifest, found: Moved, spec: Manifest, terms: Terms) -> Manifest:
+    """Add to an annotation what others put into the spec since."""
+    present = before.get("tolerations") or []
+    known = {subject(one) for one in present}
+    since = [one for one in for_lower(spec.get("tolerations") or (), terms.taints) if subject(one) not in known]
+    selector = {**found.selector, "tolerations": since}
+    return merged(before, {field: value for field, value in selector.items() if value})
+
+
+def _kept(spec: Manifest, found: Moved) -> Manifest | None:
+    """Give the affinity of a pod that was prepared before; what the first time left empty stays so."""
+    affinity: Manifest | None = found.affinity if "affinity" in found.selector else spec.get("affinity")
+    return affinity
+
+
+def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) -> list[str]:
+    """Give the virtual nodes that were chosen for the pod's claims, each once."""
+    claims = [(one.get("persistentVolumeClaim") or {}).get("claimName") for one in spec.get("volumes") or ()]
+    chosen = [node_of(namespace, claim) for claim in claims if claim]
+    return [node for node in dict.fromkeys(chosen) if is_upper_only(HOSTNAME, [node], (), terms.nodes)]
+
+
+def _pinned(affinity: Manifest | None, nodes: Iterable[str]) -> Manifest | None:
+    """Have each term of a node affinity ask for these nodes; the scheduler then sees to resources and taints."""
+    for node in nodes:
+        pin = {"key": HOSTNAME, "operator": "In", "values": [node]}
+        present: Manifest = (affinity or {}).get("nodeAffinity") or {}
+        required: Manifest = present.get(REQUIRED) or {}
+        terms = [_with_pin(term, pin) for term in required.get("nodeSelectorTerms") or [{}]]
+        node_affinity = {**present, REQUIRED: {**required, "nodeSelectorTerms": terms}}
+        affinity = {**(affinity or {}), "nodeAffinity": node_affinity}
+    return affinity
+
+
+def _with_pin(term: Manifest, pin: Manifest) -> Manifest:
+    expressions = term.get("matchExpressions") or []
+    return term if pin in expressions else {**term, "matchExpressions": [*expressions, pin]}
+
+
+def _annotated(pod: Manifest, text: str) -> Manifest:
+    meta = metadata(pod)
+    return {**pod, "metadata": {**meta, "annotations": {**annotations(pod), CLUSTER_SELECTOR: text}}}
+
+
+def _with(pod: Manifest, **fields: Any) -> Manifest:
+    """Give a pod with other fields in its spec, None for none; the very same pod where they are as they were."""
+    spec = pod["spec"]
+    if all(spec.get(field) == value for field, value in fields.items()):
+        return pod
+    rest = {field: value for field, value in spec.items() if field not in fields}
+    return {**pod, "spec": {**rest, **{field: value for field, value in fields.items() if value is not None}}}

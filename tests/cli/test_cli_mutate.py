@@ -1,0 +1,76 @@
+"""`tensile mutate` as a program: where pod and topology come from, its outputs and exit codes."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+from clikit import refused, tensile
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {virtual-pod: "true"}}
+spec:
+  containers: [{name: c, image: app:1}]
+  nodeSelector: {disk: ssd, region: north}
+"""
+TOPOLOGY = """\
+apiVersion: tensile-kube.io/v1alpha1
+kind: Topology
+name: demo
+lowers: [{name: a, kubeconfig: k, namespaces: {mapping: prefix}}]
+webhook: {ignoreSelectorKeys: [region]}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with a pod in it."""
+    (tmp_path / "pod.yaml").write_text(POD)
+    return tmp_path
+
+
+def test_without_a_topology_the_defaults_hold(place: Path) -> None:
+    """YAML, exit code 0, nothing on stderr; from a file and from standard input alike."""
+    told = tensile("mutate", "-f", "pod.yaml", cwd=place)
+    assert (told.code, told.err) == (0, "")
+    document = yaml.safe_load(told.out)
+    assert set(document) == {"pod", "mutated", "lower"}
+    assert document["pod"] == yaml.safe_load(POD)
+    assert "nodeSelector" not in document["mutated"]["spec"]
+    assert tensile("mutate", "-f", "-", stdin=POD.encode(), cwd=place).out == told.out
+
+
+def test_the_topology_is_found_as_by_the_other_commands(place: Path) -> None:
+    """By its option, by the environment, or in the working directory."""
+    (place / "topology.yaml").write_text(TOPOLOGY)
+    (place / "elsewhere").mkdir()
+    here = ("mutate", "-f", place / "pod.yaml", "-o", "json")
+    by_option = tensile(*here, "--topology", place / "topology.yaml", cwd=place / "elsewhere")
+    by_place = tensile(*here, cwd=place)
+    by_variable = tensile(*here, cwd=place / "elsewhere", TENSILE_TOPOLOGY=str(place / "topology.yaml"))
+    assert by_option.out == by_place.out == by_variable.out
+    document = orjson.loads(by_option.out)
+    assert document["mutated"]["spec"]["nodeSelector"] == {"region": "north"}
+    assert document["lower"]["metadata"]["namespace"] == "demo-default"
+
+
+def test_what_was_read_wrongly_is_refused(place: Path) -> None:
+    """Exit code 1, and on stderr what is wrong with which file; usage errors as well."""
+    assert "no-such.yaml: no such file" in refused("mutate", "-f", "no-such.yaml", cwd=place)
+    assert "no-such.yaml: no such file" in refused("mutate", "-f", "pod.yaml", "--topology", "no-such.yaml", cwd=place)
+    assert "not a file: name a pod file" in refused("mutate", "-f", ".", cwd=place)
+    assert "standard input: " in refused("mutate", "-f", "-", stdin=b"kind: Deployment", cwd=place)
+    assert "only one of them" in refused("mutate", "-f", "-", "--topology", "-", stdin=b"", cwd=place)
+    assert "'text': take one of yaml, json" in refused("mutate", "-f", "pod.yaml", "-o", "text", cwd=place)
+    assert "-f" in refused("mutate", cwd=place)
+
+
+def test_what_keeps_a_pod_from_below_is_on_stderr(place: Path) -> None:
+    """The output stays one object for programs."""
+    (place / "pod.yaml").write_text(POD.replace("name: web,", "name: web, namespace: kube-system,"))
+    told = tensile("mutate", "-f", "pod.yaml", "-o", "json", cwd=place)
+    assert told.code == 0
+    assert orjson.loads(told.out)["lower"] is None
+    assert "no lower pod: pods of namespace kube-system are not mirrored" in told.err

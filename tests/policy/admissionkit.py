@@ -1,0 +1,57 @@
+"""Pods for the webhook's tests, and the terms on which they are prepared: two virtual nodes, one ignored key."""
+
+from typing import Any
+
+from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
+from tensile.policy.admission import Terms
+from tensile.reconcile.nodeterms import REQUIRED, UPPER_ONLY_KEYS
+
+Manifest = dict[str, Any]
+
+PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
+TOLERATED = {"key": "virtual-kubelet.io/provider", "operator": "Equal", "value": "k8s", "effect": "NoSchedule"}
+NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+UNLIMITED = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in (NOT_READY, UNREACHABLE)]
+DEFAULTS = [{**one, "tolerationSeconds": 300} for one in UNLIMITED]
+VK_A, VK_B = "vk-a", "vk-b"
+
+
+def terms(*taints: Manifest, keys: tuple[str, ...] = ("clusterID",)) -> Terms:
+    """Make terms; without taints they ask for what tensile-kube's webhook was asked for."""
+    return Terms(UPPER_ONLY_KEYS | set(keys), frozenset({VK_A, VK_B}), taints, frozenset({"kube-system", "hooks"}))
+
+
+def pod(spec: Manifest | None = None, **meta: Any) -> Manifest:
+    """Make a pod that asked for a virtual node; its spec and metadata are laid over that."""
+    made = {"name": "web", "namespace": "default", "labels": {VIRTUAL_POD: "true"}}
+    basis = {"containers": [{"name": "c", "image": "app:1"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": made | meta, "spec": basis | (spec or {})}
+
+
+def requirement(key: str, *values: str, operator: str = "In") -> Manifest:
+    """Make a requirement on nodes."""
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+def term(*expressions: Manifest, fields: tuple[Manifest, ...] = ()) -> Manifest:
+    """Make a node selector term."""
+    found = {"matchExpressions": list(expressions), "matchFields": list(fields)}
+    return {field: requirements for field, requirements in found.items() if requirements}
+
+
+def required(*terms_: Manifest) -> Manifest:
+    """Make an affinity that requires one of the terms."""
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms_)}}}
+
+
+def selector_of(found: Manifest) -> str | None:
+    """Give a pod's annotation as it is written."""
+    text: str | None = (found["metadata"].get("annotations") or {}).get(CLUSTER_SELECTOR)
+    return text
+
+
+def scheduling(found: Manifest) -> Manifest:
+    """Give the fields of a pod's spec that the webhook may change."""
+    return {
+        field: found["spec"][field] for field in ("nodeSelector", "affinity", "tolerations") if field in found["spec"]
+    }

@@ -1,0 +1,129 @@
+"""Pods beyond those that were recorded of tensile-kube's webhook: what goes in, and what has to come out.
+
+Each says what stays in the spec and the annotation to the byte. Tolerations are given where they are more than the two
+unlimited ones.
+"""
+
+from typing import Any, NamedTuple
+
+from admissionkit import (
+    DEFAULTS,
+    NOT_READY,
+    UNLIMITED,
+    UNREACHABLE,
+    VK_A,
+    VK_B,
+    required,
+    requirement,
+    term,
+)
+
+Manifest = dict[str, Any]
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+DISK, GPU, ZONE = requirement("disk", "ssd"), requirement("gpu", operator="Exists"), requirement("zone", "a", "b")
+CLUSTER, OTHER = requirement("clusterID", "x"), requirement("clusterID", "y")
+LIKED = {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": term(ZONE)}]}}
+SPREAD = {"podAntiAffinity": {PREFERRED: [{"weight": 5, "podAffinityTerm": {"topologyKey": "zone"}}]}}
+_REQUIRED = '"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":['
+_DISK = '{"key":"disk","operator":"In","values":["ssd"]}'
+_GPU = '{"key":"gpu","operator":"Exists"}'
+_ZONE = '{"key":"zone","operator":"In","values":["a","b"]}'
+_CLUSTER = '{"key":"clusterID","operator":"In","values":["x"]}'
+_OTHER = '{"key":"clusterID","operator":"In","values":["y"]}'
+
+
+class Case(NamedTuple):
+    """A pod's spec, what stays of nodeSelector and affinity, the annotation, and tolerations where they are special."""
+
+    name: str
+    spec: Manifest
+    stays: Manifest
+    annotation: str
+    tolerations: list[Manifest] = UNLIMITED
+
+
+def _terms(*texts: str) -> str:
+    """Write an annotation that has these terms, each the requirements of one."""
+    inside = ",".join(f'{{"matchExpressions":[{text}]}}' for text in texts)
+    return f"{{{_REQUIRED}{inside}]}}}}}}}}"
+
+
+EMPTIED = {"affinity": {"nodeAffinity": {}}}
+CASES = (
+    Case("selector-mixed", {"nodeSelector": {"clusterID": "x", "disk": "ssd"}}, {"nodeSelector": {"clusterID": "x"}},
+         '{"nodeSelector":{"disk":"ssd"}}'),
+    Case("selector-sorted", {"nodeSelector": {"z": "1", "a": "2", "m": "3"}}, {},
+         '{"nodeSelector":{"a":"2","m":"3","z":"1"}}'),
+    Case("selector-empty", {"nodeSelector": {}}, {}, "{}"),
+    Case("selector-of-a-lower-node", {"nodeSelector": {"kubernetes.io/hostname": "n1"}}, {},
+         '{"nodeSelector":{"kubernetes.io/hostname":"n1"}}'),
+    Case("selector-of-a-virtual-node", {"nodeSelector": {"kubernetes.io/hostname": VK_A}},
+         {"nodeSelector": {"kubernetes.io/hostname": VK_A}}, "{}"),
+    Case("selector-of-any-virtual-node", {"nodeSelector": {"type": "virtual-kubelet", "gpu": "a100"}},
+         {"nodeSelector": {"type": "virtual-kubelet"}}, '{"nodeSelector":{"gpu":"a100"}}'),
+    Case("selector-of-the-role", {"nodeSelector": {"kubernetes.io/role": "agent"}},
+         {"nodeSelector": {"kubernetes.io/role": "agent"}}, "{}"),
+    Case("selector-and-affinity", {"nodeSelector": {"a": "b"}, "affinity": required(term(DISK))}, EMPTIED,
+         f'{{"nodeSelector":{{"a":"b"}},{_terms(_DISK)[1:]}'),
+    Case("selector-and-tolerations", {"nodeSelector": {"a": "b"}, "tolerations": DEFAULTS}, {},
+         '{"nodeSelector":{"a":"b"},"tolerations":['
+         f'{{"key":"{NOT_READY}","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}},'
+         f'{{"key":"{UNREACHABLE}","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}}]}}'),
+    Case("terms-all-below", {"affinity": required(term(DISK), term(GPU))}, EMPTIED, _terms(_DISK, _GPU)),
+    Case("terms-all-above", {"affinity": required(term(CLUSTER), term(OTHER))},
+         {"affinity": required(term(CLUSTER), term(OTHER))}, "{}"),
+    Case("terms-of-one-cluster", {"affinity": required(term(CLUSTER, DISK), term(CLUSTER, GPU))},
+         {"affinity": required(term(CLUSTER), term(CLUSTER))}, _terms(_DISK, _GPU)),
+    Case("terms-of-one-kind-of-node", {"affinity": required(term(CLUSTER, DISK), term(OTHER, DISK))},
+         {"affinity": required(term(CLUSTER), term(OTHER))}, _terms(_DISK, _DISK)),
+    Case("terms-of-pairs", {"affinity": required(term(CLUSTER, DISK), term(OTHER, GPU))},
+         {"affinity": required(term(CLUSTER), term(OTHER))},
+         _terms(f"{_CLUSTER},{_DISK}", f"{_OTHER},{_GPU}")),
+    Case("terms-of-which-one-is-free-below", {"affinity": required(term(CLUSTER), term(CLUSTER, DISK))},
+         {"affinity": required(term(CLUSTER), term(CLUSTER))}, "{}"),
+    Case("terms-of-which-one-is-free-above", {"affinity": required(term(DISK), term(CLUSTER, DISK))}, EMPTIED,
+         _terms(_DISK, _DISK)),
+    Case("terms-of-which-one-is-empty", {"affinity": required({}, term(CLUSTER, DISK))},
+         {"affinity": required(term(CLUSTER))}, _terms(_DISK)),
+    Case("term-that-is-empty", {"affinity": required({})}, {"affinity": required({})}, "{}"),
+    Case("fields-of-a-virtual-node", {"affinity": required(term(fields=(requirement("metadata.name", VK_A),)))},
+         {"affinity": required(term(fields=(requirement("metadata.name", VK_A),)))}, "{}"),
+    Case("not-on-virtual-nodes",
+         {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, VK_B, operator="NotIn")))},
+         {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, VK_B, operator="NotIn")))}, "{}"),
+    Case("not-on-nodes-of-either",
+         {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, "n1", operator="NotIn")))},
+         {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, operator="NotIn")))},
+         _terms('{"key":"kubernetes.io/hostname","operator":"NotIn","values":["n1"]}')),
+    Case("virtual-node-or-another",
+         {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, "n1")))},
+         {"affinity": required(term(requirement("kubernetes.io/hostname", VK_A, "n1")))}, "{}"),
+    Case("number", {"affinity": required(term(requirement("cores", "4", operator="Gt")))}, EMPTIED,
+         _terms('{"key":"cores","operator":"Gt","values":["4"]}')),
+    Case("fields-in-another-order",
+         {"affinity": required({"matchExpressions": [{"values": ["ssd"], "operator": "In", "key": "disk"}]})}, EMPTIED,
+         _terms(_DISK)),
+    Case("empty-list-of-values", {"affinity": required(term({"key": "gpu", "operator": "Exists", "values": []}))},
+         EMPTIED, _terms(_GPU)),
+    Case("newer-field", {"affinity": required(term({**DISK, "weightOfTomorrow": 1}))}, EMPTIED,
+         _terms('{"key":"disk","operator":"In","values":["ssd"],"weightOfTomorrow":1}')),
+    Case("preferred-beside-required", {"affinity": {"nodeAffinity": {**required(term(DISK))["nodeAffinity"],
+         **LIKED["nodeAffinity"]}}}, {"affinity": LIKED}, _terms(_DISK)),
+    Case("pods-beside-required", {"affinity": {**SPREAD, **required(term(ZONE))}},
+         {"affinity": {**SPREAD, "nodeAffinity": {}}}, _terms(_ZONE)),
+    Case("toleration-of-an-hour", {"tolerations": [{**UNLIMITED[0], "tolerationSeconds": 3600}]}, {},
+         f'{{"tolerations":[{{"key":"{NOT_READY}","operator":"Exists","effect":"NoExecute","tolerationSeconds":3600}}]}}'),
+    Case("toleration-of-no-time", {"tolerations": [{**UNLIMITED[1], "tolerationSeconds": 0}]}, {},
+         f'{{"tolerations":[{{"key":"{UNREACHABLE}","operator":"Exists","effect":"NoExecute","tolerationSeconds":0}}]}}',
+         [UNLIMITED[1], UNLIMITED[0]]),
+    Case("toleration-of-a-lapse-otherwise", {"tolerations": [{**UNLIMITED[0], "effect": "NoSchedule"}]}, {},
+         f'{{"tolerations":[{{"key":"{NOT_READY}","operator":"Exists","effect":"NoSchedule"}}]}}',
+         [{**UNLIMITED[0], "effect": "NoSchedule"}, *UNLIMITED]),
+    Case("toleration-that-would-come-first",
+         {"tolerations": [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}]}, {},
+         '{"tolerations":[{"operator":"Exists","effect":"NoExecute","tolerationSeconds":30}]}',
+         [*UNLIMITED, {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}]),
+    Case("toleration-of-what-could-be-html", {"tolerations": [{"key": "k", "value": "<&>"}]}, {},
+         '{"tolerations":[{"key":"k","value":"\\u003c\\u0026\\u003e"}]}',
+         [{"key": "k", "value": "<&>"}, *UNLIMITED]),
+)  # fmt: skip

@@ -1,0 +1,136 @@
+"""`tensile mutate` as functions: the three pods, which lower is shown, and what is refused."""
+
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from tensile.errors import TensileError
+from tensile.mutation import default_topology, mutation, read_pod, written
+from tensile.topology import parse
+
+HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
+TWO = parse(
+    f"{HEAD}lowers:\n- {{name: a, kubeconfig: k}}\n- {{name: b, kubeconfig: k, namespaces: {{mapping: prefix}}}}\n"
+)
+
+
+def pod(spec: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
+    """Make a pod that asked for a virtual node."""
+    made = {"name": "web", "labels": {"virtual-pod": "true"}, **meta}
+    basis = {"containers": [{"name": "c", "image": "app:1"}], **(spec or {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": basis}
+
+
+def test_the_three_pods_follow_from_each_other() -> None:
+    """What was given, what the webhook makes of it, and below what was asked of lower nodes again."""
+    given = pod({"nodeSelector": {"disk": "ssd"}})
+    found = mutation(given, default_topology())
+    assert found.pod == given
+    assert found.mutated["metadata"]["annotations"] == {"clusterSelector": '{"nodeSelector":{"disk":"ssd"}}'}
+    assert "nodeSelector" not in found.mutated["spec"]
+    assert found.lower is not None
+    assert found.lower["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert "tolerations" not in found.lower["spec"]
+    assert found.told == ()
+
+
+def test_the_lower_is_the_one_that_the_pod_may_be_bound_to() -> None:
+    """By what it asks of virtual nodes, or by where it is bound; else the first, which is said."""
+    for spec, namespace, words in (
+        ({}, "default", 0),
+        ({"nodeSelector": {"clusterID": "b", "disk": "ssd"}}, "demo-default", 0),
+        ({"nodeName": "b"}, "demo-default", 0),
+        ({"nodeName": "elsewhere"}, "default", 1),
+        ({"nodeSelector": {"clusterID": "nowhere"}}, "default", 1),
+    ):
+        found = mutation(pod(spec), TWO)
+        assert found.lower is not None
+        assert found.lower["metadata"]["namespace"] == namespace
+        assert len(found.told) == words
+
+
+def test_a_pod_that_is_not_mirrored_has_no_lower_pod() -> None:
+    """Its namespace is excluded, or there is no lower cluster; that is said."""
+    for given, topology in ((pod(namespace="kube-system"), TWO), (pod(), parse(f"{HEAD}lowers: []\n"))):
+        found = mutation(given, topology)
+        assert found.lower is None
+        assert found.told[0].startswith("no lower pod: ")
+
+
+def test_what_does_not_go_down_is_said() -> None:
+    """As the engine would say it in an event."""
+    found = mutation(pod({"priorityClassName": "high"}), TWO)
+    assert [line.partition(":")[0] for line in found.told] == ["PriorityClassDropped"]
+
+
+def test_labels_of_virtual_nodes_are_not_asked_for_below_unless_real_nodes_have_them() -> None:
+    """Kubernetes' own labels are on real nodes too; others that the topology gives are taken to be above only."""
+    labels = "{tier: gold, topology.kubernetes.io/zone: z}"
+    topology = parse(f"{HEAD}lowers:\n- {{name: a, kubeconfig: k, node: {{labels: {labels}}}}}\n")
+    spec = {"nodeSelector": {"tier": "gold", "topology.kubernetes.io/zone": "z"}}
+    found = mutation(pod(spec, labels={}), topology)
+    assert found.lower is not None
+    assert found.lower["spec"]["nodeSelector"] == {"topology.kubernetes.io/zone": "z"}
+
+
+def test_a_pod_without_a_name_gets_one_as_if_it_were_made() -> None:
+    """A template's pods have a name only when they are created."""
+    given = {**pod(), "metadata": {"generateName": "web-", "labels": {"virtual-pod": "true"}}}
+    found = mutation(given, TWO)
+    assert found.lower is not None
+    assert found.lower["metadata"]["name"].startswith("web-")
+    assert found.mutated["metadata"]["generateName"] == "web-"
+
+
+@pytest.mark.parametrize("output", ["yaml", "json"])
+def test_both_outputs_say_the_same(output: str) -> None:
+    """One object with the three pods; strings stay strings for every reader of YAML."""
+    found = mutation(pod(annotations={"switch": "no", "when": "2026-01-01"}), TWO)
+    text = written(found, output)
+    document = orjson.loads(text) if output == "json" else yaml.safe_load(text)
+    assert document == {"pod": found.pod, "mutated": found.mutated, "lower": found.lower}
+    assert "&id" not in text
+
+
+def test_yaml_and_json_are_read() -> None:
+    """A pod is a pod in either."""
+    assert read_pod(orjson.dumps(pod()), "p") == read_pod(yaml.safe_dump(pod()).encode(), "p") == pod()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "p: no object: give one Pod"),
+        ("- a", "p: no object: give one Pod"),
+        ("kind: Pod", "p: Pod: give one Pod (apiVersion: v1, kind: Pod)"),
+        ("{apiVersion: apps/v1, kind: Deployment}", "p: apps/v1 Deployment: give one Pod"),
+        ("a: [", "p:1:4: a: "),
+        ("a: 1\na: 2\n", "p:2:1: a: "),
+        ("--- {}\n--- {}\n", "p:2:1: "),
+        ("{apiVersion: v1, kind: Pod, metadata: {name: a}}", "p: not as in a Pod: "),
+        ("{apiVersion: v1, kind: Pod, metadata: {}, spec: {containers: []}}", "metadata.name is missing"),
+        ("{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: x}}", "$.spec.containers"),
+        ("{apiVersion: v1, kind: Pod, metadata: {name: 1}, spec: {containers: []}}", "$.metadata.name"),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {virtual-pod: true}}, spec: {containers: []}}",
+            "$.metadata.labels",
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [], nodeSelector: {a: 1}}}",
+            "$.spec.nodeSelector",
+        ),
+    ],
+)
+def test_what_is_no_pod_is_refused_with_its_place(text: str, words: str) -> None:
+    """The file, what is wrong, and what would be right."""
+    with pytest.raises(TensileError) as caught:
+        read_pod(text.encode(), "p")
+    assert words in str(caught.value)
+
+
+def test_what_is_no_text_is_refused() -> None:
+    """Bytes of another encoding."""
+    with pytest.raises(TensileError, match="p: a byte that is not UTF-8"):
+        read_pod(b"a: \xff", "p")
