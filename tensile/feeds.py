@@ -11,7 +11,7 @@ from tensile.cache import Cache, Kept
 from tensile.cluster import Selection
 from tensile.demand import pod_demand
 from tensile.kube.fleet import Feed
-from tensile.kubelet import tokens
+from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
 from tensile.names import OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
@@ -36,7 +36,7 @@ def upper_world() -> UpperWorld:
         namespaces=Cache(),
         config_maps=Cache(),
         secrets=Cache(),
-        waiting=Cache(),
+        waiting=Cache(waiting.digest),
         more=following.caches(above=True),
     )
 

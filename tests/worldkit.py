@@ -13,7 +13,7 @@ import orjson
 
 from tensile.cache import Cache, Entry
 from tensile.demand import pod_demand
-from tensile.kubelet import tokens
+from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
 from tensile.kubelet.node import NodeRule
 from tensile.kubelet.node import key_of as node_key
@@ -48,7 +48,10 @@ def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
     """Make a world of empty clusters, in sync, for a topology as above."""
     found = topology(*lowers, more=more)
     upper = UpperWorld(
-        filled(observed.digest_mark), *(filled() for _ in range(4)), more=synced(following.caches(above=True))
+        filled(observed.digest_mark),
+        *(filled() for _ in range(3)),
+        waiting=filled(waiting.digest),
+        more=synced(following.caches(above=True)),
     )
     made = World(found, OWNER_HERE, upper, now, "10.0.0.1")
     made.lowers.update({spec.name: opened(spec) for spec in found.lowers})

@@ -2,13 +2,15 @@
 
 A webhook may be off, away, or late, and then creations go on without it. Tolerations may be added to a pod until it is
 bound; its selectors may not be changed any more, so where no virtual node has what they ask for, that is said. A pod
-that comes to be bound needs nothing of this: what it asks of lower nodes goes down with it as if it had been moved.
+that comes to be bound needs nothing of this: what it asks of lower nodes goes down with it as if it had been moved. So
+only one is looked at that the scheduler found no node for: most are bound before anybody could write to them.
 """
 
 from collections.abc import Iterator
 
-from tensile.cache import Delta, Entry
+from tensile.cache import Delta, Entry, Kept, decoded
 from tensile.cluster import Patch
+from tensile.kubelet.statuspatch import conditions_of
 from tensile.objects import POD, UPPER, Manifest, Ref, labels, metadata
 from tensile.reconcile.cluster_selector import cluster_selector
 from tensile.reconcile.desired import Decision, Patched, Route, Told, Wanted
@@ -19,6 +21,17 @@ from tensile.world import WAITING, Key, World
 
 MISSED = "WebhookMissed"
 _NOTHING = Decision()
+_UNSCHEDULABLE = b'"Unschedulable"'
+
+
+def digest(raw: bytes) -> Kept:
+    """Keep a pod, and whether the scheduler has found no node for it."""
+    return Kept(raw, _UNSCHEDULABLE in raw and _is_stuck(decoded(raw)))
+
+
+def _is_stuck(pod: Manifest) -> bool:
+    condition = conditions_of(pod).get("PodScheduled") or {}
+    return condition.get("status") == "False" and condition.get("reason") == "Unschedulable"
 
 
 class WaitingRule:
@@ -33,13 +46,17 @@ class WaitingRule:
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the keys of all of them, in the first lower's queue."""
         if lower == _speaker(world):
-            for entry in world.upper.waiting:
-                yield key_of(lower, entry)
+            yield from (key_of(lower, entry) for entry in world.upper.waiting if entry.facts)
 
     def decide(self, key: Key, world: World) -> Decision:
         """Add what tolerations lack; say what cannot be mended."""
         entry = world.upper.waiting.get(key.namespace, key.name)
-        if entry is None or not world.upper.nodes.synced or key.namespace in left_alone(world.topology):
+        if (
+            entry is None
+            or not entry.facts
+            or not world.upper.nodes.synced
+            or key.namespace in left_alone(world.topology)
+        ):
             return _NOTHING
         pod = entry.manifest()
         if pod["spec"].get("nodeName") or "deletionTimestamp" in metadata(pod):
@@ -102,11 +119,11 @@ def _ref(meta: Manifest) -> Ref:
 
 
 def _changed(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    if delta.after is not None and lower == _speaker(world):
+    if delta.after is not None and delta.after.facts and lower == _speaker(world):
         yield key_of(lower, delta.after)
 
 
 def _node_came(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """What no virtual node had, a new one may have."""
     if delta.before is None and lower == _speaker(world):
-        yield from (key_of(lower, entry) for entry in world.upper.waiting)
+        yield from WaitingRule().keys(world, lower)

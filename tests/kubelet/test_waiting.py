@@ -17,13 +17,15 @@ LAPSES = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
     for name in ("not-ready", "unreachable")
 ]
+STUCK = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 PREPARED = {"tolerations": [*LAPSES, PROVIDER]}
 
 
 def waiting(spec: Manifest | None = None, name: str = "web", **meta: Any) -> Manifest:
-    """Make a pod that asked for a virtual node and has none."""
+    """Make a pod that asked for a virtual node, and for which the scheduler has found none."""
     made = thing("Pod", name, meta.pop("namespace", "default"), labels={"virtual-pod": "true"}, **meta)
-    return {**made, "spec": {"containers": [{"name": "main", "image": "app:1"}], **(spec or {})}}
+    spec = {"containers": [{"name": "main", "image": "app:1"}], **(spec or {})}
+    return {**made, "spec": spec, "status": {"phase": "Pending", "conditions": [STUCK]}}
 
 
 def ready(*lowers: str, more: str = "") -> World:
@@ -114,6 +116,14 @@ def test_nothing_is_said_before_there_is_a_virtual_node() -> None:
 def test_pods_that_are_bound_or_ending_or_excluded_are_left_alone(pod: Manifest) -> None:
     """The same namespaces as the webhook's."""
     assert wanted(ready(more="webhook: {service: {namespace: hooks, name: webhook}}\n"), pod) == []
+
+
+@pytest.mark.parametrize("status", [{}, {"conditions": [{**STUCK, "reason": "SchedulingGated"}]}])
+def test_a_pod_that_the_scheduler_has_yet_to_look_at_is_left_alone(status: Manifest) -> None:
+    """It is about to be bound, and a write would only come in between."""
+    here, pod = ready(), {**waiting(), "status": status}
+    assert wanted(here, pod) == []
+    assert [*RULE.keys(here, A)] == []
 
 
 def test_a_pod_that_is_gone_is_nobodys_business() -> None:
