@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,21 +91,21 @@ async def test_a_pen_writes_every_line_once(tmp_path: Path) -> None:
     assert not any(path.exists() for path in files)
 
 
-def run(way: str, mirror: str, p99: float, seconds: float, load: float = 50.0) -> dict[str, object]:
+def run(way: str, mirror: str, p99: float, seconds: float, cores: float = 1.0) -> dict[str, Any]:
     """Give a turn's figures."""
-    figures = {"p99_ms": p99, "mirroring_p99_ms": 2 * p99, "last_ready_s": seconds, "load": load}
-    return {"way": way, "mirror": mirror, **figures}
+    figures = {"p99_ms": p99, "mirroring_p99_ms": 2 * p99, "last_ready_s": seconds}
+    return {"way": way, "mirror": mirror, "cores": {"upper": cores, "bench": 0.5}, **figures}
 
 
 def test_delays_and_pods_are_held_against_their_bars() -> None:
     """By medians: 50 ms behind the direct delays, 1.2 times the ceiling's time under the same streams."""
     good = [run("direct", "ceiling", 10, 4), run("through", "engine", 59, 6), run("through", "ceiling", 0, 5)]
-    found, over = judged(good)
+    found, over = judged(good, 2)
     assert over == []
     assert found["x_ceiling_under_the_same_streams"] == 1.2
     assert found["x_ceiling_under_direct_streams"] == 1.5
     late = [run("direct", "ceiling", 10, 4), run("through", "engine", 61, 6.1), run("through", "ceiling", 0, 5)]
-    assert judged(good + late + late)[1] == [
+    assert judged(good + late + late, 2)[1] == [
         "the 99th percentile of delays is 51.0 ms behind the direct one",
         "pods take 1.22 x the ceiling's time under the same streams",
     ]
@@ -112,14 +113,15 @@ def test_delays_and_pods_are_held_against_their_bars() -> None:
 
 def test_a_machine_that_is_full_is_told() -> None:
     """What breaks a bar there says so."""
-    full = [run("direct", "ceiling", 10, 4, 91.0), run("through", "engine", 99, 4), run("through", "ceiling", 0, 4)]
-    (words,) = judged(full)[1]
-    assert words.endswith("89.0 ms behind the direct one (the direct streams alone take 91 % of the machine)")
+    full = [run("direct", "ceiling", 10, 4, 1.2), run("through", "engine", 99, 4), run("through", "ceiling", 0, 4)]
+    (words,) = judged(full, 2)[1]
+    assert words.endswith("89.0 ms behind the direct one (the direct streams alone take 1.7 of 2 processors)")
+    assert "processors" not in judged(full, 4)[1][0]
 
 
 def test_without_pods_there_is_nothing_to_compare() -> None:
     """Delays are judged all the same."""
     kinds = (("direct", "ceiling"), ("through", "engine"), ("through", "ceiling"))
-    found, over = judged([run(*kind, 9, 0) for kind in kinds])
+    found, over = judged([run(*kind, 9, 0) for kind in kinds], 2)
     assert "x_ceiling_under_the_same_streams" not in found
     assert over == []

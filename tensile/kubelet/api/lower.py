@@ -1,7 +1,8 @@
 """One request of our own to a lower apiserver, on a connection of its own, with the lower's credential.
 
 It says no more than what it is given: nothing of a caller's request is here. An upgrade counts as made only when the
-lower said 101; redirects are not followed.
+lower said 101; redirects are not followed. No connection is made before it is asked for, though that would have a first
+byte come two milliseconds sooner: one that was kept could lead to a cluster that another has taken the place of since.
 """
 
 import asyncio

@@ -55,17 +55,23 @@ class Wire:
         return dict(self._tls.getpeercert() or {})
 
     async def shake_hands(self, context: ssl.SSLContext, name: str | None) -> None:
-        """Agree on TLS: as the client of the server called `name`, or as the server; OSError when that fails."""
+        """Agree on TLS: as the client of the server called `name`, or as the server; OSError when that fails.
+
+        A client's last word goes out with the first that is written: its server need not be woken for it alone.
+        """
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=name is None, server_hostname=name)
         while True:
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
                 await self._receive()
-            else:
-                return
-            finally:
+            except ssl.SSLError:
                 self._pipe.write(self._outgoing.read())
+                raise
+            else:
+                break
+        if name is None:
+            self._pipe.write(self._outgoing.read())
 
     async def read(self) -> bytes:
         """Give what has come, b"" at the peer's end; OSError when the connection broke."""
