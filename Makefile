@@ -38,7 +38,7 @@ GIVEN = $(if $(PODS),--pods $(PODS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 bench: setup ## How fast pods come and go, against a bare loop and one cluster alone; writes the README's table (130 min)
 	@failed=0; for pods in $(or $(PODS),1000 2000); do \
 	$(BIN)/python -m bench.makespan --pods $$pods $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
-	for each in latency streams "streams $(GREAT)" follow steady firstsync isolation services; do \
+	for each in latency streams "streams $(GREAT)" follow steady firstsync isolation services webhook; do \
 	$(BIN)/python -m bench.$$each $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
 	$(BIN)/python bench/bad_files.py || failed=1; $(BIN)/python -m bench.readme; exit $$failed
 

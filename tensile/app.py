@@ -10,12 +10,13 @@ import random
 import structlog
 
 from tensile.clusters import Clusters, utc_now
+from tensile.hookport import HookPort
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
 from tensile.kubelet.mirrored import MirroredPods
 from tensile.nodeaddress import node_address
 from tensile.nodeports import NodePorts
-from tensile.objects import UPPER
+from tensile.objects import CLAIM, UPPER
 from tensile.reconcile.alias import form
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.observed import has_node
@@ -35,6 +36,7 @@ class Engine:
 
     loop: Loop
     ports: NodePorts
+    hook: HookPort
 
     def __init__(self, topology: Topology, ways: Ways, observer: Observer, fleet: Fleet) -> None:
         self.topology = topology
@@ -58,6 +60,9 @@ class Engine:
         await self.ports.open(self.topology)
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
         _say_without_alias(world)
+        upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
+        self.hook = HookPort(upper, world.owner, self._ways.directory, self.clusters.fleet, claims)
+        await self.hook.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         for spec in self.topology.lowers:
@@ -71,6 +76,8 @@ class Engine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for name in tuple(self._opened):
             await self.loop.close(name)
+        if hasattr(self, "hook"):
+            await self.hook.close()
         if hasattr(self, "ports"):
             await self.ports.close()
         await self.clusters.close()
@@ -93,6 +100,7 @@ class Engine:
         self.topology = self.clusters.world.topology = topology
         if topology.kubelet != kubelet:
             await self._renew_ports()
+        await self.hook.serve(topology)
         wanted = {spec.name: spec for spec in topology.lowers}
         for name, joined in tuple(self.clusters.joined.items()):
             if name not in wanted:

@@ -158,6 +158,10 @@ def run(
     key: KeyOption = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", help="webhook: run that and nothing else.", callback=_one_of("webhook")),
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -167,12 +171,12 @@ def run(
     _configure_logs(log_level or "info", log_format)
     found = _map(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     if found is not None:
-        running.run_map(*found)
+        running.run_map(*found, only=only)
         return
     name = _file_name(file)
     if name == "-":
         raise TensileError("run follows a file: standard input cannot be followed; give its name with -f")
-    running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins)
+    running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins, only=only)
 
 
 @app.command()

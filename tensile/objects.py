@@ -56,6 +56,12 @@ ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "SubjectAccessReview", "subjecta
 SIGNING_REQUEST = Kind(
     "certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", namespaced=False
 )
+MUTATING_WEBHOOK = Kind(
+    "admissionregistration.k8s.io/v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    namespaced=False,
+)
 
 
 class Ref(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import orjson
 import structlog
@@ -24,6 +24,7 @@ from tensile.cache import forget_decoded
 from tensile.clusters import utc_now
 from tensile.errors import TensileError
 from tensile.followed import Followed, FollowedFile, FollowedMap
+from tensile.hookport import WebhookAlone
 from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
 from tensile.reconcile.mapsource import Place
@@ -41,30 +42,47 @@ _SETTLING = 5.0
 _log = structlog.get_logger("tensile.run")
 
 
-def run(path: Path, *, allow_exec_plugins: bool = False) -> None:
-    """Run on a topology file until SIGTERM or SIGINT; raises TensileError when it cannot begin."""
-    uvloop.run(_run(FollowedFile(path), Standing(utc_now), Ways(path.parent, allow_exec_plugins)))
+def run(path: Path, *, allow_exec_plugins: bool = False, only: str | None = None) -> None:
+    """Run on a topology file until SIGTERM or SIGINT; raises TensileError when it cannot begin.
+
+    With `only` it is that part ("webhook") and nothing else.
+    """
+    uvloop.run(_run(FollowedFile(path), Standing(utc_now), Ways(path.parent, allow_exec_plugins), only))
 
 
-def run_map(place: Place, ways: Ways) -> None:
+def run_map(place: Place, ways: Ways, *, only: str | None = None) -> None:
     """Run on a topology in a ConfigMap of the upper cluster until SIGTERM or SIGINT; raises TensileError likewise."""
 
     async def run() -> None:
         """Follow it, told beside it."""
         standing = Standing(utc_now)
-        await _run(FollowedMap(place, ways, standing), standing, ways)
+        await _run(FollowedMap(place, ways, standing), standing, ways, only)
 
     uvloop.run(run())
 
 
-async def _run(followed: Followed, standing: Standing, ways: Ways) -> None:
+class Running(Protocol):
+    """What runs as a topology says."""
+
+    @property
+    def topology(self) -> Topology:
+        """The topology in force."""
+        ...
+
+    async def reload(self, topology: Topology) -> None:
+        """Put another topology in force."""
+        ...
+
+
+async def _run(followed: Followed, standing: Standing, ways: Ways, only: str | None) -> None:
     stop = _stopped_by_signal()
     try:
         first = await _unless(stop, followed.first())
         if first is not None and first.topology is not None:
             standing.take(first)
             followed.tell(first)
-            await _run_engine(first.topology, followed, standing, ways, stop)
+            run_it = _run_webhook if only else _run_engine
+            await run_it(first.topology, followed, standing, ways, stop)
     finally:
         await followed.close()
     _log.info("stopped", topology=standing.topology)
@@ -79,7 +97,7 @@ async def _run_engine(
     engine = Engine(topology, ways, Narration(metrics, time.monotonic), fleet)
     metrics.readings = _readings(engine)
     standing.lowers, standing.waits = _lowers(engine), partial(_missing, engine)
-    telemetry = _Telemetry(engine, metrics, standing)
+    telemetry = _Telemetry(partial(_missing, engine), metrics, standing)
     await telemetry.serve(topology)
     try:
         memory.keep_large_apart()
@@ -91,6 +109,25 @@ async def _run_engine(
             settling.cancel()
     finally:
         await engine.stop()
+        await telemetry.close()
+
+
+async def _run_webhook(
+    topology: Topology, followed: Followed, standing: Standing, ways: Ways, stop: asyncio.Event
+) -> None:
+    """Run the webhook and nothing else."""
+    metrics = Metrics()
+    alone = WebhookAlone(topology, ways, Fleet(chance=random.random, observe=metrics.observe))
+    standing.waits = alone.missing
+    telemetry = _Telemetry(alone.missing, metrics, standing)
+    await telemetry.serve(topology)
+    try:
+        await _unless(stop, alone.start())
+        if alone.is_running:
+            _log.info("started", topology=topology.name, only="webhook", file=followed.name)
+            await _unless(stop, _follow(followed, standing, alone, metrics, telemetry))
+    finally:
+        await alone.stop()
         await telemetry.close()
 
 
@@ -128,10 +165,10 @@ async def _unless(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T | No
 class _Telemetry:
     """The telemetry server where the topology in force wants it."""
 
-    def __init__(self, engine: Engine, metrics: Metrics, standing: Standing) -> None:
+    def __init__(self, ready: Callable[[], str], metrics: Metrics, standing: Standing) -> None:
         self._metrics = metrics
         self._standing = standing
-        self._ready = partial(_missing, engine)
+        self._ready = ready
         self._place = ("", 0)
         self._server: TelemetryServer | None = None
 
@@ -155,7 +192,7 @@ class _Telemetry:
 
 
 async def _follow(
-    followed: Followed, standing: Standing, engine: Engine, metrics: Metrics, telemetry: _Telemetry
+    followed: Followed, standing: Standing, engine: Running, metrics: Metrics, telemetry: _Telemetry
 ) -> None:
     """Put each valid change of the topology in force; what is refused is said, and the last good one stays."""
     async with aclosing(followed.readings(engine.topology)) as readings:
@@ -177,7 +214,7 @@ def _refused(reading: Reading, metrics: Metrics) -> None:
         _log.error("topology refused: the last good one stays in force", error=line)
 
 
-async def _reload(topology: Topology, engine: Engine, telemetry: _Telemetry) -> None:
+async def _reload(topology: Topology, engine: Running, telemetry: _Telemetry) -> None:
     """Put a topology in force, but for what of it asks for a restart."""
     change = edit(engine.topology, topology)
     _say(change)

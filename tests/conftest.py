@@ -25,9 +25,11 @@ from tensile.sandbox.environment import Sandbox
 OWN_SANDBOX = {
     "tests/demo/test_demo_whole.py",
     "tests/e2e/test_streams.py",
+    "tests/e2e/test_webhook_e2e.py",
     "tests/faults/test_credentials_real.py",
     "tests/faults/test_faults_real.py",
     "tests/faults/test_strangers.py",
+    "tests/faults/test_webhook_cost_real.py",
     "tests/kube/test_real_faults.py",
     "tests/policy/test_place_agreement.py",
     "tests/sandbox/test_sandbox_containerd.py",

@@ -5,6 +5,9 @@ Reports come before the write that may be refused again, so that a pod which can
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
+
+import orjson
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
@@ -242,4 +245,10 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
 def _node_labels(lower: LowerWorld, world: World) -> dict[str, str] | None:
     """Give the labels of a lower's virtual node, None while it is not there."""
     node = world.upper.nodes.get("", lower.node)
-    return None if node is None else labels(node.manifest())
+    return None if node is None else _labels_in(node.raw)
+
+
+@lru_cache(maxsize=64)
+def _labels_in(node: bytes) -> dict[str, str]:
+    """Read a Node's labels, which every pod that comes asks for; a Node is written every few minutes."""
+    return labels(orjson.loads(node))

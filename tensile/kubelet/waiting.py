@@ -16,10 +16,11 @@ from tensile.reconcile.cluster_selector import cluster_selector
 from tensile.reconcile.desired import Decision, Patched, Route, Told, Wanted
 from tensile.reconcile.nodeterms import UPPER_ONLY_KEYS, is_upper_only, meets, required_of, split_term
 from tensile.reconcile.optedin import left_alone, taints_of
-from tensile.reconcile.tolerations import tolerations_for_upper
+from tensile.reconcile.tolerations import lacking_for, tolerations_for_upper
 from tensile.world import WAITING, Key, World
 
 MISSED = "WebhookMissed"
+_MOMENT = 0.5
 _NOTHING = Decision()
 _UNSCHEDULABLE = b'"Unschedulable"'
 
@@ -40,8 +41,11 @@ class WaitingRule:
     name = WAITING
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of such pods, and of virtual nodes that come."""
-        return (Route("upper.waiting", _changed), Route("upper.nodes", _node_came))
+        """Hear of such pods, and of virtual nodes that come.
+
+        Most are bound within moments, and need nothing: only those that still wait after a while are looked at.
+        """
+        return (Route("upper.waiting", _changed, delay=_MOMENT), Route("upper.nodes", _node_came))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the keys of all of them, in the first lower's queue."""
@@ -75,10 +79,15 @@ def _speaker(world: World) -> str:
 
 
 def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
-    """Let the pod tolerate the virtual nodes' taints, and nodes whose engine is down; only while nobody else writes."""
-    tolerations = tolerations_for_upper(pod, taints_of(world.topology.lowers))
-    if tolerations is None:
+    """Let the pod tolerate the virtual nodes' taints; only while nobody else writes.
+
+    With them come those for nodes whose engine is down; alone, these have time until the pod is bound.
+    """
+    taints = taints_of(world.topology.lowers)
+    if not lacking_for(pod["spec"].get("tolerations") or (), taints):
         return
+    tolerations = tolerations_for_upper(pod, taints)
+    assert tolerations is not None, "some are lacking"
     meta = metadata(pod)
     fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
     patch = Patch("merge-patch", {"metadata": fence, "spec": {"tolerations": tolerations}})

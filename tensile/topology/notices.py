@@ -23,14 +23,12 @@ class Row(NamedTuple):
     coming: str
 
 
-_WEBHOOK = "the webhook comes in a later release"
 _EXTENDER = "the scheduler extender comes in a later release"
 _DESCHEDULER = "the descheduler comes in a later release"
 
 NOT_YET: tuple[Row, ...] = tuple(
     Row((section, str(field.alias)), (field.default,), coming)
     for section, coming in (
-        ("webhook", _WEBHOOK),
         ("extender", _EXTENDER),
         ("descheduler", _DESCHEDULER),
     )

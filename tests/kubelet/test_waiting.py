@@ -54,6 +54,12 @@ def test_what_a_pod_lacks_of_tolerations_is_added() -> None:
     assert found.shown
 
 
+def test_what_has_time_until_the_pod_is_bound_costs_no_write_before() -> None:
+    """A pod that tolerates virtual nodes is bound at once as a rule, and a write would only be in the way of that."""
+    assert wanted(ready(), waiting({"tolerations": [PROVIDER]})) == []
+    assert [route.delay > 0 for route in RULE.routes() if route.cache == "upper.waiting"] == [True]
+
+
 def test_nobody_else_is_written_over() -> None:
     """The write holds only for this very pod as it was seen: it may be bound, or changed, in the meantime."""
     here = ready()

@@ -32,9 +32,6 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        (EMPTY + "webhook: {enabled: true}\n", "webhook.enabled"),
-        (EMPTY + "webhook: {url: 'https://a'}\n", "webhook.url"),
-        (EMPTY + "webhook: {ignoreSelectorKeys: []}\n", "webhook.ignoreSelectorKeys"),
         (EMPTY + "extender: {strategy: binpack}\n", "extender.strategy"),
         (EMPTY + "descheduler: {enabled: true}\n", "descheduler.enabled"),
         (EMPTY + "descheduler: {interval: 61s}\n", "descheduler.interval"),
@@ -54,7 +51,7 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
         EMPTY + "controllers: [RBAC, ServiceAccount, PV]\nserviceAccounts: {identity: upper}\n",
         ONE + "  controllers: [ServiceAccount]\n  serviceAccounts: {identity: lower}\n",
         EMPTY + "controllers: []\nonConflict: adopt\nserviceAccounts: {identity: none}\n",
-        EMPTY + "webhook: {enabled: false, port: 8443, ignoreSelectorKeys: [clusterID]}\n",
+        EMPTY + "webhook: {enabled: true, url: 'https://a', ignoreSelectorKeys: []}\n",
         EMPTY + "extender: {enabled: false, strategy: spread}\n",
         EMPTY + "descheduler: {enabled: false, interval: 60s, cooldown: 300s}\n",
         EMPTY + "descheduler: {interval: 1m, pendingLongerThan: 2m}\n",
@@ -76,8 +73,8 @@ def test_what_is_in_effect_or_asks_for_nothing_is_not_told(text: str) -> None:
 
 def test_notices_come_in_the_order_of_the_file() -> None:
     """However the table is ordered."""
-    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nwebhook: {enabled: true}\n"
-    assert told(text) == ["descheduler.dryRun", "webhook.enabled"]
+    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nextender: {enabled: true}\n"
+    assert told(text) == ["descheduler.dryRun", "extender.enabled"]
 
 
 def test_a_topology_that_was_not_read_from_a_text_has_no_notices() -> None:

@@ -5,37 +5,22 @@ and a pair that is half written changes nothing. Without files the upper cluster
 has issued one, one of our own making lets a cluster work whose apiserver does not verify kubelets.
 """
 
-import os
 import ssl
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tensile.certificates import Pair, self_signed, serving_tls
 from tensile.errors import TensileError
 from tensile.kubelet.api.faults import Fault, described, doubts, pair_fault, unreadable
 from tensile.kubelet.api.target import Log
 
 _LIFE = timedelta(days=365)
 _RENEWED_BEFORE = timedelta(days=30)
-_SKEW = timedelta(hours=1)
-_LONGEST_COMMON_NAME = 64
 _FIELDS = ("kubelet.tlsCertFile", "kubelet.tlsKeyFile")
-
-
-class Pair(NamedTuple):
-    """A certificate (with its chain) and its key, both PEM."""
-
-    certificate: bytes
-    key: bytes
 
 
 class ServingFiles(NamedTuple):
@@ -180,12 +165,9 @@ def tls_context(pair: Pair, authority: str) -> ssl.SSLContext:
     A client certificate is optional, because a token may come instead; one of another authority ends the handshake.
     No session tickets are given, so that every connection verifies anew. Raises OSError when the pair does not fit.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context = serving_tls(pair)
+    context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
-    with _as_file(pair.key + b"\n" + pair.certificate) as path:
-        context.load_cert_chain(path, password=_no_password)
     if authority:
         context.verify_mode = ssl.CERT_OPTIONAL
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -195,51 +177,4 @@ def tls_context(pair: Pair, authority: str) -> ssl.SSLContext:
 
 def self_made(node: str, address: str, now: datetime) -> Pair:
     """Make a self-signed serving certificate for a node's name and address (an IP or a DNS name), good for a year."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    common_name = f"system:node:{node}"[:_LONGEST_COMMON_NAME]
-    name = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
-            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
-        ]
-    )
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + _LIFE)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(node), alternative(address)]), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    plain = serialization.NoEncryption()
-    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return Pair(certificate.public_bytes(pem), key.private_bytes(pem, pkcs8, plain))
-
-
-@contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """Give the path of a file that holds `content`, in memory where the system has such files: a key is in it."""
-    if not hasattr(os, "memfd_create"):  # pragma: no cover - not on Linux
-        with NamedTemporaryFile() as file:
-            file.write(content)
-            file.flush()
-            yield file.name
-        return
-    with os.fdopen(os.memfd_create("tensile-serving"), "wb") as memory:
-        memory.write(content)
-        memory.flush()
-        yield f"/proc/self/fd/{memory.fileno()}"
-
-
-def alternative(address: str) -> x509.GeneralName:
-    """Give an address as a certificate's alternative name: an IP address, or a DNS name."""
-    try:
-        return x509.IPAddress(ip_address(address))
-    except ValueError:
-        return x509.DNSName(address)
-
-
-def _no_password() -> bytes:
-    """Give none: an encrypted key is an error here, not a question on a terminal."""
-    return b""
+    return self_signed("system:nodes", f"system:node:{node}", (node, address), now, _LIFE)

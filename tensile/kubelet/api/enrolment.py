@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from tensile.certificates import Pair
 from tensile.cluster import Cluster
 from tensile.errors import AlreadyExists, ClusterError, Denied, NotFound, Unauthorized
-from tensile.kubelet.api.certs import Pair, Serving
+from tensile.kubelet.api.certs import Serving
 from tensile.kubelet.api.signing import (
     LONGEST_NODE,
     Lack,

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tensile.kubelet.api.certs import alternative
+from tensile.certificates import alternative
 from tensile.kubelet.api.faults import spelled
 from tensile.objects import SIGNING_REQUEST, Manifest
 

@@ -1,0 +1,200 @@
+"""What the webhook costs: the time to answer one review, and what it adds to the creation of a pod.
+
+    .venv/bin/python -m bench.webhook --pods 2000 --rounds 3
+
+Each round creates pods at 200 a second through a real apiserver, first such as nobody asks the webhook about, then such
+as it prepares; and once more both kinds after the webhook was killed, when no creation may fail. Pods name a scheduler
+that does not exist, so that nothing but their creation is measured. Writes webhook.json; exits with 1 when a figure is
+over its bar.
+"""
+
+import asyncio
+import socket
+import statistics
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from bench.children import Child
+from bench.clusters import on_clusters
+from bench.makespan import percentile
+from bench.reporting import RESULTS, keep, verdict
+from bench.sites import PODS, Manifest, Refused, Site, until
+from tensile.names import VIRTUAL_POD
+from tensile.policy.admission import Terms
+from tensile.policy.review import answer
+from tensile.reconcile.nodeterms import REQUIRED, UPPER_ONLY_KEYS
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.layout import UPPER
+
+NAMESPACE = "default"
+RATE = 200.0
+REVIEWS = 5_000
+LIMIT = 60.0
+NOBODY = "nobody"
+BARS = {"cpu_us": 100.0, "added_p50_ms": 3.0, "added_p99_ms": 15.0, "failed_creations": 0}
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+TAINT = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
+
+
+def pod(name: str, *, opted: bool) -> Manifest:
+    """Give a pod that asks for a lower cluster, and for a kind of node in it."""
+    kinds = [{"key": "disk", "operator": "In", "values": ["ssd", "nvme"]}, {"key": "clusterID", "operator": "Exists"}]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": kinds}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "webhook", **({VIRTUAL_POD: "true"} if opted else {})}},
+        "spec": {
+            "schedulerName": NOBODY,
+            "terminationGracePeriodSeconds": 0,
+            "nodeSelector": {"clusterID": "lower-a", "gpu": "a100"},
+            "affinity": {"nodeAffinity": {REQUIRED: terms}},
+            "containers": [{"name": "c", "image": "nginx", "resources": {"requests": {"cpu": "1m"}}}],
+        },
+    }
+
+
+def cost(stored: Manifest, reviews: int = REVIEWS) -> float:
+    """Give the CPU microseconds for one review, from bytes to bytes: the median of ten series.
+
+    `stored` is a pod as an apiserver asks about it, with all that admission before us has added.
+    """
+    terms = Terms(
+        UPPER_ONLY_KEYS | {"clusterID"}, frozenset({"lower-a", "lower-b"}), (TAINT,), frozenset({"kube-system"})
+    )
+    request = {"uid": "asked", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "CREATE"}
+    question = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    body = orjson.dumps({**question, "request": {**request, "namespace": NAMESPACE, "object": stored}})
+    assert b'"patch"' in answer(body, terms)
+    return round(statistics.median(_series(body, terms, max(reviews // 10, 1))), 1)
+
+
+def _series(body: bytes, terms: Terms, reviews: int) -> Iterator[float]:
+    """Give the CPU microseconds for one review, ten times."""
+    for _ in range(10):
+        begin = time.process_time()
+        for _ in range(reviews):
+            answer(body, terms)
+        yield (time.process_time() - begin) / reviews * 1e6
+
+
+async def create(site: Site, tag: str, pods: int, *, opted: bool, rate: float = RATE) -> tuple[list[float], int]:
+    """Create so many pods at a rate; gives the seconds of each that came through, sorted, and how many did not."""
+    begin = time.monotonic()
+
+    async def one(number: int) -> float | None:
+        """Create one when its turn has come; what it waits for the others counts."""
+        due = begin + number / rate
+        await asyncio.sleep(max(due - time.monotonic(), 0.0))
+        try:
+            await site.call("POST", PODS.format(NAMESPACE), pod(f"{tag}-{number}", opted=opted))
+        except Refused:
+            return None
+        return time.monotonic() - due
+
+    taken = await asyncio.gather(*(one(number) for number in range(pods)))
+    await site.call("DELETE", f"{PODS.format(NAMESPACE)}?labelSelector=app%3Dwebhook")
+    through = sorted(seconds for seconds in taken if seconds is not None)
+    return through, pods - len(through)
+
+
+def milliseconds(taken: list[float]) -> dict[str, float]:
+    """Give median and 99th percentile."""
+    return {"p50_ms": round(percentile(taken, 0.5) * 1000, 2), "p99_ms": round(percentile(taken, 0.99) * 1000, 2)}
+
+
+def topology(sandbox: Sandbox, directory: Path) -> Path:
+    """Write a topology whose webhook is on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as hook, socket.create_server(("127.0.0.1", 0)) as telemetry:
+        port, told = hook.getsockname()[1], telemetry.getsockname()[1]
+    found = {
+        "apiVersion": "tensile-kube.io/v1alpha1",
+        "kind": "Topology",
+        "name": "webhook",
+        "upper": {"kubeconfig": str(sandbox.directory / "upper.kubeconfig")},
+        "lowers": [{"name": "lower-a", "kubeconfig": str(sandbox.directory / "lower-a.kubeconfig")}],
+        "telemetry": {"port": told},
+        "webhook": {"enabled": True, "bind": "127.0.0.1", "port": port, "url": f"https://127.0.0.1:{port}/mutate"},
+    }
+    path = directory / "topology.yaml"
+    path.write_bytes(orjson.dumps(found))
+    return path
+
+
+async def measured(sandbox: Sandbox, directory: Path, pods: int, rounds: int) -> dict[str, Any]:
+    """Run all rounds; gives the figures of each kind, and what came of creations without the webhook."""
+    command = ["tensile", "run", "--only", "webhook", "-f", str(topology(sandbox, directory)), "--log-format", "json"]
+    child = Child(command, sandbox, directory / "webhook.log")
+    try:
+        async with Site(sandbox.clusters[UPPER]) as site:
+            await until(lambda: _is_heeded(site), "the webhook is asked", LIMIT)
+            stored = await site.call("POST", f"{PODS.format(NAMESPACE)}?dryRun=All", pod("asked", opted=False))
+            runs = [await _round(site, number, pods) for number in range(rounds)]
+            used = child.usage()
+            child.kill()
+            failed = {
+                kind: (await create(site, f"down-{kind}", min(pods, 200), opted=kind == "opted"))[1]
+                for kind in ("plain", "opted")
+            }
+            await site.remove(f"{HOOKS}/tensile-webhook")
+    finally:
+        child.kill()
+    return {"cpu_us": cost(stored), "runs": runs, "failed_while_down": failed, "rss_mib": used.rss >> 20}
+
+
+async def _is_heeded(site: Site) -> bool:
+    found = await site.call("POST", f"{PODS.format(NAMESPACE)}?dryRun=All", pod("asked", opted=True))
+    return "annotations" in found["metadata"]
+
+
+async def _round(site: Site, number: int, pods: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"failed": 0}
+    for kind in ("plain", "opted"):
+        taken, failed = await create(site, f"round-{number}-{kind}", pods, opted=kind == "opted")
+        found[kind] = milliseconds(taken)
+        found["failed"] += failed
+    print(orjson.dumps(found).decode(), flush=True)
+    return found
+
+
+def judged(found: dict[str, Any]) -> dict[str, Any]:
+    """Add what the webhook adds, by the medians of the rounds, and what of it is over its bar."""
+    figures = {
+        "cpu_us": found["cpu_us"],
+        "added_p50_ms": _added(found["runs"], "p50_ms"),
+        "added_p99_ms": _added(found["runs"], "p99_ms"),
+        "failed_creations": sum(run["failed"] for run in found["runs"]) + sum(found["failed_while_down"].values()),
+    }
+    broken = [f"{name} is {figures[name]:g}, the bar is {bar:g}" for name, bar in BARS.items() if figures[name] > bar]
+    return {**found, **figures, "bars": BARS, "broken": broken}
+
+
+def _added(runs: list[dict[str, Any]], field: str) -> float:
+    return round(statistics.median(run["opted"][field] - run["plain"][field] for run in runs), 2)
+
+
+def main() -> int:
+    """Run as the command line asks, keep the result, and give the exit code."""
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pods", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+
+    async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
+        """Measure on clusters of its own."""
+        return judged(await measured(sandbox, scratch, given.pods, given.rounds))
+
+    kubernetes, result = on_clusters(scenario)
+    path = keep(given.results, "webhook", kubernetes, {"pods": given.pods, "rate": RATE, **result})
+    return verdict("webhook", result["broken"], path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

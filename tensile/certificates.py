@@ -1,0 +1,98 @@
+"""Certificates that this program shows to those who call it: pairs in PEM, and the TLS of a listener made of one.
+
+A certificate of our own making serves where nobody gives one. Keys never touch a disk where the system can keep them in
+memory.
+"""
+
+import os
+import ssl
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from tempfile import NamedTemporaryFile
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_SKEW = timedelta(hours=1)
+_LONGEST_COMMON_NAME = 64
+
+
+class Pair(NamedTuple):
+    """A certificate (with its chain) and its key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def self_signed(organization: str, common_name: str, names: Iterable[str], now: datetime, life: timedelta) -> Pair:
+    """Make a self-signed serving certificate for `names` (IP addresses or DNS names), good from an hour before `now`.
+
+    The common name, which nobody verifies, is cut to what one may have.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_LONGEST_COMMON_NAME]),
+        ]
+    )
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + life)
+        .add_extension(x509.SubjectAlternativeName([alternative(one) for one in names]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return Pair(certificate.public_bytes(pem), key.private_bytes(pem, pkcs8, plain))
+
+
+def alternative(address: str) -> x509.GeneralName:
+    """Give an address as a certificate's alternative name: an IP address, or a DNS name."""
+    try:
+        return x509.IPAddress(ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
+
+
+def serving_tls(pair: Pair) -> ssl.SSLContext:
+    """Make the TLS of a listener: 1.2 or newer, nobody asked for a certificate. Raises OSError for what is no pair."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    show(context, pair)
+    return context
+
+
+def show(context: ssl.SSLContext, pair: Pair) -> None:
+    """Have a TLS context show a certificate, from the next connection on; raises OSError for what is no pair."""
+    with _as_file(pair.key + b"\n" + pair.certificate) as path:
+        context.load_cert_chain(path, password=_no_password)
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """Give the path of a file that holds `content`, in memory where the system has such files: a key is in it."""
+    if not hasattr(os, "memfd_create"):  # pragma: no cover - not on Linux
+        with NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+        return
+    with os.fdopen(os.memfd_create("tensile-serving"), "wb") as memory:
+        memory.write(content)
+        memory.flush()
+        yield f"/proc/self/fd/{memory.fileno()}"
+
+
+def _no_password() -> bytes:
+    """Give none: an encrypted key is an error here, not a question on a terminal."""
+    return b""

@@ -1,0 +1,135 @@
+"""The webhook's port, and a call to it as the upper's apiserver would make one.
+
+Reviews are answered on every path, as tensile-kube's webhook does. Nothing that comes in can do more than get an
+answer: bodies are bounded, and a defect costs the one request.
+"""
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Callable
+from http import HTTPStatus
+from uuid import uuid4
+
+import aiohttp
+import orjson
+import structlog
+from aiohttp import web
+
+from tensile.certificates import Pair, serving_tls, show
+from tensile.errors import TensileError
+from tensile.kube.tls import Papers, context
+from tensile.policy.review import VERSIONS, Malformed
+from tensile.telemetry import described
+
+_MOST_BYTES = 4 * 1024 * 1024
+"""Of a body: above what an apiserver takes of a user, with the old object beside the new one."""
+_GRACE = 1.0
+_PATIENCE = 5.0
+_log = structlog.get_logger("tensile.webhook")
+
+Answer = Callable[[bytes], bytes]
+
+
+class Listening:
+    """The webhook on `bind`:`port` (0 for any free port); `answer` makes a review's answer or raises Malformed.
+
+    `patience` is how many seconds a body may take to come.
+    """
+
+    def __init__(self, pair: Pair, answer: Answer, patience: float = _PATIENCE) -> None:
+        self._answer = answer
+        self._patience = patience
+        self._tls = serving_tls(pair)
+        self._front = web.Server(self._serve, access_log=None, request_factory=self._request)
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, once started."""
+        return int(self._server.sockets[0].getsockname()[1]) if self._server else 0
+
+    async def start(self, bind: str, port: int) -> None:
+        """Begin to listen; raises TensileError, with what to change, when that is not possible."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                self._front, bind, port, ssl=self._tls, ssl_handshake_timeout=_PATIENCE
+            )
+        except OSError as error:
+            where = f"webhook: port {port} on {bind}"
+            if error.errno == errno.EADDRINUSE:
+                raise TensileError(f"{where}: is taken: set another webhook.port, or stop that program") from None
+            why = error.strerror or str(error)
+            raise TensileError(f"{where}: {why}: check webhook.bind and webhook.port") from None
+
+    def show(self, pair: Pair) -> None:
+        """Show another certificate, from the next connection on."""
+        show(self._tls, pair)
+
+    async def close(self) -> None:
+        """Listen no more; a request under way has a second to end."""
+        if self._server is not None:
+            self._server.close()
+        await self._front.shutdown(_GRACE)
+
+    def _request(self, message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]  # noqa: ANN001 - aiohttp's own
+        """Make a request that takes as large a body as there is."""
+        loop = asyncio.get_running_loop()
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_MOST_BYTES)
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET" and request.path == "/healthz":
+            return web.Response(text="ok")
+        if request.method != "POST":
+            return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="send an AdmissionReview by POST\n")
+        try:
+            async with asyncio.timeout(self._patience):
+                body = await request.read()
+        except TimeoutError:
+            return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
+        try:
+            return web.Response(body=self._answer(body), content_type="application/json")
+        except Malformed as error:
+            return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{error}\n")
+        except Exception as error:  # noqa: BLE001 - a creation must not wait for what never comes
+            _log.error("a review failed, and the pod goes its way as it is: please report this", error=described(error))
+            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
+
+
+async def call(url: str, trusted: bytes) -> None:
+    """Ask a webhook at a URL, trusting these certificates only; raises TensileError with what went wrong."""
+    asked = str(uuid4())
+    body = _question(asked)
+    tls = context(Papers(authority=trusted), "the webhook's certificate")
+    tls.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
+            session.post(url, data=body, ssl=tls, allow_redirects=False) as response,
+        ):
+            status, said = response.status, await response.content.read(_MOST_BYTES)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise TensileError(f"{url}: {error or type(error).__name__}") from None
+    if status != HTTPStatus.OK or not _is_answer(said, asked):
+        raise TensileError(f"{url}: something else answers there (HTTP {status})")
+
+
+def _question(uid: str) -> bytes:
+    """Ask about a pod that is nobody's."""
+    pod = {"metadata": {"name": "probe", "namespace": "probe"}, "spec": {"containers": []}}
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    request = {"uid": uid, "kind": kind, "operation": "CREATE", "object": pod}
+    return orjson.dumps(
+        {"apiVersion": f"admission.k8s.io/{VERSIONS[0]}", "kind": "AdmissionReview", "request": request}
+    )
+
+
+def _is_answer(said: bytes, uid: str) -> bool:
+    """Say whether that is an answer to our question."""
+    try:
+        found = orjson.loads(said)
+        return bool(found["response"]["uid"] == uid and found["response"]["allowed"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return False

@@ -1,0 +1,318 @@
+"""The webhook as the topology says: served, known to the upper's apiserver, and with a certificate that it trusts.
+
+Registered is only what a call to itself, on the apiserver's way, has reached: a webhook that is registered and not
+there costs every creation its patience. What somebody else registered under our name is left as it is. The webhook
+that is not enabled any more is taken back; a program that merely ends leaves it, as it, or another one, comes back.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+import structlog
+
+from tensile.cache import Cache
+from tensile.certificates import Pair, self_signed, serving_tls
+from tensile.cluster import Cluster
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
+from tensile.names import Owner
+from tensile.objects import Manifest, Ref, metadata
+from tensile.policy.admission import Terms, terms_of
+from tensile.policy.listening import Listening, call
+from tensile.policy.registration import (
+    address_of,
+    bundle,
+    bundle_in,
+    certificates_in,
+    change,
+    configuration,
+    is_reachable,
+    names_of,
+    ref_of,
+)
+from tensile.policy.review import answer
+from tensile.reconcile.observed import is_ours
+from tensile.topology import Topology, Webhook
+
+LIFE = timedelta(days=30)
+"""Of a certificate of our own making; its key is in memory, so each start makes another one."""
+_RENEWED_AT = 0.7
+_UNPUBLISHED = 10.0
+"""Overlaps after which a certificate is shown that could not be published: somebody else may see to that."""
+_RETIRED = 3
+_log = structlog.get_logger("tensile.webhook")
+
+
+class Pace(NamedTuple):
+    """Seconds: between two looks at what is registered and at files, of a rest after trouble, and of overlap.
+
+    A certificate that was published is shown after the overlap, when every apiserver has heard of it.
+    """
+
+    look: float = 10.0
+    rest: float = 5.0
+    overlap: float = 20.0
+
+
+class NotOurs(TensileError):
+    """What is registered under our name is somebody else's."""
+
+
+class _Next(NamedTuple):
+    """The certificate that comes next: since when it is at hand, and since when it is published, if it is."""
+
+    pair: Pair
+    since: datetime
+    published: datetime | None = None
+
+
+class Hooks(NamedTuple):
+    """Where the webhook is at home: its upper cluster, whose it is, and what it looks things up in.
+
+    Paths of the topology are relative to `directory`; `claims` holds the upper's claims; `namespace` is where this
+    program runs, "" for in no cluster.
+    """
+
+    upper: Cluster
+    owner: Owner
+    directory: Path
+    claims: Cache
+    namespace: str = ""
+
+
+class WebhookServer:
+    """Serves the webhook of the topology in force, from the first `serve` to `close`.
+
+    `run` keeps its certificate and its registration as they should be. `now` gives the time of day.
+    """
+
+    def __init__(
+        self, home: Hooks, pace: Pace | None = None, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._home = home
+        self._pace = pace or Pace()
+        self._now = now
+        self._topology: Topology
+        self._terms: Terms
+        self._listening: Listening | None = None
+        self._served: Webhook | None = None
+        self._shown: Pair
+        self._next: _Next | None = None
+        self._retired: list[Pair] = []
+        self._is_reached = False
+        self._woken = asyncio.Event()
+        self._trouble = ""
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, 0 for none."""
+        return self._listening.port if self._listening else 0
+
+    async def serve(self, topology: Topology) -> None:
+        """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
+        webhook = topology.webhook
+        if webhook.enabled and (self._listening is None or _moved(self._served, webhook)):
+            await self._listen(webhook)
+        self._topology, self._terms = topology, terms_of(topology, self._home.namespace)
+        if not webhook.enabled:
+            await self._deafen()
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Look for ever, at once when the topology changes."""
+        while True:
+            self._woken.clear()
+            rest = await self.look()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), rest)
+
+    async def look(self) -> float | None:
+        """Look once at certificate and registration; gives the seconds until the next look, None for none."""
+        topology = self._topology
+        try:
+            return await (self._looked(topology) if topology.webhook.enabled else self._took_back(topology))
+        except Conflict:
+            return self._pace.rest
+
+    async def close(self) -> None:
+        """Serve no more; what is registered stays, for the program that comes after this one."""
+        await self._deafen()
+
+    async def _listen(self, webhook: Webhook) -> None:
+        """Take the port, or change it; what was listened on before is given up once the new one is had."""
+        pair = self._pair(webhook)
+        same = self._served is not None and (self._served.bind, self._served.port) == (webhook.bind, webhook.port)
+        if same and self._listening is not None:
+            self._listening.show(pair)
+        else:
+            opened = Listening(pair, self._answer)
+            await opened.start(webhook.bind, webhook.port)
+            await self._deafen()
+            self._listening = opened
+        self._served, self._shown, self._next, self._is_reached = webhook, pair, None, False
+
+    async def _deafen(self) -> None:
+        listening, self._listening, self._served = self._listening, None, None
+        if listening is not None:
+            await listening.close()
+
+    def _answer(self, body: bytes) -> bytes:
+        return answer(body, self._terms, self._node_of)
+
+    def _node_of(self, namespace: str, name: str) -> str:
+        """Give the node that was chosen for a claim, "" for none."""
+        claim = self._home.claims.get(namespace, name)
+        return str(claim.facts.selected) if claim else ""
+
+    # The certificate.
+
+    def _pair(self, webhook: Webhook) -> Pair:
+        """Give the pair of the topology's files, or a new one of our own making; TensileError says what is wrong."""
+        if webhook.tls_cert_file is None or webhook.tls_key_file is None:
+            names = names_of(webhook)
+            return self_signed("tensile", names[0], names, self._now(), LIFE)
+        files = {"tlsCertFile": webhook.tls_cert_file, "tlsKeyFile": webhook.tls_key_file}
+        pair = Pair(*(self._content(field, file) for field, file in files.items()))
+        try:
+            serving_tls(pair)
+        except OSError as error:
+            whose = f"webhook.tlsCertFile {files['tlsCertFile']} and webhook.tlsKeyFile {files['tlsKeyFile']}"
+            raise TensileError(f"{whose}: no certificate and its key in PEM ({error}): give both anew") from None
+        return pair
+
+    def _content(self, field: str, file: str) -> bytes:
+        path = self._home.directory / file
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise TensileError(f"webhook.{field}: {path}: {error.strerror}: let the engine read it") from None
+
+    def _prepare_next(self, webhook: Webhook) -> None:
+        """Have another certificate at hand when the time has come, or the files say so."""
+        newest = self._next.pair if self._next else self._shown
+        if webhook.tls_cert_file is None and not self._is_due(newest):
+            return
+        pair = self._pair(webhook)
+        if pair == self._shown:
+            self._next = None
+        elif pair != newest:
+            self._next = _Next(pair, self._now())
+
+    def _is_due(self, pair: Pair) -> bool:
+        """Say whether a certificate nears its end."""
+        leaf = certificates_in(pair.certificate)[0]
+        begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+        return begin + _RENEWED_AT * (end - begin) <= self._now()
+
+    def _show_next(self) -> None:
+        """Show the certificate that was published long enough ago, or has waited for that for too long."""
+        if self._next is None or self._listening is None:
+            return
+        pair, since, published = self._next
+        overlap = self._pace.overlap if published else self._pace.overlap * _UNPUBLISHED
+        if (self._now() - (published or since)).total_seconds() < overlap:
+            return
+        self._listening.show(pair)
+        self._retired = [*self._retired[1 - _RETIRED :], self._shown]
+        self._shown, self._next = pair, None
+        _log.info("the webhook shows another certificate")
+
+    # What is registered.
+
+    async def _looked(self, topology: Topology) -> float:
+        """See to the webhook that is served."""
+        try:
+            self._prepare_next(topology.webhook)
+            if is_reachable(topology.webhook):
+                await self._registered(topology)
+                self._trouble = ""
+            else:
+                self._say("set webhook.service or webhook.url: how the upper's apiserver reaches it")
+        except Conflict:
+            raise
+        except TensileError as error:
+            self._say(str(error))
+            return self._pace.rest
+        finally:
+            self._show_next()
+        return min(self._pace.look, self._pace.overlap) if self._next else self._pace.look
+
+    async def _registered(self, topology: Topology) -> None:
+        """Have the apiserver know the webhook as it is, once a call on its way has come through."""
+        upper, ref = self._home.upper, ref_of(topology)
+        seen = await self._seen(topology)
+        trusted = bundle(self._mine(), bundle_in(seen or {}), self._dropped(), self._now())
+        if not self._is_reached:
+            await call(address_of(topology.webhook), trusted)
+            self._is_reached = topology is self._topology
+        wanted = configuration(topology, self._home.owner, trusted, self._home.namespace)
+        if seen is None:
+            await self._made(ref, wanted)
+        elif (patch := change(seen, wanted)) is not None:
+            await upper.patch(ref, patch)
+        else:
+            self._note_published(trusted)
+            return
+        self._note_published(trusted)
+        _log.info("the webhook is registered", name=ref.name, address=address_of(topology.webhook))
+
+    def _note_published(self, trusted: bytes) -> None:
+        """Note since when the next certificate is trusted."""
+        if self._next is not None and self._next.published is None:
+            is_there = set(certificates_in(self._next.pair.certificate)) <= set(certificates_in(trusted))
+            self._next = self._next._replace(published=self._now() if is_there else None)
+
+    async def _made(self, ref: Ref, wanted: Manifest) -> None:
+        try:
+            await self._home.upper.create(ref, wanted)
+        except AlreadyExists as error:
+            raise Conflict(error.message) from None
+
+    async def _seen(self, topology: Topology) -> Manifest | None:
+        """Give the configuration that is registered; raises NotOurs."""
+        ref = ref_of(topology)
+        try:
+            seen: Manifest = orjson.loads(await self._home.upper.read(ref))
+        except NotFound:
+            return None
+        if not is_ours(seen, self._home.owner):
+            raise NotOurs(f"{ref} is not ours, and stays as it is: delete it, or give the topology another name")
+        return seen
+
+    def _mine(self) -> list[bytes]:
+        return [self._shown.certificate, *([self._next.pair.certificate] if self._next else [])]
+
+    def _dropped(self) -> list[bytes]:
+        """Give what is shown no more."""
+        return [pair.certificate for pair in self._retired]
+
+    async def _took_back(self, topology: Topology) -> float | None:
+        """Take back what is registered, where it is ours; who may not see it has nothing there."""
+        try:
+            seen = await self._seen(topology)
+            if seen is not None:
+                meta = metadata(seen)
+                version = meta["resourceVersion"]
+                await self._home.upper.delete(ref_of(topology), uid=meta["uid"], version=version)
+                _log.info("the webhook is not registered any more", name=meta["name"])
+        except (NotFound, Denied, NotOurs):
+            return None
+        except ClusterError:
+            return self._pace.rest
+        return None
+
+    def _say(self, trouble: str) -> None:
+        """Tell, once, what keeps the webhook from being registered as it is."""
+        if trouble != self._trouble:
+            _log.warning("the webhook is served, and cannot be registered as it is", why=trouble)
+        self._trouble = trouble
+
+
+def _moved(served: Webhook | None, wanted: Webhook) -> bool:
+    """Say whether it is to be served otherwise: elsewhere, under other names, with another certificate."""
+    fields = ("bind", "port", "service", "url", "tls_cert_file", "tls_key_file")
+    return any(getattr(served, field) != getattr(wanted, field) for field in fields)

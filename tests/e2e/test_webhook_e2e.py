@@ -1,0 +1,237 @@
+"""The webhook behind a real apiserver, in a sandbox of its own: it hears of every opted-in pod of the upper cluster."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import TOLERATION, A, Ground, edit_lower, ran, spare_ports
+from sitekit import Manifest, is_ready
+
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+OPTED = {"virtual-pod": "true"}
+UNLIMITED = [
+    {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
+    for name in ("not-ready", "unreachable")
+]
+PROVIDER = {"key": "virtual-kubelet.io/provider", "operator": "Equal", "value": "k8s", "effect": "NoSchedule"}
+
+
+class Hooked(Ground):
+    """A ground with a port for the webhook."""
+
+    hook_port: int
+
+    def hooked(self, *, enabled: bool = True, **more: Any) -> Any:
+        """Make the edit that switches the webhook on, on loopback."""
+        url = f"https://127.0.0.1:{self.hook_port}/mutate"
+        section = {"enabled": enabled, "bind": "127.0.0.1", "port": self.hook_port, "url": url, **more}
+        return lambda file: file.update(webhook={**section, "ignoreSelectorKeys": ["clusterID", "e2e"]})
+
+    @property
+    def hook(self) -> str:
+        """The path of the webhook's registration."""
+        return f"{HOOKS}/tensile-{self.namespace}"
+
+    async def registered(self) -> Manifest:
+        """Wait until the webhook is registered."""
+        return await self.upper.until(self.hook, bool)
+
+    async def asked(self, name: str, spec: Manifest | None = None, dry: str = "", **meta: Any) -> Manifest:
+        """Create a pod that asked for a virtual node of this ground; `dry` as in a query."""
+        basis = {"nodeSelector": {"e2e": self.mark}, "containers": [{"name": "main", "image": "app:1"}]}
+        body = {"metadata": {"name": name, "labels": OPTED, **meta}, "spec": {**basis, **(spec or {})}}
+        return await self.upper.create(self.path("pods") + dry, body)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
+    """Clusters whose pods no other test makes."""
+    with Sandbox.start(tmp_path_factory.mktemp("hooks") / "sandbox", progress=print) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(own: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hooked]:
+    """An engine, and its webhook, which is registered."""
+    made = Hooked(own, tmp_path_factory.mktemp("ground"))
+    (made.hook_port,) = spare_ports(1)
+    try:
+        await made.open()
+        await made.start(made.hooked())
+        await made.registered()
+        yield made
+        await made.clear()
+        await made.upper.gone(made.hook)
+    finally:
+        await made.close()
+    assert made.heard.defects == []
+
+
+def noted(pod: Manifest) -> Any:
+    """Give what is in a pod's annotation."""
+    text = pod["metadata"].get("annotations", {}).get("clusterSelector")
+    return None if text is None else orjson.loads(text)
+
+
+async def test_a_pod_that_opted_in_runs_on_the_lower_node_that_it_asked_for(ground: Hooked) -> None:
+    """The whole way: moved above, scheduled to the virtual node, asked for below again."""
+    (real, *_) = sorted(one["metadata"]["name"] for one in (await ground.sites[A].read("/api/v1/nodes"))["items"])
+    asked = {"e2e": ground.mark, "clusterID": A, "kubernetes.io/hostname": real}
+    made = await ground.asked("whole", {"nodeSelector": asked})
+    assert made["spec"]["nodeSelector"] == {"e2e": ground.mark, "clusterID": A}
+    assert noted(made)["nodeSelector"] == {"kubernetes.io/hostname": real}
+    assert made["spec"]["tolerations"] == [*UNLIMITED, PROVIDER]
+    await ground.upper.until(ground.pod_path("whole"), is_ready)
+    below = await ground.sites[A].read(ground.pod_path("whole"))
+    assert below["spec"]["nodeName"] == real
+    assert below["spec"]["nodeSelector"] == {"kubernetes.io/hostname": real}
+    assert "clusterSelector" not in below["metadata"]["annotations"]
+
+
+async def test_a_pod_that_did_not_opt_in_is_none_of_its_business(ground: Hooked) -> None:
+    """Nor one in kube-system, whatever it is labelled."""
+    spec = {"nodeSelector": {"disk": "ssd"}}
+    plain = await ground.asked("plain", spec, "?dryRun=All", labels={"app": "x"})
+    system = {"metadata": {"name": "system", "labels": OPTED}, "spec": {**plain["spec"], "nodeSelector": {"a": "b"}}}
+    for field in ("tolerations", "volumes", "serviceAccount", "serviceAccountName"):
+        system["spec"].pop(field, None)
+    system["spec"]["containers"] = [{"name": "main", "image": "app:1"}]
+    excluded = await ground.upper.create("/api/v1/namespaces/kube-system/pods?dryRun=All", system)
+    for found, selector in ((plain, {"disk": "ssd"}), (excluded, {"a": "b"})):
+        assert noted(found) is None
+        assert found["spec"]["nodeSelector"] == selector
+
+
+async def test_a_prepared_pod_is_stored_as_it_is_when_it_comes_again(ground: Hooked) -> None:
+    """Somebody exports it, and creates it anew."""
+    first = await ground.asked("first", {"nodeSelector": {"e2e": ground.mark, "disk": "ssd"}}, "?dryRun=All")
+    meta = {"name": "again", "labels": OPTED, "annotations": first["metadata"]["annotations"]}
+    again = await ground.upper.create(ground.path("pods") + "?dryRun=All", {"metadata": meta, "spec": first["spec"]})
+    assert noted(again) == noted(first)
+    for field in ("nodeSelector", "tolerations"):
+        assert again["spec"][field] == first["spec"][field]
+
+
+async def test_a_claim_with_a_chosen_node_pins_its_pod(ground: Hooked) -> None:
+    """By required affinity on the virtual node's hostname."""
+    node = ground.nodes[A]
+    claim = {
+        "metadata": {"name": "data", "annotations": {"volume.kubernetes.io/selected-node": node}},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "",
+        },
+    }
+    await ground.upper.create(ground.path("persistentvolumeclaims"), claim)
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    async with asyncio.timeout(10):
+        while "affinity" not in (made := await ground.asked("pinned", {"volumes": volumes}, "?dryRun=All"))["spec"]:
+            continue
+    (term,) = made["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchExpressions"] == [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]
+    await ground.upper.delete(ground.path("persistentvolumeclaims", "data"))
+
+
+async def test_while_nobody_answers_pods_are_created_all_the_same(ground: Hooked) -> None:
+    """What is registered stays while the engine is away; when it is back, what was missed is made good or said."""
+    await ground.stop()
+    try:
+        assert await ground.upper.read(ground.hook)
+        missed = await ground.asked("missed")
+        stuck = await ground.asked("stuck", {"nodeSelector": {"e2e": ground.mark, "disk": "ssd"}})
+        assert noted(missed) is noted(stuck) is None
+    finally:
+        await ground.start(ground.hooked())
+    await ground.upper.until(ground.pod_path("missed"), is_ready)
+    assert "webhook.enabled" in await ground.told(stuck, "WebhookMissed")
+    mended = await ground.upper.read(ground.pod_path("stuck"))
+    assert mended["spec"]["tolerations"] == [*UNLIMITED, PROVIDER]
+    await ground.upper.until(ground.hook, bool)
+    later = await ground.asked("later", {"nodeSelector": {"e2e": ground.mark, "disk": "ssd"}}, "?dryRun=All")
+    async with asyncio.timeout(20):
+        while noted(later) is None:
+            later = await ground.asked("later", {"nodeSelector": {"e2e": ground.mark, "disk": "ssd"}}, "?dryRun=All")
+
+
+async def test_fields_are_reloaded_and_switched_off_it_is_taken_back(ground: Hooked) -> None:
+    """Other keys from the next pod on; then no registration, and afterwards one again."""
+    spec = {"nodeSelector": {"e2e": ground.mark, "region": "north"}}
+    before = await ground.asked("before", spec, "?dryRun=All")
+    assert noted(before)["nodeSelector"] == {"region": "north"}
+
+    def region(file: Manifest) -> None:
+        file["webhook"]["ignoreSelectorKeys"] = ["e2e", "region"]
+
+    await ground.reload(ground.hooked(), region)
+    after = await ground.asked("after", spec, "?dryRun=All")
+    assert after["spec"]["nodeSelector"] == spec["nodeSelector"]
+    await ground.reload(ground.hooked(enabled=False))
+    await ground.upper.gone(ground.hook)
+    assert noted(await ground.asked("off", spec, "?dryRun=All")) is None
+    await ground.reload(ground.hooked())
+    await ground.registered()
+
+
+async def test_virtual_nodes_with_taints_of_their_own_are_tolerated(ground: Hooked) -> None:
+    """As the topology has them at that moment."""
+    taint = {"key": "dedicated", "value": "", "effect": "NoSchedule"}
+    await ground.reload(ground.hooked(), edit_lower(A, node={"taints": [taint]}))
+    made = await ground.asked("dedicated", None, "?dryRun=All")
+    assert {"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"} in made["spec"]["tolerations"]
+    await ground.reload(ground.hooked())
+
+
+async def test_the_webhook_runs_alone(own: Sandbox, tmp_path: Path) -> None:
+    """A process that needs no lower cluster, serves another topology, and ends as it is told to."""
+    there = Hooked(own, tmp_path)
+    (there.hook_port,) = spare_ports(1)
+    await there.open()
+    log = tmp_path / "alone.log"
+    try:
+        off = there.save(there.hooked(enabled=False))
+        refused = await ran([sys.executable, "-m", "tensile", "run", "--only", "webhook", "-f", str(off)])
+        assert refused.code == 1
+        assert "webhook.enabled is false" in refused.err
+        path = there.save(there.hooked())
+        command = [sys.executable, "-m", "tensile", "run", "--only", "webhook", "-f", str(path)]
+        with log.open("wb") as out:
+            process = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out, env=dict(os.environ))
+        try:
+            await there.registered()
+            made = await there.asked("alone", {"nodeSelector": {"e2e": there.mark, "disk": "ssd"}}, "?dryRun=All")
+            assert noted(made)["nodeSelector"] == {"disk": "ssd"}
+            there.save(there.hooked(enabled=False))
+            await there.upper.gone(there.hook)
+            assert await there.upper.read(f"/api/v1/nodes/{there.nodes[A]}") == {}
+        finally:
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(10):
+                code = await process.wait()
+        assert code == 0, log.read_text()
+    finally:
+        await there.close()
+
+
+async def test_a_pod_that_no_webhook_saw_comes_to_its_node(ground: Hooked) -> None:
+    """Without a webhook at all, a pod that opted in needs no toleration of its own."""
+    await ground.reload(ground.hooked(enabled=False))
+    await ground.upper.gone(ground.hook)
+    made = await ground.asked("bare")
+    assert TOLERATION["key"] not in {one.get("key") for one in made["spec"]["tolerations"]}
+    await ground.upper.until(ground.pod_path("bare"), is_ready)
+    await ground.reload(ground.hooked())
+    await ground.registered()

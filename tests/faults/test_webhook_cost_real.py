@@ -1,0 +1,52 @@
+"""What the webhook costs, in short: `make bench` measures the same at length, on a machine with nothing else to do."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.webhook import BARS, cost, judged, measured, pod
+from tensile.sandbox.environment import Sandbox
+
+BUSY = 4
+"""How much slower than its bar a machine may be that does other things, too."""
+
+
+def test_a_review_takes_next_to_no_time() -> None:
+    """From bytes to bytes, for a pod with a selector, alternatives and tolerations."""
+    default = {
+        "key": "node.kubernetes.io/not-ready",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 300,
+    }
+    stored = pod("asked", opted=True)
+    stored["spec"]["tolerations"] = [default, {**default, "key": "node.kubernetes.io/unreachable"}]
+    assert cost(stored, 500) <= BARS["cpu_us"] * BUSY
+
+
+@pytest.mark.real
+async def test_no_creation_fails_because_of_it(fragile: Sandbox, tmp_path: Path) -> None:
+    """Served, at two hundred a second, and after it was killed; opted-in pods or not."""
+    found = judged(await measured(fragile, tmp_path, 100, 1))
+    assert found["failed_creations"] == 0
+    assert found["failed_while_down"] == {"plain": 0, "opted": 0}
+
+
+RUN = {"plain": {"p50_ms": 5.0, "p99_ms": 20.0}, "opted": {"p50_ms": 7.0, "p99_ms": 30.0}, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({}, []),
+        ({"cpu_us": 101.0}, ["cpu_us"]),
+        ({"runs": [{**RUN, "opted": {"p50_ms": 8.1, "p99_ms": 30.0}}]}, ["added_p50_ms"]),
+        ({"runs": [{**RUN, "opted": {"p50_ms": 7.0, "p99_ms": 35.1}}]}, ["added_p99_ms"]),
+        ({"runs": [{**RUN, "failed": 1}]}, ["failed_creations"]),
+        ({"failed_while_down": {"plain": 1, "opted": 0}}, ["failed_creations"]),
+    ],
+)
+def test_what_is_over_its_bar_is_told(change: dict, broken: list[str]) -> None:
+    """Each figure by its name."""
+    found = judged({"cpu_us": 90.0, "runs": [RUN], "failed_while_down": {"plain": 0, "opted": 0}, **change})
+    assert [words.partition(" ")[0] for words in found["broken"]] == broken

@@ -1,0 +1,359 @@
+"""The webhook as it is served and registered: over real TLS on loopback, in a cluster in memory."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+import pytest_asyncio
+from admissionkit import VK_B
+from answering import Answering
+from hookkit import NAME, Scene, scene
+
+from tensile.cache import Cache
+from tensile.certificates import Pair, self_signed
+from tensile.errors import Denied, TensileError, Unreachable
+from tensile.objects import MUTATING_WEBHOOK
+from tensile.policy.listening import Listening, call
+from tensile.policy.registration import bundle_in, certificates_in
+
+POD = {
+    "metadata": {"name": "web", "namespace": "default", "labels": {"virtual-pod": "true"}},
+    "spec": {"nodeSelector": {"disk": "ssd"}},
+}
+
+
+@pytest_asyncio.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Scene]:
+    """A scene with an empty cluster."""
+    async with scene(tmp_path) as made:
+        yield made
+
+
+async def asked(of: Scene, body: bytes, method: str = "POST", path: str = "/anything") -> tuple[int, bytes]:
+    """Send a request, trusting whatever is registered."""
+    trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusted.load_verify_locations(cadata=bundle_in(of.registered() or {}).decode())
+    url = f"https://127.0.0.1:{of.port}{path}"
+    sent = {"data": BytesIO(body), "ssl": trusted}
+    async with aiohttp.ClientSession() as session, session.request(method, url, **sent) as response:
+        return response.status, await response.read()
+
+
+def review(pod: dict[str, Any] | None = None) -> bytes:
+    """Write a question about a new pod."""
+    request = {"uid": "u", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "default", "object": pod or POD}
+    return orjson.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+
+
+def trusted_by(of: Scene) -> int:
+    """Count the certificates that are trusted."""
+    return len(certificates_in(bundle_in(of.registered() or {})))
+
+
+async def test_it_is_registered_once_it_has_called_itself_and_then_answers(here: Scene) -> None:
+    """With the certificate of its own making in the bundle; a second look writes nothing."""
+    await here.server.serve(here.topology())
+    assert here.registered() is None
+    assert await here.server.look() == 10.0
+    found = here.registered()
+    assert found is not None
+    assert found["webhooks"][0]["clientConfig"]["url"].endswith(f":{here.port}/mutate")
+    status, said = await asked(here, review())
+    response = orjson.loads(said)["response"]
+    assert (status, response["allowed"], "patch" in response) == (200, True, True)
+    version = found["metadata"]["resourceVersion"]
+    await here.server.look()
+    assert (here.registered() or {})["metadata"]["resourceVersion"] == version
+
+
+async def test_what_is_no_review_gets_its_own_answer(here: Scene) -> None:
+    """400 with a word of what is wrong, 405, and health."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    status, said = await asked(here, b"{")
+    assert (status, said[:20]) == (400, b"no AdmissionReview: ")
+    assert (await asked(here, b"", "GET"))[0] == 405
+    assert await asked(here, b"", "GET", "/healthz") == (200, b"ok")
+    assert (await asked(here, b"x" * (5 << 20)))[0] == 413
+
+
+async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float) -> tuple[Listening, bytes]:
+    """Listen with another answer; gives with it what to trust."""
+    pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], of.now, timedelta(days=1))
+    made = Listening(pair, answer, **given)
+    await made.start("127.0.0.1", 0)
+    return made, pair.certificate
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(here: Scene) -> None:
+    """Whoever announces one and sends none holds a connection for some seconds only."""
+    made, trusted = await listening(here, bytes, patience=0.05)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.load_verify_locations(cadata=trusted.decode())
+    reader, writer = await asyncio.open_connection("127.0.0.1", made.port, ssl=tls)
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+    assert b" 408 " in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+    await made.close()
+
+
+async def test_a_defect_costs_one_request_and_says_nothing_of_it(here: Scene) -> None:
+    """The apiserver goes on without an answer; what was asked stays out of answer and log."""
+
+    def broken(_body: bytes) -> bytes:
+        """Fail as nobody foresaw."""
+        raise ZeroDivisionError("of the pod")
+
+    made, trusted = await listening(here, broken)
+    with pytest.raises(TensileError, match="HTTP 500"):
+        await call(f"https://127.0.0.1:{made.port}/", trusted)
+    await made.close()
+
+
+async def test_a_large_review_is_answered(here: Scene) -> None:
+    """As large as an apiserver takes a pod."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    large = {**POD, "metadata": {**POD["metadata"], "annotations": {"a": "x" * (2 << 20)}}}
+    assert (await asked(here, review(large)))[0] == 200
+
+
+async def test_nothing_is_registered_while_it_cannot_be_reached(here: Scene) -> None:
+    """A wrong address would cost every creation its patience; it is said, and tried again."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        wrong = here.topology(url=f"https://127.0.0.1:{other.getsockname()[1]}/")
+        other.close()
+        await here.server.serve(wrong)
+        assert await here.server.look() == 5.0
+    assert here.registered() is None
+    await here.server.serve(here.topology())
+    await here.server.look()
+    assert here.registered() is not None
+
+
+async def test_without_an_address_it_is_served_and_not_registered(here: Scene) -> None:
+    """Whoever registers it by hand may; nothing is guessed."""
+    topology = here.topology()
+    nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
+    await here.server.serve(nowhere)
+    await here.server.look()
+    assert here.registered() is None
+    assert here.server.port == here.port
+
+
+async def test_what_is_somebody_elses_under_our_name_is_not_touched(here: Scene) -> None:
+    """Neither changed nor deleted, also when the webhook is switched off."""
+    there = here.upper.place(MUTATING_WEBHOOK, {"metadata": {"name": NAME}, "webhooks": []})
+    await here.server.serve(here.topology())
+    assert await here.server.look() == 5.0
+    await here.server.serve(here.topology(enabled=False))
+    assert await here.server.look() is None
+    assert here.registered() == there
+
+
+async def test_switched_off_it_is_taken_back_and_not_served(here: Scene) -> None:
+    """What is registered and not there costs every creation its patience; again switched on, it is back."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    await here.server.serve(here.topology(enabled=False))
+    assert await here.server.look() is None
+    assert here.registered() is None
+    with pytest.raises(OSError, match=r"."):
+        await asyncio.open_connection("127.0.0.1", here.port)
+    await here.server.serve(here.topology())
+    await here.server.look()
+    assert here.registered() is not None
+
+
+async def test_a_program_that_ends_leaves_what_is_registered(here: Scene) -> None:
+    """It, or another one, comes back, and the apiserver goes on without an answer until then."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    await here.server.close()
+    assert here.registered() is not None
+
+
+async def test_what_somebody_changed_is_put_right(here: Scene) -> None:
+    """A failure policy by which creations fail, for one."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    found = here.registered() or {}
+    here.upper.place(MUTATING_WEBHOOK, {**found, "webhooks": [{**found["webhooks"][0], "failurePolicy": "Fail"}]})
+    await here.server.look()
+    assert (here.registered() or {})["webhooks"][0]["failurePolicy"] == "Ignore"
+
+
+async def shown(of: Scene) -> bytes:
+    """Give the certificate that a caller is shown."""
+    plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", of.port, ssl=plain)
+    found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    return found
+
+
+async def test_its_certificate_is_renewed_with_overlap(here: Scene) -> None:
+    """The next one is trusted before it is shown, the last one until it is shown no more; nobody is turned away."""
+    here.later(days=-25)
+    await here.server.serve(here.topology())
+    await here.server.look()
+    first = await shown(here)
+    here.later(days=20)
+    await here.server.look()
+    assert (trusted_by(here), await shown(here)) == (1, first)
+    here.later(days=2)
+    await here.server.look()
+    assert (trusted_by(here), await shown(here)) == (2, first)
+    here.later(seconds=19)
+    await here.server.look()
+    assert await shown(here) == first
+    here.later(seconds=2)
+    await here.server.look()
+    second = await shown(here)
+    assert second != first
+    assert trusted_by(here) == 2
+    await here.server.look()
+    assert trusted_by(here) == 1
+    await call(f"https://127.0.0.1:{here.port}/", bundle_in(here.registered() or {}))
+
+
+def files(of: Scene, directory: Path) -> Pair:
+    """Write a certificate and its key, as somebody else would have made them."""
+    pair = self_signed("someone", "hook", ["127.0.0.1"], of.now, timedelta(days=5))
+    (directory / "hook.crt").write_bytes(pair.certificate)
+    (directory / "hook.key").write_bytes(pair.key)
+    return pair
+
+
+FILES = ", tlsCertFile: hook.crt, tlsKeyFile: hook.key"
+
+
+async def test_given_files_are_used_and_followed(here: Scene, tmp_path: Path) -> None:
+    """A renewed pair is trusted before it is shown, as one of our own making is; half of one changes nothing."""
+    files(here, tmp_path)
+    await here.server.serve(here.topology(FILES))
+    await here.server.look()
+    first = await shown(here)
+    (tmp_path / "hook.key").write_bytes(b"half")
+    assert await here.server.look() == 5.0
+    assert await shown(here) == first
+    files(here, tmp_path)
+    await here.server.look()
+    assert (trusted_by(here), await shown(here)) == (2, first)
+    here.later(seconds=21)
+    await here.server.look()
+    assert await shown(here) != first
+
+
+@pytest.mark.parametrize("missing", ["hook.crt", "hook.key"])
+async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, missing: str) -> None:
+    """At the start that is an error; a file that is not there, and one that is no certificate."""
+    files(here, tmp_path)
+    (tmp_path / missing).write_bytes(b"nothing")
+    with pytest.raises(TensileError, match=r"hook\.crt"):
+        await here.server.serve(here.topology(FILES))
+    (tmp_path / missing).unlink()
+    with pytest.raises(TensileError, match=missing):
+        await here.server.serve(here.topology(FILES))
+
+
+async def test_a_port_that_is_taken_is_named_and_changes_nothing(here: Scene) -> None:
+    """The webhook stays where it was."""
+    await here.server.serve(here.topology())
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        there = other.getsockname()[1]
+        moved = here.topology()
+        moved = moved.model_copy(update={"webhook": moved.webhook.model_copy(update={"port": there})})
+        with pytest.raises(TensileError, match=f"port {there} .*is taken"):
+            await here.server.serve(moved)
+    await here.server.look()
+    assert (await asked(here, review()))[0] == 200
+
+
+async def test_other_keys_count_from_the_next_review_on(here: Scene) -> None:
+    """A reload that moves nothing keeps the port, the certificate and open connections."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    before = await shown(here)
+    await here.server.serve(here.topology(", ignoreSelectorKeys: [disk]"))
+    assert await shown(here) == before
+    _, said = await asked(here, review())
+    assert b"disk" not in said
+    assert orjson.loads(said)["response"]["allowed"]
+
+
+async def test_the_node_that_was_chosen_for_a_claim_is_known(here: Scene) -> None:
+    """From the claims as they are now."""
+    await here.server.serve(here.topology())
+    claim = {"metadata": {"name": "data", "namespace": "default", "uid": "c", "resourceVersion": "2"}}
+    noted = {**claim["metadata"], "annotations": {"volume.kubernetes.io/selected-node": VK_B}}
+    here.claims.put(orjson.dumps({**claim, "metadata": noted}))
+    assert here.server._node_of("default", "data") == VK_B
+    assert here.server._node_of("default", "other") == ""
+
+
+async def test_run_looks_again_at_once_when_the_topology_changes(here: Scene) -> None:
+    """Not after the rest that was due."""
+    heard: asyncio.Queue[bool] = asyncio.Queue()
+    cache = Cache()
+    cache.subscribe(lambda delta: heard.put_nowait(delta.after is not None))
+    here.upper.follow(MUTATING_WEBHOOK, cache, bool)
+    await here.server.serve(here.topology())
+    running = asyncio.create_task(here.server.run())
+    try:
+        async with asyncio.timeout(4):
+            assert await heard.get()
+            await here.server.serve(here.topology(enabled=False))
+            assert not await heard.get()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("error", [Denied("no right to that", status=403), Unreachable("away")])
+async def test_an_upper_cluster_that_says_no_costs_the_answers_nothing(tmp_path: Path, error: Exception) -> None:
+    """Served all the same, and tried again; somebody else may have registered it."""
+    upper = Answering("")
+    async with scene(tmp_path, upper) as here:
+        upper.answer("read", error, error)
+        await here.server.serve(here.topology())
+        assert await here.server.look() == 5.0
+        assert here.server.port == here.port
+        await here.server.serve(here.topology(enabled=False))
+        assert await here.server.look() == (5.0 if isinstance(error, Unreachable) else None)
+
+
+async def test_a_certificate_that_cannot_be_published_is_shown_in_the_end(tmp_path: Path) -> None:
+    """Whoever manages the registration in our place has published it, or nobody would be served for ever."""
+    upper = Answering("")
+    async with scene(tmp_path, upper) as here:
+        upper.answer("read", *(Denied("no right to that", status=403) for _ in range(4)))
+        await here.server.serve(here.topology())
+        first = await shown(here)
+        here.later(days=22)
+        await here.server.look()
+        here.later(seconds=100)
+        await here.server.look()
+        assert await shown(here) == first
+        here.later(seconds=101)
+        await here.server.look()
+        assert await shown(here) != first
+
+
+async def test_a_call_knows_who_answers(here: Scene) -> None:
+    """Another certificate, and something else that speaks TLS there, are no webhook of ours."""
+    await here.server.serve(here.topology())
+    stranger = self_signed("x", "127.0.0.1", ["127.0.0.1"], here.now, timedelta(days=1))
+    with pytest.raises(TensileError, match="certificate verify failed"):
+        await call(f"https://127.0.0.1:{here.port}/", stranger.certificate)
