@@ -25,6 +25,8 @@ _SECRETS = Selection(fields="type!=helm.sh/release.v1")
 """Releases that Helm keeps in Secrets are many and large, and no pod refers to them."""
 _WAITING = Selection(labels=f"{VIRTUAL_POD}=true", fields="spec.nodeName=")
 """Pods that asked for a virtual node and have no node yet."""
+_WAIT = 5.0
+"""Seconds between two looks for such pods: who waits for so long may need help, and the others are none of ours."""
 _LAST_WORDS = 1_000
 """Lower pods whose end is remembered until it is said above: more than can end while a decision waits."""
 
@@ -49,7 +51,7 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
         Feed(UPPER, NAMESPACE, Selection(), upper.namespaces),
         Feed(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
         Feed(UPPER, SECRET, _SECRETS, upper.secrets),
-        Feed(UPPER, POD, _WAITING, upper.waiting),
+        Feed(UPPER, POD, _WAITING, upper.waiting, every=_WAIT),
     ]
 
 

@@ -36,12 +36,13 @@ _log = structlog.get_logger("tensile.kube.fleet")
 
 
 class Feed(NamedTuple):
-    """What to keep in a cache: one kind of one cluster."""
+    """What to keep in a cache: one kind of one cluster; with `every` by a list each so many seconds, not by a watch."""
 
     cluster: str
     kind: Kind
     selection: Selection
     cache: Cache
+    every: float = 0.0
 
 
 class _Open:
@@ -147,6 +148,7 @@ class Fleet:
             feed.selection,
             feed.cache,
             chance=self._chance,
+            every=feed.every,
             pace=self._pace,
             clock=self._clock,
         )

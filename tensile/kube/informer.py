@@ -37,6 +37,9 @@ class Rewound(Expired):
 class Informer:
     """Feeds one cache with one kind of one cluster. `run` never ends by itself; cancel it.
 
+    With `every` it lists again after so many seconds, and watches nothing: what most objects pass through within a
+    moment costs more to hear of than to look for.
+
     `chance` gives random numbers in [0, 1), `clock` monotonic seconds. `relists` and `rewinds` count what happened.
     """
 
@@ -48,6 +51,7 @@ class Informer:
         cache: Cache,
         *,
         chance: Chance,
+        every: float = 0.0,
         pace: Pace | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -59,6 +63,7 @@ class Informer:
         self._selection = selection
         self._cache = cache
         self._chance = chance
+        self._every = every
         self._pace = pace or Pace()
         self._clock = clock
         self._doing = Doing(cluster.name, "watch", kind.name)
@@ -109,7 +114,12 @@ class Informer:
                 raise
 
     async def _follow(self) -> None:
-        """List if need be, then watch until the watch ends."""
+        """List if need be, then watch until the watch ends, or until it is time to list again."""
+        if self._every:
+            await self._list()
+            self._backoff.reset()
+            await self._rest(self._every)
+            return
         if self._failing_since is not None and self._clock() - self._failing_since >= self._pace.outage:
             self._resumable = False
         if not self._resumable or self._until_audit() == 0:

@@ -37,13 +37,16 @@ QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0
 class Followed:
     """An informer that runs, its cache, and what it talks to."""
 
-    def __init__(self, server: Apiserver, pace: Pace, clock: Callable[[], float], cache: Cache) -> None:
+    def __init__(
+        self, server: Apiserver, pace: Pace, clock: Callable[[], float], cache: Cache, every: float = 0.0
+    ) -> None:
         self.server = server
         self.news = News()
         self.cache = cache
         self.cluster = HttpCluster("a", access_to(server.port), margin=0.2, timeout=5.0)
+        selection = Selection("", "x=y")
         self.informer = Informer(
-            self.cluster, POD, Selection("", "x=y"), self.cache, chance=self.news.roll, pace=pace, clock=clock
+            self.cluster, POD, selection, self.cache, chance=self.news.roll, every=every, pace=pace, clock=clock
         )
         self.cluster.followers[POD] = [self.informer]
 
@@ -58,10 +61,14 @@ class Followed:
 
 @asynccontextmanager
 async def following(
-    server: Apiserver, pace: Pace = QUICK, clock: Callable[[], float] = lambda: 0.0, cache: Cache | None = None
+    server: Apiserver,
+    pace: Pace = QUICK,
+    clock: Callable[[], float] = lambda: 0.0,
+    cache: Cache | None = None,
+    every: float = 0.0,
 ) -> AsyncIterator[Followed]:
     """Run an informer against a scripted apiserver."""
-    followed = Followed(server, pace, clock, cache or Cache())
+    followed = Followed(server, pace, clock, cache or Cache(), every)
     task = asyncio.create_task(followed.informer.run())
     try:
         yield followed
@@ -105,6 +112,16 @@ async def test_the_time_of_a_watch_is_spread(apiserver: Apiserver) -> None:
     pace = QUICK._replace(shortest=240, longest=480)
     async with following(apiserver, pace):
         assert (await apiserver.until("watch")).query["timeoutSeconds"] == "360"
+
+
+async def test_what_is_not_worth_a_watch_is_listed_again_and_again(apiserver: Apiserver) -> None:
+    """What comes and what goes is known with the next list, also after one that was refused; nothing is watched."""
+    lists = (listing(20, pod("a", 5)), refusal(500, "InternalError"), listing(22, pod("b", 21)), listing(30))
+    apiserver.play("list", *lists)
+    async with following(apiserver, every=0.01) as followed:
+        await followed.has("b")
+        await followed.has()
+        assert {asked.sort for asked in apiserver.asked} == {"list"}
 
 
 @pytest.mark.parametrize(
