@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 sandbox = typer.Typer(no_args_is_help=True)
 app.add_typer(sandbox, name="sandbox")
+explain = typer.Typer(no_args_is_help=True)
+app.add_typer(explain, name="explain")
 
 _LEVELS = ("debug", "info", "warn", "error")
 _FORMS = ("text", "json")
@@ -100,6 +102,7 @@ DirectoryOption = Annotated[Path, typer.Option("--dir", help="Where the sandbox 
 RealNode = Annotated[
     bool, typer.Option("--real-node", help="Give lower-a one node that runs containers, in place of its others: root.")
 ]
+TextOrJson = Annotated[str, typer.Option("-o", "--output", help="text or json.", callback=_one_of("text", "json"))]
 _SANDBOX = Path(".tensile-sandbox")
 _STANDARD_INPUT = "standard input"
 _INTERRUPTED = 130
@@ -254,12 +257,74 @@ def mutate(
     typer.echo(mutation.written(found, output))
 
 
+@explain.callback()
+def _explain(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
+    """Say why something is as it is."""
+
+
+@explain.command("pod")
+def explain_pod(
+    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="A pod of the upper cluster.")],
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Say where a pod is and why, or why it is pending: what each virtual node and each node below says of it."""
+    from tensile.inspection import commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.joined import Ways  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = _topology(file)
+    typer.echo(commands.explain(topology, Ways(directory, allow_exec_plugins), name, output))
+
+
+@app.command()
+def simulate(
+    pod: Annotated[
+        str | None, typer.Option("-f", "--file", help="A Pod, or what has a template of one; - for standard input.")
+    ] = None,
+    topology_file: Annotated[
+        str | None,
+        typer.Option("--topology", help="The topology file. Default: $TENSILE_TOPOLOGY, else ./topology.yaml."),
+    ] = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    replicas: Annotated[int | None, typer.Option(min=1, help="How many. Default: what the file says.")] = None,
+    without: Annotated[list[str] | None, typer.Option(help="A lower cluster that is lost; can be repeated.")] = None,
+    add_nodes: Annotated[
+        list[str] | None, typer.Option(help="LOWER=COUNT, or LOWER/NODE=COUNT for nodes like NODE; can be repeated.")
+    ] = None,
+    snapshot: Annotated[Path | None, typer.Option(help="Ask what was saved, in place of the clusters.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save what was seen of the clusters, to be asked later.")] = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Say how many pods of a template fit, and where; exits with 2 when fewer fit than are asked for."""
+    from tensile.inspection import commands, template  # noqa: PLC0415 - see the module's docstring
+    from tensile.joined import Ways  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    case = commands.case_of(replicas, without or (), add_nodes or ())
+    wanted = template.template(_read(pod)[1].decode(errors="replace"), pod) if pod is not None else None
+    topology, directory = _topology(topology_file)
+    picture = commands.pictured(topology, Ways(directory, allow_exec_plugins), snapshot)
+    if save is not None:
+        save.write_bytes(picture.to_bytes())
+    text, enough = commands.simulate(picture, wanted, case, output)
+    typer.echo(text)
+    raise typer.Exit(0 if enough else 2)
+
+
 @app.command("status")
 def show_status(
     file: FileOption = None,
-    output: Annotated[
-        str, typer.Option("-o", "--output", help="text or json.", callback=_one_of("text", "json"))
-    ] = "text",
+    output: TextOrJson = "text",
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,

@@ -97,6 +97,12 @@ def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
             yield node
 
 
+def looked_at(pod: Pod, snapshot: Snapshot) -> frozenset[str]:
+    """Name the checks that have something to judge for a pod."""
+    prepared = _prepared(pod, snapshot)
+    return frozenset({prepared.check} if isinstance(prepared, Refusal) else (name for name, _ in prepared))
+
+
 def _prepared(pod: Pod, snapshot: Snapshot) -> list[tuple[str, Prepared]] | Refusal:
     """Prepare the checks that the pod asks for."""
     found = []

@@ -1,0 +1,1 @@
+"""What placement says of clusters as they are, for a person: `tensile explain` and `tensile simulate`."""

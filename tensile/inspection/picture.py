@@ -1,0 +1,131 @@
+"""Everything that was seen at one moment: the topology, the upper cluster and each lower one.
+
+The file of `tensile simulate --save` holds it, so that what would happen can be asked where no cluster can be reached.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+
+from tensile.errors import TensileError
+from tensile.feeds import lower_world, upper_world
+from tensile.inspection.sight import Sight
+from tensile.kubelet.mirroring import placement
+from tensile.kubelet.projection import lower_pod
+from tensile.names import Owner, owner_of
+from tensile.objects import CLAIM, NAMESPACE, NODE, Manifest, metadata, uid
+from tensile.policy.placing.snapshot import Snapshot
+from tensile.reconcile.claims import class_of, mapped
+from tensile.reconcile.storage import lower_claim
+from tensile.topology import Lower, Topology
+from tensile.world import Key, LowerWorld, Naming, World
+
+_FORMAT = 1
+_POD_RULE = "pod"
+
+
+class Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """The file's form."""
+
+    formatVersion: int  # noqa: N815 - as in other documents of this project
+    topology: str
+    upperUID: str  # noqa: N815
+    upper: Sight
+    lowers: list[Sight]
+
+
+class Asked(NamedTuple):
+    """A pod of the upper cluster as it is, and what was said of it in events."""
+
+    pod: Manifest
+    events: list[Manifest]
+
+
+class Picture:
+    """What was seen; lowers are those of the topology, in its order."""
+
+    def __init__(self, topology: Topology, upper_uid: str, upper: Sight, lowers: list[Sight], now: datetime) -> None:
+        self.topology = topology
+        self.upper_uid = upper_uid
+        self.upper = upper
+        self.lowers = {sight.name: sight for sight in lowers}
+        self.world = World(topology, owner_of(upper_uid, topology.name), upper_world(), now)
+        self.world.lowers = {spec.name: self._lower(spec) for spec in topology.lowers}
+
+    @property
+    def owner(self) -> Owner:
+        """Whose objects the mirrored ones are."""
+        return self.world.owner
+
+    def namespace_below(self, lower: str, namespace: str) -> str:
+        """Give the namespace of a lower for one above."""
+        return self.world.lowers[lower].namespace(namespace)
+
+    def below(self, upper_pod: Manifest, lower: str) -> Manifest:
+        """Give the pod as it would be made in a lower."""
+        meta = metadata(upper_pod)
+        namespace, here = meta.get("namespace") or "default", self.world.lowers[lower]
+        space = next(
+            (one for one in self.lowers[lower].all(NAMESPACE) if metadata(one)["name"] == here.namespace(namespace)), {}
+        )
+        key = Key(_POD_RULE, lower, namespace, meta["name"])
+        return lower_pod(upper_pod, placement(uid(space), key, here, self.world))
+
+    def snapshot(self, lower: str, upper_pods: Iterable[Manifest], without: str = "") -> Snapshot:
+        """Give a lower as pods would find it: with the claims that are made for them, without the pod of a UID."""
+        return self.lowers[lower].snapshot(
+            without, tuple(one for pod in upper_pods for one in self._claims(lower, pod))
+        )
+
+    def to_bytes(self) -> bytes:
+        """Write it for a file."""
+        kept = Kept(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
+        return orjson.dumps(msgspec.to_builtins(kept))
+
+    def _lower(self, spec: Lower) -> LowerWorld:
+        lower = lower_world(spec, Naming(self.topology.name, self.owner.mark))
+        sight = self.lowers.setdefault(spec.name, Sight(spec.name, trouble="nothing is known of it"))
+        lower.nodes.replace([orjson.dumps(node) for node in sight.all(NODE)], 1)
+        return lower
+
+    def _claims(self, lower: str, upper_pod: Manifest) -> list[Manifest]:
+        """Give the claims that the engine would make below for the pod's own."""
+        spec = self.world.lowers[lower].spec
+        if "PV" not in spec.controllers:
+            return []
+        namespace = metadata(upper_pod).get("namespace") or "default"
+        mounted = (one.get("persistentVolumeClaim") or {} for one in upper_pod["spec"].get("volumes") or ())
+        names = {one.get("claimName") for one in mounted}
+        above = [one for one in self.upper.all(CLAIM) if metadata(one)["namespace"] == namespace]
+        below = self.namespace_below(lower, namespace)
+        return [
+            lower_claim(
+                one, self.owner, below, kind if (kind := class_of(one)) is None else mapped(spec.storage_classes, kind)
+            )
+            for one in above
+            if metadata(one)["name"] in names
+        ]
+
+
+def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Picture:
+    """Read what was kept in a file; raises TensileError that names it."""
+    try:
+        found = msgspec.json.decode(data, type=Kept)
+    except msgspec.MsgspecError as error:
+        raise TensileError(f"{name}: not a snapshot of `tensile simulate --save`: {error}") from None
+    if found.formatVersion != _FORMAT:
+        raise TensileError(f"{name}: a snapshot of another release (format {found.formatVersion}): save a new one")
+    if found.topology != topology.name:
+        raise TensileError(
+            f"{name}: a snapshot of topology {found.topology}, not {topology.name}: give that one's file"
+        )
+    return Picture(topology, found.upperUID, found.upper, found.lowers, now)
+
+
+def is_virtual(node: Manifest) -> bool:
+    """Say whether a node of the upper cluster is a virtual one, whoever made it."""
+    marks: dict[str, Any] = metadata(node).get("labels") or {}
+    return marks.get("type") == "virtual-kubelet"

@@ -1,0 +1,167 @@
+"""How many pods of a template would run, and where; what if lowers are lost, or have more nodes.
+
+Nothing is asked of a cluster: it is placement on what was seen. When a lower is lost, the pods that are on its node
+have to go elsewhere first, and what finds no place is told.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tensile.errors import TensileError
+from tensile.inspection.picture import Picture
+from tensile.inspection.template import Template
+from tensile.kubelet.exclusion import excluded
+from tensile.objects import NODE, POD, Manifest, metadata, uid
+from tensile.policy.filling import MOST, Filling, fill, put, room
+from tensile.policy.placement import Refusal, examine
+from tensile.policy.placing.reading import pod_of
+from tensile.policy.placing.snapshot import Node, Snapshot
+
+FORMAT = 1
+_ENDED = ("Succeeded", "Failed")
+_HOSTNAME = "kubernetes.io/hostname"
+Document = dict[str, Any]
+
+
+class Addition(NamedTuple):
+    """So many more nodes in a lower, like one that it has ("" for the first that takes pods)."""
+
+    lower: str
+    nodes: int
+    like: str = ""
+
+
+class Case(NamedTuple):
+    """What is asked: how many replicas (None for as many as fit), which lowers are lost, which nodes come."""
+
+    replicas: int | None = None
+    lost: frozenset[str] = frozenset()
+    added: tuple[Addition, ...] = ()
+
+
+def simulated(picture: Picture, template: Template | None, case: Case) -> Document:
+    """Give the document: `fits` in all, a row for each lower, and what becomes of the pods of lost ones.
+
+    Raises TensileError for a lower or a node that there is not.
+    """
+    _check(picture, case)
+    pod = template.pod if template else None
+    displaced = _displaced(picture, case.lost)
+    seekers = [*displaced, *([pod] if pod else [])]
+    grounds = {
+        name: _grown(picture.snapshot(name, seekers), case.added, name)
+        for name, sight in picture.lowers.items()
+        if name not in case.lost and not sight.trouble
+    }
+    moved = [_move(one, picture, grounds) for one in displaced]
+    wanted = case.replicas if case.replicas is not None or template is None else template.replicas
+    case = case._replace(replicas=wanted)
+    rows = [_row(name, picture, pod, grounds.get(name), case) for name in picture.lowers]
+    fits = sum(row["fits"] for row in rows) if pod else None
+    shown = {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]} if pod else None
+    return {"formatVersion": FORMAT, "pod": shown, "asked": wanted, "fits": fits, "lowers": rows, "moved": moved}
+
+
+def _check(picture: Picture, case: Case) -> None:
+    """Refuse what there is not."""
+    known = ", ".join(picture.lowers) or "none"
+    for name in (*case.lost, *(one.lower for one in case.added)):
+        if name not in picture.lowers:
+            raise TensileError(f"{name}: no lower cluster of the topology; there are: {known}")
+    for one in case.added:
+        names = [metadata(node)["name"] for node in picture.lowers[one.lower].all(NODE)]
+        if (one.like and one.like not in names) or not names:
+            raise TensileError(
+                f"{one.lower}: no node {one.like or 'to take as a model'}; there are: {', '.join(names) or 'none'}"
+            )
+
+
+def _grown(snapshot: Snapshot, added: Iterable[Addition], name: str) -> Snapshot:
+    """Add the nodes that come to a lower: empty ones, like one that it has."""
+    for one in added:
+        if one.lower == name:
+            model = snapshot.nodes[one.like] if one.like else _first(snapshot)
+            for _ in range(one.nodes):
+                number = sum(each.startswith(f"{model.name}-new-") for each in snapshot.nodes)
+                own = f"{model.name}-new-{number + 1}"
+                labels = {**model.labels, _HOSTNAME: own}
+                snapshot.nodes[own] = replace(model, name=own, labels=labels, unschedulable=False, used={}, pods={})
+    return snapshot
+
+
+def _first(snapshot: Snapshot) -> Node:
+    """Give the first node that takes pods, or the first of all."""
+    nodes = list(snapshot.nodes.values())
+    return next((node for node in nodes if not node.unschedulable and not node.taints), nodes[0])
+
+
+def _displaced(picture: Picture, lost: Collection[str]) -> list[Manifest]:
+    """Give the pods that lose their lower, the largest first: those are the hardest to place."""
+    nodes = {picture.world.lowers[name].node for name in lost}
+    spaces = picture.topology.exclude_namespaces
+    found = [
+        one
+        for one in picture.upper.all(POD)
+        if one["spec"].get("nodeName") in nodes
+        and (one.get("status") or {}).get("phase") not in _ENDED
+        and not excluded(one, spaces)
+    ]
+    return sorted(found, key=lambda one: sum(pod_of(one).requests.values()), reverse=True)
+
+
+def _move(pod: Manifest, picture: Picture, grounds: Mapping[str, Snapshot]) -> Document:
+    """Find a place for a pod whose lower is lost, among the lowers that the upper cluster may send it to."""
+    above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
+    meta = metadata(pod)
+    told: Document = {"namespace": meta["namespace"], "name": meta["name"], "lower": "", "node": "", "why": ""}
+    refusals = []
+    for name, snapshot in grounds.items():
+        node = picture.world.lowers[name].node
+        if node not in above.fitting:
+            refusals.append(f"{name}: {above.refused.get(node, 'there is no node of its')}")
+            continue
+        copy = pod_of(picture.below(pod, name))
+        found = put(copy, snapshot)
+        if found:
+            return told | {"lower": name, "node": found}
+        refusals.append(f"{name}: {examine(copy, snapshot).message}")
+    return told | {"why": "; ".join(refusals) or "no other lower cluster is left"}
+
+
+def _row(name: str, picture: Picture, pod: Manifest | None, snapshot: Snapshot | None, case: Case) -> Document:
+    """Say how many pods one lower takes."""
+    sight = picture.lowers[name]
+    row: Document = {"name": name, "lost": name in case.lost, "trouble": sight.trouble, "unread": sorted(sight.unread)}
+    row |= {"fits": 0, "more": False, "why": "", "nodes": []}
+    if pod is None or snapshot is None:
+        return row
+    grown = any(one.lower == name for one in case.added)
+    offered, refusal = _above(pod, picture, name)
+    if refusal and not (grown and refusal.check == "resources"):
+        return row | {"why": f"the upper cluster does not send it there: {refusal}"}
+    most = None if grown else offered
+    found = fill(pod_of(picture.below(pod, name)), snapshot, most, max(MOST, case.replicas or 0))
+    return row | _filled(found, most)
+
+
+def _above(pod: Manifest, picture: Picture, name: str) -> tuple[int, Refusal | None]:
+    """Say for how many the virtual node has room, as far as its own figures say, or why for none."""
+    node = picture.world.lowers[name].node
+    snapshot, wanted = picture.upper.snapshot(), pod_of(pod)
+    found = examine(wanted, snapshot)
+    if node in found.fitting:
+        return room(snapshot.nodes[node], wanted), None
+    return 0, found.refused.get(node) or Refusal("node", (f"there is no node {node}",), "does the engine run?")
+
+
+def _filled(found: Filling, most: int | None) -> Document:
+    nodes = [{"name": name, "fits": count} for name, count in sorted(found.counts.items())]
+    is_bound = found.more and found.total == most
+    why = "" if found.more else found.rest.message
+    return {
+        "fits": found.total,
+        "more": found.more and not is_bound,
+        "why": "its virtual node offers no more" if is_bound else why,
+        "nodes": nodes,
+    }

@@ -1,0 +1,97 @@
+"""How many pods of a kind a cluster takes, and where: the placement of one, again and again.
+
+Where nodes do not depend on each other the number of each is worked out; else, as with topology spread, pod by pod,
+each going where most is left, as the kube-scheduler spreads what it has no other wish for.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import NamedTuple
+
+from tensile.policy.placement import Placement, examine, fitting, looked_at
+from tensile.policy.placing.snapshot import Node, Pod, Snapshot
+
+MOST = 1_000
+"""Pods that are placed one by one where nobody says how many are wanted."""
+_ALONE = frozenset({"affinity", "unschedulable", "taints", "ports", "resources"})
+"""Checks that ask only what is on the node itself."""
+
+
+class Filling(NamedTuple):
+    """How many pods each node took; `more` is whether there may be room for more, `rest` what is said of the next."""
+
+    counts: dict[str, int]
+    more: bool
+    rest: Placement
+
+    @property
+    def total(self) -> int:
+        """How many found a place."""
+        return sum(self.counts.values())
+
+
+def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOST) -> Filling:
+    """Put as many pods like this one into a snapshot as it takes, which changes it.
+
+    At most `most`, if given; and `steps`, where they have to be placed one by one.
+    """
+    alone = looked_at(pod, snapshot) <= _ALONE
+    bound = steps if most is None else min(most, steps)
+    counts = _at_once(pod, snapshot, most) if alone else _one_by_one(pod, snapshot, bound)
+    rest = examine(replica(pod, sum(counts.values())), snapshot)
+    return Filling(dict(counts), rest.fits, rest)
+
+
+def replica(pod: Pod, number: int) -> Pod:
+    """Give one more pod like this, with a name of its own."""
+    return replace(pod, name=f"{pod.name}-{number}")
+
+
+def put(pod: Pod, snapshot: Snapshot) -> str:
+    """Place one pod where most is left; gives the node, "" where it fits on none."""
+    node = max(fitting(pod, snapshot), key=lambda one: _left(one, pod), default=None)
+    if node is None:
+        return ""
+    snapshot.add(pod, node.name)
+    return node.name
+
+
+def _one_by_one(pod: Pod, snapshot: Snapshot, most: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for number in range(most):
+        node = put(replica(pod, number), snapshot)
+        if not node:
+            break
+        counts[node] += 1
+    return counts
+
+
+def _at_once(pod: Pod, snapshot: Snapshot, most: int | None) -> Counter[str]:
+    """Work the numbers out, and put so many there."""
+    counts: Counter[str] = Counter()
+    for node in list(fitting(pod, snapshot)):
+        wanted = room(node, pod)
+        if most is not None:
+            wanted = min(wanted, most - counts.total())
+        for _ in range(wanted):
+            snapshot.add(replica(pod, counts.total()), node.name)
+            counts[node.name] += 1
+    return counts
+
+
+def room(node: Node, pod: Pod) -> int:
+    """Say for how many pods like this a node has room that takes one, by resources, places and ports."""
+    if pod.ports:
+        return 1
+    left = (_free(node, name) // amount for name, amount in pod.requests.items())
+    return min(node.room - len(node.pods), *left) if pod.requests else node.room - len(node.pods)
+
+
+def _free(node: Node, name: str) -> int:
+    return node.allocatable.get(name, 0) - node.used.get(name, 0)
+
+
+def _left(node: Node, pod: Pod) -> tuple[float, int]:
+    """Say how much of a node is free, of what is scarcest there; where that is equal, fewer pods are more room."""
+    names = [name for name in (*pod.requests, "cpu", "memory") if node.allocatable.get(name)]
+    return min((_free(node, name) / node.allocatable[name] for name in names), default=1.0), -len(node.pods)

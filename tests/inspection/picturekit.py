@@ -1,0 +1,69 @@
+"""Pictures of clusters to explain and to simulate: an upper with two virtual nodes, and their lowers."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from placekit import node, space
+
+from tensile.inspection.picture import Picture
+from tensile.inspection.sight import KINDS, Sight, kept
+from tensile.names import UPPER_UID
+from tensile.objects import NAMESPACE, NODE, Kind
+from tensile.topology import Topology, parse
+
+Manifest = dict[str, Any]
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TAINT = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
+TOLERANT = {"tolerations": [{"key": TAINT["key"], "operator": "Exists"}]}
+
+
+def topology(**fields: Any) -> Topology:
+    """Make a topology of lower-a and lower-b."""
+    lowers = [{"name": name, "kubeconfig": name} for name in ("lower-a", "lower-b")]
+    file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": lowers, **fields}
+    return parse(orjson.dumps(file).decode(), name="test")
+
+
+def virtual(name: str, cpu: str = "8", **fields: Any) -> Manifest:
+    """Make the virtual node of a lower as it stands above."""
+    labels = {"type": "virtual-kubelet", "clusterID": name}
+    return node(name, labels=labels, spec={"taints": [TAINT]} | fields, cpu=cpu, memory="16Gi", pods="20")
+
+
+def sight(name: str, *objects: tuple[Kind, Manifest], trouble: str = "") -> Sight:
+    """Make what was seen of a cluster."""
+    found: dict[str, list[Manifest]] = {kind.plural: [] for kind in KINDS}
+    for kind, manifest in objects:
+        found[kind.plural].append(kept(kind, manifest))
+    return Sight(name, found, trouble)
+
+
+def picture(upper: list[tuple[Kind, Manifest]], *lowers: Sight, **fields: Any) -> Picture:
+    """Make a picture: virtual nodes stand above, and each lower has a namespace default."""
+    nodes = [(NODE, virtual("lower-a")), (NODE, virtual("lower-b"))]
+    above = sight("", *nodes, (NAMESPACE, space("default")), *upper)
+    return Picture(topology(**fields), "upper-uid", above, list(lowers), NOW)
+
+
+def two_nodes(name: str, *more: tuple[Kind, Manifest], cpu: str = "4") -> Sight:
+    """Make a lower of two nodes."""
+    nodes = [(NODE, node(f"{name}-{number}", cpu=cpu)) for number in (1, 2)]
+    return sight(name, *nodes, (NAMESPACE, space("default")), *more)
+
+
+def above(name: str = "web", spec: Manifest | None = None, status: Manifest | None = None, **meta: Any) -> Manifest:
+    """Make a pod of the upper cluster that may go to virtual nodes."""
+    base = {"containers": [{"name": "main", "image": "app"}], **TOLERANT}
+    fields = {"name": name, "namespace": "default", "uid": f"uid-{name}", **meta}
+    return {"metadata": fields, "spec": base | (spec or {}), "status": {"phase": "Pending"} | (status or {})}
+
+
+def below(upper_pod: Manifest, on: str = "", phase: str = "Running") -> Manifest:
+    """Make the copy of a pod in a lower."""
+    meta = {"name": upper_pod["metadata"]["name"], "namespace": "default", "uid": "lower-uid"}
+    spec = {key: value for key, value in upper_pod["spec"].items() if key != "nodeName"} | (
+        {"nodeName": on} if on else {}
+    )
+    notes = {UPPER_UID: upper_pod["metadata"]["uid"]}
+    return {"metadata": meta | {"annotations": notes}, "spec": spec, "status": {"phase": phase}}

@@ -1,0 +1,327 @@
+"""What `tensile explain pod` says, from what was seen; the sentence has to name what really stands in the way."""
+
+from typing import Any
+
+import pytest
+from picturekit import TAINT, above, below, picture, sight, two_nodes, virtual
+from placekit import asking, claim, kind, node, on_hosts, space, using, volume
+
+from tensile.inspection.explaintext import as_text
+from tensile.inspection.explanation import explained
+from tensile.inspection.picture import Asked
+from tensile.names import MIRRORED
+from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME
+
+Manifest = dict[str, Any]
+LOWERS = (two_nodes("lower-a"), two_nodes("lower-b"))
+
+
+def why(pod: Manifest, *lowers: Any, upper: Any = (), **fields: Any) -> str:
+    """Give the sentence."""
+    return str(explained(picture(list(upper), *(lowers or LOWERS), **fields), Asked(pod, []))["why"])
+
+
+def on(node_name: str = "lower-a") -> Manifest:
+    """Bind a pod."""
+    return {"nodeName": node_name}
+
+
+def unscheduled(message: str) -> Manifest:
+    """Make the status of a pod for which a scheduler found nothing."""
+    return {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]}
+
+
+def unmirrored(reason: str, message: str) -> Manifest:
+    """Make the status of a pod that cannot be made below."""
+    return {"conditions": [{"type": MIRRORED, "status": "False", "reason": reason, "message": message}]}
+
+
+def test_a_pod_that_does_not_tolerate_virtual_nodes() -> None:
+    """Every virtual node says the same, which is said once."""
+    found = why(above(spec={"tolerations": []}))
+    assert found == (f"no virtual node does: node(s) had untolerated taint(s) (taint {TAINT['key']}=k8s:NoSchedule)")
+
+
+def test_virtual_nodes_that_say_different_things() -> None:
+    """Each is named."""
+    cordoned = (NODE, virtual("lower-b", unschedulable=True))
+    assert why(above(spec={"nodeSelector": {"clusterID": "x"}}), upper=[cordoned]) == (
+        "no virtual node does: lower-a: node(s) didn't match Pod's node affinity/selector (no clusterID=x); "
+        "lower-b: node(s) were unschedulable"
+    )
+
+
+def test_a_pod_that_the_upper_scheduler_has_not_looked_at() -> None:
+    """It may go somewhere, and nobody has sent it."""
+    assert why(above()) == (
+        "the upper cluster has bound it to no node, though it may go to lower-a, lower-b; its scheduler has said "
+        "nothing yet"
+    )
+    assert why(above(status=unscheduled("busy"))).endswith("; its scheduler said: busy")
+
+
+def test_a_pod_behind_gates() -> None:
+    """They come first."""
+    assert (
+        why(above(spec={"schedulingGates": [{"name": "quota.io/wait"}]})) == "scheduling gates hold it: quota.io/wait"
+    )
+
+
+def test_a_topology_without_lowers() -> None:
+    """There is nowhere to go."""
+    found = explained(picture([], lowers=[]), Asked(above(), []))
+    assert found["why"] == "the topology has no lower clusters"
+    assert found["lowers"] == []
+
+
+def test_a_pod_that_fits_on_no_node_below() -> None:
+    """Enough in all, and on no single node: what the virtual node does not show."""
+    pod = above(spec=on() | asking(cpu="5"))
+    lower = two_nodes("lower-a", (POD, below(pod, phase="Pending")))
+    assert why(pod, lower, LOWERS[1]) == "in lower-a it waits for a node: 0/2 nodes are available: 2 Insufficient cpu."
+
+
+def test_a_pod_whose_scheduler_below_has_not_chosen() -> None:
+    """Nodes would do."""
+    pod = above(spec=on())
+    lower = two_nodes("lower-a", (POD, below(pod, phase="Pending")))
+    assert why(pod, lower) == (
+        "in lower-a it waits for a node: 2 of its nodes would do (lower-a-1, lower-a-2), its scheduler has not chosen "
+        "one yet"
+    )
+
+
+def test_a_pod_that_runs() -> None:
+    """Where it is, and the other nodes are judged as if it were not there."""
+    pod = above(spec=on() | asking(cpu="3"))
+    lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1")))
+    found = explained(picture([], lower, LOWERS[1]), Asked(pod, []))
+    assert found["why"] == "in lower-a it is on node lower-a-1, Running"
+    assert [one["fits"] for one in found["lowers"][0]["below"]["nodes"]] == [True, True]
+    assert found["lowers"][0]["pod"] == {"namespace": "default", "name": "web", "node": "lower-a-1", "phase": "Running"}
+
+
+def test_a_container_that_waits() -> None:
+    """Its reason, where it is more than that it is being made."""
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    pod = above(spec=on(), status={"containerStatuses": [waiting]})
+    lower = two_nodes("lower-a", (POD, below(pod, "lower-a-1", "Pending")))
+    assert why(pod, lower) == (
+        "in lower-a it is on node lower-a-1, and waits: container main: ImagePullBackOff: no such image"
+    )
+    making = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod["status"]["containerStatuses"] = [making]
+    assert why(pod, lower) == "in lower-a it is on node lower-a-1, Pending"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [("Forbidden", "exceeded quota: q"), ("ConfigMapNotFound", "ConfigMap a/b: it does not exist")],
+)
+def test_a_pod_that_is_denied_below(reason: str, message: str) -> None:
+    """As the engine says it."""
+    found = why(above(spec=on(), status=unmirrored(reason, message)))
+    assert found == f"it is not in lower-a: {reason}: {message}"
+
+
+def quota(hard: str, used: str, **spec: Any) -> Manifest:
+    """Make a quota of a lower namespace."""
+    status = {"hard": {"requests.cpu": hard, "pods": "5"}, "used": {"requests.cpu": used, "pods": "1"}}
+    return {"metadata": {"name": "q", "namespace": "default"}, "spec": spec, "status": status}
+
+
+def test_a_quota_below() -> None:
+    """What it leaves is told where the pod is not below yet."""
+    pod = above(spec=on() | asking(cpu="2"))
+    found = explained(picture([], two_nodes("lower-a", (QUOTA, quota("4", "3")))), Asked(pod, []))
+    assert found["why"] == ("it is not in lower-a: quota q there leaves too little: requests.cpu: 2 asked, 1 of 4 left")
+    assert found["lowers"][0]["quota"] == [{"name": "q", "message": "requests.cpu: 2 asked, 1 of 4 left"}]
+    assert "lower-a   -           no     quota   q: requests.cpu: 2 asked, 1 of 4 left" in as_text(found)
+
+
+@pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}])
+def test_quotas_for_some_pods_only_say_nothing(spec: Manifest) -> None:
+    """Nor one that leaves enough."""
+    pod = above(spec=on() | asking(cpu="2"))
+    for one in (quota("4", "4", **spec), quota("4", "2")):
+        found = explained(picture([], two_nodes("lower-a", (QUOTA, one))), Asked(pod, []))
+        assert found["lowers"][0]["quota"] == []
+
+
+def test_nothing_is_said_of_it() -> None:
+    """The engine may not run."""
+    assert why(above(spec=on())) == "it is not in lower-a, and nothing is said of it: does the engine run?"
+
+
+def test_a_lower_out_of_reach() -> None:
+    """Half a picture is told as such."""
+    trouble = "lower-a: no answer in 20 s"
+    found = explained(picture([], sight("lower-a", trouble=trouble), LOWERS[1]), Asked(above(spec=on()), []))
+    assert found["why"] == f"lower-a does not tell how it is: {trouble}"
+    assert found["lowers"][0]["below"] is None
+    assert found["lowers"][1]["below"]["fits"] == 2
+    assert f"lower-a   -           ?      reach   {trouble}" in as_text(found)
+
+
+def test_a_namespace_that_is_not_mirrored() -> None:
+    """And a DaemonSet's pod without the label."""
+    assert why(above(spec=on(), namespace="kube-system")) == (
+        "it is not mirrored: pods of namespace kube-system are not mirrored (excludeNamespaces)"
+    )
+    owner = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}]
+    assert "pods of DaemonSets" in why(above(spec=on(), ownerReferences=owner))
+
+
+def test_a_node_that_is_nobodys() -> None:
+    """A node of the upper cluster itself."""
+    assert why(above(spec=on("worker"))) == "it is on node worker, which is none of this topology's"
+
+
+def test_a_pod_that_has_ended() -> None:
+    """With what was said of it."""
+    assert (
+        why(above(spec=on(), status={"phase": "Failed", "reason": "LowerPodLost"}))
+        == "it has ended: Failed LowerPodLost"
+    )
+
+
+def test_a_pod_that_is_being_deleted() -> None:
+    """It waits for the lower cluster, for one that does not answer, or for finalizers."""
+    ending = above(spec=on(), deletionTimestamp="2026-03-01T11:00:00Z", finalizers=["x/y"])
+    since = "it has been asked to go since 2026-03-01T11:00:00Z"
+    there = two_nodes("lower-a", (POD, below(ending, "lower-a-1")))
+    assert why(ending, there) == f"{since} and is still in lower-a: it is gone when that cluster says so"
+    away = sight("lower-a", trouble="no answer")
+    assert why(ending, away) == f"{since}; whether it is gone in lower-a nobody knows: no answer"
+    assert why(ending) == f"{since}; finalizers hold it: x/y"
+    del ending["metadata"]["finalizers"]
+    assert why(ending) == since
+
+
+def test_a_volume_that_holds_the_pod_in_one_place() -> None:
+    """Below, a claim of ours that is bound to a node's own volume."""
+    pod = above(spec=on() | using("data"))
+    storage = [(CLAIM, claim(volumeName="pv")), (VOLUME, volume(nodeAffinity=on_hosts("lower-a-2")))]
+    found = explained(picture([(CLAIM, claim())], two_nodes("lower-a", *storage)), Asked(pod, []))
+    nodes = found["lowers"][0]["below"]["nodes"]
+    assert [(one["name"], one["fits"]) for one in nodes] == [("lower-a-1", False), ("lower-a-2", True)]
+    assert nodes[0]["check"] == "volumes"
+
+
+def test_a_claim_that_would_come_with_the_pod() -> None:
+    """The engine makes it below before the pod, of the class that the topology maps it to."""
+    above_claim = claim(storageClassName="fast")
+    lower = two_nodes("lower-a", (STORAGE_CLASS, kind("local-fast")))
+    lowers = [{"name": "lower-a", "kubeconfig": "a", "storageClasses": {"fast": "local-fast"}}]
+    upper = [(CLAIM, above_claim), (STORAGE_CLASS, kind("fast"))]
+    pod = above(spec=using("data"))
+    found = explained(picture(upper, lower, lowers=lowers), Asked(pod, []))
+    assert found["lowers"][0]["below"]["fits"] == 2
+    without = explained(picture(upper, lower, lowers=lowers, controllers=[]), Asked(pod, []))
+    assert without["lowers"][0]["below"]["nowhere"]["reasons"] == ['persistentvolumeclaim "data" not found']
+
+
+def test_what_means_something_above_only_is_not_asked_below() -> None:
+    """A pod pinned to a lower by its virtual node's label fits on the nodes behind it."""
+    found = explained(picture([], *LOWERS), Asked(above(spec={"nodeSelector": {"clusterID": "lower-b"}}), []))
+    assert [one["above"]["fits"] for one in found["lowers"]] == [False, True]
+    assert found["lowers"][1]["below"]["fits"] == 2
+
+
+def test_a_virtual_node_that_is_missing() -> None:
+    """Above there is nobody to send pods to."""
+    lowers = [{"name": "lower-x", "kubeconfig": "x"}]
+    found = explained(picture([], two_nodes("lower-x"), lowers=lowers), Asked(above(), []))
+    assert found["why"] == "no virtual node does: there is no node lower-x (does the engine run?)"
+
+
+def test_a_prefixed_namespace() -> None:
+    """Quotas and pods below are looked for under the name that it has there."""
+    lowers = [{"name": "lower-a", "kubeconfig": "a", "namespaces": {"mapping": "prefix"}}]
+    limit = quota("1", "1")
+    limit["metadata"]["namespace"] = "demo-default"
+    lower = two_nodes("lower-a", (NAMESPACE, space("demo-default")), (QUOTA, limit))
+    found = explained(picture([], lower, lowers=lowers), Asked(above(spec=asking(cpu="1")), []))
+    assert found["lowers"][0]["quota"] == [{"name": "q", "message": "requests.cpu: 1 asked, 0 of 1 left"}]
+
+
+def event(reason: str, time: str, **fields: Any) -> Manifest:
+    """Make an event."""
+    return {"reason": reason, "type": "Warning", "message": f"about {reason}", "lastTimestamp": time, **fields}
+
+
+def test_the_last_events_are_told() -> None:
+    """The newest first, and no more than a few; each in the form that its writer gave it."""
+    events = [event(f"R{number}", f"2026-03-01T11:00:0{number}Z") for number in range(7)]
+    events.append(
+        {
+            "reason": "Series",
+            "eventTime": "2026-03-01T10:00:00Z",
+            "series": {"lastObservedTime": "2026-03-01T12:00:00Z"},
+        }
+    )
+    events.append(event("Made", "", eventTime="2026-03-01T11:30:00Z", reportingComponent="tensile-kube"))
+    found = explained(picture([], *LOWERS), Asked(above(), events))["events"]
+    assert [one["reason"] for one in found] == ["Series", "Made", "R6", "R5", "R4"]
+    assert found[1]["source"] == "tensile-kube"
+    assert found[2] == {
+        "time": "2026-03-01T11:00:06Z",
+        "type": "Warning",
+        "reason": "R6",
+        "message": "about R6",
+        "source": "",
+    }
+
+
+def test_what_could_not_be_read_is_told() -> None:
+    """Placement rests on less then."""
+    lower = two_nodes("lower-a")
+    lower.unread.append("persistentvolumes: forbidden")
+    found = explained(picture([], lower, LOWERS[1]), Asked(above(), []))
+    assert "lower-a: not looked at: persistentvolumes: forbidden" in as_text(found)
+
+
+def test_the_table() -> None:
+    """To the letter."""
+    tight = sight("lower-b", (NODE, node("b-1", cpu="1")), (NODE, node("b-2", spec={"unschedulable": True})))
+    pod = above(spec=asking(cpu="2"), status=unscheduled("later"))
+    text = as_text(
+        explained(picture([], LOWERS[0], tight), Asked(pod, [event("FailedScheduling", "2026-03-01T11:00:00Z")]))
+    )
+    assert text == (
+        "Pod default/web, Pending, on no node: the upper cluster has bound it to no node, though it may go to lower-a, "
+        "lower-b; its scheduler said: later.\n"
+        "\n"
+        "CLUSTER   NODE        FITS   CHECK           WHY\n"
+        "upper     lower-a     yes\n"
+        "lower-a   lower-a-1   yes\n"
+        "lower-a   lower-a-2   yes\n"
+        "upper     lower-b     yes\n"
+        "lower-b   b-1         no     resources       Insufficient cpu (cpu: 2 asked, 1 of 1 left)\n"
+        "lower-b   b-2         no     unschedulable   node(s) were unschedulable\n"
+        "\n"
+        "Last events:\n"
+        " 2026-03-01T11:00:00Z Warning FailedScheduling: about FailedScheduling"
+    )
+
+
+def test_many_nodes_share_lines() -> None:
+    """By what they say; how much each has left is in the JSON."""
+    nodes = [(NODE, node(f"n{number:02}", cpu="1" if number else "4")) for number in range(25)]
+    text = as_text(explained(picture([], sight("lower-a", *nodes), LOWERS[1]), Asked(above(spec=asking(cpu="2")), [])))
+    lines = [line for line in text.splitlines() if line.startswith("lower-a")]
+    assert lines == [
+        "lower-a   n01, n02, n03 and 21 more   no     resources   Insufficient cpu",
+        "lower-a   n00                         yes",
+    ]
+
+
+def test_a_lower_without_nodes_and_a_reason_that_is_no_nodes() -> None:
+    """Each is a line."""
+    empty = sight("lower-b")
+    pod = above(spec=using("gone"))
+    text = as_text(explained(picture([], LOWERS[0], empty), Asked(pod, [])))
+    assert 'lower-a   any       no     volumes   persistentvolumeclaim "gone" not found' in text
+    assert "lower-b   any       no     volumes" in text
+    plain = as_text(explained(picture([], LOWERS[0], empty), Asked(above(), [])))
+    assert "lower-b   -           no     node    it has no nodes" in plain

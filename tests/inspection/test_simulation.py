@@ -1,0 +1,262 @@
+"""How many pods would run and where, from what was seen; what if lowers are lost or have more nodes."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from picturekit import TOLERANT, above, below, picture, sight, two_nodes, virtual
+from placekit import asking, claim, kind, node, pod, using
+
+from tensile.errors import TensileError
+from tensile.inspection.commands import case_of, pictured, simulate
+from tensile.inspection.simulation import Addition, Case, simulated
+from tensile.inspection.template import Template
+from tensile.joined import Ways
+from tensile.objects import CLAIM, NODE, POD, STORAGE_CLASS
+
+Manifest = dict[str, Any]
+
+
+def template(replicas: int | None = None, **requests: str) -> Template:
+    """Make a template of a pod that may go to virtual nodes."""
+    return Template(pod(spec=asking(**requests) | TOLERANT), replicas)
+
+
+def fits(document: Manifest) -> dict[str, int]:
+    """Give how many each lower takes."""
+    return {one["name"]: one["fits"] for one in document["lowers"]}
+
+
+def told(*arguments: Any) -> str:
+    """Give the text."""
+    return simulate(*arguments, "text")[0]
+
+
+PAIR = (two_nodes("lower-a"), two_nodes("lower-b"))
+
+
+def test_nodes_are_counted_not_their_sum() -> None:
+    """8 cpu in all, 4 on each node: two pods of 3 fit, one on each."""
+    found = simulated(picture([], *PAIR), template(cpu="3"), Case())
+    assert fits(found) == {"lower-a": 2, "lower-b": 2}
+    assert found["fits"] == 4
+    assert found["asked"] is None
+    assert found["lowers"][0]["nodes"] == [{"name": "lower-a-1", "fits": 1}, {"name": "lower-a-2", "fits": 1}]
+    assert found["lowers"][0]["why"] == "0/2 nodes are available: 2 Insufficient cpu."
+
+
+def test_fragments_below() -> None:
+    """Where no single node is large enough, nothing fits, whatever the sum."""
+    found = simulated(picture([], *PAIR), template(cpu="5"), Case())
+    assert found["fits"] == 0
+    assert found["lowers"][0]["why"] == "0/2 nodes are available: 2 Insufficient cpu."
+
+
+def test_the_virtual_node_is_a_bound_too() -> None:
+    """What is held back above is not given away."""
+    small = (NODE, virtual("lower-a", cpu="2"))
+    found = simulated(picture([small], *PAIR), template(cpu="1"), Case())
+    assert fits(found) == {"lower-a": 2, "lower-b": 8}
+    assert found["lowers"][0]["why"] == "its virtual node offers no more"
+    assert found["lowers"][0]["more"] is False
+
+
+def test_a_lower_that_the_upper_does_not_send_it_to() -> None:
+    """By the pod's own choice, or for want of a toleration."""
+    pinned = Template(pod(spec=asking(cpu="1") | TOLERANT | {"nodeSelector": {"clusterID": "lower-b"}}), None)
+    found = simulated(picture([], *PAIR), pinned, Case())
+    assert fits(found) == {"lower-a": 0, "lower-b": 8}
+    assert found["lowers"][0]["why"].startswith("the upper cluster does not send it there: node(s) didn't match")
+    plain = simulated(picture([], *PAIR), Template(pod(), None), Case())
+    assert plain["fits"] == 0
+
+
+def test_as_many_as_are_asked_for() -> None:
+    """The file's number, unless another one is given; enough is told by the exit code."""
+    enough, short = Case(8), Case(9)
+    seen = picture([], *PAIR)
+    assert simulated(seen, template(3, cpu="2"), Case())["asked"] == 3
+    assert simulate(picture([], *PAIR), template(cpu="2"), enough, "text")[1]
+    text, found = simulate(picture([], *PAIR), template(3, cpu="2"), short, "text")
+    assert not found
+    assert text.endswith("8 of 9 of default/web fit: 1 do not.")
+
+
+def test_a_lower_that_is_lost() -> None:
+    """It takes none, and its pods take the room of others."""
+    web = above(spec=asking(cpu="3") | {"nodeName": "lower-a"})
+    lower = two_nodes("lower-a", (POD, below(web, "lower-a-1")))
+    found = simulated(picture([(POD, web)], lower, PAIR[1]), template(cpu="3"), Case(lost=frozenset({"lower-a"})))
+    assert fits(found) == {"lower-a": 0, "lower-b": 1}
+    assert found["lowers"][0]["lost"]
+    assert found["moved"] == [
+        {"namespace": "default", "name": "web", "lower": "lower-b", "node": "lower-b-1", "why": ""}
+    ]
+
+
+def test_pods_of_a_lost_lower_that_find_no_place() -> None:
+    """It is said why, for each lower that is left; large ones are placed first."""
+    pods = [
+        above(name, asking(cpu=cpu) | {"nodeName": "lower-a"})
+        for name, cpu in (("s", "1"), ("l", "4"), ("m", "3"), ("x", "4"))
+    ]
+    seen = picture([(POD, one) for one in pods] + [(NODE, virtual("lower-b", cpu="40"))], *PAIR)
+    found = simulated(seen, None, Case(lost=frozenset({"lower-a"})))
+    assert [(one["name"], one["lower"]) for one in found["moved"]] == [
+        ("l", "lower-b"),
+        ("x", "lower-b"),
+        ("m", ""),
+        ("s", ""),
+    ]
+    assert found["moved"][2]["why"] == "lower-b: 0/2 nodes are available: 2 Insufficient cpu."
+    assert found["fits"] is None
+    text, enough = simulate(seen, None, Case(lost=frozenset({"lower-a"})), "text")
+    assert not enough
+    assert text.startswith(
+        "2 of 4 pods of what is lost find another place.\n  default/m finds none: lower-b: 0/2 nodes"
+    )
+
+
+def test_pods_that_may_not_go_elsewhere() -> None:
+    """Pinned to the lower that is lost; with no other lower left, nobody is asked."""
+    web = above(spec={"nodeName": "lower-a", "nodeSelector": {"clusterID": "lower-a"}})
+    one = simulated(picture([(POD, web)], *PAIR), None, Case(lost=frozenset({"lower-a"})))
+    assert one["moved"][0]["why"].startswith("lower-b: node(s) didn't match Pod's node affinity/selector")
+    both = simulated(picture([(POD, web)], *PAIR), None, Case(lost=frozenset({"lower-a", "lower-b"})))
+    assert both["moved"][0]["why"] == "no other lower cluster is left"
+
+
+def test_pods_that_are_not_moved() -> None:
+    """Ended, of another node, or never mirrored."""
+    upper = [
+        (POD, above("ended", {"nodeName": "lower-a"}, {"phase": "Succeeded"})),
+        (POD, above("other", {"nodeName": "lower-b"})),
+        (POD, above("system", {"nodeName": "lower-a"}, namespace="kube-system")),
+    ]
+    assert simulated(picture(upper, *PAIR), None, Case(lost=frozenset({"lower-a"})))["moved"] == []
+
+
+def test_nodes_that_come() -> None:
+    """Empty ones like one that is there; the virtual node grows with them."""
+    lower = two_nodes("lower-a", (POD, pod("r", asking(cpu="4"), on="lower-a-1")))
+    seen = picture([(NODE, virtual("lower-a", cpu="4"))], lower, PAIR[1])
+    case = Case(added=(Addition("lower-a", 2, "lower-a-1"), Addition("lower-a", 1)))
+    found = simulated(seen, template(cpu="4"), case)
+    assert found["lowers"][0]["nodes"] == [
+        {"name": f"lower-a-{name}", "fits": 1} for name in ("1-new-1", "1-new-2", "1-new-3", "2")
+    ]
+    assert fits(simulated(seen, template(cpu="4"), Case())) == {"lower-a": 1, "lower-b": 2}
+
+
+def test_a_virtual_node_that_is_too_small_today() -> None:
+    """With more nodes behind it, that is no objection."""
+    seen = picture([(NODE, virtual("lower-a", cpu="1"))], *PAIR)
+    assert fits(simulated(seen, template(cpu="4"), Case()))["lower-a"] == 0
+    assert fits(simulated(seen, template(cpu="4"), Case(added=(Addition("lower-a", 1),))))["lower-a"] == 3
+
+
+def test_a_new_node_takes_pods_though_its_model_is_cordoned() -> None:
+    """It is like the first node that takes pods, or like the one that is named."""
+    lower = sight(
+        "lower-a", (NODE, node("c", spec={"unschedulable": True})), (NODE, node("o", labels={"kind": "open"}))
+    )
+    seen = picture([], lower, PAIR[1])
+    first = simulated(seen, template(cpu="4"), Case(added=(Addition("lower-a", 1),)))
+    assert [one["name"] for one in first["lowers"][0]["nodes"]] == ["o", "o-new-1"]
+    named = simulated(seen, template(cpu="4"), Case(added=(Addition("lower-a", 1, "c"),)))
+    assert [one["name"] for one in named["lowers"][0]["nodes"]] == ["c-new-1", "o"]
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        (Case(lost=frozenset({"x"})), "x: no lower cluster of the topology; there are: lower-a, lower-b"),
+        (Case(added=(Addition("x", 1),)), "x: no lower cluster"),
+        (Case(added=(Addition("lower-a", 1, "x"),)), "lower-a: no node x; there are: lower-a-1, lower-a-2"),
+    ],
+)
+def test_what_there_is_not(case: Case, why: str) -> None:
+    """It is refused, with what there is."""
+    with pytest.raises(TensileError, match=why):
+        simulated(picture([], *PAIR), template(), case)
+
+
+def test_a_lower_without_nodes_has_no_model() -> None:
+    """There is nothing that new ones could be like."""
+    with pytest.raises(TensileError, match="no node to take as a model; there are: none"):
+        simulated(picture([], sight("lower-a"), PAIR[1]), template(), Case(added=(Addition("lower-a", 1),)))
+
+
+def test_a_lower_out_of_reach() -> None:
+    """It takes none, and it is said why."""
+    found = picture([], sight("lower-a", trouble="lower-a: no answer"), PAIR[1])
+    assert fits(simulated(found, template(cpu="4"), Case())) == {"lower-a": 0, "lower-b": 2}
+    assert "lower-a   0      -" in told(found, template(cpu="4"), Case())
+    assert "lower-a: no answer" in told(found, template(cpu="4"), Case())
+
+
+def test_a_claim_that_the_engine_would_make() -> None:
+    """The pod's claim exists above only."""
+    lowers = [two_nodes(name, (STORAGE_CLASS, kind("fast"))) for name in ("lower-a", "lower-b")]
+    upper = [(CLAIM, claim(storageClassName="fast")), (STORAGE_CLASS, kind("fast"))]
+    wanted = Template(pod(spec=asking(cpu="4") | TOLERANT | using("data")), None)
+    assert simulated(picture(upper, *lowers), wanted, Case())["fits"] == 4
+
+
+def test_more_than_can_be_placed_one_by_one() -> None:
+    """It says so."""
+    term = {"topologyKey": "x", "labelSelector": {"matchLabels": {"app": "other"}}}
+    spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    big = sight("lower-a", (NODE, node("n", pods="3000")))
+    wide = virtual("lower-a")
+    wide["status"]["allocatable"]["pods"] = "3000"
+    seen = picture([(NODE, wide)], big, sight("lower-b"))
+    text = told(seen, Template(pod(spec=spec | TOLERANT), None), Case())
+    assert "lower-a   1000 or more" in text
+    assert text.endswith("1000 or more of default/web fit.")
+
+
+def test_the_text() -> None:
+    """To the letter."""
+    lower = two_nodes("lower-b")
+    lower.unread.append("volumeattachments: forbidden")
+    assert told(picture([], two_nodes("lower-a"), lower), template(4, cpu="4"), Case()) == (
+        "LOWER     FITS   NODES                      WHY NOT MORE\n"
+        "lower-a   2      lower-a-1 1, lower-a-2 1   0/2 nodes are available: 2 Insufficient cpu.\n"
+        "lower-b   2      lower-b-1 1, lower-b-2 1   0/2 nodes are available: 2 Insufficient cpu.\n"
+        "\n"
+        "lower-b: not looked at: volumeattachments: forbidden\n"
+        "All 4 of default/web fit."
+    )
+
+
+def test_the_json() -> None:
+    """It has a version of its form."""
+    text, enough = simulate(picture([], *PAIR), template(cpu="4"), Case(), "json")
+    assert enough
+    assert orjson.loads(text)["formatVersion"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "addition"), [("lower-a=2", Addition("lower-a", 2)), ("lower-a/n=1", Addition("lower-a", 1, "n"))]
+)
+def test_additions_as_written(text: str, addition: Addition) -> None:
+    """A lower and a number, or a node of it to take as a model."""
+    assert case_of(3, ["lower-b"], [text]) == Case(3, frozenset({"lower-b"}), (addition,))
+
+
+@pytest.mark.parametrize("text", ["lower-a", "lower-a=", "=1", "lower-a=0", "lower-a=-1", "lower-a=many"])
+def test_additions_that_say_nothing(text: str) -> None:
+    """They are refused with the form."""
+    with pytest.raises(TensileError, match="write LOWER=COUNT"):
+        case_of(None, [], [text])
+
+
+def test_a_snapshot_in_place_of_clusters(tmp_path: Path) -> None:
+    """What was kept is asked, and no cluster."""
+    before = picture([], *PAIR)
+    path = tmp_path / "snapshot.json"
+    path.write_bytes(before.to_bytes())
+    after = pictured(before.topology, Ways(tmp_path), path)
+    assert told(after, template(cpu="3"), Case()) == told(before, template(cpu="3"), Case())
