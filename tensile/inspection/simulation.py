@@ -12,15 +12,18 @@ from tensile.errors import TensileError
 from tensile.inspection.picture import Picture
 from tensile.inspection.template import Template
 from tensile.kubelet.exclusion import excluded
-from tensile.objects import NODE, POD, Manifest, metadata, uid
-from tensile.policy.filling import MOST, Filling, fill, put, room
-from tensile.policy.placement import Refusal, examine
+from tensile.objects import NODE, POD, Manifest, metadata
+from tensile.policy.filling import MOST, put
+from tensile.policy.placement import examine
 from tensile.policy.placing.reading import pod_of
 from tensile.policy.placing.snapshot import Node, Snapshot
+from tensile.policy.sharing import Place, Share, spread_out
+from tensile.quantities import add
 
 FORMAT = 1
 _ENDED = ("Succeeded", "Failed")
 _HOSTNAME = "kubernetes.io/hostname"
+_NEW = "-new-"
 Document = dict[str, Any]
 
 
@@ -54,10 +57,17 @@ def simulated(picture: Picture, template: Template | None, case: Case) -> Docume
         for name, sight in picture.lowers.items()
         if name not in case.lost and not sight.trouble
     }
-    moved = [_move(one, picture, grounds) for one in displaced]
+    upper = _upper(picture, grounds, case)
+    moved = [_move(one, picture, upper, grounds) for one in displaced]
     wanted = case.replicas if case.replicas is not None or template is None else template.replicas
-    case = case._replace(replicas=wanted)
-    rows = [_row(name, picture, pod, grounds.get(name), case) for name in picture.lowers]
+    rows = [_row(name, picture, case) for name in picture.lowers]
+    if pod:
+        places = {
+            name: Place(picture.world.lowers[name].node, pod_of(picture.below(pod, name)), ground)
+            for name, ground in grounds.items()
+        }
+        found = spread_out(pod_of(pod), upper, places, max(MOST, wanted or 0))
+        rows = [row | (_filled(found[row["name"]]) if row["name"] in found else {}) for row in rows]
     fits = sum(row["fits"] for row in rows) if pod else None
     shown = {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]} if pod else None
     return {"formatVersion": FORMAT, "pod": shown, "asked": wanted, "fits": fits, "lowers": rows, "moved": moved}
@@ -83,11 +93,24 @@ def _grown(snapshot: Snapshot, added: Iterable[Addition], name: str) -> Snapshot
         if one.lower == name:
             model = snapshot.nodes[one.like] if one.like else _first(snapshot)
             for _ in range(one.nodes):
-                number = sum(each.startswith(f"{model.name}-new-") for each in snapshot.nodes)
-                own = f"{model.name}-new-{number + 1}"
+                number = sum(each.startswith(f"{model.name}{_NEW}") for each in snapshot.nodes)
+                own = f"{model.name}{_NEW}{number + 1}"
                 labels = {**model.labels, _HOSTNAME: own}
                 snapshot.nodes[own] = replace(model, name=own, labels=labels, unschedulable=False, used={}, pods={})
     return snapshot
+
+
+def _upper(picture: Picture, grounds: Mapping[str, Snapshot], case: Case) -> Snapshot:
+    """Give the upper cluster without the nodes of lost lowers, and with what new nodes below add to the others."""
+    upper = picture.upper.snapshot()
+    for name in case.lost:
+        upper.nodes.pop(picture.world.lowers[name].node, None)
+    for name, ground in grounds.items():
+        node = upper.nodes.get(picture.world.lowers[name].node)
+        for new in (one for own, one in ground.nodes.items() if _NEW in own):
+            if node:
+                node.allocatable = add(node.allocatable, new.allocatable)
+    return upper
 
 
 def _first(snapshot: Snapshot) -> Node:
@@ -110,12 +133,11 @@ def _displaced(picture: Picture, lost: Collection[str]) -> list[Manifest]:
     return sorted(found, key=lambda one: sum(pod_of(one).requests.values()), reverse=True)
 
 
-def _move(pod: Manifest, picture: Picture, grounds: Mapping[str, Snapshot]) -> Document:
+def _move(pod: Manifest, picture: Picture, upper: Snapshot, grounds: Mapping[str, Snapshot]) -> Document:
     """Find a place for a pod whose lower is lost, among the lowers that the upper cluster may send it to."""
-    above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
-    meta = metadata(pod)
+    wanted, meta = pod_of(pod), metadata(pod)
     told: Document = {"namespace": meta["namespace"], "name": meta["name"], "lower": "", "node": "", "why": ""}
-    refusals = []
+    above, refusals = examine(wanted, upper), []
     for name, snapshot in grounds.items():
         node = picture.world.lowers[name].node
         if node not in above.fitting:
@@ -124,44 +146,19 @@ def _move(pod: Manifest, picture: Picture, grounds: Mapping[str, Snapshot]) -> D
         copy = pod_of(picture.below(pod, name))
         found = put(copy, snapshot)
         if found:
+            upper.add(wanted, node)
             return told | {"lower": name, "node": found}
         refusals.append(f"{name}: {examine(copy, snapshot).message}")
     return told | {"why": "; ".join(refusals) or "no other lower cluster is left"}
 
 
-def _row(name: str, picture: Picture, pod: Manifest | None, snapshot: Snapshot | None, case: Case) -> Document:
-    """Say how many pods one lower takes."""
+def _row(name: str, picture: Picture, case: Case) -> Document:
+    """Begin what is said of one lower."""
     sight = picture.lowers[name]
     row: Document = {"name": name, "lost": name in case.lost, "trouble": sight.trouble, "unread": sorted(sight.unread)}
-    row |= {"fits": 0, "more": False, "why": "", "nodes": []}
-    if pod is None or snapshot is None:
-        return row
-    grown = any(one.lower == name for one in case.added)
-    offered, refusal = _above(pod, picture, name)
-    if refusal and not (grown and refusal.check == "resources"):
-        return row | {"why": f"the upper cluster does not send it there: {refusal}"}
-    most = None if grown else offered
-    found = fill(pod_of(picture.below(pod, name)), snapshot, most, max(MOST, case.replicas or 0))
-    return row | _filled(found, most)
+    return row | {"fits": 0, "more": False, "why": "", "nodes": []}
 
 
-def _above(pod: Manifest, picture: Picture, name: str) -> tuple[int, Refusal | None]:
-    """Say for how many the virtual node has room, as far as its own figures say, or why for none."""
-    node = picture.world.lowers[name].node
-    snapshot, wanted = picture.upper.snapshot(), pod_of(pod)
-    found = examine(wanted, snapshot)
-    if node in found.fitting:
-        return room(snapshot.nodes[node], wanted), None
-    return 0, found.refused.get(node) or Refusal("node", (f"there is no node {node}",), "does the engine run?")
-
-
-def _filled(found: Filling, most: int | None) -> Document:
+def _filled(found: Share) -> Document:
     nodes = [{"name": name, "fits": count} for name, count in sorted(found.counts.items())]
-    is_bound = found.more and found.total == most
-    why = "" if found.more else found.rest.message
-    return {
-        "fits": found.total,
-        "more": found.more and not is_bound,
-        "why": "its virtual node offers no more" if is_bound else why,
-        "nodes": nodes,
-    }
+    return {"fits": sum(found.counts.values()), "more": found.more, "why": found.why, "nodes": nodes}

@@ -13,7 +13,7 @@ from tensile.policy.placing.snapshot import Node, Pod, Snapshot
 
 MOST = 1_000
 """Pods that are placed one by one where nobody says how many are wanted."""
-_ALONE = frozenset({"affinity", "unschedulable", "taints", "ports", "resources"})
+ALONE = frozenset({"affinity", "unschedulable", "taints", "ports", "resources"})
 """Checks that ask only what is on the node itself."""
 
 
@@ -35,7 +35,7 @@ def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOS
 
     At most `most`, if given; and `steps`, where they have to be placed one by one.
     """
-    alone = looked_at(pod, snapshot) <= _ALONE
+    alone = looked_at(pod, snapshot) <= ALONE
     bound = steps if most is None else min(most, steps)
     counts = _at_once(pod, snapshot, most) if alone else _one_by_one(pod, snapshot, bound)
     rest = examine(replica(pod, sum(counts.values())), snapshot)
@@ -49,11 +49,16 @@ def replica(pod: Pod, number: int) -> Pod:
 
 def put(pod: Pod, snapshot: Snapshot) -> str:
     """Place one pod where most is left; gives the node, "" where it fits on none."""
-    node = max(fitting(pod, snapshot), key=lambda one: _left(one, pod), default=None)
+    node = next(iter(roomiest(pod, snapshot)), None)
     if node is None:
         return ""
     snapshot.add(pod, node.name)
     return node.name
+
+
+def roomiest(pod: Pod, snapshot: Snapshot) -> list[Node]:
+    """Give the nodes that a pod fits on, first those where most is left."""
+    return sorted(fitting(pod, snapshot), key=lambda one: _left(one, pod), reverse=True)
 
 
 def _one_by_one(pod: Pod, snapshot: Snapshot, most: int) -> Counter[str]:

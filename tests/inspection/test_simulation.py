@@ -150,10 +150,10 @@ def test_nodes_that_come() -> None:
 
 
 def test_a_virtual_node_that_is_too_small_today() -> None:
-    """With more nodes behind it, that is no objection."""
+    """With more nodes behind it, it offers as much more as they do."""
     seen = picture([(NODE, virtual("lower-a", cpu="1"))], *PAIR)
     assert fits(simulated(seen, template(cpu="4"), Case()))["lower-a"] == 0
-    assert fits(simulated(seen, template(cpu="4"), Case(added=(Addition("lower-a", 1),))))["lower-a"] == 3
+    assert fits(simulated(seen, template(cpu="4"), Case(added=(Addition("lower-a", 1),))))["lower-a"] == 1
 
 
 def test_a_new_node_takes_pods_though_its_model_is_cordoned() -> None:
