@@ -33,6 +33,9 @@ class _NodeInfo(msgspec.Struct, gc=False):
     kubeletVersion: str = ""  # noqa: N815 - the API's spelling, here and below
     operatingSystem: str = ""  # noqa: N815
     architecture: str = ""
+    kernelVersion: str = ""  # noqa: N815
+    osImage: str = ""  # noqa: N815
+    containerRuntimeVersion: str = ""  # noqa: N815
 
 
 class _Address(msgspec.Struct, gc=False):
@@ -88,6 +91,9 @@ class NodeOffer(msgspec.Struct, frozen=True, gc=False):
     kubelet_version: str = ""
     operating_system: str = ""
     architecture: str = ""
+    kernel_version: str = ""
+    os_image: str = ""
+    container_runtime: str = ""
     declared_features: frozenset[str] = frozenset()
     label_keys: frozenset[str] = frozenset()
     families: frozenset[str] = frozenset()
@@ -113,6 +119,9 @@ def node_offer(raw: bytes) -> Kept:
         kubelet_version=info.kubeletVersion,
         operating_system=info.operatingSystem,
         architecture=info.architecture,
+        kernel_version=info.kernelVersion,
+        os_image=info.osImage,
+        container_runtime=info.containerRuntimeVersion,
         declared_features=frozenset(node.status.declaredFeatures or ()),
         label_keys=frozenset(node.metadata.labels or ()),
         families=_families(node),

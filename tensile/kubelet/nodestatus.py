@@ -1,6 +1,7 @@
 """The status of a virtual node: what it offers, whether its cluster can be used, and where its kubelet API is."""
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,8 @@ SILENT_AFTER = 10.0
 """Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
 _SHOWN_FROM = 0.05
 """A change of what is advertised by more than this share is something that a person wants to see in a plan."""
+_NAMED = 3
+"""Of so many different kernels or runtimes below the virtual node names each: a person reads it in a line."""
 WRONG_CLUSTER = "WrongCluster"
 SAME_CLUSTER = "SameCluster"
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
@@ -52,8 +55,8 @@ def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
 
 def architecture(lower: LowerWorld, otherwise: str) -> str:
     """Give the architecture of most of the lower's nodes, the first by name of several; `otherwise` without nodes."""
-    counts = Counter(offer.architecture for offer in _offers(lower) if offer.architecture)
-    return min(counts, key=lambda name: (-counts[name], name), default=otherwise or "amd64")
+    found = _most_first(offer.architecture for offer in _offers(lower))
+    return found[0] if found else otherwise or "amd64"
 
 
 def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -> bool:
@@ -168,12 +171,31 @@ def _addresses(lower: LowerWorld, world: World) -> list[Manifest]:
 
 
 def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
+    """Say what the lower's nodes run; what is of one machine alone stays empty."""
     known = seen.get("status", {}).get("nodeInfo") or {}
-    empty = dict.fromkeys(("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "kubeProxyVersion"), "")
+    offers = _offers(lower)
+    machines = {
+        "kernelVersion": (offer.kernel_version for offer in offers),
+        "osImage": (offer.os_image for offer in offers),
+        "containerRuntimeVersion": (offer.container_runtime for offer in offers),
+    }
     return {
-        **empty,
-        "containerRuntimeVersion": "",
+        **dict.fromkeys(("machineID", "systemUUID", "bootID", "kubeProxyVersion"), ""),
+        **{field: _together(values) or known.get(field, "") for field, values in machines.items()},
         "kubeletVersion": lower.version or known.get("kubeletVersion", ""),
         "operatingSystem": "linux",
         "architecture": architecture(lower, known.get("architecture", "")),
     }
+
+
+def _together(values: Iterable[str]) -> str:
+    """Give what all nodes say; where they differ what most say first, and of many only the first few."""
+    found = _most_first(values)
+    rest = len(found) - _NAMED
+    return ", ".join([*found[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def _most_first(values: Iterable[str]) -> list[str]:
+    """Give each value once, that of most nodes first, else by name; what says nothing does not count."""
+    counts = Counter(filter(None, values))
+    return sorted(counts, key=lambda value: (-counts[value], value))

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from enginekit import UPPER, A, Ground
-from sitekit import is_ready
+from sitekit import Manifest, is_ready
 
 from tensile.sandbox.images import IMAGE
 
@@ -46,11 +46,25 @@ class Stage:
 
     async def pod(self, name: str, script: str, **container: Any) -> None:
         """Make a pod above whose one container runs a shell script, and wait until it is ready."""
-        image = {"image": IMAGE, "imagePullPolicy": "IfNotPresent"} if self.is_real else {"image": "none"}
-        main = {"name": "main", **image, "command": ["sh", "-c", script], **container}
-        spec = {"containers": [main], "terminationGracePeriodSeconds": 1}
-        await self.ground.bind(name, spec, annotations={"sandbox.tensile-kube.io/run": "command"})
+        await self.bound(name, [self.container("main", script, **container)])
         await self.ground.upper.until(self.ground.pod_path(name), is_ready)
+
+    async def bound(self, name: str, containers: list[Manifest], **spec: Any) -> None:
+        """Make a pod of such containers above."""
+        whole = {"containers": containers, "terminationGracePeriodSeconds": 1, **spec}
+        await self.ground.bind(name, whole, annotations={"sandbox.tensile-kube.io/run": "command"})
+
+    async def beside(self, name: str, script: str) -> None:
+        """Make a pod in the lower cluster that nobody mirrors, on its own node, and wait until it is ready."""
+        spec = {"containers": [self.container("main", script)], "terminationGracePeriodSeconds": 1}
+        lower = self.ground.sites[A]
+        await lower.create(self.ground.path("pods"), {"metadata": {"name": name}, "spec": spec})
+        await lower.until(self.ground.pod_path(name), is_ready)
+
+    def container(self, name: str, script: str, **more: Any) -> Manifest:
+        """Make a container that runs a shell script."""
+        image = {"image": IMAGE, "imagePullPolicy": "IfNotPresent"} if self.is_real else {"image": "none"}
+        return {"name": name, **image, "command": ["sh", "-c", script], **more}
 
     async def start(self, *arguments: str, cluster: str = UPPER, websocket: bool = True) -> Process:
         """Start kubectl in the namespace, with pipes."""
@@ -66,6 +80,19 @@ class Stage:
             out, err = await process.communicate(stdin)
         assert process.returncode is not None
         return Done(process.returncode, out, err.decode())
+
+    async def answered(self, *arguments: str, words: bytes, cluster: str = UPPER) -> Done:
+        """Run kubectl and say something to it, with more to come for all that it knows, until it ends by itself."""
+        process = await self.start(*arguments, cluster=cluster)
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdin.write(words)
+        async with asyncio.timeout(PATIENCE):
+            out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
+            code = await process.wait()
+        process.stdin.close()
+        return Done(code, out, err.decode())
 
     async def both(self, *arguments: str, stdin: bytes = b"", websocket: bool = True) -> Done:
         """Run kubectl through the upper and at the lower, which has to give the same, and give that."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from enginekit import UPPER, A, polled, standing
+from sitekit import is_ready
 from streamkit import PATIENCE, Stage, fetched, page
 
 from tensile.sandbox import machine
@@ -22,6 +23,14 @@ from tensile.sandbox.state import Options
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 ASK = 'echo begun; read line; echo "got $line"; read more; exit 3'
+SLEEP = "exec sleep 100000"
+REFUSED = {
+    ("logs", "--previous", "plain"): 'previous terminated container "main" in pod "plain" not found',
+    ("logs", "pulls"): 'container "main" in pod "pulls" is waiting to start: ErrImageNeverPull',
+    ("exec", "half", "-c", "gone", "--", "true"): 'container not found ("gone")',
+    ("attach", "half", "-c", "gone"): "container gone not found in pod half",
+}
+"""What a kubelet refuses, and what kubectl's last line says of it then."""
 BIG = 100 * 1000 * 1000
 WAYS = pytest.mark.parametrize("websocket", [True, False], ids=["websocket", "spdy"])
 CLUSTERS = pytest.mark.parametrize("cluster", [UPPER, A], ids=["through", "direct"])
@@ -218,9 +227,89 @@ async def test_debug_opens_a_shell_in_the_pod(stage: Stage) -> None:
     await stage.ground.upper.until(stage.ground.pod_path("debugged"), lambda one: _probe_code(one) == 6)
 
 
+async def test_debug_shares_the_processes_of_its_target(stage: Stage) -> None:
+    """With --target the added container sees the target's processes, as in a pod that is no mirrored one."""
+    if not stage.is_real:
+        pytest.skip("on a node in name only, an added container runs nothing")
+    flags = ("-i", "-q", f"--image={IMAGE}", "--image-pull-policy=IfNotPresent", "-c", "sees", "--target=main")
+    await stage.pod("seen", SLEEP)
+    await stage.beside("seen-below", SLEEP)
+    asked = ("--", "sh", "-c", "read line; cat /proc/1/comm; ps | grep -c 'sleep 10000[0]'")
+    above = await stage.answered("debug", "seen", *flags, *asked, words=b"go\n")
+    below = await stage.answered("debug", "seen-below", *flags, *asked, words=b"go\n", cluster=A)
+    assert above == below
+    assert (above.code, above.out) == (0, b"sleep\n1\n")
+
+
+async def test_a_real_kubelets_refusals_are_told_in_its_words(stage: Stage) -> None:
+    """What cannot be had of a container is said as on a real node, to the letter."""
+    if not stage.is_real:
+        pytest.skip("there is no real kubelet to hear")
+    ended = stage.container("gone", "exit 0")
+    await stage.bound("half", [stage.container("main", SLEEP), ended], restartPolicy="Never")
+    await stage.bound("pulls", [stage.container("main", SLEEP, image="nowhere:1", imagePullPolicy="Never")])
+    path = stage.ground.pod_path
+    await stage.ground.upper.until(path("half"), lambda pod: "terminated" in _state(pod, "gone"))
+    await stage.ground.upper.until(path("pulls"), lambda pod: "ErrImageNeverPull" in str(_state(pod, "main")))
+    for arguments, words in REFUSED.items():
+        for websocket in (True, False):
+            done = await stage.both(*arguments, websocket=websocket)
+            assert done.code == 1
+            assert words in done.err.splitlines()[-1]
+
+
+async def test_failing_probes_show_above(stage: Stage) -> None:
+    """A liveness probe that fails has the container started again, which shows above with why, as below."""
+    if not stage.is_real:
+        pytest.skip("on a node in name only, nothing is probed")
+    probe = {"exec": {"command": ["sh", "-c", "echo sick; false"]}, "periodSeconds": 1, "failureThreshold": 1}
+    await stage.bound("sick", [stage.container("main", "trap 'exit 4' TERM; sleep 100000 & wait", livenessProbe=probe)])
+    path = stage.ground.pod_path("sick")
+    await stage.ground.upper.until(path, lambda pod: "terminated" in _status(pod, "main")["lastState"], PATIENCE)
+    lower = await stage.ground.sites[A].read(path)
+    above = await stage.ground.upper.until(path, lambda pod: _fate(pod) == _fate(lower))
+    assert _fate(above)[1:] == (4, "Error")
+    fields = "involvedObject.name=sick,reason=Unhealthy"
+    told = await stage.ground.upper.until_all(f"{stage.ground.path('events')}?fieldSelector={fields}", bool)
+    assert {one["message"] for one in told.values()} == {"Liveness probe failed: sick\n"}
+
+
+async def test_readiness_follows_its_probe(stage: Stage) -> None:
+    """A pod above is ready when its probe below passes, and not when it fails again."""
+    if not stage.is_real:
+        pytest.skip("on a node in name only, nothing is probed")
+    probe = {"exec": {"command": ["test", "-f", "/tmp/good"]}, "periodSeconds": 1, "failureThreshold": 1}
+    await stage.bound("moody", [stage.container("main", SLEEP, readinessProbe=probe)])
+    path = stage.ground.pod_path("moody")
+    await stage.ground.upper.until(path, lambda pod: "running" in _state(pod, "main") and not is_ready(pod))
+    for change, ready in (("touch", True), ("rm", False)):
+        assert (await stage.run("exec", "moody", "--", change, "/tmp/good")).code == 0
+        await stage.ground.upper.until(path, lambda pod, ready=ready: is_ready(pod) is ready)
+
+
 async def test_nothing_is_open_any_more(stage: Stage) -> None:
     """Every stream of the tests before has ended in the engine too."""
     await polled(lambda: not any(stage.ground.engine.ports._server.streams().values()))
+
+
+def _status(pod: dict[str, Any], container: str) -> dict[str, Any]:
+    """Give the status of a container, an empty one while it has none."""
+    (status,) = (
+        one for one in pod["status"].get("containerStatuses", [{"name": container}]) if one["name"] == container
+    )
+    return {"state": {}, "lastState": {}, **status}
+
+
+def _state(pod: dict[str, Any], container: str) -> dict[str, Any]:
+    state: dict[str, Any] = _status(pod, container)["state"]
+    return state
+
+
+def _fate(pod: dict[str, Any]) -> tuple[int, int, str]:
+    """Give how often the first container was started again, and how it ended last."""
+    status = _status(pod, "main")
+    ended = status["lastState"]["terminated"]
+    return status["restartCount"], ended["exitCode"], ended["reason"]
 
 
 def _probe_code(pod: dict[str, Any]) -> int | None:

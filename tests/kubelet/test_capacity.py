@@ -106,7 +106,15 @@ def test_a_node_is_read_from_its_bytes() -> None:
             "status": {
                 "allocatable": {"cpu": "3920m", "memory": "8Gi"},
                 "conditions": [{"type": "MemoryPressure", "status": "False"}, READY],
-                "nodeInfo": {"kubeletVersion": "v1.36.3", "operatingSystem": "linux", "architecture": "arm64"},
+                "nodeInfo": {
+                    "kubeletVersion": "v1.36.3",
+                    "operatingSystem": "linux",
+                    "architecture": "arm64",
+                    "kernelVersion": "6.12.1",
+                    "osImage": "Linux",
+                    "containerRuntimeVersion": "containerd://2.1.0",
+                    "machineID": "1",
+                },
                 "declaredFeatures": ["A", "B"],
             },
         }
@@ -121,6 +129,9 @@ def test_a_node_is_read_from_its_bytes() -> None:
             kubelet_version="v1.36.3",
             operating_system="linux",
             architecture="arm64",
+            kernel_version="6.12.1",
+            os_image="Linux",
+            container_runtime="containerd://2.1.0",
             declared_features=frozenset({"A", "B"}),
             label_keys=frozenset({"zone"}),
         ),

@@ -144,11 +144,42 @@ def test_its_version_is_the_lowers() -> None:
 
 
 def test_its_node_info_has_every_field_that_the_api_asks_for() -> None:
-    """Empty where a virtual node has nothing to say."""
-    info = status(offering(lower_node(arch="arm64")))["nodeInfo"]
+    """What the machines below say of themselves, and empty what is of one machine alone."""
+    info = status(offering(running("n1", KERNEL)))["nodeInfo"]
     assert (info["operatingSystem"], info["architecture"]) == ("linux", "arm64")
-    empty = {"machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "kubeProxyVersion"}
-    assert {one for one, value in info.items() if not value} == empty | {"containerRuntimeVersion"}
+    assert {name: info[name] for name in KERNEL} == KERNEL
+    empty = {"machineID", "systemUUID", "bootID", "kubeProxyVersion"}
+    assert {one for one, value in info.items() if not value} == empty
+
+
+KERNEL = {"kernelVersion": "6.12.1", "osImage": "Linux", "containerRuntimeVersion": "containerd://2.1.0"}
+
+
+def running(name: str, said: dict[str, str]) -> Manifest:
+    """Make a lower node of architecture arm64 that says more of its machine."""
+    node = lower_node(name, arch="arm64")
+    return {**node, "status": {**node["status"], "nodeInfo": {**node["status"]["nodeInfo"], **said}}}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "told"),
+    [
+        (["5.1", "5.1"], "5.1"),
+        (["5.2", "5.1", "5.2"], "5.2, 5.1"),
+        (["5.2", "5.1"], "5.1, 5.2"),
+        (["5.1", ""], "5.1"),
+        (["5.1", "5.2", "5.3", "5.4", "5.5", "5.5"], "5.5, 5.1, 5.2, and 2 more"),
+        ([""], "before"),
+        ([], "before"),
+    ],
+)
+def test_machines_that_differ_are_told_together(kernels: list[str], told: str) -> None:
+    """What most nodes run first, a few by name; while nothing is known of them, what was told before."""
+    here = world()
+    for place, kernel in enumerate(kernels):
+        put(here.lowers[A].nodes, running(f"n{place}", {"kernelVersion": kernel}))
+    seen = {"status": {"nodeInfo": {"kernelVersion": "before"}}}
+    assert status(here, seen)["nodeInfo"]["kernelVersion"] == told
 
 
 @pytest.mark.parametrize(

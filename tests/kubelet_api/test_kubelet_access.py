@@ -25,7 +25,7 @@ def refused(lab: Lab) -> bool:
 async def test_strangers_get_401_everywhere(lab: Lab, first: str) -> None:
     """Without certificate and token every path, there or not, is the same 401, and nobody is asked."""
     answer = await lab.ask(None, first, *UPGRADE)
-    assert (answer.status, answer.body) == (401, b"Unauthorized\n")
+    assert (answer.status, answer.body) == (401, b"Unauthorized")
     assert refused(lab)
     assert lab.upper.asked == []
 

@@ -169,21 +169,22 @@ async def test_the_answer_to_an_upgrade_is_the_lowers(lab: Lab) -> None:
     ]
 
 
-STATUS = b'{"kind":"Status","message":"container x is not valid"}'
+STATUS = b'{"kind":"Status","reason":"BadRequest","message":"container x is not valid"}'
 
 
 @pytest.mark.parametrize(
     ("lowers", "ours", "message"),
     [
-        (answering("400 Bad Request", STATUS), 400, b"lower-a: container x is not valid\n"),
-        (answering("401 Unauthorized", b"who"), 401, b"lower-a: who\n"),
-        (answering("403 Forbidden", b"no"), 403, b"lower-a: no\n"),
-        (answering("500 Internal Server Error"), 500, b"lower-a: Internal Server Error\n"),
-        (answering("200 OK", b"tunnel?"), 502, b"lower-a: exec of pod mapped/web-0: unexpected answer 200\n"),
+        (answering("400 Bad Request", STATUS), 400, b"container x is not valid"),
+        (answering("500 Internal Server Error", b"container not found"), 500, b"container not found"),
+        (answering("401 Unauthorized", b"who"), 401, b"lower-a: who"),
+        (answering("403 Forbidden", b"no"), 403, b"lower-a: no"),
+        (answering("500 Internal Server Error"), 500, b"lower-a: Internal Server Error"),
+        (answering("200 OK", b"tunnel?"), 502, b"lower-a: exec of pod mapped/web-0: unexpected answer 200"),
         (
             answering("302 Found", b"", "Location: https://127.0.0.1:1/elsewhere"),
             502,
-            b"lower-a: exec of pod mapped/web-0: answered with a redirect, which is not followed\n",
+            b"lower-a: exec of pod mapped/web-0: answered with a redirect, which is not followed",
         ),
     ],
 )

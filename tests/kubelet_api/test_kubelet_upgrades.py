@@ -1,5 +1,8 @@
 """Which headers of an upgrade pass, and how refusals, verdicts and questions are put."""
 
+from typing import Any
+
+import orjson
 import pytest
 
 from tensile.kubelet.api.asks import ask_for
@@ -133,6 +136,55 @@ def test_answers_of_a_lower_are_told(status: int, body: bytes, expected_status: 
     """An error keeps its status and message, named after the lower and without control characters; others are 502."""
     refused = from_lower("lower-a", "exec", status, body)
     assert (refused.status, refused.message) == (expected_status, message)
+
+
+def told(reason: str, message: str, **more: Any) -> bytes:
+    """Give a v1 Status."""
+    return orjson.dumps({"kind": "Status", "reason": reason, "message": message, **more})
+
+
+RUNTIME = {"details": {"causes": [{"message": "the runtime is down"}]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (500, b'container not found ("main")', 'container not found ("main")'),
+        (404, b"pod does not exist", "pod does not exist"),
+        (400, b'{"message": "Missing podID."}', '{"message": "Missing podID."}'),
+        (
+            400,
+            told("BadRequest", 'previous terminated container "main" not found'),
+            'previous terminated container "main" not found',
+        ),
+        (500, told("InternalError", "Internal error occurred: the runtime is down", **RUNTIME), "the runtime is down"),
+        (500, b"a\x1b[31m\r\nb", "a [31m  b"),
+    ],
+)
+def test_a_kubelets_own_words_are_told_as_they_are(status: int, body: bytes, message: str) -> None:
+    """As the apiserver hands them on: raw to an upgrade, as a Status to a request for logs, wrapped if that was 500."""
+    refused = from_lower("lower-a", "exec", status, body, of_kubelet=True)
+    assert (refused.status, refused.message) == (status, message)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (404, told("NotFound", 'pods "web-0" not found'), 'lower-a: pods "web-0" not found'),
+        (500, told("", "Get https://10.0.0.1:10250: dial tcp"), "lower-a: Get https://10.0.0.1:10250: dial tcp"),
+        (500, told("InternalError", "Internal error occurred"), "lower-a: Internal error occurred"),
+        (500, told("InternalError", "odd", details={"causes": None}), "lower-a: odd"),
+        (500, b" \n", "lower-a: Internal Server Error"),
+        (401, b"Unauthorized", "lower-a: Unauthorized"),
+        (403, b"Forbidden (user=apiserver, verb=get)", "lower-a: Forbidden (user=apiserver, verb=get)"),
+        (403, told("Forbidden", "pods is forbidden"), "lower-a: pods is forbidden"),
+        (503, b"no healthy upstream", "lower-a: no healthy upstream"),
+    ],
+)
+def test_what_no_kubelet_said_is_named_after_the_lower(status: int, body: bytes, message: str) -> None:
+    """An apiserver's own trouble, or who it is to the kubelet: none of it is the caller's, and says where it is."""
+    refused = from_lower("lower-a", "exec", status, body, of_kubelet=True)
+    assert (refused.status, refused.message) == (status, message)
 
 
 def test_a_long_message_is_cut() -> None:

@@ -14,13 +14,17 @@ from tensile.objects import POD
 
 
 class Ask(NamedTuple):
-    """What is asked of a lower apiserver: `doing` for people, `path` and `query` as they go on the wire."""
+    """What is asked of a lower apiserver: `doing` for people, `path` and `query` as they go on the wire.
+
+    `of_kubelet` says that the apiserver passes it on to the kubelet of the pod's node.
+    """
 
     doing: str
     method: str
     path: str
     query: str
     headers: Headers = ()
+    of_kubelet: bool = False
 
 
 _SUBRESOURCES = {
@@ -40,6 +44,7 @@ def ask_for(call: Call, place: Place, target: Target, headers: Headers) -> Ask:
         path=f"{POD.path(target.namespace, target.name)}/{subresource}",
         query=_query(call, place.container),
         headers=() if call.area == routes.LOGS else asked(headers),
+        of_kubelet=True,
     )
 
 

@@ -67,7 +67,7 @@ class LowerCall:
                     headers = plain(response.headers)
                     self._in_chunks = wanted == HTTPStatus.OK and _CHUNKED in headers
                     return headers
-                raise from_lower(self._cluster.name, self._ask.doing, response.status_code, await self._body())
+                raise self._refused(response.status_code, await self._body())
         except ClusterError as error:
             raise Refused(HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}") from error
         except TimeoutError as error:
@@ -122,6 +122,10 @@ class LowerCall:
             if len(body) > _ERROR_AT_MOST:
                 break
         return body
+
+    def _refused(self, status: int, body: bytes) -> Refused:
+        ask = self._ask
+        return from_lower(self._cluster.name, ask.doing, status, body, of_kubelet=ask.of_kubelet)
 
     def _failed(self, status: HTTPStatus, why: str) -> Refused:
         return Refused(status, f"{self._cluster.name}: {self._ask.doing}: the cluster's apiserver: {why}")

@@ -5,12 +5,15 @@ words travel as plain text, because that is what kube-apiserver and kubectl show
 """
 
 from http import HTTPStatus
+from typing import Any
 
 import orjson
 
 from tensile.errors import TensileError
 
 _SAID_AT_MOST = 4096
+_KUBELETS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.INTERNAL_SERVER_ERROR})
+"""The statuses of a kubelet's own errors; with others it turns away the lower's apiserver, not the caller."""
 
 
 class Refused(TensileError):
@@ -22,23 +25,56 @@ class Refused(TensileError):
         self.message = message
 
 
-def from_lower(lower: str, doing: str, status: int, body: bytes) -> Refused:
+def from_lower(lower: str, doing: str, status: int, body: bytes, *, of_kubelet: bool = False) -> Refused:
     """Turn a lower apiserver's answer that is not the wanted one into ours, with its status where that is an error.
 
-    A redirect is never followed and an unwanted success never used: both are told as 502.
+    `of_kubelet`: it was asked for something that a node's kubelet answers. What that said is said again as it is, so
+    that a caller reads what a real node answers; all else is named after the lower. A redirect is never followed and an
+    unwanted success never used: both are told as 502.
     """
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         return Refused(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: answered with a redirect, which is not followed")
     if status < HTTPStatus.BAD_REQUEST or status not in HTTPStatus.__members__.values():
         return Refused(HTTPStatus.BAD_GATEWAY, f"{lower}: {doing}: unexpected answer {status}")
-    return Refused(HTTPStatus(status), f"{lower}: {_said(status, body)}")
+    told = _status(body)
+    words = _printable(_kubelets(status, body, told)) if of_kubelet else ""
+    said = _printable(str(told.get("message", "")) if told else body.decode(errors="replace"))
+    return Refused(HTTPStatus(status), words or f"{lower}: {said or HTTPStatus(status).phrase}")
 
 
-def _said(status: int, body: bytes) -> str:
-    """Give the message of a v1 Status, or the body itself, without control characters; never nothing."""
+def _status(body: bytes) -> dict[str, Any]:
+    """Read a v1 Status, {} for any other body."""
     try:
-        text = str(orjson.loads(body)["message"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        text = body.decode(errors="replace")
-    printable = "".join(letter if letter.isprintable() else " " for letter in text[:_SAID_AT_MOST])
-    return printable.strip() or HTTPStatus(status).phrase
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
+
+
+def _kubelets(status: int, body: bytes, told: dict[str, Any]) -> str:
+    """Give what the kubelet said, "" for words that are not its own.
+
+    Kubernetes' apiservers hand a kubelet's answer to an upgrade on as it came, and make a Status of one to a request
+    for logs: of 400 with the same words, of 500 with them as its cause.
+    """
+    if status not in _KUBELETS:
+        return ""
+    match told.get("reason"):
+        case "BadRequest":
+            return str(told.get("message", ""))
+        case "InternalError":
+            return _cause(told)
+    return "" if told else body.decode(errors="replace")
+
+
+def _cause(told: dict[str, Any]) -> str:
+    """Give the first cause of a Status: an apiserver puts words of its own before it where it tells of it."""
+    try:
+        return str(told["details"]["causes"][0]["message"])
+    except (LookupError, TypeError):
+        return ""
+
+
+def _printable(text: str) -> str:
+    """Cut words to what is told, without control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_SAID_AT_MOST]).strip()

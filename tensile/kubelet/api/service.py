@@ -178,7 +178,7 @@ class Service:
         if caller.unanswered:
             with suppress(OSError):
                 async with asyncio.timeout(self._limits.leaving):
-                    await caller.reply(status, f"{message}\n".encode(errors="replace"))
+                    await caller.reply(status, message.encode(errors="replace"))
                     await caller.wire.close()
 
 
