@@ -6,14 +6,29 @@ What a command needs is imported when it runs, so that `--version` and `validate
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import tensile
 from tensile.errors import TensileError
+from tensile.options import (
+    ConfigMapOption,
+    ContextOption,
+    DirectoryOption,
+    ExecPlugins,
+    FileOption,
+    KeyOption,
+    KubeconfigOption,
+    LogFormat,
+    LogLevel,
+    Output,
+    RealNode,
+    TextOrJson,
+    Version,
+    one_of,
+)
 
 if TYPE_CHECKING:
     from tensile.joined import Ways
@@ -26,85 +41,9 @@ app.add_typer(sandbox, name="sandbox")
 explain = typer.Typer(no_args_is_help=True)
 app.add_typer(explain, name="explain")
 
-_LEVELS = ("debug", "info", "warn", "error")
-_FORMS = ("text", "json")
-_OUTPUTS = ("text", "json", "markdown")
-
-
-def _print_version(value: bool) -> None:  # noqa: FBT001 - the form that typer calls
-    if value:
-        typer.echo(f"tensile {tensile.__version__}")
-        raise typer.Exit
-
-
-def _one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | None], str | None]:
-    """Make the check of an option that takes one of some words; given before the command, it holds for the command."""
-
-    def checked(context: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
-        """Give the option's value, None where it is given nowhere."""
-        if value is not None and value not in words:
-            raise typer.BadParameter(f"{value!r}: take one of {', '.join(words)}")
-        given: dict[str, str] = context.meta.setdefault("tensile", {})
-        name = str(param.name).removeprefix("_")
-        return given.get(name) if value is None else given.setdefault(name, value)
-
-    return checked
-
-
-FileOption = Annotated[
-    str | None,
-    typer.Option(
-        "-f",
-        "--file",
-        help="The topology file; - for standard input. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
-        show_default=False,
-    ),
-]
-LogLevel = Annotated[
-    str | None,
-    typer.Option("--log-level", help="debug, info, warn or error.", callback=_one_of(*_LEVELS), show_default=False),
-]
-LogFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--log-format",
-        help="text or json. Default: text on a terminal, else json.",
-        callback=_one_of(*_FORMS),
-        show_default=False,
-    ),
-]
-Output = Annotated[str, typer.Option("-o", "--output", help="text, json or markdown.", callback=_one_of(*_OUTPUTS))]
-Version = Annotated[
-    bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
-]
-ExecPlugins = Annotated[
-    bool, typer.Option("--allow-exec-plugins", help="Let kubeconfigs run programs for credentials, by absolute path.")
-]
-ConfigMapOption = Annotated[
-    str | None,
-    typer.Option(
-        "--configmap",
-        help="NAMESPACE/NAME of the ConfigMap of the upper cluster that holds the topology, in place of a file.",
-        show_default=False,
-    ),
-]
-KeyOption = Annotated[str | None, typer.Option("--key", help="Its key. Default: topology.yaml.", show_default=False)]
-KubeconfigOption = Annotated[
-    str | None,
-    typer.Option(
-        "--kubeconfig",
-        help="Kubeconfig of the upper cluster, with --configmap. Default: that of the pod this runs in.",
-        show_default=False,
-    ),
-]
-ContextOption = Annotated[str | None, typer.Option("--context", help="Context of that kubeconfig.", show_default=False)]
-DirectoryOption = Annotated[Path, typer.Option("--dir", help="Where the sandbox keeps its files.")]
-RealNode = Annotated[
-    bool, typer.Option("--real-node", help="Give lower-a one node that runs containers, in place of its others: root.")
-]
-TextOrJson = Annotated[str, typer.Option("-o", "--output", help="text or json.", callback=_one_of("text", "json"))]
 _SANDBOX = Path(".tensile-sandbox")
 _STANDARD_INPUT = "standard input"
+_POD = ("pod", "name another with -f")
 _INTERRUPTED = 130
 """What typer makes of Ctrl-C."""
 
@@ -163,7 +102,7 @@ def run(
     context: ContextOption = None,
     only: Annotated[
         str | None,
-        typer.Option("--only", help="webhook: run that and nothing else.", callback=_one_of("webhook")),
+        typer.Option("--only", help="webhook: run that and nothing else.", callback=one_of("webhook")),
     ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
@@ -235,7 +174,7 @@ def mutate(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[str, typer.Option("-o", "--output", help="yaml or json.", callback=_one_of("yaml", "json"))] = (
+    output: Annotated[str, typer.Option("-o", "--output", help="yaml or json.", callback=one_of("yaml", "json"))] = (
         "yaml"
     ),
     _log_level: LogLevel = None,
@@ -250,7 +189,7 @@ def mutate(
         raise TensileError("-f and --topology: only one of them can be standard input")
     given = topology or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
     terms = _topology(topology)[0] if given else mutation.default_topology()
-    name, data = _contents(file, "pod", "name another with -f")
+    name, data = _contents(file, *_POD)
     found = mutation.mutation(mutation.read_pod(data, name), terms)
     for line in found.told:
         typer.echo(line, err=True)
@@ -311,7 +250,7 @@ def simulate(
 
     _configure_logs(log_level or "error", log_format)
     case = commands.case_of(replicas, without or (), add_nodes or ())
-    wanted = template.template(_read(pod)[1].decode(errors="replace"), pod) if pod is not None else None
+    wanted = template.template(_contents(pod, *_POD)[1].decode(errors="replace"), pod) if pod is not None else None
     topology, directory = _topology(topology_file)
     picture = commands.pictured(topology, Ways(directory, allow_exec_plugins), snapshot)
     if save is not None:
