@@ -66,7 +66,10 @@ def no_claims(_namespace: str, _name: str) -> str:
 
 
 def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
-    """Say whether a pod of a namespace is the webhook's business: its author asked, and nobody prepared it before."""
+    """Say whether a pod of a namespace is the webhook's business: its author asked for a virtual node.
+
+    One that a descheduler made anew is a copy of a pod that was prepared.
+    """
     carried = labels(pod)
     return carried.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and _DESCHEDULED not in carried
 

@@ -106,6 +106,16 @@ def change(seen: Manifest, wanted: Manifest) -> Patch | None:
     return Patch("merge-patch", {"metadata": {**fence, **sections}, "webhooks": hooks})
 
 
+def trusting(seen: Manifest, trusted: bytes) -> Patch | None:
+    """Give the write by which a configuration of ours trusts these certificates, and else stays; None where it does."""
+    if not seen.get("webhooks") or bundle_in(seen) == trusted:
+        return None
+    meta, (hook, *others) = metadata(seen), seen["webhooks"]
+    client = {**hook.get("clientConfig", {}), "caBundle": b64encode(trusted).decode()}
+    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+    return Patch("merge-patch", {"metadata": fence, "webhooks": [{**hook, "clientConfig": client}, *others]})
+
+
 def _laid_over(seen: Manifest, hook: Manifest) -> Manifest:
     """Lay a hook over what is there: fields that we do not know stay, and so do namespaces that others leave alone."""
     ours: list[Manifest] = hook["namespaceSelector"]["matchExpressions"]

@@ -20,6 +20,7 @@ from tensile.policy.registration import (
     is_reachable,
     names_of,
     ref_of,
+    trusting,
 )
 from tensile.topology import Topology, parse
 
@@ -157,6 +158,20 @@ def test_a_chain_is_trusted_whole_and_what_is_shared_stays() -> None:
     """The authority's certificate in a file is the next file's, too."""
     authority, old, new = certificate(), certificate(), certificate()
     assert held(bundle([new + authority], old + authority, [old + authority], NOW)) == held(new + authority)
+
+
+def test_trust_can_come_alone() -> None:
+    """Where the apiserver asks already, all else waits for the call."""
+    seen = stored(configuration(topology(), OWNER, certificate()))
+    seen["webhooks"][0]["clientConfig"]["url"] = "https://elsewhere/"
+    both = bundle([certificate()], bundle_in(seen), [], NOW)
+    found = trusting(seen, both)
+    assert found is not None
+    client = found.body["webhooks"][0]["clientConfig"]
+    assert (client["url"], b64decode(client["caBundle"])) == ("https://elsewhere/", both)
+    assert found.body["metadata"] == {"uid": "u-1", "resourceVersion": "7"}
+    assert trusting(seen, bundle_in(seen)) is None
+    assert trusting({**seen, "webhooks": []}, both) is None
 
 
 def test_a_bundle_that_cannot_be_read_is_none() -> None:

@@ -182,6 +182,23 @@ async def test_a_program_that_ends_leaves_what_is_registered(here: Scene) -> Non
     assert here.registered() is not None
 
 
+async def test_a_program_that_comes_back_is_trusted_before_it_has_called_itself(here: Scene, tmp_path: Path) -> None:
+    """What is registered may lead to it at once, beside the one that was there; the address waits for the call."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    before = (here.registered() or {})["webhooks"][0]["clientConfig"]
+    async with scene(tmp_path, here.upper) as other:
+        with socket.create_server(("127.0.0.1", 0)) as nobody:
+            unreached = other.topology(url=f"https://127.0.0.1:{nobody.getsockname()[1]}/")
+        await other.server.serve(unreached)
+        assert await other.server.look() == 5.0
+        assert trusted_by(here) == 2
+        assert (here.registered() or {})["webhooks"][0]["clientConfig"]["url"] == before["url"]
+        await other.server.serve(other.topology())
+        await other.server.look()
+        assert str(other.port) in (here.registered() or {})["webhooks"][0]["clientConfig"]["url"]
+
+
 async def test_what_somebody_changed_is_put_right(here: Scene) -> None:
     """A failure policy by which creations fail, for one."""
     await here.server.serve(here.topology())
