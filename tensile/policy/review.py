@@ -5,6 +5,7 @@ gets none, and the apiserver's failure policy decides.
 """
 
 from base64 import b64encode
+from typing import Any, TypedDict, cast
 
 import msgspec
 import orjson
@@ -50,7 +51,32 @@ class _Review(msgspec.Struct):
     request: _Request
 
 
+class _Spec(TypedDict, total=False):
+    """What of a pod's spec is looked at; the rest is not even built."""
+
+    nodeSelector: Any
+    affinity: Any
+    tolerations: Any
+    volumes: Any
+
+
+class _Metadata(TypedDict, total=False):
+    """What of a pod's metadata is looked at."""
+
+    namespace: Any
+    labels: Any
+    annotations: Any
+
+
+class _Pod(TypedDict):
+    """The parts of a pod that matter here."""
+
+    metadata: _Metadata
+    spec: _Spec
+
+
 _REVIEWS = msgspec.json.Decoder(_Review)
+_PODS = msgspec.json.Decoder(_Pod)
 
 
 def answer(body: bytes, terms: Terms, node_of: NodeOfClaim = no_claims) -> bytes:
@@ -82,6 +108,6 @@ def _change(raw: bytes, namespace: str, terms: Terms, node_of: NodeOfClaim) -> M
     """Give what the answer says beyond that the pod may pass."""
     if flaw := pod_flaw(raw):
         return {"warnings": [f"not prepared for virtual nodes: {flaw}"[:_LONGEST_WARNING]]}
-    pod: Manifest = orjson.loads(raw)
+    pod = cast("Manifest", _PODS.decode(raw))
     patch = operations(pod, prepared(pod, terms, namespace=namespace, node_of=node_of))
     return {"patchType": "JSONPatch", "patch": b64encode(orjson.dumps(patch)).decode()} if patch else {}
