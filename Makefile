@@ -32,8 +32,8 @@ test: setup ## Every test, on real control planes; two processes share the work
 	$(BIN)/pytest -n 2 --no-loadscope-reorder
 
 # PODS, ROUNDS and SEED can be given to both, e.g. `make bench PODS=200 ROUNDS=1`; results are kept in bench/results.
-GREAT := --megabytes 1000 --only exec_out exec_in --result streams-1000
 GIVEN = $(if $(PODS),--pods $(PODS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+GREAT := --megabytes 1000 --only exec_out exec_in --result streams-1000
 
 bench: setup ## How fast pods come and go, against a bare loop and one cluster alone; writes the README's table (130 min)
 	@failed=0; for pods in $(or $(PODS),1000 2000); do \
