@@ -6,7 +6,7 @@ Preferences are left out, since they never keep a pod from running.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,17 +60,21 @@ class Placement:
     def message(self) -> str:
         """Say how many nodes do not do, and why, as the kube-scheduler says it."""
         total = len(self.fitting) + len(self.refused)
-        told = f"{len(self.fitting)}/{total} nodes are available"
         if self.nowhere:
-            return f"{told}: {', '.join(self.nowhere.reasons)}."
-        counts = Counter(reason for one in self.refused.values() for reason in one.reasons)
-        found = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
-        return f"{told}: {found}." if found else f"{told}."
+            return f"{len(self.fitting)}/{total} nodes are available: {', '.join(self.nowhere.reasons)}."
+        return message(len(self.fitting), total, (one.reasons for one in self.refused.values()))
+
+
+def message(fitting: int, total: int, refusals: Iterable[tuple[str, ...]]) -> str:
+    """Say how many nodes do, and count why the others do not, as the kube-scheduler says it."""
+    counts = Counter(reason for reasons in refusals for reason in reasons)
+    found = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+    return f"{fitting}/{total} nodes are available: {found}." if found else f"{fitting}/{total} nodes are available."
 
 
 def examine(pod: Pod, snapshot: Snapshot) -> Placement:
     """Judge every node for a pod."""
-    prepared = _prepared(pod, snapshot)
+    prepared = prepare(pod, snapshot)
     if isinstance(prepared, Refusal):
         return Placement((), dict.fromkeys(snapshot.nodes, prepared), prepared)
     fitting, refused = [], {}
@@ -85,7 +89,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Placement:
 
 def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
     """Give the nodes that a pod fits on, one by one: whoever needs only the first stops there."""
-    prepared = _prepared(pod, snapshot)
+    prepared = prepare(pod, snapshot)
     if isinstance(prepared, Refusal):
         return
     judges = [one.judge for _, one in prepared]
@@ -99,12 +103,12 @@ def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
 
 def looked_at(pod: Pod, snapshot: Snapshot) -> frozenset[str]:
     """Name the checks that have something to judge for a pod."""
-    prepared = _prepared(pod, snapshot)
+    prepared = prepare(pod, snapshot)
     return frozenset({prepared.check} if isinstance(prepared, Refusal) else (name for name, _ in prepared))
 
 
-def _prepared(pod: Pod, snapshot: Snapshot) -> list[tuple[str, Prepared]] | Refusal:
-    """Prepare the checks that the pod asks for."""
+def prepare(pod: Pod, snapshot: Snapshot) -> list[tuple[str, Prepared]] | Refusal:
+    """Prepare the checks that the pod asks for; a Refusal where no node would do."""
     found = []
     for name, prepare in CHECKS:
         prepared = prepare(pod, snapshot)

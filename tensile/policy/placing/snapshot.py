@@ -125,15 +125,27 @@ class Snapshot:
     guarded: list[tuple[Pod, str]] = field(default_factory=list)
 
     def add(self, pod: Pod, node: str) -> None:
-        """Put a pod on a node; nothing where there is no such node."""
+        """Put a pod on a node, in place of one of its name; nothing where there is no such node."""
         place = self.nodes.get(node)
         if place is None:
             return
+        self.remove(pod.namespace, pod.name, node)
         place.pods[pod.namespace, pod.name] = pod
         for name, amount in pod.requests.items():
             place.used[name] = place.used.get(name, 0) + amount
         if pod.apart:
             self.guarded.append((pod, node))
+
+    def remove(self, namespace: str, name: str, node: str) -> None:
+        """Take a pod off a node; nothing where it is not there."""
+        place = self.nodes.get(node)
+        pod = place.pods.pop((namespace, name), None) if place else None
+        if place is None or pod is None:
+            return
+        for resource, amount in pod.requests.items():
+            place.used[resource] -= amount
+        if pod.apart:
+            self.guarded = [one for one in self.guarded if one[0] is not pod]
 
     def copy(self) -> Self:
         """Give one that pods may be added to."""

@@ -1,0 +1,161 @@
+"""A lower cluster as it is now, kept up to date change by change, with what has been promised to pods on their way.
+
+A snapshot of thousands of nodes cannot be made for each question. A change touches one node; what a pod was promised
+counts as if it were there, until it is, or until the promise lapses.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from math import inf
+from typing import NamedTuple
+
+from tensile.policy.placing.snapshot import Node, Pod, Snapshot, Storage
+
+PodName = tuple[str, str]
+"""Namespace and name of a pod in the lower cluster."""
+
+
+class Promise(NamedTuple):
+    """Room on a node that is kept for a pod that is on its way, from a moment in seconds on."""
+
+    pod: Pod
+    node: str
+    since: float
+
+
+class Ground:
+    """One lower cluster.
+
+    `grown` counts what may change the answer for a pod that asks for nothing but what is on a node, other
+    than by taking room; `changed` everything that may for any pod.
+    """
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot({})
+        self.promises: dict[PodName, Promise] = {}
+        self.grown = 0
+        self.changed = 0
+        self.offered: Counter[str] = Counter()
+        self.used: Counter[str] = Counter()
+        """Sums over all nodes, in milli-units."""
+        self._there: dict[PodName, Pod] = {}
+        self._early: dict[str, set[PodName]] = {}
+        """Pods on nodes that are not known yet: each kind of object is told on a watch of its own."""
+
+    def put_node(self, node: Node) -> None:
+        """Take a node as it is now; the pods on it stay."""
+        known = self.snapshot.nodes.get(node.name)
+        names = set(known.pods) if known else self._early.pop(node.name, set())
+        if known:
+            self._forget(node.name)
+        self.snapshot.nodes[node.name] = node
+        self.offered.update(node.allocatable)
+        for name in names:
+            self._seat(self._there.get(name) or self.promises[name].pod, node.name)
+        self._grow()
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; pods that are still on it are kept in mind, in case it comes back."""
+        known = self.snapshot.nodes.get(name)
+        if known:
+            self._early[name] = set(known.pods)
+            self._forget(name)
+            self._grow()
+
+    def put_pod(self, pod: Pod) -> None:
+        """Take a pod as it is now, which has its node; what was promised to it is kept no longer."""
+        name = (pod.namespace, pod.name)
+        promised = self.promises.get(name)
+        if promised and (promised.node, promised.pod.requests) == (pod.node, pod.requests):
+            del self.promises[name]
+            self._unseat(name, pod.node)
+        self.break_promise(name)
+        known = self._there.get(name)
+        if known and _counts_as(known) == _counts_as(pod):
+            return
+        self.remove_pod(name)
+        self._there[name] = pod
+        self._add(pod, pod.node)
+
+    def remove_pod(self, name: PodName) -> None:
+        """Forget a pod that was on a node, which makes room."""
+        pod = self._there.pop(name, None)
+        if pod is not None:
+            self._take(name, pod.node)
+            self._grow()
+
+    def put_storage(self, storage: Storage) -> None:
+        """Take the storage as it is now."""
+        self.snapshot.storage = storage
+        self._grow()
+
+    def put_spaces(self, spaces: Mapping[str, Mapping[str, str]]) -> None:
+        """Take the labels of namespaces as they are now."""
+        self.snapshot.spaces = spaces
+        self._grow()
+
+    def promise(self, pod: Pod, node: str, now: float) -> None:
+        """Keep room on a node for a pod; a promise that was made to it before is taken back."""
+        name = (pod.namespace, pod.name)
+        if name in self._there:
+            return
+        self.break_promise(name)
+        self.promises[name] = Promise(pod, node, now)
+        self._add(pod, node)
+
+    def confirm(self, name: PodName) -> None:
+        """Keep what was promised to a pod until it has come, or somebody takes it back."""
+        found = self.promises.get(name)
+        if found:
+            self.promises[name] = found._replace(since=inf)
+
+    def break_promise(self, name: PodName) -> None:
+        """Give room back, where some is kept."""
+        found = self.promises.pop(name, None)
+        if found:
+            self._take(name, found.node)
+            self._grow()
+
+    def lapse(self, before: float) -> None:
+        """Give back what was promised before a moment."""
+        for name in [name for name, one in self.promises.items() if one.since < before]:
+            self.break_promise(name)
+
+    def _add(self, pod: Pod, node: str) -> None:
+        self.changed += 1
+        self.grown += bool(pod.apart)  # it keeps away pods that no other pod was in the way of
+        if node in self.snapshot.nodes:
+            self._seat(pod, node)
+        else:
+            self._early.setdefault(node, set()).add((pod.namespace, pod.name))
+
+    def _take(self, name: PodName, node: str) -> None:
+        self._early.get(node, set()).discard(name)
+        self._unseat(name, node)
+
+    def _seat(self, pod: Pod, node: str) -> None:
+        self._unseat((pod.namespace, pod.name), node)
+        self.snapshot.add(pod, node)
+        self.used.update(pod.requests)
+
+    def _unseat(self, name: PodName, node: str) -> None:
+        place = self.snapshot.nodes.get(node)
+        known = place.pods.get(name) if place else None
+        if known:
+            self.used.subtract(known.requests)
+            self.snapshot.remove(*name, node)
+
+    def _forget(self, node: str) -> None:
+        known = self.snapshot.nodes.pop(node)
+        self.offered.subtract(known.allocatable)
+        self.used.subtract(known.used)
+        self.snapshot.guarded = [one for one in self.snapshot.guarded if one[1] != node]
+
+    def _grow(self) -> None:
+        self.grown += 1
+        self.changed += 1
+
+
+def _counts_as(pod: Pod) -> tuple[object, ...]:
+    """Give what may change of a pod that has its node, as far as it matters to others."""
+    return pod.uid, pod.node, pod.requests, pod.labels, pod.ending

@@ -1,0 +1,98 @@
+"""Finds a node for a pod in a cluster that changes all the time, without looking at every node each time.
+
+A burst is hundreds of pods that are alike. A node that did not do for one does not do for the next while nothing has
+made room, so the search goes on where the last one stopped; and where none does, that is known until something has.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import orjson
+
+from tensile.policy.filling import ALONE
+from tensile.policy.ground import Ground
+from tensile.policy.placement import Refusal, message, prepare
+from tensile.policy.placing.check import Judge
+from tensile.policy.placing.snapshot import Node, Pod
+
+_KEPT = 256
+_FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "volumes")
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is known of pods of one kind: nodes that may do, the next one last, and why none does once that is known.
+
+    It holds until the ground's `grown` is another one (`alone`), or its `changed`, where nodes depend on each other.
+    """
+
+    alone: bool
+    seen: int
+    judges: list[Judge]
+    left: list[Node]
+    refusals: list[tuple[str, ...]] = field(default_factory=list)
+    why: str = ""
+
+
+class Seeker:
+    """Searches one ground, and remembers the last few kinds of pods."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self._known: OrderedDict[bytes, _Search] = OrderedDict()
+
+    def find(self, pod: Pod) -> tuple[str, str]:
+        """Give a node for a pod and "", or "" and why there is none, as the kube-scheduler would say it."""
+        search = self._search(pod)
+        while search.left:
+            reasons = _reasons(search.left[-1], search.judges)
+            if not reasons:
+                return search.left[-1].name, ""
+            search.refusals.append(reasons)
+            search.left.pop()
+        if not search.why:
+            search.why = message(0, len(search.refusals), search.refusals)
+        return "", search.why
+
+    def _search(self, pod: Pod) -> _Search:
+        """Give the search for pods of this kind, begun anew where something has happened that matters to them."""
+        kind = _kind(pod)
+        known = self._known.pop(kind, None)
+        if known is None or known.seen != self._count(alone=known.alone):
+            known = self._begin(pod)
+        self._known[kind] = known
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return known
+
+    def _begin(self, pod: Pod) -> _Search:
+        prepared = prepare(pod, self.ground.snapshot)
+        if isinstance(prepared, Refusal):
+            total = len(self.ground.snapshot.nodes)
+            why = f"0/{total} nodes are available: {', '.join(prepared.reasons)}."
+            return _Search(alone=False, seen=self.ground.changed, judges=[], left=[], why=why)
+        alone = {name for name, _ in prepared} <= ALONE
+        judges = [one.judge for _, one in prepared]
+        nodes = list(reversed(self.ground.snapshot.nodes.values()))
+        return _Search(alone=alone, seen=self._count(alone=alone), judges=judges, left=nodes)
+
+    def _count(self, *, alone: bool) -> int:
+        return self.ground.grown if alone else self.ground.changed
+
+
+def _reasons(node: Node, judges: list[Judge]) -> tuple[str, ...]:
+    """Give the reasons of the first check that a node does not pass."""
+    for judge in judges:
+        reasons = judge(node)
+        if reasons:
+            return reasons
+    return ()
+
+
+def _kind(pod: Pod) -> bytes:
+    """Give what is the same of pods that fit on the same nodes."""
+    spec = {field: pod.spec[field] for field in _FIELDS if field in pod.spec}
+    kind = [pod.namespace, pod.labels, pod.requests, pod.ports, spec]
+    if pod.own_claims:
+        kind.append(pod.name)
+    return orjson.dumps(kind, option=orjson.OPT_SORT_KEYS)

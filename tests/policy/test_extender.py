@@ -1,0 +1,144 @@
+"""The scheduler extender's answers: what has no node below is not sent there, and bursts do not over-commit."""
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placekit import asking, node, pod
+from test_ground import ground
+
+from tensile.policy.extender import LAPSE, Extender, Site, asked
+from tensile.policy.ground import Ground
+from tensile.policy.placing.reading import pod_of
+from tensile.policy.seeking import Seeker
+
+Manifest = dict[str, Any]
+
+
+def site(here: Ground, *, known: bool = True, ours: bool = True) -> Site:
+    """Make a lower in which pods are as they are above."""
+    return Site(lambda manifest: manifest if ours else None, here, Seeker(here), lambda: known)
+
+
+def extender(strategy: Any = "spread", **grounds: Ground) -> Extender:
+    """Make an extender for lowers by the names of their virtual nodes."""
+    return Extender({name: site(here) for name, here in grounds.items()}, strategy)
+
+
+def question(wanted: Manifest, *names: str) -> Manifest:
+    """Ask as the kube-scheduler does."""
+    return {"Pod": wanted, "Nodes": None, "NodeNames": list(names)}
+
+
+def wants(name: str = "web", **requests: str) -> Manifest:
+    """Make a pod."""
+    return pod(name, asking(**requests), uid=f"uid-{name}")
+
+
+def test_a_pod_that_fits_on_no_single_node_is_not_sent_there() -> None:
+    """Though the sum would do; and no pod above has to go for it."""
+    made = extender(a=ground(node("n1"), node("n2")), b=ground(node("n1", cpu="8")))
+    answer = made.filter(question(wants(cpu="6"), "a", "b"), 0.0)
+    assert answer == {
+        "NodeNames": ["b"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {"a": "0/2 nodes are available: 2 Insufficient cpu."},
+        "Error": "",
+    }
+
+
+def test_nodes_that_are_no_lowers_always_do() -> None:
+    """And are no better and no worse."""
+    made = extender(a=ground())
+    assert made.filter(question(wants(cpu="1"), "worker", "a"), 0.0)["NodeNames"] == ["worker"]
+    assert made.prioritize(question(wants(cpu="1"), "worker")) == [{"Host": "worker", "Score": 0}]
+
+
+@pytest.mark.parametrize("flags", [{"known": False}, {"ours": False}])
+def test_what_is_not_known_is_not_refused(flags: dict[str, bool]) -> None:
+    """A lower whose nodes are not all known yet, or a pod that is none of ours: the scheduler decides by itself."""
+    made = Extender({"a": site(ground(), **flags)})
+    assert made.filter(question(wants(cpu="99"), "a"), 0.0)["NodeNames"] == ["a"]
+    assert made.prioritize(question(wants(cpu="99"), "a")) == [{"Host": "a", "Score": 0}]
+
+
+def test_room_is_kept_for_a_pod_that_was_sent() -> None:
+    """The next one does not find it; the same one, asked again, does."""
+    made = extender(a=ground(node("n")))
+    assert made.filter(question(wants("one", cpu="3"), "a"), 0.0)["NodeNames"] == ["a"]
+    assert made.filter(question(wants("two", cpu="3"), "a"), 0.0)["NodeNames"] == []
+    assert made.filter(question(wants("one", cpu="3"), "a"), 0.0)["NodeNames"] == ["a"]
+
+
+def test_what_nobody_comes_for_lapses() -> None:
+    """After half a minute."""
+    made = extender(a=ground(node("n")))
+    made.filter(question(wants("one", cpu="3"), "a"), 0.0)
+    assert made.filter(question(wants("two", cpu="3"), "a"), LAPSE)["NodeNames"] == []
+    assert made.filter(question(wants("two", cpu="3"), "a"), LAPSE + 1)["NodeNames"] == ["a"]
+
+
+def test_a_pod_that_is_asked_about_again_without_a_lower() -> None:
+    """What was kept for it there is given back."""
+    made = extender(a=ground(node("n")), b=ground(node("n")))
+    made.filter(question(wants("one", cpu="3"), "a", "b"), 0.0)
+    made.filter(question(wants("one", cpu="3"), "b"), 0.0)
+    assert made.filter(question(wants("two", cpu="3"), "a", "b"), 0.0)["NodeNames"] == ["a"]
+
+
+@pytest.mark.parametrize(("strategy", "scores"), [("spread", {"a": 8, "b": 5}), ("binpack", {"a": 2, "b": 5})])
+def test_the_better_lower(strategy: str, scores: dict[str, int]) -> None:
+    """The emptier one, or the fuller one, by what is scarcest of what the pod asks for."""
+    full, empty = ground(node("n")), ground(node("n"))
+    full.put_pod(pod_of(pod("r", asking(cpu="2"), on="n"), settled=True))
+    empty.put_pod(pod_of(pod("r", asking(cpu="1", memory="1Gi"), on="n"), settled=True))
+    made = extender(strategy, a=empty, b=full)
+    found = {one["Host"]: one["Score"] for one in made.prioritize(question(wants(cpu="1"), "a", "b"))}
+    assert found == scores
+
+
+def test_scores_stay_in_their_range() -> None:
+    """Also where more is used than there is, or nothing is offered."""
+    over = ground(node("n"))
+    over.put_pod(pod_of(pod("r", asking(cpu="40"), on="n"), settled=True))
+    made = extender(a=over, b=ground(node("n")), c=ground())
+    scores = [one["Score"] for one in made.prioritize(question(wants(cpu="1"), "a", "b", "c"))]
+    assert scores == [0, 10, 0]
+    assert [one["Score"] for one in extender("binpack", a=over).prioritize(question(wants(cpu="1"), "a"))] == [10]
+
+
+def test_nodes_may_come_whole() -> None:
+    """From a scheduler that keeps no cache of nodes for extenders."""
+    whole = {"Pod": {}, "Nodes": {"items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]}}
+    assert asked(whole) == ["a", "b"]
+    assert asked({"Pod": {}, "NodeNames": []}) == []
+    assert asked({"Pod": {}}) == []
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**32))
+def test_a_burst_does_not_over_commit(seed: int) -> None:
+    """Pods are sent before any of them is seen below, some bind elsewhere than last named, and all find their node."""
+    chance = Random(seed)
+    nodes = {name: [node(f"{name}{number}", cpu=chance.choice("234")) for number in range(4)] for name in "ab"}
+    grounds = {name: ground(*some) for name, some in nodes.items()}
+    made = extender(**grounds)
+    bound: dict[str, list[Manifest]] = {"a": [], "b": []}
+    for number in range(60):
+        wanted = wants(f"p{number}", cpu=chance.choice("12"))
+        names = made.filter(question(wanted, "a", "b"), 0.0)["NodeNames"]
+        if names:
+            winner = chance.choice(names)
+            bound[winner].append(wanted)
+            for name, here in grounds.items():
+                if name == winner:
+                    here.confirm(("default", wanted["metadata"]["name"]))
+                else:
+                    here.break_promise(("default", wanted["metadata"]["name"]))
+    for name, here in grounds.items():
+        used = Counter({place: one.used.get("cpu", 0) for place, one in here.snapshot.nodes.items()})
+        assert all(used[place] <= one.allocatable["cpu"] for place, one in here.snapshot.nodes.items())
+        assert len(here.promises) == len(bound[name])

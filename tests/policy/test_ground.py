@@ -1,0 +1,182 @@
+"""A lower cluster kept up to date by changes is the same as one read at once; promises are kept, and given back."""
+
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placekit import asking, node, pod, seen, space
+
+from tensile.policy.ground import Ground
+from tensile.policy.placement import examine
+from tensile.policy.placing.reading import node_of, pod_of
+from tensile.policy.placing.snapshot import Snapshot
+
+NAMES = ("a", "b", "c")
+HOST = "kubernetes.io/hostname"
+
+
+def ground(*nodes: dict[str, Any]) -> Ground:
+    """Make a ground of nodes."""
+    made = Ground()
+    for one in nodes:
+        made.put_node(node_of(one))
+    return made
+
+
+def shape(snapshot: Snapshot) -> Any:
+    """Give what two snapshots of the same cluster have in common."""
+    return (
+        {
+            name: (sorted(one.pods), {key: amount for key, amount in one.used.items() if amount}, one.allocatable)
+            for name, one in snapshot.nodes.items()
+        },
+        sorted((pod.name, place) for pod, place in snapshot.guarded),
+    )
+
+
+def apart() -> dict[str, Any]:
+    """Make the spec of a pod that keeps others away."""
+    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "x"}}}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+class Play:
+    """Does something at random to a ground, and keeps what should be there."""
+
+    def __init__(self, chance: Random) -> None:
+        self.chance = chance
+        self.ground = Ground()
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.promised: dict[str, dict[str, Any]] = {}
+
+    def step(self) -> None:
+        """Do one thing."""
+        about_nodes = (self._put_node, self._remove_node)
+        self.chance.choice((*about_nodes, self._put_pod, self._remove_pod, self._promise, self._break))()
+
+    def expected(self) -> Snapshot:
+        """Read the same at once."""
+        return seen(list(self.nodes.values()), [*self.pods.values(), *self.promised.values()])
+
+    def _put_node(self) -> None:
+        name = self.chance.choice(NAMES)
+        self.nodes[name] = node(name, cpu=str(self.chance.randint(1, 4)))
+        self.ground.put_node(node_of(self.nodes[name]))
+
+    def _remove_node(self) -> None:
+        name = self.chance.choice(NAMES)
+        self.nodes.pop(name, None)
+        self.ground.remove_node(name)
+
+    def _pod(self) -> tuple[str, dict[str, Any]]:
+        name = self.chance.choice("pqrs")
+        spec = asking(cpu=self.chance.choice(("1", "2"))) | (apart() if self.chance.random() < 0.3 else {})
+        return name, pod(name, spec, on=self.chance.choice(NAMES), uid=str(self.chance.random()))
+
+    def _put_pod(self) -> None:
+        name, made = self._pod()
+        self.pods[name] = made
+        self.promised.pop(name, None)
+        self.ground.put_pod(pod_of(made, settled=True))
+
+    def _remove_pod(self) -> None:
+        name = self.chance.choice("pqrs")
+        self.pods.pop(name, None)
+        self.ground.remove_pod(("default", name))
+
+    def _promise(self) -> None:
+        name, made = self._pod()
+        if name not in self.pods:
+            self.promised[name] = made
+        self.ground.promise(pod_of(made), made["spec"]["nodeName"], 0.0)
+
+    def _break(self) -> None:
+        name = self.chance.choice("pqrs")
+        self.promised.pop(name, None)
+        self.ground.break_promise(("default", name))
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32))
+def test_step_by_step_is_the_same_as_at_once(seed: int) -> None:
+    """Whatever comes in whichever order: nodes after their pods, pods that move, promises that are kept or not."""
+    play = Play(Random(seed))
+    for _ in range(40):
+        play.step()
+        assert shape(play.ground.snapshot) == shape(play.expected())
+    used = sum(one.used.get("cpu", 0) for one in play.ground.snapshot.nodes.values())
+    offered = sum(one.allocatable["cpu"] for one in play.ground.snapshot.nodes.values())
+    assert (play.ground.used["cpu"], play.ground.offered["cpu"]) == (used, offered)
+
+
+def fits(here: Ground, cpu: str) -> bool:
+    """Say whether another pod fits."""
+    return examine(pod_of(pod("other", asking(cpu=cpu))), here.snapshot).fits
+
+
+def test_a_promise_is_room_that_is_taken() -> None:
+    """Until it is given back."""
+    here = ground(node("a"))
+    here.promise(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
+    assert not fits(here, "2")
+    here.break_promise(("default", "web"))
+    assert fits(here, "2")
+
+
+def test_a_promise_that_nobody_comes_for_lapses() -> None:
+    """Unless the pod is known to be on its way."""
+    here = ground(node("a"))
+    here.promise(pod_of(pod("one", asking(cpu="1"))), "a", 10.0)
+    here.promise(pod_of(pod("two", asking(cpu="1"))), "a", 20.0)
+    here.confirm(("default", "two"))
+    here.lapse(15.0)
+    assert list(here.promises) == [("default", "two")]
+    here.lapse(1e9)
+    assert list(here.promises) == [("default", "two")]
+    here.confirm(("default", "nobody"))
+
+
+def test_a_pod_that_has_come_needs_no_promise() -> None:
+    """Wherever it went: it takes what it takes, once."""
+    here = ground(node("a"), node("b"))
+    here.promise(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
+    here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="b"), settled=True))
+    assert here.promises == {}
+    assert here.snapshot.nodes["a"].pods == {}
+    here.promise(pod_of(pod(spec=asking(cpu="3"))), "a", 1.0)
+    assert here.promises == {}
+
+
+def test_a_pod_that_comes_where_it_was_promised_makes_no_room() -> None:
+    """What is known of full nodes stays known."""
+    here = ground(node("a"))
+    here.promise(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
+    grown = here.grown
+    here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
+    assert here.grown == grown
+    here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
+    assert here.grown == grown
+
+
+def test_what_makes_room_is_counted() -> None:
+    """A pod that goes, a node that comes or changes, a promise that is broken, namespaces, storage."""
+    here = ground(node("a"))
+    here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
+    here.promise(pod_of(pod("late", asking(cpu="1"))), "a", 0.0)
+    for change in (
+        lambda: here.remove_pod(("default", "web")),
+        lambda: here.put_node(node_of(node("b"))),
+        lambda: here.remove_node("b"),
+        lambda: here.break_promise(("default", "late")),
+        lambda: here.put_spaces({"default": space("default")["metadata"]["labels"]}),
+        lambda: here.put_storage(here.snapshot.storage),
+    ):
+        before = here.grown
+        change()
+        assert here.grown > before
+    before = here.grown
+    here.remove_pod(("default", "nobody"))
+    here.remove_node("nobody")
+    assert here.grown == before

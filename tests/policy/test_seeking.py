@@ -1,0 +1,124 @@
+"""The search for a node remembers what it has seen, and finds the same as one that looks at every node."""
+
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from placekit import asking, claim, kind, node, pod, stock, using
+from test_ground import Play, ground
+
+from tensile.policy.placement import examine
+from tensile.policy.placing.reading import node_of, pod_of
+from tensile.policy.placing.snapshot import Node, Snapshot
+from tensile.policy.seeking import Seeker
+
+HOST = "kubernetes.io/hostname"
+
+
+def kinds(chance: Random) -> list[dict[str, Any]]:
+    """Make pods of a few kinds."""
+    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "x"}}}
+    apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    return [
+        pod("s", asking(cpu="1"), labels={"app": "x"}),
+        pod("m", asking(cpu="2")),
+        pod("l", asking(cpu=chance.choice(("3", "4")))),
+        pod("n", asking(cpu="1") | {"nodeSelector": {HOST: chance.choice("abc")}}),
+        pod("c", asking(cpu="1") | apart, labels={"app": "x"}),
+    ]
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2**32))
+def test_it_finds_what_looking_at_every_node_finds(seed: int) -> None:
+    """Through changes of all sorts, with one memory for all of them."""
+    chance = Random(seed)
+    play = Play(chance)
+    seeker = Seeker(play.ground)
+    wanted = kinds(chance)
+    for _ in range(30):
+        play.step()
+        one = pod_of(chance.choice(wanted))
+        node_name, why = seeker.find(one)
+        found = examine(one, play.ground.snapshot)
+        assert bool(node_name) == found.fits
+        assert not node_name or node_name in found.fitting
+        assert why == ("" if node_name else found.message)
+
+
+class Watched(dict[str, int]):
+    """A node's resources that count how often they are looked at."""
+
+    looks = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Count, and look."""
+        Watched.looks += 1
+        return super().get(key, default)
+
+
+def watched(made: Node) -> Node:
+    """Have a node count who looks at what it has."""
+    made.allocatable = Watched(made.allocatable)
+    return made
+
+
+def test_a_full_node_is_not_looked_at_again() -> None:
+    """Not for pods of the same kind, while nothing has made room."""
+    here = ground()
+    for number in range(50):
+        here.put_node(watched(node_of(node(f"n{number}", cpu="1" if number < 49 else "4"))))
+    seeker = Seeker(here)
+    assert seeker.find(pod_of(pod("one", asking(cpu="2")))) == ("n49", "")
+    Watched.looks = 0
+    assert seeker.find(pod_of(pod("two", asking(cpu="2")))) == ("n49", "")
+    assert Watched.looks < 10
+    here.put_pod(pod_of(pod("three", asking(cpu="1"), on="n49"), settled=True))
+    assert seeker.find(pod_of(pod("four", asking(cpu="4"))))[0] == ""
+    Watched.looks = 0
+    assert seeker.find(pod_of(pod("five", asking(cpu="4")))) == ("", "0/50 nodes are available: 50 Insufficient cpu.")
+    assert Watched.looks == 0
+
+
+def test_room_that_was_made_is_found() -> None:
+    """A node that was full is looked at again."""
+    here = ground(node("a"))
+    here.put_pod(pod_of(pod("there", asking(cpu="4"), on="a"), settled=True))
+    seeker = Seeker(here)
+    assert seeker.find(pod_of(pod(spec=asking(cpu="1")))) == ("", "0/1 nodes are available: 1 Insufficient cpu.")
+    here.remove_pod(("default", "there"))
+    assert seeker.find(pod_of(pod(spec=asking(cpu="1")))) == ("a", "")
+
+
+def test_a_pod_that_keeps_apart_sees_who_came() -> None:
+    """Where nodes depend on each other, nothing is remembered beyond a change."""
+    here = ground(node("a"), node("b"))
+    seeker = Seeker(here)
+    one = kinds(Random(1))[4]
+    names = []
+    for number in range(3):
+        found, _ = seeker.find(pod_of(one | {"metadata": one["metadata"] | {"name": f"c{number}"}}))
+        names.append(found)
+        if found:
+            here.promise(pod_of(one | {"metadata": one["metadata"] | {"name": f"c{number}"}}), found, 0.0)
+    assert sorted(names) == ["", "a", "b"]
+
+
+def test_a_reason_that_is_no_nodes() -> None:
+    """It is told, and forgotten when storage is another one."""
+    here = ground(node("a"))
+    seeker = Seeker(here)
+    wanted = pod_of(pod(spec=using("data")))
+    assert seeker.find(wanted) == ("", '0/1 nodes are available: persistentvolumeclaim "data" not found.')
+    here.put_storage(stock(claims=[claim(storageClassName="later")], classes=[kind()]))
+    assert seeker.find(wanted) == ("a", "")
+
+
+def test_only_so_many_kinds_are_remembered() -> None:
+    """Memory does not grow with what passes by."""
+    seeker = Seeker(ground(node("a")))
+    for number in range(600):
+        seeker.find(pod_of(pod(spec=asking(cpu="1") | {"nodeSelector": {"n": str(number)}})))
+    assert len(seeker._known) == 256
+    assert isinstance(seeker.ground.snapshot, Snapshot)
