@@ -40,7 +40,8 @@ bench: setup ## How fast pods come and go, against a bare loop and one cluster a
 	$(BIN)/python -m bench.makespan --pods $$pods $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
 	for each in latency streams "streams $(GREAT)" follow steady firstsync isolation services webhook; do \
 	$(BIN)/python -m bench.$$each $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
-	$(BIN)/python bench/bad_files.py || failed=1; $(BIN)/python -m bench.readme; exit $$failed
+	$(BIN)/python bench/bad_files.py || failed=1; $(BIN)/python -m bench.extender || failed=1; \
+	$(BIN)/python -m bench.readme; exit $$failed
 
 faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, on clusters of their own (90 min)
 	@failed=0; for trial in crash outage away pause credentials strangers; do \

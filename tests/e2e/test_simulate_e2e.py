@@ -1,0 +1,158 @@
+"""`tensile simulate` against what then happens: as many pods run as it said, in the lowers and on the nodes it said.
+
+The nodes of both lowers have a resource of this module's own, in different numbers, so that nothing else on the
+sandbox is in the way.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import LOWERS, A, B, Ground
+from sitekit import Manifest, is_ready
+
+from tensile.inspection import commands, template
+from tensile.inspection.simulation import Case
+from tensile.joined import Ways
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+HOST = "kubernetes.io/hostname"
+SLOTS = {A: (4, 2, 1), B: (1, 5, 0)}
+MORE = 3
+"""Replicas beyond those that fit: they have to stay Pending."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def resource(ground: Ground) -> AsyncIterator[str]:
+    """Give every lower node some of a resource, and wait until the virtual nodes offer it."""
+    name = f"example.com/{ground.mark}"
+    for lower, slots in SLOTS.items():
+        for number, count in enumerate(slots):
+            await _offer(ground, lower, number, name, str(count))
+        total = str(sum(slots))
+        path = f"/api/v1/nodes/{ground.nodes[lower]}"
+        await ground.upper.until(path, lambda node, total=total: node["status"]["allocatable"].get(name) == total)
+    yield name
+    for lower, slots in SLOTS.items():
+        for number in range(len(slots)):
+            await _offer(ground, lower, number, name, None)
+
+
+async def _offer(ground: Ground, lower: str, number: int, name: str, count: str | None) -> None:
+    amounts = {"capacity": {name: count}, "allocatable": {name: count}}
+    await ground.sites[lower].patch(f"/api/v1/nodes/{lower}-node-{number + 1}/status", {"status": amounts})
+
+
+def slots(name: str, count: int = 1, **spec: Any) -> Manifest:
+    """Make the spec of a pod that takes so many of the resource."""
+    amounts = {name: str(count)}
+    container = {"name": "main", "image": "app:1", "resources": {"requests": amounts, "limits": amounts}}
+    return {"containers": [container], **spec}
+
+
+def ported(spec: Manifest) -> Manifest:
+    """Have a pod take a port of its node."""
+    spec["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 18081}]
+    return spec
+
+
+def apart(app: str) -> Manifest:
+    """Make the affinity of a pod that shares no host with its own kind."""
+    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": app}}}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def even(app: str, key: str, skew: int = 1) -> list[Manifest]:
+    """Make a constraint that spreads pods."""
+    selector = {"matchLabels": {"app": app}}
+    return [{"topologyKey": key, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]
+
+
+async def simulated(ground: Ground, deployment: Manifest) -> Manifest:
+    """Ask how many of a Deployment's pods fit."""
+    wanted = template.template(orjson.dumps(deployment).decode(), "case")
+    topology, ways = ground.topology(), Ways(ground.directory)
+    picture = await asyncio.to_thread(commands.pictured, topology, ways, None)
+    return dict(orjson.loads(commands.simulate(picture, wanted, Case(), "json")[0]))
+
+
+def deployment(ground: Ground, app: str, spec: Manifest, replicas: int = 0) -> Manifest:
+    """Make a Deployment."""
+    body = ground.template({"app": app}, spec)
+    fields = {"replicas": replicas, "selector": {"matchLabels": {"app": app}}, "template": body}
+    return {"kind": "Deployment", "metadata": {"name": app, "namespace": ground.namespace}, "spec": fields}
+
+
+async def happened(ground: Ground, app: str, spec: Manifest, fits: int) -> dict[str, Counter[str]]:
+    """Have more pods than fit, wait until as many run as were said to, and say on which nodes of which lower."""
+    path = ground.path("deployments", api="apis/apps/v1")
+    await ground.upper.create(path, deployment(ground, app, spec, fits + MORE))
+    collection = f"{ground.path('pods')}?labelSelector=app%3D{app}"
+    await ground.upper.until_all(
+        collection, lambda pods: len(pods) == fits + MORE and sum(map(is_ready, pods.values())) >= fits
+    )
+    await ground.calm()
+    found = {}
+    for lower in LOWERS:
+        pods = (await ground.sites[lower].read(collection))["items"]
+        found[lower] = Counter(pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName"))
+    await ground.upper.delete(f"{path}/{app}?propagationPolicy=Background")
+    for name in ("", *LOWERS):
+        site = ground.upper if not name else ground.sites[name]
+        await site.until_all(collection, lambda pods: not pods)
+    return found
+
+
+CASES = {
+    "one": lambda name, _app: slots(name),
+    "two": lambda name, _app: slots(name, 2),
+    "three": lambda name, _app: slots(name, 3),
+    "five": lambda name, _app: slots(name, 5),
+    "six": lambda name, _app: slots(name, 6),
+    "port": lambda name, _app: ported(slots(name)),
+    "apart": lambda name, app: slots(name, affinity=apart(app)),
+    "even": lambda name, app: slots(name, topologySpreadConstraints=even(app, "clusterID", 2)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_as_many_run_as_were_said_to_fit(ground: Ground, resource: str, case: str) -> None:
+    """In each lower, and on each of its nodes where nothing is left to choose."""
+    app = f"case-{case}"
+    spec = CASES[case](resource, app)
+    told = await simulated(ground, deployment(ground, app, spec))
+    ran = await happened(ground, app, spec, told["fits"])
+    expected = {row["name"]: row["fits"] for row in told["lowers"]}
+    assert {lower: counts.total() for lower, counts in ran.items()} == expected
+
+
+async def test_a_lower_that_the_pod_selects(ground: Ground, resource: str) -> None:
+    """The other one takes none."""
+    spec = slots(resource, nodeSelector={"e2e": ground.mark, "clusterID": B})
+    told = await simulated(ground, deployment(ground, "pinned", spec))
+    assert {row["name"]: row["fits"] for row in told["lowers"]} == {A: 0, B: 6}
+    ran = await happened(ground, "pinned", spec, 6)
+    assert {lower: counts.total() for lower, counts in ran.items()} == {A: 0, B: 6}
+
+
+async def test_pods_of_a_lower_that_is_lost(ground: Ground, resource: str) -> None:
+    """As many find a place as then do, when they are taken away and come again where that lower takes none."""
+    spec = slots(resource, nodeSelector={"e2e": ground.mark})
+    path = ground.path("deployments", api="apis/apps/v1")
+    await ground.upper.create(path, deployment(ground, "homeless", spec, 10))
+    collection = f"{ground.path('pods')}?labelSelector=app%3Dhomeless"
+    pods = await ground.upper.until_all(collection, lambda pods: len(pods) == 10 and all(map(is_ready, pods.values())))
+    there = sum(pod["spec"]["nodeName"] == ground.nodes[A] for pod in pods.values())
+    picture = await asyncio.to_thread(commands.pictured, ground.topology(), Ways(ground.directory), None)
+    found = orjson.loads(commands.simulate(picture, None, Case(lost=frozenset({A})), "json")[0])
+    placed = [one for one in found["moved"] if one["lower"]]
+    assert len(found["moved"]) == there
+    assert len(placed) == min(there, sum(SLOTS[B]) - (10 - there))
+    assert {one["lower"] for one in placed} <= {B}
+    await ground.upper.delete(f"{path}/homeless?propagationPolicy=Background")
+    await ground.upper.until_all(collection, lambda pods: not pods)
