@@ -73,6 +73,11 @@ _CONTAINER = ("name", "resources", "ports", "restartPolicy")
 _VOLUMES = ("persistentVolumeClaim", "ephemeral", "gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
 _POD_STATUS = ("phase", "containerStatuses", "initContainerStatuses", "resources", "allocatedResources", "conditions")
 _STATUS_OF_CONTAINER = ("name", "resources", "allocatedResources")
+_LISTED = {
+    "containerStatuses": _STATUS_OF_CONTAINER,
+    "initContainerStatuses": _STATUS_OF_CONTAINER,
+    "conditions": ("type", "status", "reason"),
+}
 
 
 class Sight(msgspec.Struct, forbid_unknown_fields=True):
@@ -132,9 +137,9 @@ def _spec(spec: Manifest) -> Manifest:
 
 def _status(status: Manifest) -> Manifest:
     found = _some(status, _POD_STATUS)
-    for name in ("containerStatuses", "initContainerStatuses"):
+    for name, fields in _LISTED.items():
         if found.get(name):
-            found[name] = [_some(one, _STATUS_OF_CONTAINER) for one in found[name]]
+            found[name] = [_some(one, fields) for one in found[name]]
     return found
 
 

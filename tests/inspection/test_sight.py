@@ -40,7 +40,9 @@ def talkative() -> dict[str, Any]:
     }
     made = pod(spec=spec, on="n", annotations={"note": SECRET, UPPER_UID: "u"}, managedFields=[{"manager": SECRET}])
     ended = {"name": "main", "state": {"terminated": {"message": SECRET}}, "resources": {"requests": {"cpu": "2"}}}
-    return made | {"status": {"phase": "Running", "message": SECRET, "containerStatuses": [ended]}}
+    told = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": SECRET}
+    status = {"phase": "Running", "message": SECRET, "containerStatuses": [ended], "conditions": [told]}
+    return made | {"status": status}
 
 
 def test_nothing_that_a_pod_holds_in_confidence_is_kept() -> None:
