@@ -1,0 +1,142 @@
+"""The port on which the upper scheduler asks the extender: HTTPS, and only for callers who show who they are.
+
+The scheduler waits for each answer, so whatever goes wrong is answered at once, and never as "fits nowhere": one to
+which the extender is ignorable then decides by itself. Whoever may ask may have room kept for pods that nobody made, so
+a certificate of the right authority is not enough: it has to be the scheduler's.
+"""
+
+import errno
+import ssl
+from collections.abc import Callable, Collection, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+from aiohttp import web
+
+from tensile.errors import TensileError
+from tensile.policy.extender import Extender
+from tensile.telemetry import described
+
+SCHEDULER = "system:kube-scheduler"
+"""The user that a kube-scheduler's certificate names."""
+_LARGEST = 8 << 20
+"""Bytes of a question: a pod of the largest size, and the names of ten thousand nodes."""
+_GRACE = 1.0
+_ADVICE = {
+    errno.EADDRINUSE: "another program listens there: set extender.port in the topology file, or stop that program",
+    errno.EADDRNOTAVAIL: "this machine has no such address: set extender.bind in the topology file",
+    errno.EACCES: "only root may listen there: set extender.port in the topology file to 1024 or above",
+}
+_log = structlog.get_logger("tensile.extender")
+
+
+def mutual(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
+    """Make the TLS of the port from files: callers have to show a certificate that the authority signed.
+
+    Raises TensileError that names the file that is not good.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise TensileError(f"{certificate}, {key}: not a certificate and its key: {error}") from None
+    try:
+        context.load_verify_locations(authority)
+    except (OSError, ssl.SSLError) as error:
+        raise TensileError(f"{authority}: not the certificate of an authority: {error}") from None
+    return context
+
+
+class ExtenderPort:
+    """Serves on `bind`:`port` (0 for any free port) from `start` to `close`.
+
+    `callers` are the users who may ask; `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        bind: str,
+        port: int,
+        tls: ssl.SSLContext,
+        extender: Extender,
+        *,
+        clock: Callable[[], float],
+        callers: Collection[str] = (SCHEDULER,),
+    ) -> None:
+        self._bind = bind
+        self._port = port
+        self._tls = tls
+        self._extender = extender
+        self._clock = clock
+        self._callers = frozenset(callers)
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, once started."""
+        return int(self._runner.addresses[0][1]) if self._runner and self._runner.addresses else self._port
+
+    async def start(self) -> None:
+        """Begin to listen; raises TensileError, saying what to change, when that is not possible."""
+        app = web.Application(client_max_size=_LARGEST)
+        app.add_routes([web.post("/filter", self._filter), web.post("/prioritize", self._prioritize)])
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._bind, self._port, ssl_context=self._tls).start()
+        except OSError as error:
+            await runner.cleanup()
+            why = _ADVICE.get(error.errno or 0, f"{error.strerror or error}: set extender.bind or extender.port")
+            raise TensileError(f"the extender cannot listen on {self._bind}:{self._port}: {why}") from None
+        self._runner = runner
+
+    async def close(self) -> None:
+        """Stop listening; a question under way has a second to be answered."""
+        runner, self._runner = self._runner, None
+        if runner:
+            await runner.cleanup()
+
+    async def _filter(self, request: web.Request) -> web.Response:
+        return await self._answered(request, lambda question: self._extender.filter(question, self._clock()))
+
+    async def _prioritize(self, request: web.Request) -> web.Response:
+        return await self._answered(request, self._extender.prioritize)
+
+    async def _answered(self, request: web.Request, decide: Callable[[Mapping[str, Any]], Any]) -> web.Response:
+        """Answer a question; one that is none is refused with words, and a defect costs this answer only."""
+        caller = _caller(request)
+        if caller not in self._callers:
+            words = f"{caller or 'somebody without a name'} may not ask: only {', '.join(sorted(self._callers))} may"
+            return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{words}\n")
+        question = _question(await request.read())
+        if question is None:
+            return web.Response(status=HTTPStatus.BAD_REQUEST, text="not the ExtenderArgs of a kube-scheduler\n")
+        try:
+            return web.Response(body=orjson.dumps(decide(question)), content_type="application/json")
+        except Exception as error:  # noqa: BLE001 - the scheduler goes on without us
+            _log.error("a question could not be answered, a defect: please report this line", error=described(error))
+            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
+
+
+def _caller(request: web.Request) -> str:
+    """Give the user that the caller's certificate names."""
+    shown = request.get_extra_info("peercert") or {}
+    fields = dict(field for part in shown.get("subject", ()) for field in part)
+    return str(fields.get("commonName", ""))
+
+
+def _question(body: bytes) -> dict[str, Any] | None:
+    """Read a question, None for what is none."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    pod = found.get("Pod") if isinstance(found, dict) else None
+    if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict) or not isinstance(pod.get("spec"), dict):
+        return None
+    return dict(found)

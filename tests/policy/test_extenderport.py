@@ -1,0 +1,162 @@
+"""The extender's port as a kube-scheduler calls it, and as those do who may not."""
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from placekit import asking, node, pod
+from test_extender import extender
+from test_ground import ground
+
+from tensile.errors import TensileError
+from tensile.policy.extenderport import SCHEDULER, ExtenderPort, mutual
+from tensile.sandbox.certificates import Authority, Pair, authority
+
+NOW = datetime.now(UTC)
+HOST = "127.0.0.1"
+
+
+def stored(directory: Path, name: str, pair: Pair) -> tuple[Path, Path]:
+    """Write a certificate and its key."""
+    files = (directory / f"{name}.crt", directory / f"{name}.key")
+    for path, content in zip(files, (pair.certificate, pair.key), strict=True):
+        path.write_bytes(content)
+    return files
+
+
+class Papers:
+    """An authority with what it signed, and a stranger's."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ours, self.theirs = authority("ours", NOW), authority("theirs", NOW)
+        self.ca, _ = stored(directory, "ca", self.ours.pair)
+        self.server = stored(directory, "server", self.ours.issue("extender", addresses=[HOST]))
+
+    def client(self, signer: Authority | None, user: str = SCHEDULER) -> ssl.SSLContext:
+        """Make the TLS of a caller; without a signer, of one that shows nothing."""
+        context = ssl.create_default_context(cafile=str(self.ca))
+        if signer is not None:
+            context.load_cert_chain(*stored(self.directory, "client", signer.issue(user)))
+        return context
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Papers:
+    """Make certificates."""
+    return Papers(tmp_path)
+
+
+@pytest.fixture
+async def port(papers: Papers) -> AsyncIterator[ExtenderPort]:
+    """Serve an extender for one lower of 4 cpu on a free port."""
+    made = ExtenderPort(HOST, 0, mutual(*papers.server, papers.ca), extender(a=ground(node("n"))), clock=lambda: 0.0)
+    await made.start()
+    yield made
+    await made.close()
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+async def ask(port: ExtenderPort, papers: Papers) -> Ask:
+    """Give a way to ask: a path, a body, and by whom."""
+
+    async def asked(path: str, body: Any, tls: ssl.SSLContext | None = None) -> tuple[int, Any]:
+        """Post, and give the status with the answer."""
+        context = tls or papers.client(papers.ours)
+        async with aiohttp.ClientSession() as session:
+            url = f"https://{HOST}:{port.port}{path}"
+            given = {"data": body} if isinstance(body, bytes) else {"json": body}
+            async with session.post(url, ssl=context, **given) as answer:
+                is_json = answer.content_type == "application/json"
+                return answer.status, await (answer.json() if is_json else answer.text())
+
+    return asked
+
+
+def question(cpu: str, *names: str) -> dict[str, Any]:
+    """Ask as the kube-scheduler does."""
+    return {"Pod": pod(f"p{cpu}", asking(cpu=cpu), uid=cpu), "Nodes": None, "NodeNames": list(names)}
+
+
+async def test_a_scheduler_is_answered(ask: Ask) -> None:
+    """In the form of the kube-scheduler's extender API."""
+    status, answer = await ask("/filter", question("8", "a", "worker"))
+    assert status == 200
+    assert answer == {
+        "NodeNames": ["worker"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {"a": "0/1 nodes are available: 1 Insufficient cpu."},
+        "Error": "",
+    }
+    assert await ask("/prioritize", question("1", "a")) == (200, [{"Host": "a", "Score": 10}])
+
+
+async def test_what_was_answered_is_promised(ask: Ask) -> None:
+    """From one connection to the next."""
+    assert (await ask("/filter", question("3", "a")))[1]["NodeNames"] == ["a"]
+    assert (await ask("/filter", question("2", "a")))[1]["NodeNames"] == []
+
+
+async def test_who_shows_nothing_is_not_heard(ask: Ask, papers: Papers) -> None:
+    """Nor who shows a certificate of another authority: the connection ends before there is a question."""
+    for signer in (None, papers.theirs):
+        with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+            await ask("/filter", question("1", "a"), papers.client(signer))
+
+
+async def test_who_is_no_scheduler_is_turned_away(ask: Ask, papers: Papers) -> None:
+    """By name, and nothing is promised to them."""
+    status, words = await ask("/filter", question("3", "a"), papers.client(papers.ours, "mallory"))
+    assert (status, words) == (403, "mallory may not ask: only system:kube-scheduler may\n")
+    assert (await ask("/filter", question("2", "a")))[1]["NodeNames"] == ["a"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"{}", b'{"Pod":null}', b'{"Pod":{"metadata":{}}}'])
+async def test_what_is_no_question_is_refused(ask: Ask, body: bytes) -> None:
+    """With words; a scheduler to which the extender is ignorable goes on without it."""
+    assert await ask("/filter", body) == (400, "not the ExtenderArgs of a kube-scheduler\n")
+
+
+async def test_a_defect_costs_one_answer(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is logged, it is never said that nothing fits, and the next question is answered."""
+    broken = {"Pod": {"metadata": {}, "spec": {}}, "NodeNames": ["a"]}
+    assert await ask("/filter", broken) == (500, "a defect of tensile\n")
+    assert "please report this line" in "".join(capsys.readouterr())
+    assert (await ask("/filter", question("1", "a")))[0] == 200
+
+
+async def test_other_paths_and_methods_are_none_of_it(ask: Ask) -> None:
+    """There is nothing to bind or to preempt."""
+    assert (await ask("/bind", question("1", "a")))[0] == 404
+
+
+async def test_a_port_that_is_taken(papers: Papers) -> None:
+    """What to change is said."""
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        made = ExtenderPort(HOST, number, mutual(*papers.server, papers.ca), extender(), clock=lambda: 0.0)
+        with pytest.raises(TensileError, match=f"cannot listen on {HOST}:{number}: another program .* extender.port"):
+            await made.start()
+    assert made.port == number
+    await made.close()
+
+
+def test_files_that_are_not_good(papers: Papers) -> None:
+    """The file is named."""
+    certificate, key = papers.server
+    with pytest.raises(TensileError, match=r"ca\.crt, .*server\.key: not a certificate and its key"):
+        mutual(papers.ca, key, papers.ca)
+    with pytest.raises(TensileError, match=r"server\.key: not the certificate of an authority"):
+        mutual(certificate, key, key)
+    with pytest.raises(TensileError, match=r"gone: not the certificate of an authority"):
+        mutual(certificate, key, papers.directory / "gone")
