@@ -99,7 +99,7 @@ class Clusters:
             self.fleet.ensure(feed)
         for lower in world.lowers.values():
             if lower.name in self.fleet.names():
-                for feed in lower_feeds(lower, world.owner):
+                for feed in lower_feeds(lower, world.owner, places=world.topology.places):
                     self.fleet.ensure(feed)
 
     def join(self, spec: Lower, *, connect: bool = True) -> Joined:

@@ -15,6 +15,7 @@ from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
 from tensile.names import OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.policy import live
 from tensile.reconcile import following, namespaces
 from tensile.reconcile.observed import digest_mark, digest_marks
 from tensile.reconcile.podfacts import INDEXES, digest_above, digest_below
@@ -69,6 +70,8 @@ def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:
         nodes=Cache(node_offer),
         more=following.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,
+        place_nodes=Cache(live.digest_node),
+        place_pods=Cache(live.digest_pod),
     )
 
 
@@ -77,8 +80,8 @@ def bound_feed(lower: LowerWorld) -> Feed:
     return Feed(UPPER, POD, Selection(fields=f"spec.nodeName={lower.node}"), lower.upper_pods)
 
 
-def lower_feeds(lower: LowerWorld, owner: Owner) -> list[Feed]:
-    """Say what fills the caches of the lower cluster itself."""
+def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> list[Feed]:
+    """Say what fills the caches of the lower cluster itself; `places`: also those that placement needs."""
     ours = Selection(labels=f"{OWNER}={owner.mark}")
     theirs = Selection(labels=f"{OWNER}!={owner.mark}")
     return [
@@ -90,7 +93,14 @@ def lower_feeds(lower: LowerWorld, owner: Owner) -> list[Feed]:
         Feed(lower.name, SECRET, ours, lower.secrets),
         Feed(lower.name, NODE, Selection(), lower.nodes),
         *_controllers_feeds(lower.name, lower.more, owner, lower.spec.controllers, above=False),
+        *(_place_feeds(lower, theirs) if places else ()),
     ]
+
+
+def _place_feeds(lower: LowerWorld, theirs: Selection) -> tuple[Feed, ...]:
+    """Say what fills the caches of placement: a second look at nodes and pods, which nobody pays for who has it off."""
+    nodes = Feed(lower.name, NODE, Selection(), lower.place_nodes)
+    return nodes, Feed(lower.name, POD, theirs, lower.place_pods)
 
 
 def _controllers_feeds(

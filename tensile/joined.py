@@ -185,7 +185,8 @@ class Joined:
         self._wake(lower.name)
 
     def _open(self, access: Access, pin: str) -> None:
-        spec, feeds = self.lower.spec, lower_feeds(self.lower, self._world.owner)
+        spec, world = self.lower.spec, self._world
+        feeds = lower_feeds(self.lower, world.owner, places=world.topology.places)
         self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=_CONNECTIONS, pin=pin)
         if self.events is not None:
             for selection in (OF_PODS, OF_CLAIMS):

@@ -40,6 +40,9 @@ CLUSTER_SELECTOR = "clusterSelector"
 TRIPPED_LABELS = "tripped-labels"
 CLUSTER_ID = "clusterID"
 
+TRIED = PREFIX + "tried"
+"""On virtual nodes: which pods the descheduler took off them lately, as JSON."""
+
 MIRRORED = PREFIX + "Mirrored"
 IN_STEP = PREFIX + "InStep"
 LOWER_SCHEDULED = PREFIX + "LowerScheduled"

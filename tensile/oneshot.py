@@ -170,7 +170,7 @@ def _feeds(world: World) -> Iterator[Feed]:
     yield from upper_feeds(world.upper, world.owner, world.topology.enabled)
     for lower in world.lowers.values():
         yield bound_feed(lower)
-        yield from lower_feeds(lower, world.owner)
+        yield from lower_feeds(lower, world.owner, places=world.topology.places)
 
 
 def _picks(feed: Feed, manifest: dict[str, object]) -> bool:

@@ -1,5 +1,6 @@
 """Every rule there is, in the order in which they are asked which keys they have."""
 
+from tensile.descheduling.rule import DeschedulerRule
 from tensile.kubelet.issuance import TokenRule
 from tensile.kubelet.lifecycle import PodRule
 from tensile.kubelet.node import NodeRule
@@ -27,5 +28,5 @@ def rules() -> tuple[Rule, ...]:
     identities = (AccountRule(), RightsRule(), RightsOrphanRule(), TokenRule())
     services = (ServiceRule(), SliceRule(), StrayRule())
     storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
-    pods = (PodRule(), OrphanRule(), WaitingRule(), DrainRule())
+    pods = (PodRule(), OrphanRule(), WaitingRule(), DrainRule(), DeschedulerRule())
     return (NodeRule(), *spaces, DependencyRule(), *identities, *services, *storage, *pods)

@@ -117,6 +117,8 @@ class LowerWorld:
     `accounts` only that the account `default` of a namespace is there.
     `silent` is for how many seconds the cluster has not answered. `in_topology` turns false when it left the file.
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
+    `place_nodes` and `place_pods` hold what placement needs of real nodes and of the pods on them that are not ours;
+    they are filled only where the topology asks for placement.
     `version` is its Kubernetes version, `identity` the UID of its kube-system. `refusal` says what somebody has to put
     right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
     those in use still work, `is_wrong` that another cluster answers in its place, in which nothing is done, and
@@ -148,6 +150,8 @@ class LowerWorld:
     more: dict[Kind, Cache] = field(default_factory=dict)
     naming: Naming | None = None
     spaces: dict[str, str] = field(default_factory=dict)
+    place_nodes: Cache = field(default_factory=Cache)
+    place_pods: Cache = field(default_factory=Cache)
 
     @property
     def name(self) -> str:
@@ -214,7 +218,7 @@ class LowerWorld:
 
     def copy(self) -> "LowerWorld":
         """Give a lower with caches of its own that hold the same."""
-        copied = {name: getattr(self, name).copy() for name in _LOWER_CACHES}
+        copied = {name: getattr(self, name).copy() for name in (*_LOWER_CACHES, "place_nodes", "place_pods")}
         return replace(self, **copied, in_step={}, more=_copied(self.more), spaces=dict(self.spaces))
 
     def owned(self, mark: str) -> int:

@@ -349,7 +349,7 @@ class Stage:
         for name, plain in made.lowers.items():
             made.lowers[name] = lower = lower_world(plain.spec, Naming(made.topology.name, made.owner.mark))
             lower.version = plain.version
-            for cache in (*lower.caches(), *lower.more.values()):
+            for cache in (*lower.caches(), *lower.more.values(), lower.place_nodes, lower.place_pods):
                 cache.replace((), 1)
         return made
 
@@ -384,7 +384,7 @@ def _feeds(of: World) -> Iterator[Feed]:
     yield from upper_feeds(of.upper, of.owner, of.topology.enabled)
     for lower in of.lowers.values():
         yield bound_feed(lower)
-        yield from lower_feeds(lower, of.owner)
+        yield from lower_feeds(lower, of.owner, places=of.topology.places)
 
 
 def _picks(feed: Feed, manifest: Manifest) -> bool:

@@ -19,7 +19,7 @@ from worldkit import (
 
 from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds, upper_world
 from tensile.kube.fleet import Feed
-from tensile.objects import CONFIG_MAP, SECRET, UPPER, Manifest
+from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Manifest
 from tensile.reconcile import following
 from tensile.reconcile.namespaces import SpaceFacts
 from tensile.reconcile.podfacts import PodFacts
@@ -47,6 +47,15 @@ def test_every_cache_is_fed_once() -> None:
     assert len(feeds) == len(list(here.caches()))
     assert {id(feed.cache) for feed in upper_feeds(upper, OWNER_HERE, ())} == {id(cache) for cache in upper.caches()}
     assert [feed.kind.name for feed in lower_feeds(here, OWNER_HERE)] == LOWER_KINDS
+
+
+def test_what_placement_needs_is_followed_where_it_is_asked_for() -> None:
+    """A second look at nodes and at pods that are not ours; who has it off does not pay for it."""
+    here = lower()
+    before, feeds = lower_feeds(here, OWNER_HERE), lower_feeds(here, OWNER_HERE, places=True)
+    more = feeds[len(before) :]
+    assert [(feed.kind, id(feed.cache)) for feed in more] == [(NODE, id(here.place_nodes)), (POD, id(here.place_pods))]
+    assert more[1].selection == next(feed.selection for feed in feeds if feed.cache is here.foreign_pods)
 
 
 def test_feeds_say_whose_they_are() -> None:

@@ -21,6 +21,7 @@ from tensile.kubelet.place import Placement
 from tensile.kubelet.projection import lower_pod
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import Kind, Manifest, annotations, labels, metadata, uid
+from tensile.policy import live
 from tensile.reconcile import following, namespaces, observed, podfacts
 from tensile.reconcile.desired import Decision, Present, Rule, Wanted
 from tensile.reconcile.plan import Plan, plan
@@ -73,6 +74,8 @@ def opened(spec: Lower) -> LowerWorld:
         version="v1.36.3",
         more=synced(following.caches(above=False)),
         naming=Naming("demo", OWNER_HERE.mark) if spec.namespaces.mapping == "prefix" else None,
+        place_nodes=filled(live.digest_node),
+        place_pods=filled(live.digest_pod),
     )
 
 

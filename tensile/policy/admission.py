@@ -36,6 +36,10 @@ NodeOfClaim = Callable[[str, str], str]
 """Gives the virtual node that was chosen for a claim, by namespace and name; "" for none."""
 
 
+NodesTried = Callable[[str], Iterable[str]]
+"""Gives the virtual nodes that pods of a controller, by its UID, shall not go to now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a pod's preparation depends on.
@@ -65,6 +69,11 @@ def no_claims(_namespace: str, _name: str) -> str:
     return ""
 
 
+def none_tried(_owner: str) -> tuple[str, ...]:
+    """Know of no node that was tried."""
+    return ()
+
+
 def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
     """Say whether a pod of a namespace is the webhook's business: its author asked for a virtual node.
 
@@ -74,7 +83,14 @@ def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
     return carried.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and _DESCHEDULED not in carried
 
 
-def prepared(pod: Manifest, terms: Terms, *, namespace: str = "", node_of: NodeOfClaim = no_claims) -> Manifest:
+def prepared(
+    pod: Manifest,
+    terms: Terms,
+    *,
+    namespace: str = "",
+    node_of: NodeOfClaim = no_claims,
+    tried: NodesTried = none_tried,
+) -> Manifest:
     """Give the pod as it is to be created: the very same one where nothing is to change.
 
     `namespace` is where it is created, where it does not say so itself. What comes out comes out unchanged when it is
@@ -84,7 +100,7 @@ def prepared(pod: Manifest, terms: Terms, *, namespace: str = "", node_of: NodeO
     if not is_prepared_for(pod, where, terms):
         return pod
     spec = pod["spec"]
-    pins = _pins(spec, where, terms, node_of)
+    pins = [*_pins(spec, where, terms, node_of), *_avoided(pod, terms, tried)]
     if not pins and not _asks(spec, pod, terms):
         lacking = lacking_for(spec.get("tolerations") or (), terms.taints)
         return _with(pod, tolerations=[*(spec.get("tolerations") or ()), *lacking]) if lacking else pod
@@ -160,17 +176,25 @@ def _kept(spec: Manifest, found: Moved) -> Manifest | None:
     return affinity
 
 
-def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) -> list[str]:
-    """Give the virtual nodes that were chosen for the pod's claims, each once."""
+def _avoided(pod: Manifest, terms: Terms, tried: NodesTried) -> list[Manifest]:
+    """Give the requirement that keeps a pod off the virtual nodes that were tried for its controller, none for none."""
+    owners = metadata(pod).get("ownerReferences") or ()
+    owner = next((str(one.get("uid") or "") for one in owners if one.get("controller")), "")
+    nodes = sorted(terms.nodes.intersection(tried(owner))) if owner else []
+    return [{"key": HOSTNAME, "operator": "NotIn", "values": nodes}] if nodes else []
+
+
+def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) -> list[Manifest]:
+    """Give the requirements that hold a pod to the virtual nodes that were chosen for its claims, each once."""
     claims = [(one.get("persistentVolumeClaim") or {}).get("claimName") for one in spec.get("volumes") or ()]
     chosen = [node_of(namespace, claim) for claim in claims if claim]
-    return [node for node in dict.fromkeys(chosen) if is_upper_only(HOSTNAME, [node], (), terms.nodes)]
+    nodes = (node for node in dict.fromkeys(chosen) if is_upper_only(HOSTNAME, [node], (), terms.nodes))
+    return [{"key": HOSTNAME, "operator": "In", "values": [node]} for node in nodes]
 
 
-def _pinned(affinity: Manifest | None, nodes: Iterable[str]) -> Manifest | None:
-    """Have each term of a node affinity ask for these nodes; the scheduler then sees to resources and taints."""
-    for node in nodes:
-        pin = {"key": HOSTNAME, "operator": "In", "values": [node]}
+def _pinned(affinity: Manifest | None, pins: Iterable[Manifest]) -> Manifest | None:
+    """Have each term of a node affinity ask for this too; the scheduler then sees to resources and taints."""
+    for pin in pins:
         present: Manifest = (affinity or {}).get("nodeAffinity") or {}
         required: Manifest = present.get(REQUIRED) or {}
         terms = [_with_pin(term, pin) for term in required.get("nodeSelectorTerms") or [{}]]

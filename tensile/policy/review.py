@@ -12,7 +12,7 @@ import orjson
 
 from tensile.errors import TensileError
 from tensile.objects import Manifest
-from tensile.policy.admission import NodeOfClaim, Terms, no_claims, operations, prepared
+from tensile.policy.admission import NodeOfClaim, NodesTried, Terms, no_claims, none_tried, operations, prepared
 from tensile.reconcile.cluster_selector import pod_flaw
 
 VERSIONS = ("v1", "v1beta1")
@@ -66,6 +66,7 @@ class _Metadata(TypedDict, total=False):
     namespace: Any
     labels: Any
     annotations: Any
+    ownerReferences: Any
 
 
 class _Pod(TypedDict):
@@ -79,13 +80,13 @@ _REVIEWS = msgspec.json.Decoder(_Review)
 _PODS = msgspec.json.Decoder(_Pod)
 
 
-def answer(body: bytes, terms: Terms, node_of: NodeOfClaim = no_claims) -> bytes:
+def answer(body: bytes, terms: Terms, node_of: NodeOfClaim = no_claims, tried: NodesTried = none_tried) -> bytes:
     """Answer a review; raises Malformed for what is none."""
     review = _read(body)
     request = review.request
     response: Manifest = {"uid": request.uid, "allowed": True}
     if _is_new_pod(request):
-        response |= _change(bytes(request.object), request.namespace, terms, node_of)
+        response |= _change(bytes(request.object), request.namespace, terms, node_of, tried)
     return orjson.dumps({"apiVersion": review.apiVersion, "kind": "AdmissionReview", "response": response})
 
 
@@ -104,10 +105,10 @@ def _is_new_pod(request: _Request) -> bool:
     return is_pod and request.operation == "CREATE" and not request.subResource
 
 
-def _change(raw: bytes, namespace: str, terms: Terms, node_of: NodeOfClaim) -> Manifest:
+def _change(raw: bytes, namespace: str, terms: Terms, node_of: NodeOfClaim, tried: NodesTried) -> Manifest:
     """Give what the answer says beyond that the pod may pass."""
     if flaw := pod_flaw(raw):
         return {"warnings": [f"not prepared for virtual nodes: {flaw}"[:_LONGEST_WARNING]]}
     pod = cast("Manifest", _PODS.decode(raw))
-    patch = operations(pod, prepared(pod, terms, namespace=namespace, node_of=node_of))
+    patch = operations(pod, prepared(pod, terms, namespace=namespace, node_of=node_of, tried=tried))
     return {"patchType": "JSONPatch", "patch": b64encode(orjson.dumps(patch)).decode()} if patch else {}

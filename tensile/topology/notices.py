@@ -24,13 +24,11 @@ class Row(NamedTuple):
 
 
 _EXTENDER = "the scheduler extender comes in a later release"
-_DESCHEDULER = "the descheduler comes in a later release"
 
 NOT_YET: tuple[Row, ...] = tuple(
     Row((section, str(field.alias)), (field.default,), coming)
     for section, coming in (
         ("extender", _EXTENDER),
-        ("descheduler", _DESCHEDULER),
     )
     for field in type(TopologyFile.model_fields[section].default).model_fields.values()
 )

@@ -81,6 +81,11 @@ class Topology(TopologyFile):
         return frozenset(controller for lower in self.lowers for controller in lower.controllers)
 
     @property
+    def places(self) -> bool:
+        """Whether anything asks where in a lower cluster a pod fits, so that its nodes have to be known one by one."""
+        return self.descheduler.enabled
+
+    @property
     def source(self) -> Source:
         """The text that it was read from."""
         return self._source

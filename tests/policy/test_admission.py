@@ -235,3 +235,50 @@ def test_terms_come_from_the_topology() -> None:
     assert found.nodes == {"vk-a", "b"}
     assert found.taints == (PROVIDER, {"key": "own", "value": "", "effect": "NoExecute"})
     assert found.excluded == {"kube-system", "quiet", "hooks", "engine"}
+
+
+MADE = [{"kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]
+OFF_B = requirement("kubernetes.io/hostname", VK_B, operator="NotIn")
+
+
+def off_b(owner: str) -> tuple[str, ...]:
+    """Know of a virtual node that was tried for one controller, and of one that is none of ours."""
+    return (VK_B, "elsewhere") if owner == "rs" else ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "affinity"),
+    [
+        pytest.param({}, required(term(OFF_B)), id="asked for nothing"),
+        pytest.param({"affinity": required(term(X))}, required(term(X, OFF_B)), id="asked for a cluster"),
+        pytest.param({"affinity": required(term(HAS))}, required(term(OFF_B)), id="asked for nodes below"),
+        pytest.param(
+            {"affinity": required(term(X, HAS), term(X, GPU))},
+            required(term(X, OFF_B), term(X, OFF_B)),
+            id="asked for one of two",
+        ),
+    ],
+)
+def test_a_pod_is_kept_off_the_virtual_nodes_that_were_tried(spec: Manifest, affinity: Manifest) -> None:
+    """Whatever else it asks for, in every term; what asks for nodes below goes there as before."""
+    given = pod(spec, ownerReferences=MADE)
+    found = prepared(given, terms(), tried=off_b)
+    assert found["spec"]["affinity"] == affinity
+    assert selector_of(found) == selector_of(prepared(given, terms())) or not spec
+    assert prepared(found, terms(), tried=off_b) is found
+    assert jsonpatch.apply_patch(given, operations(given, found)) == found
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {},
+        {"ownerReferences": [{**MADE[0], "controller": False}]},
+        {"ownerReferences": [{**MADE[0], "uid": "other"}]},
+        {"ownerReferences": MADE, "labels": {}},
+    ],
+)
+def test_who_was_not_tried_is_kept_off_nothing(meta: Manifest) -> None:
+    """It counts by controller, and only for pods that asked for virtual nodes."""
+    given = pod(**meta)
+    assert prepared(given, terms(), tried=off_b) == prepared(given, terms())

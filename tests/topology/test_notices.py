@@ -33,8 +33,7 @@ def test_a_notice_says_where_and_what_is_in_force() -> None:
     ("text", "path"),
     [
         (EMPTY + "extender: {strategy: binpack}\n", "extender.strategy"),
-        (EMPTY + "descheduler: {enabled: true}\n", "descheduler.enabled"),
-        (EMPTY + "descheduler: {interval: 61s}\n", "descheduler.interval"),
+        (EMPTY + "extender: {enabled: true}\n", "extender.enabled"),
     ],
 )
 def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str, path: str) -> None:
@@ -53,8 +52,8 @@ def test_a_feature_that_is_not_there_yet_is_told_where_it_is_asked_for(text: str
         EMPTY + "controllers: []\nonConflict: adopt\nserviceAccounts: {identity: none}\n",
         EMPTY + "webhook: {enabled: true, url: 'https://a', ignoreSelectorKeys: []}\n",
         EMPTY + "extender: {enabled: false, strategy: spread}\n",
-        EMPTY + "descheduler: {enabled: false, interval: 60s, cooldown: 300s}\n",
-        EMPTY + "descheduler: {interval: 1m, pendingLongerThan: 2m}\n",
+        EMPTY + "descheduler: {enabled: true, interval: 61s, cooldown: 3s, dryRun: true}\n",
+        EMPTY + "descheduler: {maxEvictionsPerNode: 3, pendingLongerThan: 2s}\n",
         EMPTY + "kubelet: {port: 5}\ntelemetry: {port: 6}\nguard: {maxDeletes: 1}\n",
         EMPTY + "ignoreLabels: [a]\nexcludeNamespaces: [b]\n",
         HEAD + "lowers: [{name: a, kubeconfigSecret: {namespace: a, name: b}}]\n",
@@ -73,8 +72,10 @@ def test_what_is_in_effect_or_asks_for_nothing_is_not_told(text: str) -> None:
 
 def test_notices_come_in_the_order_of_the_file() -> None:
     """However the table is ordered."""
-    text = HEAD + "descheduler: {dryRun: true}\nlowers: []\nextender: {enabled: true}\n"
-    assert told(text) == ["descheduler.dryRun", "extender.enabled"]
+    text = HEAD + "extender: {strategy: binpack, enabled: true}
+lowers: []
+"
+    assert told(text) == ["extender.strategy", "extender.enabled"]
 
 
 def test_a_topology_that_was_not_read_from_a_text_has_no_notices() -> None:

@@ -1,0 +1,144 @@
+"""Where pods would fit if they left: the virtual nodes above, and the real ones behind each of them.
+
+What finds a place here takes it, so that pods which leave together do not count on the same room; and so do those that
+are on their way already.
+"""
+
+import orjson
+
+from tensile.cache import Entry
+from tensile.descheduling.stuck import is_open
+from tensile.kubelet.mirroring import placement
+from tensile.kubelet.projection import lower_pod
+from tensile.objects import Manifest, metadata
+from tensile.policy import live
+from tensile.policy.placement import examine, fitting
+from tensile.policy.placing.reading import pod_of, snapshot_of
+from tensile.policy.placing.snapshot import Pod, Snapshot
+from tensile.reconcile.podfacts import lives_below, mirror_of
+from tensile.world import Key, LowerWorld, World
+
+_PLACED_BY = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+_Likeness = bytes
+
+
+class Ground:
+    """All lowers that can take pods, as they would be; made for one pass, and changed by it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lowers = {
+            lower.node: lower
+            for lower in world.lowers.values()
+            if is_open(lower, world) and lower.spec.maintenance == "none"
+        }
+        self._above = _above(world)
+        self._below: dict[str, Snapshot] = {}
+        self._refused: dict[tuple[str, _Likeness], str] = {}
+
+    def others(self, upper: Entry, source: str, avoid: frozenset[str]) -> tuple[list[str], dict[str, str]]:
+        """Give the virtual nodes that would take a pod of the node `source`, and why each other one would not.
+
+        Those of `avoid` are none of them. The pod keeps its place meanwhile.
+        """
+        pod = upper.manifest()
+        mine, seeking = pod_of(pod, settled=True), pod_of(_unbound(pod))
+        self._above.remove(mine.namespace, mine.name, source)
+        verdict = examine(seeking, self._above)
+        self._above.add(mine, source)
+        found: list[str] = []
+        refused = {name: str(one) for name, one in verdict.refused.items() if name != source}
+        refused |= {name: "a pod of its owner left it lately" for name in avoid if name != source}
+        for name in verdict.fitting:
+            if name == source or name in refused:
+                continue
+            why = self._refusal(pod, self._lowers[name])
+            if why:
+                refused[name] = why
+            else:
+                found.append(name)
+        return found, refused
+
+    def move(self, upper: Entry, source: str, target: str) -> str:
+        """Take the room for a pod that moves; gives the real node, by its name, that would have it."""
+        pod = upper.manifest()
+        self._above.remove(upper.namespace, upper.name, source)
+        self._above.add(pod_of(pod, settled=True), target)
+        lower = self._lowers[target]
+        return _settle(self._projected(pod, lower), self._snapshot(lower))
+
+    def _refusal(self, pod: Manifest, lower: LowerWorld) -> str:
+        """Say why no node of a lower does, "" where one does; what was refused is refused to all that are alike.
+
+        The room only gets less.
+        """
+        wanted = self._projected(pod, lower)
+        alike = (lower.name, _likeness(wanted))
+        if alike not in self._refused:
+            snapshot = self._snapshot(lower)
+            if next(fitting(wanted, snapshot), None) is not None:
+                return ""
+            self._refused[alike] = examine(wanted, snapshot).message
+        return self._refused[alike]
+
+    def _projected(self, pod: Manifest, lower: LowerWorld) -> Pod:
+        """Read the pod as it would be in a lower."""
+        key = Key("pod", lower.name, metadata(pod)["namespace"], metadata(pod)["name"])
+        return pod_of(lower_pod(pod, placement("", key, lower, self._world)))
+
+    def _snapshot(self, lower: LowerWorld) -> Snapshot:
+        """Give a lower with those on their way in it: they come first, the oldest of them first."""
+        if lower.name not in self._below:
+            self._below[lower.name] = snapshot = live.snapshot_now(lower)
+            nowhere: set[_Likeness] = set()
+            for pod in self._arriving(lower):
+                if _likeness(pod) not in nowhere and not _settle(pod, snapshot):
+                    nowhere.add(_likeness(pod))
+        return self._below[lower.name]
+
+    def _arriving(self, lower: LowerWorld) -> list[Pod]:
+        """Give the pods that are bound to the virtual node and to no real one yet."""
+        world = self._world
+        waiting: list[tuple[str, Pod]] = []
+        for upper in lower.upper_pods:
+            if upper.facts.terminating or not lives_below(upper, world.topology.exclude_namespaces):
+                continue
+            below = mirror_of(upper.uid, lower, world.owner)
+            if below is not None and below.manifest()["spec"].get("nodeName"):
+                continue
+            pod = upper.manifest()
+            wanted = self._projected(pod, lower) if below is None else pod_of(below.manifest())
+            waiting.append((str(metadata(pod).get("creationTimestamp", "")), wanted))
+        return [pod for _, pod in sorted(waiting, key=lambda one: (one[0], one[1].namespace, one[1].name))]
+
+
+def _above(world: World) -> Snapshot:
+    """See the upper cluster as far as virtual nodes go: those that can be used, and the pods on all of them."""
+    known = (lower for lower in world.lowers.values() if is_open(lower, world) and lower.spec.maintenance == "none")
+    nodes = (world.upper.nodes.get("", lower.node) for lower in known)
+    pods = (entry for lower in world.lowers.values() for entry in lower.upper_pods if not entry.facts.terminal)
+    return snapshot_of(
+        [entry.manifest() for entry in nodes if entry is not None],
+        (entry.manifest() for entry in pods),
+        [entry.manifest() for entry in world.upper.namespaces],
+    )
+
+
+def _unbound(pod: Manifest) -> Manifest:
+    """Give the pod as it would be made anew."""
+    return {**pod, "spec": {field: value for field, value in pod["spec"].items() if field != "nodeName"}}
+
+
+def _settle(pod: Pod, snapshot: Snapshot) -> str:
+    """Put a pod on the first node that it fits on; gives its name, "" for none."""
+    node = next(fitting(pod, snapshot), None)
+    if node is None:
+        return ""
+    snapshot.add(pod, node.name)
+    return node.name
+
+
+def _likeness(pod: Pod) -> _Likeness:
+    """Tell pods from each other by what placement looks at: replicas are alike."""
+    asked = {field: pod.spec.get(field) for field in _PLACED_BY}
+    return orjson.dumps([pod.namespace, pod.labels, pod.requests, pod.ports, asked], option=orjson.OPT_SORT_KEYS)

@@ -1,0 +1,122 @@
+"""One pass of the descheduler: who leaves which lower cluster now, where there is room for it, and who stays and why.
+
+The whole pass follows from the world, whoever asks: so each lower's queue acts on its own part of one plan.
+"""
+
+from typing import NamedTuple
+
+from tensile.cache import Entry
+from tensile.descheduling.ground import Ground
+from tensile.descheduling.stuck import Stuck, is_open, stuck_in
+from tensile.objects import Manifest, metadata
+from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
+from tensile.world import LowerWorld, World
+
+DEADLOCK = "DeschedulingDeadlock"
+
+
+class Move(NamedTuple):
+    """A pod that leaves the lower `source`: `target` is the virtual node that has room, `node` the real one behind it.
+
+    `avoided` are virtual nodes that will not do for it now.
+    """
+
+    upper: Entry
+    source: str
+    target: str
+    node: str
+    owner: str
+    avoided: tuple[str, ...]
+
+
+class Stay(NamedTuple):
+    """A pod that cannot run in the lower `source` and stays there: a reason in CamelCase, and a sentence."""
+
+    upper: Entry
+    source: str
+    reason: str
+    message: str
+
+
+class Pass(NamedTuple):
+    """What one pass comes to; `waiting` are those of each lower that leave later, since too many leave now."""
+
+    moves: tuple[Move, ...]
+    stays: tuple[Stay, ...]
+    waiting: int
+
+
+def one_pass(world: World) -> Pass:
+    """Say what is to be done now about every pod that cannot run where it is, the one that waits longest first."""
+    lowers = [lower for lower in world.lowers.values() if is_source(lower, world)]
+    found = [one for lower in lowers for one in stuck_in(lower, world)]
+    found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
+    turns = {lower.name: _Turn(lower, world) for lower in lowers}
+    ground = Ground(world)
+    moves: list[Move] = []
+    stays: list[Stay] = []
+    waiting = 0
+    for one in found:
+        turn = turns[one.lower]
+        if one.upper.uid in turn.told_to_go:
+            continue
+        if turn.left <= 0:
+            waiting += 1
+            continue
+        result = _judged(one, world, ground)
+        if isinstance(result, Move):
+            turn.left -= 1
+            moves.append(result)
+        else:
+            stays.append(result)
+    return Pass(tuple(moves), tuple(stays), waiting)
+
+
+def is_source(lower: LowerWorld, world: World) -> bool:
+    """Say whether a lower's pods are looked at: one that is drained has its pods leave anyway."""
+    return is_open(lower, world) and lower.spec.maintenance != "drain"
+
+
+class _Turn:
+    """How many pods may leave a lower now, and the UIDs of those that were told to within this interval."""
+
+    def __init__(self, lower: LowerWorld, world: World) -> None:
+        policy = world.topology.descheduler
+        node = world.upper.nodes.get("", lower.node)
+        notes = recent(notes_on(node.manifest()) if node else (), world.now, kept_for(policy))
+        lately = recent(notes, world.now, policy.interval)
+        self.told_to_go = {note.pod for note in lately}
+        self.left = min(policy.max_evictions_per_node - len(lately), MOST - len(notes))
+
+
+def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
+    pod, source = one.upper.manifest(), world.lowers[one.lower]
+    owner = controller_uid(pod)
+    if not owner:
+        words = "no controller would make it again: delete it, and make it elsewhere, by hand"
+        return Stay(one.upper, one.lower, "NoController", words)
+    if uses_claims(pod):
+        return Stay(one.upper, one.lower, "UsesClaims", "its claims are of the lower cluster that it is bound to")
+    targets, refused = ground.others(one.upper, source.node, nodes_left(world, owner))
+    if not targets:
+        told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
+        return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {told}")
+    node = ground.move(one.upper, source.node, targets[0])
+    return Move(one.upper, one.lower, targets[0], node, owner, (source.node, *sorted(refused)))
+
+
+def controller_uid(pod: Manifest) -> str:
+    """Give the UID of the controller that makes a pod, "" where it has none."""
+    owners = metadata(pod).get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+
+
+def uses_claims(pod: Manifest) -> bool:
+    """Say whether a pod has volumes that are kept where it runs."""
+    volumes = pod["spec"].get("volumes") or ()
+    return any(one.get("persistentVolumeClaim") or one.get("ephemeral") for one in volumes)
+
+
+def note_of(move: Move, world: World) -> Note:
+    """Give the note of a move that is made now."""
+    return Note(move.owner, move.upper.uid, world.now, move.avoided)

@@ -1,0 +1,149 @@
+"""The rule that moves pods out of a lower cluster that has no node for them, while another one has.
+
+A pod leaves by the Eviction API, with its UID; its controller makes another, which is kept off the nodes that will not
+do. That it leaves is noted on the Node before: whoever comes next, also after a crash in between, counts it, so that
+no more pods leave than the topology allows. A pod that fits nowhere else is told of, once, and stays.
+"""
+
+from collections.abc import Iterator
+
+from tensile.cache import Delta
+from tensile.cluster import Patch
+from tensile.descheduling.moves import DEADLOCK, Move, Stay, is_source, note_of, one_pass
+from tensile.descheduling.stuck import stuck_in
+from tensile.names import TRIED
+from tensile.objects import POD, UPPER, Manifest, Ref, metadata
+from tensile.policy.tried import Note, kept_for, node_ref, notes_on, recent, written
+from tensile.reconcile.desired import Absent, Decision, Patched, Route, Told, Wanted
+from tensile.topology.syntax import write_duration
+from tensile.world import Key, LowerWorld, Problem, World
+
+NAME = "descheduler"
+_SHORTEST = 2.0
+"""Seconds between two passes at least, however short the interval is."""
+_NAMED = 5
+
+
+def key_of(lower: str) -> Key:
+    """Give the key of a lower's pods that may have to leave."""
+    return Key(NAME, lower, "", "")
+
+
+class DeschedulerRule:
+    """One key for each lower: limits hold for all that leave it together."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of pods that begin to leave; all else is looked at once in an interval."""
+        return (Route("upper_pods", _leaving),)
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the lower's key, where the descheduler is on or something is still said of it."""
+        if world.topology.descheduler.enabled or key_of(lower) in world.problems:
+            yield key_of(lower)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say who has to leave the lower now."""
+        policy, lower = world.topology.descheduler, world.lowers[key.lower]
+        if not policy.enabled:
+            return Decision()
+        again = max(policy.interval.total_seconds(), _SHORTEST)
+        if not is_source(lower, world):
+            return Decision(again=again)
+        told = tuple(_left(lower, world))
+        if next(stuck_in(lower, world), None) is None:
+            return Decision(told, again=again)
+        found = one_pass(world)
+        moves = [move for move in found.moves if move.source == lower.name]
+        stays = [stay for stay in found.stays if stay.source == lower.name]
+        told += tuple(_deadlocked(stays, lower))
+        if policy.dry_run:
+            return Decision(told, problem=_rehearsed(moves) or _kept(stays), again=again)
+        return Decision((*told, *_evictions(moves, lower, world)), problem=_kept(stays), again=again)
+
+
+def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
+    """Note who leaves, then let them."""
+    if not moves:
+        return
+    node = _node(lower, world)
+    known = recent(notes_on(node), world.now, kept_for(world.topology.descheduler))
+    leaving = {move.upper.uid for move in moves}
+    notes = [*(note for note in known if note.pod not in leaving), *(note_of(move, world) for move in moves)]
+    yield _noted(node, notes)
+    patience = write_duration(world.topology.descheduler.pending_longer_than)
+    for move in moves:
+        reason = (
+            f"unschedulable in {lower.name} for longer than {patience}: it fits on node {move.target} ({move.node})"
+        )
+        yield Absent(_ref(move), move.upper.uid, reason, evicted=True, apart=True)
+
+
+def _noted(node: Manifest, notes: list[Note]) -> Patched:
+    """Write the notes, unless somebody else has written the Node since it was read."""
+    meta = metadata(node)
+    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+    patch = Patch("merge-patch", {"metadata": {**fence, "annotations": {TRIED: written(notes)}}})
+    return Patched(node_ref(node), patch, "pods leave it")
+
+
+def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
+    """Tell of the pods that leave."""
+    policy = world.topology.descheduler
+    for note in recent(notes_on(_node(lower, world)), world.now, policy.interval):
+        for upper in lower.upper_pods.select("upper", note.pod):
+            if upper.facts.terminating:
+                words = f"no node of {lower.name} takes it: its controller's pods are kept off {', '.join(note.nodes)}"
+                words += f" for {write_duration(policy.cooldown)}"
+                yield Told(_ref_of(upper.namespace, upper.name), upper.uid, "Rescheduled", words, warning=False)
+
+
+def _deadlocked(stays: list[Stay], lower: LowerWorld) -> Iterator[Told]:
+    """Tell of the pods that fit nowhere, always in the same words, so that they are told of once."""
+    words = f"unschedulable in {lower.name}, and it fits in no other lower cluster: it stays"
+    for stay in stays:
+        if stay.reason == DEADLOCK:
+            yield Told(_ref(stay), stay.upper.uid, DEADLOCK, words)
+
+
+def _kept(stays: list[Stay]) -> Problem | None:
+    """Say who stays and why."""
+    if not stays:
+        return None
+    return Problem(stays[0].reason, _listed([f"{_name(stay)}: {stay.message}" for stay in stays]))
+
+
+def _rehearsed(moves: list[Move]) -> Problem | None:
+    """Say who would leave."""
+    told = [f"{_name(move)}: from {move.source} to node {move.target} ({move.node})" for move in moves]
+    return Problem("DryRun", f"would be evicted: {_listed(told)}") if told else None
+
+
+def _listed(told: list[str]) -> str:
+    more = len(told) - _NAMED
+    return "; ".join(told[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _name(of: Move | Stay) -> str:
+    return f"{of.upper.namespace}/{of.upper.name}"
+
+
+def _ref(of: Move | Stay) -> Ref:
+    return _ref_of(of.upper.namespace, of.upper.name)
+
+
+def _ref_of(namespace: str, name: str) -> Ref:
+    return Ref(UPPER, POD, namespace, name)
+
+
+def _node(lower: LowerWorld, world: World) -> Manifest:
+    entry = world.upper.nodes.get("", lower.node)
+    assert entry is not None
+    return entry.manifest()
+
+
+def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    begins = delta.after is not None and delta.after.facts.terminating
+    if begins and world.topology.descheduler.enabled and not (delta.before and delta.before.facts.terminating):
+        yield key_of(lower)

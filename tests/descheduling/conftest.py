@@ -1,0 +1,1 @@
+"""Where tests of the descheduler find what they share."""

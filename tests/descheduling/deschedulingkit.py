@@ -1,0 +1,90 @@
+"""What the tests of the descheduler share: lowers with nodes, pods that wait below, and strangers that take room."""
+
+from datetime import timedelta
+from typing import Any
+
+from worldkit import NOW, A, B, home, lower_node, put, raised, thing, twin, upper_pod, world
+
+from tensile.cluster import Patch
+from tensile.names import TRIED
+from tensile.objects import Manifest, annotations, timestamp
+from tensile.policy.tried import Note, notes_on, written
+from tensile.world import World
+
+ON = "descheduler: {enabled: true, cooldown: 10m}\n"
+TOLERANT = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
+
+
+def owned_by(owner: str) -> list[Manifest]:
+    """Make the reference to a ReplicaSet of that UID."""
+    return [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
+
+
+def refused(seconds: float = 180.0, reason: str = "Unschedulable") -> Manifest:
+    """Make the status of a pod that the scheduler found no node for, so many seconds ago."""
+    since = timestamp(NOW - timedelta(seconds=seconds))
+    return {"conditions": [{"type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": since}]}
+
+
+def seeker(name: str = "web", node: str = A, cpu: str = "3", spec: Manifest | None = None, **meta: Any) -> Manifest:
+    """Make an upper pod that requests cpu, of a ReplicaSet called as it is."""
+    container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu}}}
+    whole = {"nodeName": node, "containers": [container], "tolerations": TOLERANT, **(spec or {})}
+    return upper_pod(name, whole, **{"ownerReferences": owned_by(name), **meta})
+
+
+def stranger(name: str, node: str, cpu: str) -> Manifest:
+    """Make a lower pod that is not ours, on a node."""
+    container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+    return {**thing("Pod", name), "spec": {"nodeName": node, "containers": [container]}, "status": {}}
+
+
+def crowd(here: World, lower: str, *pods: Manifest) -> None:
+    """Let strangers' pods be in a lower."""
+    put(here.lowers[lower].foreign_pods, *pods)
+    put(here.lowers[lower].place_pods, *pods)
+
+
+def wait(here: World, *pods: Manifest, status: Manifest | None = None) -> None:
+    """Let pods wait in the lower of their node, unscheduled for three minutes."""
+    for pod in pods:
+        lower = here.lowers[pod["spec"]["nodeName"]]
+        put(lower.upper_pods, pod)
+        put(lower.pods, twin(pod, status or refused(), node=lower.node))
+
+
+def ground(
+    *lowers: str, more: str = ON, cpus: tuple[tuple[str, ...], ...] = (("2", "2"), ("4",)), now: Any = NOW
+) -> World:
+    """Make a world of lowers with nodes of so many cpus: none in lower-a has room for a pod of three, lower-b's has."""
+    here = world(*lowers, more=more, now=now)
+    for lower, sizes in zip(here.lowers, cpus, strict=True):
+        nodes = [lower_node(f"{lower}-n{place}", cpu) for place, cpu in enumerate(sizes, 1)]
+        put(here.lowers[lower].nodes, *nodes)
+        put(here.lowers[lower].place_nodes, *nodes)
+        home(here, lower)
+        raised(here, lower)
+    return here
+
+
+def noted(here: World, *notes: Note, lower: str = A) -> None:
+    """Let notes stand on a lower's Node."""
+    entry = here.upper.nodes.get("", here.lowers[lower].node)
+    assert entry is not None
+    node = entry.manifest()
+    marks = {**annotations(node), TRIED: written(notes)}
+    put(here.upper.nodes, {**node, "metadata": {**node["metadata"], "annotations": marks}})
+
+
+def left(pod: str = "Pod-web", owner: str = "web", ago: float = 0.0, nodes: tuple[str, ...] = (A,)) -> Note:
+    """Make the note of a pod that left so many seconds ago."""
+    return Note(owner, pod, NOW - timedelta(seconds=ago), nodes)
+
+
+def notes_in(patch: Patch | None) -> list[Note]:
+    """Read the notes that a patch writes."""
+    assert patch is not None
+    return notes_on(patch.body)
+
+
+__all__ = ["NOW", "A", "B"]

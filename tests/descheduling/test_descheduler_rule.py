@@ -1,0 +1,161 @@
+"""What the descheduler writes, in which order, and what it says."""
+
+from deschedulingkit import NOW, ON, A, B, ground, left, noted, notes_in, seeker, wait
+from worldkit import decided, drop, names, put, reload
+
+from tensile.descheduling.rule import DeschedulerRule, key_of
+from tensile.objects import EVENT, NODE, POD, UPPER, Ref
+from tensile.policy.tried import Note
+from tensile.reconcile.desired import Decision
+from tensile.reconcile.plan import Plan
+from tensile.world import World
+
+DRY = "descheduler: {enabled: true, dryRun: true}\n"
+
+
+def asked(here: World, lower: str = A) -> tuple[Decision, Plan]:
+    """Ask the rule about a lower."""
+    return decided(DeschedulerRule(), key_of(lower), here)
+
+
+def test_the_note_comes_before_the_eviction() -> None:
+    """What leaves is counted, whatever comes in between."""
+    here = ground()
+    wait(here, seeker())
+    decision, (steps, problem) = asked(here)
+    note, eviction = steps
+    assert (note.verb, note.ref, note.shown) == ("patch", Ref(UPPER, NODE, "", A), False)
+    assert notes_in(note.patch) == [Note("web", "Pod-web", NOW, (A,))]
+    assert (eviction.verb, eviction.subresource, eviction.uid) == ("delete", "eviction", "Pod-web")
+    assert eviction.ref == Ref(UPPER, POD, "default", "web")
+    assert eviction.reason == "unschedulable in lower-a for longer than 2m: it fits on node lower-b (lower-b-n1)"
+    assert (problem, decision.again) == (None, 60.0)
+
+
+def test_the_note_is_written_only_on_the_node_as_it_was_read() -> None:
+    """Two engines that see the same do not both let pods go."""
+    here = ground()
+    wait(here, seeker())
+    (note, _) = asked(here)[1].steps
+    node = here.upper.nodes.get("", A)
+    assert node is not None
+    assert note.patch is not None
+    meta = note.patch.body["metadata"]
+    assert (meta["uid"], meta["resourceVersion"]) == (node.uid, str(node.version))
+
+
+def test_notes_that_count_are_kept_and_others_go() -> None:
+    """So the annotation does not grow."""
+    here = ground()
+    wait(here, seeker())
+    noted(here, left("older", "x", ago=601), left("younger", "y", ago=500), left(ago=100))
+    (note, _) = asked(here)[1].steps
+    assert [(one.pod, one.at) for one in notes_in(note.patch)][1:] == [("Pod-web", NOW)]
+    assert [one.pod for one in notes_in(note.patch)] == ["younger", "Pod-web"]
+
+
+def test_a_lower_acts_on_its_own_pods_only() -> None:
+    """The plan is one, the queues are many."""
+    here = ground(cpus=(("2",), ("2",)))
+    wait(here, seeker(cpu="1"), seeker("other", node=B, cpu="1"))
+    assert [step.ref.name for step in asked(here)[1].steps] == [A, "web"]
+    assert [step.ref.name for step in asked(here, B)[1].steps] == [B, "other"]
+
+
+def test_what_leaves_is_told_once_it_does() -> None:
+    """An eviction that was refused is not told as one."""
+    here = ground()
+    pod = seeker()
+    wait(here, pod)
+    noted(here, left(ago=5))
+    assert not asked(here)[1].steps
+    put(here.lowers[A].upper_pods, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
+    (told,) = asked(here)[1].steps
+    assert told.ref.kind == EVENT
+    assert told.body is not None
+    assert (told.body["reason"], told.body["type"]) == ("Rescheduled", "Normal")
+    assert told.body["message"] == "no node of lower-a takes it: its controller's pods are kept off lower-a for 10m"
+
+
+def test_a_deadlock_is_told_in_an_event_and_as_a_problem() -> None:
+    """The event has the same words whatever the numbers are, so it is one."""
+    here = ground()
+    wait(here, seeker(cpu="5"))
+    decision, (steps, problem) = asked(here)
+    assert [(step.ref.kind, step.reason) for step in steps] == [(EVENT, "DeschedulingDeadlock")]
+    assert problem is not None
+    assert problem.reason == "DeschedulingDeadlock"
+    assert problem.message.startswith("default/web: it fits in no other lower cluster: lower-b: ")
+    assert decision.again == 60.0
+
+
+def test_many_that_stay_are_named_by_a_few() -> None:
+    """A log line is read by people."""
+    here = ground()
+    for place in range(7):
+        wait(here, seeker(f"web-{place}", ownerReferences=[]))
+    problem = asked(here)[1].problem
+    assert problem is not None
+    assert problem.message.count("default/web-") == 5
+    assert problem.message.endswith("; and 2 more")
+
+
+def test_a_dry_run_says_it_and_does_nothing() -> None:
+    """From where to where."""
+    here = ground(more=DRY)
+    wait(here, seeker())
+    steps, problem = asked(here)[1]
+    assert not steps
+    assert problem is not None
+    assert problem == ("DryRun", "would be evicted: default/web: from lower-a to node lower-b (lower-b-n1)")
+
+
+def test_nothing_is_done_while_it_is_off() -> None:
+    """It is off unless somebody wants it; what was said before is taken back."""
+    here = ground(more="")
+    wait(here, seeker())
+    assert list(DeschedulerRule().keys(here, A)) == []
+    assert asked(here) == (Decision(), Plan((), None))
+    here.problems[key_of(A)] = asked(here_on())[1].problem  # type: ignore[assignment]
+    assert list(DeschedulerRule().keys(here, A)) == [key_of(A)]
+
+
+def here_on() -> World:
+    """Make a world in which a pod stays."""
+    here = ground()
+    wait(here, seeker(cpu="5"))
+    return here
+
+
+def test_every_lower_has_one_key() -> None:
+    """The limit holds for all pods of a node together."""
+    here = ground()
+    found = [key for lower in here.lowers for key in DeschedulerRule().keys(here, lower)]
+    assert found == [key_of(A), key_of(B)]
+    assert list(names(found)) == ["", ""]
+
+
+def test_it_comes_back_after_the_interval_and_not_faster_than_it_can() -> None:
+    """Also where nothing is known yet."""
+    here = ground(more="descheduler: {enabled: true, interval: 30s}\n")
+    assert asked(here)[0].again == 30.0
+    here.lowers[A].place_nodes.distrust()
+    assert asked(here)[0].again == 30.0
+    reload(here, f"name: {A}", f"name: {B}", more="descheduler: {enabled: true, interval: 10ms}\n")
+    assert asked(here)[0].again == 2.0
+
+
+def test_a_pod_that_begins_to_leave_is_heard_of() -> None:
+    """And nothing else is: a pass is made once in an interval."""
+    here = ground()
+    heard: list[object] = []
+    (route,) = DeschedulerRule().routes()
+    here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(route.keys(here, A, delta)))
+    pod = seeker()
+    put(here.lowers[A].upper_pods, pod)
+    assert not heard
+    for _ in range(2):
+        put(here.lowers[A].upper_pods, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
+    drop(here.lowers[A].upper_pods, "web")
+    assert heard == [key_of(A)]
+    reload(here, f"name: {A}", f"name: {B}", more=ON)

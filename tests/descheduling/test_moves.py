@@ -1,0 +1,266 @@
+"""Who leaves a lower cluster because no node there takes it, where it could go, and who stays."""
+
+from typing import Any
+
+import pytest
+from deschedulingkit import NOW, ON, A, B, crowd, ground, left, noted, owned_by, refused, seeker, stranger, wait
+from worldkit import changed, lower_node, put
+
+from tensile.descheduling.moves import Pass, one_pass
+from tensile.world import World
+
+THREE = ("name: lower-a", "name: lower-b", "name: lower-c")
+
+
+def moves(here: World) -> list[tuple[str, str, str]]:
+    """Give the moves as (pod, source, target)."""
+    return [(move.upper.name, move.source, move.target) for move in one_pass(here).moves]
+
+
+def stays(found: Pass) -> list[tuple[str, str]]:
+    """Give who stays as (pod, reason)."""
+    return [(stay.upper.name, stay.reason) for stay in found.stays]
+
+
+def test_a_pod_moves_to_where_a_single_node_has_room() -> None:
+    """Both lowers have enough in sum; the note says which virtual nodes will not do."""
+    here = ground()
+    wait(here, seeker())
+    (move,) = one_pass(here).moves
+    assert (move.source, move.target, move.node, move.owner, move.avoided) == (A, B, "lower-b-n1", "web", (A,))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param(refused(119), id="not for long enough"),
+        pytest.param(refused(reason="SchedulingGated"), id="gated"),
+        pytest.param({"conditions": [{"type": "PodScheduled", "status": "True"}]}, id="scheduled"),
+        pytest.param({"phase": "Running"}, id="running"),
+    ],
+)
+def test_a_pod_that_does_not_wait_for_a_node_is_left_alone(status: dict[str, Any]) -> None:
+    """Only what the lower scheduler has refused for long is moved."""
+    here = ground()
+    wait(here, seeker(), status=status)
+    assert one_pass(here) == Pass((), (), 0)
+
+
+def test_a_pod_that_no_scheduler_has_looked_at_moves_too() -> None:
+    """It waits since it was made."""
+    here = ground()
+    pod = seeker()
+    wait(here, pod, status={"conditions": []})
+    assert not moves(here)
+    changed(here.lowers[A].pods, "web", lambda one: one["metadata"].update(creationTimestamp="2026-03-01T11:50:00Z"))
+    assert moves(here) == [("web", A, B)]
+
+
+def test_a_pod_that_leaves_already_is_not_asked_again() -> None:
+    """It is Terminating above until its lower pod is gone."""
+    here = ground()
+    wait(here, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
+    assert one_pass(here) == Pass((), (), 0)
+
+
+def test_what_fits_nowhere_stays() -> None:
+    """The reasons are the lower schedulers' own."""
+    here = ground()
+    wait(here, seeker(cpu="5"))
+    found = one_pass(here)
+    assert stays(found) == [("web", "DeschedulingDeadlock")]
+    assert "Insufficient cpu" in found.stays[0].message
+    assert not found.moves
+
+
+def test_room_that_strangers_take_is_not_there() -> None:
+    """The node of lower-b is too full for it below, though the pod above would be let in."""
+    here = ground(cpus=(("2", "2"), ("4", "2")))
+    crowd(here, B, stranger("theirs", "lower-b-n1", "2"))
+    wait(here, seeker())
+    found = one_pass(here)
+    assert stays(found) == [("web", "DeschedulingDeadlock")]
+    assert "0/2 nodes are available: 2 Insufficient cpu" in found.stays[0].message
+
+
+def test_those_that_leave_together_do_not_count_on_the_same_room() -> None:
+    """The one that waits longest gets it."""
+    here = ground()
+    wait(here, seeker("late"), status=refused(200))
+    wait(here, seeker("early"), status=refused(300))
+    found = one_pass(here)
+    assert [move.upper.name for move in found.moves] == ["early"]
+    assert stays(found) == [("late", "DeschedulingDeadlock")]
+
+
+def test_those_on_their_way_come_first() -> None:
+    """A pod that is bound to the virtual node and has no lower pod yet will want its room."""
+    here = ground(cpus=(("2", "2"), ("4", "2")))
+    put(here.lowers[B].upper_pods, seeker("arriving", node=B))
+    wait(here, seeker())
+    found = one_pass(here)
+    assert stays(found) == [("web", "DeschedulingDeadlock")]
+    assert "2 Insufficient cpu" in found.stays[0].message
+
+
+def test_the_virtual_node_has_to_take_it_too() -> None:
+    """What a pod asks of the upper cluster holds for its replacement."""
+    here = ground()
+    wait(here, seeker(spec={"nodeSelector": {"clusterID": A}}))
+    found = one_pass(here)
+    assert stays(found) == [("web", "DeschedulingDeadlock")]
+    assert "didn't match Pod's node affinity/selector" in found.stays[0].message
+
+
+def test_a_node_that_nobody_tolerates_takes_nothing() -> None:
+    """The topology's taint keeps pods off that did not ask for virtual nodes."""
+    here = ground()
+    wait(here, seeker(spec={"tolerations": []}))
+    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")]
+
+
+@pytest.mark.parametrize("mode", ["cordon", "drain"])
+def test_nothing_moves_to_a_lower_under_maintenance(mode: str) -> None:
+    """It shall take no new pods."""
+    here = ground(f"name: {A}", f"name: {B}, maintenance: {mode}")
+    wait(here, seeker())
+    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")]
+
+
+def test_nothing_moves_out_of_a_lower_that_is_drained() -> None:
+    """Its pods leave anyway."""
+    here = ground(f"name: {A}, maintenance: drain", f"name: {B}")
+    wait(here, seeker())
+    assert one_pass(here) == Pass((), (), 0)
+
+
+@pytest.mark.parametrize("lower", [A, B])
+def test_nothing_moves_from_or_to_a_lower_that_does_not_answer(lower: str) -> None:
+    """What is known of it may not be true any more."""
+    here = ground()
+    wait(here, seeker())
+    here.lowers[lower].silent = 60.0
+    assert not moves(here)
+
+
+@pytest.mark.parametrize("cache", ["place_nodes", "place_pods", "pods", "upper_pods"])
+def test_nothing_moves_to_a_lower_that_is_not_wholly_known(cache: str) -> None:
+    """Half a picture shows room that is not there."""
+    here = ground()
+    wait(here, seeker())
+    getattr(here.lowers[B], cache).distrust()
+    assert not moves(here)
+
+
+def test_a_pod_that_nobody_would_make_again_stays() -> None:
+    """Its object is all that there is of it."""
+    here = ground()
+    wait(here, seeker(ownerReferences=[]))
+    assert stays(one_pass(here)) == [("web", "NoController")]
+
+
+def test_a_pod_with_claims_stays() -> None:
+    """What it has stored is in the cluster where it is."""
+    here = ground()
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    wait(here, seeker(spec={"volumes": volumes}))
+    assert stays(one_pass(here)) == [("web", "UsesClaims")]
+
+
+def test_no_more_leave_a_node_than_the_topology_allows() -> None:
+    """The rest waits for the next interval."""
+    here = ground(more="descheduler: {enabled: true, maxEvictionsPerNode: 2}\n", cpus=(("2",), ("64",)))
+    for place in range(5):
+        wait(here, seeker(f"web-{place}"))
+    found = one_pass(here)
+    assert [move.upper.name for move in found.moves] == ["web-0", "web-1"]
+    assert found.waiting == 3
+
+
+def test_who_left_within_the_interval_counts() -> None:
+    """Also where another engine, or this one before it was started again, has noted it."""
+    here = ground(more="descheduler: {enabled: true, maxEvictionsPerNode: 2}\n", cpus=(("2",), ("64",)))
+    wait(here, seeker("web-0"), seeker("web-1"))
+    noted(here, left("other", "other", ago=59), left("older", "older", ago=60))
+    assert [pod for pod, *_ in moves(here)] == ["web-0"]
+
+
+def test_who_was_told_to_go_is_not_told_again_within_the_interval() -> None:
+    """An eviction that was refused is tried again by the next interval, so that it counts each time."""
+    here = ground()
+    wait(here, seeker())
+    noted(here, left(ago=59))
+    assert one_pass(here) == Pass((), (), 0)
+    noted(here, left(ago=60))
+    assert moves(here) == [("web", A, B)]
+
+
+def test_a_pod_does_not_go_back_where_its_owner_left_lately() -> None:
+    """Once the cooldown is over it may."""
+    here = ground()
+    wait(here, seeker())
+    noted(here, left("before", ago=599), lower=B)
+    found = one_pass(here)
+    assert stays(found) == [("web", "DeschedulingDeadlock")]
+    assert "lower-b: a pod of its owner left it lately" in found.stays[0].message
+    noted(here, left("before", ago=600), lower=B)
+    assert moves(here) == [("web", A, B)]
+
+
+def test_another_owner_is_not_kept_off() -> None:
+    """What was tried was tried for one controller."""
+    here = ground()
+    wait(here, seeker())
+    noted(here, left("before", "somebody", ago=60), lower=B)
+    assert moves(here) == [("web", A, B)]
+
+
+def test_those_that_will_not_do_are_told_apart_from_the_one_that_will() -> None:
+    """The replacement is to be kept off both."""
+    here = ground(*THREE, cpus=(("2",), ("2",), ("4",)))
+    wait(here, seeker())
+    (move,) = one_pass(here).moves
+    assert (move.target, move.avoided) == ("lower-c", (A, B))
+
+
+def test_pods_of_several_lowers_are_looked_at_in_one_order() -> None:
+    """One plan for all: room in lower-c goes to the one that waits longest, wherever it is."""
+    here = ground(*THREE, cpus=(("2",), ("2",), ("4",)))
+    wait(here, seeker("one"), status=refused(200))
+    wait(here, seeker("other", node=B), status=refused(300))
+    assert moves(here) == [("other", B, "lower-c")]
+
+
+def test_a_full_world_is_looked_at_once_for_all_that_are_alike() -> None:
+    """Five hundred replicas that fit nowhere move nobody, and are all told of."""
+    here = ground()
+    for place in range(50):
+        wait(here, seeker(f"web-{place}", cpu="5", ownerReferences=owned_by("web")))
+    found = one_pass(here)
+    assert not found.moves
+    assert len(found.stays) == 50
+
+
+def test_an_own_rule_against_company_does_not_count_the_pod_itself() -> None:
+    """It is alone above, so its anti-affinity across zones lets it go to another node of its zone."""
+    here = ground()
+    apart = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "type"}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+    wait(here, seeker(spec={"affinity": {"podAntiAffinity": required}}, labels={"app": "web"}))
+    assert moves(here) == [("web", A, B)]
+
+
+def test_a_cordoned_real_node_takes_nothing() -> None:
+    """As the lower scheduler would have it."""
+    here = ground()
+    put(here.lowers[B].place_nodes, lower_node("lower-b-n1", "4", unschedulable=True))
+    wait(here, seeker())
+    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")]
+
+
+def test_a_pod_of_an_excluded_namespace_is_left_alone() -> None:
+    """It is not mirrored, whatever stands below in its name."""
+    here = ground(more=ON + "excludeNamespaces: [default]\n")
+    wait(here, seeker())
+    assert one_pass(here) == Pass((), (), 0)
+    assert here.now == NOW
