@@ -144,6 +144,35 @@ def plan(
 
 
 @app.command()
+def drain(
+    name: Annotated[str, typer.Argument(help="The lower cluster, by its name in the topology.", show_default=False)],
+    file: FileOption = None,
+    output: Annotated[str, typer.Option("-o", "--output", help="text or json.", callback=_one_of("text", "json"))] = (
+        "text"
+    ),
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Print which pods would move where; change nothing.")] = False,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Print which pods would leave a lower cluster that is drained, and for where. Exits with 2 when any would.
+
+    A lower cluster is drained by `maintenance: drain` in the topology file.
+    """
+    from tensile import planning  # noqa: PLC0415 - see the module's docstring
+
+    if not plan:
+        raise TensileError(f"drain {name}: set maintenance: drain for it in the topology file; --plan says what comes")
+    _configure_logs(log_level or "warn", log_format)
+    topology, directory = _topology(file)
+    text, leaves = planning.drain_plan(topology, directory, name, output, allow_exec_plugins=allow_exec_plugins)
+    typer.echo(text)
+    raise typer.Exit(2 if leaves else 0)
+
+
+@app.command()
 def apply(
     file: FileOption = None,
     log_level: LogLevel = None,

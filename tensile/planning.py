@@ -7,6 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from tensile.clusters import Clusters
+from tensile.descheduling.departures import Departure, departures
+from tensile.descheduling.departures import as_json as as_departures_json
+from tensile.descheduling.departures import as_text as as_departures_text
 from tensile.errors import ClusterError, TensileError
 from tensile.joined import Ways
 from tensile.oneshot import Problems, converge, opened, rehearse
@@ -63,6 +66,28 @@ def plan(
 def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool) -> str:
     """Converge once; gives a closing line, raises TensileError when something stands in the way."""
     return asyncio.run(_apply(topology, Ways(directory, allow_exec_plugins), forced=forced))
+
+
+def drain_plan(
+    topology: Topology, directory: Path, lower: str, output: str, *, allow_exec_plugins: bool
+) -> tuple[str, bool]:
+    """Give what a drain of a lower would come to, as "text" or "json", and whether any pod would leave.
+
+    Raises TensileError for a lower that is not in the topology, and when a cluster is out of reach.
+    """
+    names = [spec.name for spec in topology.lowers]
+    if lower not in names:
+        raise TensileError(f"drain {lower}: no lower cluster of that name; there are {', '.join(names) or 'none'}")
+    found = asyncio.run(_departures(topology, Ways(directory, allow_exec_plugins), lower))
+    text = as_departures_json(lower, found) if output == "json" else as_departures_text(lower, found)
+    return text, any(one.leaves for one in found)
+
+
+async def _departures(topology: Topology, ways: Ways, lower: str) -> list[Departure]:
+    """Look at every cluster as the descheduler does, once, whether it is on or not."""
+    watching = topology.descheduler.model_copy(update={"enabled": True})
+    async with opened(topology.model_copy(update={"descheduler": watching}), ways) as clusters:
+        return departures(clusters.world, lower)
 
 
 async def _plan(topology: Topology, ways: Ways) -> Preview:

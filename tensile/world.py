@@ -78,6 +78,7 @@ _LOWER_CACHES = (
     "secrets",
     "nodes",
 )
+_PLACE_CACHES = ("place_nodes", "place_pods")
 
 
 @dataclass(slots=True)
@@ -174,8 +175,12 @@ class LowerWorld:
         return found[kind] if kind in found else self.more.get(kind)
 
     def caches(self) -> Iterator[Cache]:
-        """Give every cache of this lower, but those of controllers."""
+        """Give every cache of this lower, but those of controllers and of placement."""
         yield from (getattr(self, name) for name in _LOWER_CACHES)
+
+    def place_caches(self) -> Iterator[Cache]:
+        """Give the caches of placement, which nothing but placement waits for."""
+        yield from (getattr(self, name) for name in _PLACE_CACHES)
 
     def namespace(self, upper_namespace: str) -> str:
         """Give the namespace below for one above; "" for "", which is none."""
@@ -218,7 +223,7 @@ class LowerWorld:
 
     def copy(self) -> "LowerWorld":
         """Give a lower with caches of its own that hold the same."""
-        copied = {name: getattr(self, name).copy() for name in (*_LOWER_CACHES, "place_nodes", "place_pods")}
+        copied = {name: getattr(self, name).copy() for name in (*_LOWER_CACHES, *_PLACE_CACHES)}
         return replace(self, **copied, in_step={}, more=_copied(self.more), spaces=dict(self.spaces))
 
     def owned(self, mark: str) -> int:

@@ -349,7 +349,7 @@ class Stage:
         for name, plain in made.lowers.items():
             made.lowers[name] = lower = lower_world(plain.spec, Naming(made.topology.name, made.owner.mark))
             lower.version = plain.version
-            for cache in (*lower.caches(), *lower.more.values(), lower.place_nodes, lower.place_pods):
+            for cache in (*lower.caches(), *lower.more.values(), *lower.place_caches()):
                 cache.replace((), 1)
         return made
 

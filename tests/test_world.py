@@ -86,10 +86,19 @@ def _every(holder: UpperWorld | LowerWorld) -> set[int]:
 def test_every_cache_is_given() -> None:
     """One that is left out would not count for what is settled."""
     here = world()
-    for holder in (here.upper, here.lowers[A]):
-        given = list(holder.caches())
+    lower = here.lowers[A]
+    for holder, given in ((here.upper, [*here.upper.caches()]), (lower, [*lower.caches(), *lower.place_caches()])):
         assert {id(cache) for cache in given} == _every(holder)
         assert len(given) == len(_every(holder))
+
+
+def test_a_lower_is_settled_without_what_placement_needs() -> None:
+    """Those are followed only where somebody asks for placement; a copy has its own of them too."""
+    lower = world().lowers[A]
+    for cache in lower.place_caches():
+        cache.distrust()
+    assert lower.settled
+    assert not any(one in list(lower.place_caches()) for one in lower.copy().place_caches())
 
 
 def test_a_lower_is_settled_when_every_cache_is_complete() -> None:

@@ -4,6 +4,8 @@ What finds a place here takes it, so that pods which leave together do not count
 are on their way already.
 """
 
+from collections.abc import Iterable
+
 import orjson
 
 from tensile.cache import Entry
@@ -23,16 +25,19 @@ _Likeness = bytes
 
 
 class Ground:
-    """All lowers that can take pods, as they would be; made for one pass, and changed by it."""
+    """All lowers that can take pods, as they would be; made for one pass, and changed by it.
 
-    def __init__(self, world: World) -> None:
+    The one whose virtual node is `without` is left out, "" for none.
+    """
+
+    def __init__(self, world: World, *, without: str = "") -> None:
         self._world = world
         self._lowers = {
             lower.node: lower
             for lower in world.lowers.values()
-            if is_open(lower, world) and lower.spec.maintenance == "none"
+            if lower.node != without and is_open(lower, world) and lower.spec.maintenance == "none"
         }
-        self._above = _above(world)
+        self._above = _above(world, self._lowers)
         self._below: dict[str, Snapshot] = {}
         self._refused: dict[tuple[str, _Likeness], str] = {}
 
@@ -112,10 +117,9 @@ class Ground:
         return [pod for _, pod in sorted(waiting, key=lambda one: (one[0], one[1].namespace, one[1].name))]
 
 
-def _above(world: World) -> Snapshot:
-    """See the upper cluster as far as virtual nodes go: those that can be used, and the pods on all of them."""
-    known = (lower for lower in world.lowers.values() if is_open(lower, world) and lower.spec.maintenance == "none")
-    nodes = (world.upper.nodes.get("", lower.node) for lower in known)
+def _above(world: World, names: Iterable[str]) -> Snapshot:
+    """See the upper cluster as far as these virtual nodes go, with the pods on all of them."""
+    nodes = (world.upper.nodes.get("", name) for name in names)
     pods = (entry for lower in world.lowers.values() for entry in lower.upper_pods if not entry.facts.terminal)
     return snapshot_of(
         [entry.manifest() for entry in nodes if entry is not None],

@@ -44,7 +44,7 @@ class DrainRule:
         pod = lower.upper_pods.get(key.namespace, key.name)
         if pod is None or pod.facts.terminating or not is_drained(lower) or not _is_closed(lower, world):
             return _NOTHING
-        problem = _kept(pod)
+        problem = kept(pod)
         return Decision(problem=problem) if problem else Decision((_evicted(pod, lower),))
 
 
@@ -59,7 +59,7 @@ def _is_closed(lower: LowerWorld, world: World) -> bool:
     return node is not None and has_node(lower, world) and bool(node.manifest()["spec"].get("unschedulable"))
 
 
-def _kept(pod: Entry) -> Problem | None:
+def kept(pod: Entry) -> Problem | None:
     """Say why a pod is left where it is, None for one that goes; one that has ended is made anew by nobody anyway."""
     controller = controller_of(pod.manifest())
     if controller == "DaemonSet":

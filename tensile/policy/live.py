@@ -31,7 +31,7 @@ def digest_pod(raw: bytes) -> Kept:
 
 def is_known(lower: LowerWorld) -> bool:
     """Say whether a snapshot of a lower would be whole."""
-    caches = (lower.place_nodes, lower.place_pods, lower.pods, lower.upper_pods, lower.namespaces)
+    caches = (*lower.place_caches(), lower.pods, lower.upper_pods, lower.namespaces)
     return all(cache.synced for cache in caches)
 
 

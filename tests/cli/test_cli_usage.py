@@ -15,6 +15,7 @@ COMMANDS = (
     ("run",),
     ("plan",),
     ("apply",),
+    ("drain",),
     ("schema",),
     ("demo",),
     ("explain",),

@@ -29,6 +29,7 @@ def test_the_note_comes_before_the_eviction() -> None:
     assert (eviction.verb, eviction.subresource, eviction.uid) == ("delete", "eviction", "Pod-web")
     assert eviction.ref == Ref(UPPER, POD, "default", "web")
     assert eviction.reason == "unschedulable in lower-a for longer than 2m: it fits on node lower-b (lower-b-n1)"
+    assert eviction.apart, "one that is refused holds up no other"
     assert (problem, decision.again) == (None, 60.0)
 
 

@@ -1,0 +1,89 @@
+"""What a drain of a lower cluster would come to: who would leave its node, and where each would find a place.
+
+The pods leave one after the other as their disruption budgets allow; each takes its room where it would go, so that
+what is told of the last one holds beside all others.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import orjson
+
+from tensile.cache import Entry
+from tensile.descheduling.ground import Ground
+from tensile.descheduling.moves import uses_claims
+from tensile.policy.drain import kept
+from tensile.world import LowerWorld, World
+
+FORMAT = 1
+_HEAD = ("POD", "GOES TO", "REAL NODE", "WHY")
+_NOBODY: frozenset[str] = frozenset()
+
+
+class Departure(NamedTuple):
+    """One pod: whether it `leaves`, the virtual node that has room for it and the real one behind ("" for none).
+
+    `why` says what keeps it where it is, or Pending afterwards; "" where neither.
+    """
+
+    namespace: str
+    name: str
+    leaves: bool
+    target: str = ""
+    node: str = ""
+    why: str = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the pod that is made in its place would stay Pending."""
+        return self.leaves and not self.target and bool(self.why)
+
+
+def departures(world: World, name: str) -> list[Departure]:
+    """Say it of every pod on the node of a lower, by namespace and name; raises KeyError for a lower that is not."""
+    lower = world.lowers[name]
+    ground = Ground(world, without=lower.node)
+    pods = sorted(lower.upper_pods, key=lambda one: (one.namespace, one.name))
+    return [_departure(one, lower, ground) for one in pods]
+
+
+def _departure(upper: Entry, lower: LowerWorld, ground: Ground) -> Departure:
+    whose = (upper.namespace, upper.name)
+    problem = kept(upper)
+    if problem is not None:
+        return Departure(*whose, leaves=False, why=problem.message)
+    if upper.facts.terminating or upper.facts.terminal:
+        return Departure(*whose, leaves=True)
+    if uses_claims(upper.manifest()):
+        return Departure(*whose, leaves=True, why=f"its claims are of {lower.name}: it would stay Pending")
+    found, refused = ground.others(upper, lower.node, _NOBODY)
+    if not found:
+        told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other lower cluster"
+        return Departure(*whose, leaves=True, why=f"it would stay Pending: {told}")
+    return Departure(*whose, leaves=True, target=found[0], node=ground.move(upper, lower.node, found[0]))
+
+
+def as_json(name: str, found: list[Departure]) -> str:
+    """Write it for programs: `formatVersion`, `lower`, and `pods` with the fields of a `Departure`."""
+    pods = [one._asdict() for one in found]
+    document = {"formatVersion": FORMAT, "lower": name, "pods": pods}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def as_text(name: str, found: list[Departure]) -> str:
+    """Write it for people: a table, and a last line that counts."""
+    rows = [_HEAD, *map(_row, found)] if found else []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, *([""] if lines else []), f"Drain of {name}: {', '.join(_counts(found))}."])
+
+
+def _row(one: Departure) -> tuple[str, str, str, str]:
+    where = one.target or ("nowhere" if one.leaves else "stays")
+    return f"{one.namespace}/{one.name}", where, one.node or "-", one.why
+
+
+def _counts(found: list[Departure]) -> Iterator[str]:
+    yield f"{sum(one.leaves for one in found)} to leave"
+    yield f"{sum(one.is_lost for one in found)} of them without a place elsewhere"
+    yield f"{sum(not one.leaves for one in found)} to stay"

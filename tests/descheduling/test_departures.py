@@ -1,0 +1,91 @@
+"""What a drain of a lower cluster would come to, before anybody asks for it."""
+
+import orjson
+import pytest
+from deschedulingkit import A, B, crowd, ground, owned_by, seeker, stranger
+from worldkit import put
+
+from tensile.descheduling.departures import Departure, as_json, as_text, departures
+from tensile.objects import Manifest
+from tensile.world import World
+
+DAEMON = [{**owned_by("agent")[0], "kind": "DaemonSet"}]
+
+
+def running(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", "2"))) -> World:
+    """Make a world in which pods run in lower-a."""
+    here = ground(cpus=cpus)
+    for pod in pods:
+        put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
+    return here
+
+
+def found(here: World) -> dict[str, Departure]:
+    """Give what is said, by the pods' names."""
+    return {one.name: one for one in departures(here, A)}
+
+
+def test_each_pod_is_sent_where_there_is_room_for_it() -> None:
+    """The one before takes its room; what is over would stay Pending, and it is said why."""
+    told = found(running(seeker("one", cpu="3"), seeker("two", cpu="2"), seeker("three", cpu="2")))
+    assert told["one"] == Departure("default", "one", leaves=True, target=B, node="lower-b-n1")
+    assert told["three"] == Departure("default", "three", leaves=True, target=B, node="lower-b-n2")
+    assert (told["two"].leaves, told["two"].target, told["two"].is_lost) == (True, "", True)
+    assert "it would stay Pending: lower-b: " in told["two"].why
+    assert "Insufficient cpu" in told["two"].why
+
+
+def test_room_that_strangers_take_is_not_there() -> None:
+    """Nobody knows of them above."""
+    here = running(seeker("one", cpu="3"))
+    crowd(here, B, stranger("theirs", "lower-b-n1", "2"))
+    assert found(here)["one"].target == ""
+
+
+def test_those_that_stay_are_those_that_a_drain_leaves() -> None:
+    """With the same words."""
+    told = found(running(seeker("bare", ownerReferences=[]), seeker("agent", ownerReferences=DAEMON)))
+    assert [one.leaves for one in told.values()] == [False, False]
+    assert "no controller would make it again" in told["bare"].why
+    assert "DaemonSet" in told["agent"].why
+
+
+def test_what_has_ended_leaves_for_nowhere() -> None:
+    """Nobody makes it again."""
+    here = running()
+    put(here.lowers[A].upper_pods, {**seeker("done", ownerReferences=[]), "status": {"phase": "Succeeded"}})
+    assert found(here)["done"] == Departure("default", "done", leaves=True)
+    assert not found(here)["done"].is_lost
+
+
+def test_a_pod_with_claims_leaves_and_finds_no_place() -> None:
+    """Its volume is where it was."""
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    told = found(running(seeker(spec={"volumes": volumes})))["web"]
+    assert (told.leaves, told.is_lost, told.why) == (True, True, "its claims are of lower-a: it would stay Pending")
+
+
+def test_a_lower_that_is_not_there_is_no_lower() -> None:
+    """The caller names one of the topology."""
+    with pytest.raises(KeyError):
+        departures(running(), "lower-x")
+
+
+def test_the_table_says_it_in_a_line_for_each() -> None:
+    """And counts at the end."""
+    told = departures(running(seeker("one", cpu="3"), seeker("bare", ownerReferences=[])), A)
+    head, bare, one, empty, last = as_text(A, told).splitlines()
+    assert head.split("   ")[0].strip() == "POD"
+    assert bare.split()[:3] == ["default/bare", "stays", "-"]
+    assert one.split() == ["default/one", B, "lower-b-n1"]
+    assert (empty, last) == ("", "Drain of lower-a: 1 to leave, 0 of them without a place elsewhere, 1 to stay.")
+    assert as_text(A, []) == "Drain of lower-a: 0 to leave, 0 of them without a place elsewhere, 0 to stay."
+
+
+def test_programs_get_all_of_it() -> None:
+    """With the version of the form."""
+    told = orjson.loads(as_json(A, departures(running(seeker("one", cpu="3")), A)))
+    assert (told["formatVersion"], told["lower"]) == (1, A)
+    assert told["pods"] == [
+        {"namespace": "default", "name": "one", "leaves": True, "target": B, "node": "lower-b-n1", "why": ""}
+    ]

@@ -1,0 +1,134 @@
+"""Pods that are bound where no single node has room for them: they come to run where one has."""
+
+import sys
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+
+import pytest
+import pytest_asyncio
+from enginekit import A, B, Ground, edit_lower, polled, ran, with_fields
+from sitekit import Manifest, condition_of, is_ready
+
+from tensile.names import TRIED
+from tensile.objects import moment_of
+from tensile.sandbox.manifests import RESOURCES
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+APPS = "apis/apps/v1"
+PATIENCE, INTERVAL = 6, 3
+ON = with_fields(
+    descheduler={"enabled": True, "interval": f"{INTERVAL}s", "pendingLongerThan": f"{PATIENCE}s", "cooldown": "10m"}
+)
+DRY = with_fields(
+    descheduler={"enabled": True, "interval": f"{INTERVAL}s", "pendingLongerThan": f"{PATIENCE}s", "dryRun": True}
+)
+TOO_LARGE = str(int(RESOURCES["cpu"]) + 8)
+"""Cpus that two nodes of a lower have, and none alone."""
+CLOSED_B, CLOSED_A = edit_lower(B, maintenance="cordon"), edit_lower(A, maintenance="cordon")
+SLACK = timedelta(seconds=3)
+"""For moments in whole seconds, and for what else runs on the machine."""
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def roomy(ground: Ground) -> AsyncIterator[str]:
+    """Give lower-b a node that takes one of the pods, for the time of the tests."""
+    site, name = ground.sites[B], f"roomy-{ground.mark}"
+    nodes = await site.until_all("/api/v1/nodes", bool)
+    meta, status = next((one["metadata"], one["status"]) for one in nodes.values())
+    room = RESOURCES | {"cpu": "64"}
+    labels = meta["labels"] | {"kubernetes.io/hostname": name}
+    fields = {"name": name, "labels": labels, "annotations": meta["annotations"]}
+    filled = {**status, "capacity": room, "allocatable": room, "conditions": []}
+    await site.create("/api/v1/nodes", {"metadata": fields, "spec": {}, "status": filled})
+    await site.until(f"/api/v1/nodes/{name}", is_ready)
+    yield name
+    await site.delete(f"/api/v1/nodes/{name}")
+
+
+async def closed(ground: Ground, lower: str) -> None:
+    """Wait until the scheduler takes a lower's node for closed."""
+    await ground.upper.until(f"/api/v1/nodes/{ground.nodes[lower]}", lambda one: one["spec"].get("unschedulable"))
+
+
+async def deployed(ground: Ground, name: str) -> str:
+    """Make a Deployment of one pod that is too large for the nodes of lower-a, and give the query for it."""
+    labels = {"app": name}
+    template = ground.template(labels, {"terminationGracePeriodSeconds": 1})
+    template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": TOO_LARGE}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    await ground.upper.create(ground.path("deployments", api=APPS), {"metadata": {"name": name}, "spec": spec})
+    return f"{ground.path('pods')}?labelSelector=app%3D{name}"
+
+
+async def bound(ground: Ground, query: str, lower: str) -> Manifest:
+    """Wait until a pod is bound to a lower's node, and give it."""
+    node = ground.nodes[lower]
+    pods = await ground.upper.until_all(
+        query, lambda found: any(pod["spec"].get("nodeName") == node for pod in found.values())
+    )
+    return next(pod for pod in pods.values() if pod["spec"].get("nodeName") == node)
+
+
+async def refused_at(ground: Ground, query: str) -> datetime:
+    """Wait until the scheduler of lower-a finds no node for the pod, and say when that was."""
+    pods = await ground.sites[A].until_all(
+        query, lambda found: any(pod["status"].get("conditions") for pod in found.values())
+    )
+    said = next(condition_of(pod, "PodScheduled") for pod in pods.values())
+    assert said["reason"] == "Unschedulable"
+    return moment_of(said["lastTransitionTime"])
+
+
+@pytest.mark.usefixtures("roomy")
+async def test_a_pod_in_fragments_is_freed_within_its_time(ground: Ground) -> None:
+    """After `pendingLongerThan` and two intervals at most it has been evicted, and its replacement runs."""
+    await ground.reload(ON, CLOSED_B)
+    await closed(ground, B)
+    query = await deployed(ground, "large")
+    stuck = await bound(ground, query, A)
+    since = await refused_at(ground, query)
+    await ground.reload(ON, CLOSED_A)
+    fresh = await bound(ground, query, B)
+    waited = moment_of(fresh["metadata"]["creationTimestamp"]) - since
+    assert timedelta(seconds=PATIENCE) - SLACK <= waited <= timedelta(seconds=PATIENCE + 2 * INTERVAL) + SLACK
+    await ground.upper.until(ground.pod_path(fresh["metadata"]["name"]), is_ready)
+    assert "kept off" in await ground.told(stuck, "Rescheduled")
+    node = await ground.upper.read(f"/api/v1/nodes/{ground.nodes[A]}")
+    assert stuck["metadata"]["uid"] in node["metadata"]["annotations"][TRIED]
+
+
+@pytest.mark.usefixtures("roomy")
+async def test_what_fits_nowhere_stays_and_the_plan_of_a_drain_says_so(ground: Ground) -> None:
+    """The one node that would take it is taken; `drain --plan` knows of the same room."""
+    await ground.reload(ON, CLOSED_B)
+    await closed(ground, B)
+    query = await deployed(ground, "second")
+    stuck = await bound(ground, query, A)
+    await ground.reload(ON)
+    assert "fits in no other lower cluster" in await ground.told(stuck, "DeschedulingDeadlock")
+    told = await ran([sys.executable, "-m", "tensile", "drain", A, "--plan", "-f", str(ground.save())])
+    assert told.code == 2, told.err
+    (line,) = [one for one in told.out.splitlines() if "/second-" in one]
+    assert line.split()[1] == "nowhere"
+    assert "Insufficient cpu" in line
+    assert told.out.splitlines()[-1] == (f"Drain of {A}: 1 to leave, 1 of them without a place elsewhere, 0 to stay.")
+    left = await ground.upper.until_all(query, bool)
+    assert [pod["metadata"]["uid"] for pod in left.values()] == [stuck["metadata"]["uid"]]
+
+
+@pytest.mark.usefixtures("roomy")
+async def test_a_dry_run_says_what_would_move_and_so_does_the_plan(ground: Ground) -> None:
+    """From where to where; nothing is evicted, though there is room now."""
+    await ground.reload(DRY)
+    query = f"{ground.path('pods')}?labelSelector=app%3Dsecond"
+    (stuck,) = (await ground.upper.until_all(query, bool)).values()
+    await ground.upper.delete(ground.path("deployments", "large", api=APPS) + "?propagationPolicy=Background")
+    await polled(lambda: [said for _, said in ground.heard.problems if said.reason == "DryRun"])
+    words = next(said.message for _, said in ground.heard.problems if said.reason == "DryRun")
+    assert f"/{stuck['metadata']['name']}: from {A} to node {ground.nodes[B]} (roomy-" in words
+    told = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(ground.save(ON))])
+    assert told.code == 2, told.err
+    assert f"it fits on node {ground.nodes[B]} (roomy-" in told.out
+    left = await ground.upper.until_all(query, bool)
+    assert [pod["metadata"]["uid"] for pod in left.values()] == [stuck["metadata"]["uid"]]
