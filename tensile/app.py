@@ -10,13 +10,14 @@ import random
 import structlog
 
 from tensile.clusters import Clusters, utc_now
-from tensile.hookport import HookPort
+from tensile.hookport import HookPort, own_namespace
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
 from tensile.kubelet.mirrored import MirroredPods
 from tensile.nodeaddress import node_address
 from tensile.nodeports import NodePorts
 from tensile.objects import CLAIM, UPPER
+from tensile.policy.webhook import Hooks
 from tensile.reconcile.alias import form
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.observed import has_node
@@ -60,8 +61,7 @@ class Engine:
         await self.ports.open(self.topology)
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
         _say_without_alias(world)
-        upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
-        self.hook = HookPort(upper, world.owner, self._ways.directory, self.clusters.fleet, claims)
+        self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
         await self.hook.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
@@ -114,6 +114,10 @@ class Engine:
         self.clusters.follow_controllers()
         for name in tuple(self._opened):
             self._wake(name)
+
+    def _home_of_webhook(self, world: World) -> Hooks:
+        upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
+        return Hooks(upper, world.owner, self._ways.directory, claims, world.upper.nodes, own_namespace())
 
     def _ports(self, topology: Topology) -> NodePorts:
         upper = self.clusters.connections[UPPER]

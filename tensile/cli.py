@@ -147,9 +147,7 @@ def plan(
 def drain(
     name: Annotated[str, typer.Argument(help="The lower cluster, by its name in the topology.", show_default=False)],
     file: FileOption = None,
-    output: Annotated[str, typer.Option("-o", "--output", help="text or json.", callback=_one_of("text", "json"))] = (
-        "text"
-    ),
+    output: TextOrJson = "text",
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,

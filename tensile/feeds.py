@@ -48,12 +48,17 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
     """Say what fills them, where these controllers are enabled for some lower."""
     return [
         *_controllers_feeds(UPPER, upper.more, owner, controllers, above=True),
-        Feed(UPPER, NODE, Selection(labels="=".join(VIRTUAL_NODE)), upper.nodes),
+        node_feed(upper.nodes),
         Feed(UPPER, NAMESPACE, Selection(), upper.namespaces),
         Feed(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
         Feed(UPPER, SECRET, _SECRETS, upper.secrets),
         Feed(UPPER, POD, _WAITING, upper.waiting, every=_WAIT),
     ]
+
+
+def node_feed(nodes: Cache) -> Feed:
+    """Say what fills a cache of the virtual nodes."""
+    return Feed(UPPER, NODE, Selection(labels="=".join(VIRTUAL_NODE)), nodes)
 
 
 def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:

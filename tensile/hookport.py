@@ -1,24 +1,26 @@
 """The webhook of the topology in force, as the engine holds it, and by itself (`tensile run --only webhook`).
 
-By itself it needs nothing of the lower clusters, so none is opened: what it looks up is the upper's claims.
+By itself it needs nothing of the lower clusters, so none is opened: what it looks up is the upper's claims, and what
+the descheduler has noted on the virtual nodes.
 """
 
 import asyncio
 from contextlib import suppress
-from pathlib import Path
 
 import structlog
 
 from tensile.cache import Cache
-from tensile.cluster import Cluster, Selection
+from tensile.cluster import Selection
 from tensile.errors import TensileError
+from tensile.feeds import node_feed
 from tensile.joined import Ways
 from tensile.kube.access import SERVICE_ACCOUNT
 from tensile.kube.fleet import Feed, Fleet
-from tensile.names import Owner, owner_of
+from tensile.names import owner_of
 from tensile.objects import CLAIM, UPPER
 from tensile.policy.webhook import Hooks, WebhookServer
 from tensile.reconcile import claims
+from tensile.reconcile.observed import digest_mark
 from tensile.supervision import supervised
 from tensile.topology import Topology
 
@@ -27,11 +29,11 @@ _log = structlog.get_logger("tensile.webhook")
 
 
 class HookPort:
-    """The webhook beside what else runs; `known` is a cache for the upper's claims, fed while it is served."""
+    """The webhook beside what else runs; the cache of claims in `home` is fed while it is served."""
 
-    def __init__(self, upper: Cluster, owner: Owner, directory: Path, fleet: Fleet, known: Cache) -> None:
-        self.server = WebhookServer(Hooks(upper, owner, directory, known, _own_namespace()))
-        self._feed = Feed(UPPER, CLAIM, Selection(), known)
+    def __init__(self, home: Hooks, fleet: Fleet) -> None:
+        self.server = WebhookServer(home)
+        self._feed = Feed(UPPER, CLAIM, Selection(), home.claims)
         self._fleet = fleet
         self._task: asyncio.Task[None] | None = None
 
@@ -82,8 +84,10 @@ class WebhookAlone:
             UPPER, access, qps=upper.qps, burst=upper.burst, connections=_CONNECTIONS, anchored=True
         )
         owner = owner_of(await self._fleet.identified(UPPER), self.topology.name)
-        known = Cache(claims.digest, claims.INDEXES)
-        self.port = HookPort(cluster, owner, self._ways.directory, self._fleet, known)
+        known, nodes = Cache(claims.digest, claims.INDEXES), Cache(digest_mark)
+        self._fleet.follow(node_feed(nodes))
+        home = Hooks(cluster, owner, self._ways.directory, known, nodes, own_namespace())
+        self.port = HookPort(home, self._fleet)
         await self.port.open(self.topology)
         self.is_running = True
 
@@ -103,7 +107,7 @@ class WebhookAlone:
         return "" if self.is_running else "the upper cluster has not answered yet"
 
 
-def _own_namespace() -> str:
+def own_namespace() -> str:
     """Give the namespace that this program runs in, "" where it runs in no cluster."""
     with suppress(OSError):
         return (SERVICE_ACCOUNT / "namespace").read_text().strip()

@@ -5,6 +5,7 @@ are on their way already.
 """
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -12,13 +13,17 @@ from tensile.cache import Entry
 from tensile.descheduling.stuck import is_open
 from tensile.kubelet.mirroring import placement
 from tensile.kubelet.projection import lower_pod
-from tensile.objects import Manifest, metadata
+from tensile.names import CLUSTER_SELECTOR
+from tensile.objects import Manifest, annotations, metadata
 from tensile.policy import live
 from tensile.policy.placement import examine, fitting
 from tensile.policy.placing.reading import pod_of, snapshot_of
 from tensile.policy.placing.snapshot import Pod, Snapshot
 from tensile.reconcile.podfacts import lives_below, mirror_of
 from tensile.world import Key, LowerWorld, World
+
+if TYPE_CHECKING:
+    from tensile.kubelet.place import Placement
 
 _PLACED_BY = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 _Likeness = bytes
@@ -40,14 +45,29 @@ class Ground:
         self._above = _above(world, self._lowers)
         self._below: dict[str, Snapshot] = {}
         self._refused: dict[tuple[str, _Likeness], str] = {}
+        self._nowhere: dict[tuple[str, frozenset[str], str, _Likeness], dict[str, str]] = {}
+        self._places: dict[tuple[str, str], Placement] = {}
 
     def others(self, upper: Entry, source: str, avoid: frozenset[str]) -> tuple[list[str], dict[str, str]]:
         """Give the virtual nodes that would take a pod of the node `source`, and why each other one would not.
 
-        Those of `avoid` are none of them. The pod keeps its place meanwhile.
+        Those of `avoid` are none of them. The pod keeps its place meanwhile. For what found no place, those
+        that are alike are not looked at again in this pass: room that comes free in it is for the next.
         """
         pod = upper.manifest()
         mine, seeking = pod_of(pod, settled=True), pod_of(_unbound(pod))
+        alike = (source, avoid, annotations(pod).get(CLUSTER_SELECTOR, ""), _likeness(seeking))
+        if alike not in self._nowhere:
+            found, refused = self._looked_at(pod, mine, seeking, source, avoid)
+            if found:
+                return found, refused
+            self._nowhere[alike] = refused
+        return [], self._nowhere[alike]
+
+    def _looked_at(
+        self, pod: Manifest, mine: Pod, seeking: Pod, source: str, avoid: frozenset[str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Look at every virtual node, and at the real ones behind those that would take the pod."""
         self._above.remove(mine.namespace, mine.name, source)
         verdict = examine(seeking, self._above)
         self._above.add(mine, source)
@@ -73,10 +93,7 @@ class Ground:
         return _settle(self._projected(pod, lower), self._snapshot(lower))
 
     def _refusal(self, pod: Manifest, lower: LowerWorld) -> str:
-        """Say why no node of a lower does, "" where one does; what was refused is refused to all that are alike.
-
-        The room only gets less.
-        """
+        """Say why no node of a lower does, "" where one does; those that are alike are told the same in this pass."""
         wanted = self._projected(pod, lower)
         alike = (lower.name, _likeness(wanted))
         if alike not in self._refused:
@@ -88,8 +105,10 @@ class Ground:
 
     def _projected(self, pod: Manifest, lower: LowerWorld) -> Pod:
         """Read the pod as it would be in a lower."""
-        key = Key("pod", lower.name, metadata(pod)["namespace"], metadata(pod)["name"])
-        return pod_of(lower_pod(pod, placement("", key, lower, self._world)))
+        where = (lower.name, metadata(pod)["namespace"])
+        if where not in self._places:
+            self._places[where] = placement("", Key("pod", *where, ""), lower, self._world)
+        return pod_of(lower_pod(pod, self._places[where]))
 
     def _snapshot(self, lower: LowerWorld) -> Snapshot:
         """Give a lower with those on their way in it: they come first, the oldest of them first."""

@@ -97,7 +97,9 @@ def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
         return Stay(one.upper, one.lower, "NoController", words)
     if uses_claims(pod):
         return Stay(one.upper, one.lower, "UsesClaims", "its claims are of the lower cluster that it is bound to")
-    targets, refused = ground.others(one.upper, source.node, nodes_left(world, owner))
+    targets, refused = ground.others(
+        one.upper, source.node, nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
+    )
     if not targets:
         told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
         return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {told}")

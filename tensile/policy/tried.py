@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from tensile.cache import Entry
 from tensile.names import TRIED
 from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, metadata
 from tensile.topology import Descheduler
-from tensile.world import World
 
 MOST = 1_000
 """Notes on one Node: far below what fits into its annotations."""
@@ -54,30 +54,29 @@ def kept_for(policy: Descheduler) -> timedelta:
     return max(policy.cooldown, policy.interval)
 
 
-def nodes_left(world: World, owner: str) -> frozenset[str]:
+def nodes_left(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> frozenset[str]:
     """Give the virtual nodes that pods of a controller (its UID) left within the cooldown."""
-    cooldown = world.topology.descheduler.cooldown
     return frozenset(
         node.name
-        for node in world.upper.nodes
-        if any(note.owner == owner for note in recent(notes_on(node.manifest()), world.now, cooldown))
+        for node in nodes
+        if any(note.owner == owner for note in recent(notes_on(node.manifest()), now, policy.cooldown))
     )
 
 
-def nodes_tried(world: World, owner: str) -> tuple[str, ...]:
+def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> tuple[str, ...]:
     """Give the virtual nodes to which a pod of a controller (its UID) shall not go now, sorted.
 
     Those that its pods left, and those that could not have taken the one that left last either. None while the
     descheduler is off: nobody would bring the pod away from where it was tried again.
     """
-    policy = world.topology.descheduler
     if not policy.enabled:
         return ()
-    every = (note for node in world.upper.nodes for note in notes_on(node.manifest()))
-    found = [note for note in recent(every, world.now, policy.cooldown) if note.owner == owner]
+    known = tuple(nodes)
+    every = (note for node in known for note in notes_on(node.manifest()))
+    found = [note for note in recent(every, now, policy.cooldown) if note.owner == owner]
     latest = max((note.at for note in found), default=None)
     others = {name for note in found if note.at == latest for name in note.nodes}
-    return tuple(sorted(others | nodes_left(world, owner)))
+    return tuple(sorted(others | nodes_left(known, policy, now, owner)))
 
 
 def node_ref(node: Manifest) -> Ref:

@@ -36,6 +36,7 @@ from tensile.policy.registration import (
     trusting,
 )
 from tensile.policy.review import answer
+from tensile.policy.tried import nodes_tried
 from tensile.reconcile.observed import is_ours
 from tensile.topology import Topology, Webhook
 
@@ -74,14 +75,15 @@ class _Next(NamedTuple):
 class Hooks(NamedTuple):
     """Where the webhook is at home: its upper cluster, whose it is, and what it looks things up in.
 
-    Paths of the topology are relative to `directory`; `claims` holds the upper's claims; `namespace` is where this
-    program runs, "" for in no cluster.
+    Paths of the topology are relative to `directory`; `claims` holds the upper's claims, `nodes` the virtual nodes with
+    the descheduler's notes; `namespace` is where this program runs, "" for in no cluster.
     """
 
     upper: Cluster
     owner: Owner
     directory: Path
     claims: Cache
+    nodes: Cache
     namespace: str = ""
 
 
@@ -162,7 +164,11 @@ class WebhookServer:
             await listening.close()
 
     def _answer(self, body: bytes) -> bytes:
-        return answer(body, self._terms, self._node_of)
+        return answer(body, self._terms, self._node_of, self._tried)
+
+    def _tried(self, owner: str) -> tuple[str, ...]:
+        """Give the virtual nodes that pods of a controller shall not go to now."""
+        return nodes_tried(self._home.nodes, self._topology.descheduler, self._now(), owner)
 
     def _node_of(self, namespace: str, name: str) -> str:
         """Give the node that was chosen for a claim, "" for none."""

@@ -27,9 +27,7 @@ _EXTENDER = "the scheduler extender comes in a later release"
 
 NOT_YET: tuple[Row, ...] = tuple(
     Row((section, str(field.alias)), (field.default,), coming)
-    for section, coming in (
-        ("extender", _EXTENDER),
-    )
+    for section, coming in (("extender", _EXTENDER),)
     for field in type(TopologyFile.model_fields[section].default).model_fields.values()
 )
 

@@ -1,17 +1,24 @@
 """What is remembered of pods that left, on the Node that they left."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from deschedulingkit import NOW, ON, A, B, ground, left, noted
 from worldkit import decided, put, raised, reload, world
 from worldkit import written as written_by_us
 
+from tensile.cache import Cache
 from tensile.kubelet.node import NodeRule
 from tensile.kubelet.node import key_of as node_key
 from tensile.names import TRIED
 from tensile.policy.tried import Note, kept_for, nodes_left, nodes_tried, notes_on, recent, written
 from tensile.topology import Descheduler
+from tensile.world import World
+
+
+def seen(here: World) -> tuple[Cache, Descheduler, datetime]:
+    """Give what it is read from: the virtual nodes, the policy and the time."""
+    return here.upper.nodes, here.topology.descheduler, here.now
 
 
 def test_notes_are_read_as_they_were_written() -> None:
@@ -49,9 +56,9 @@ def test_a_controller_is_kept_off_what_its_pods_left_and_what_would_not_do_eithe
         left("x", "other", nodes=("lower-d",)),
         left("y", ago=900, nodes=("e",)),
     )
-    assert nodes_left(here, "web") == {A}
-    assert nodes_tried(here, "web") == (A, "lower-c")
-    assert nodes_tried(here, "nobody") == ()
+    assert nodes_left(*seen(here), "web") == {A}
+    assert nodes_tried(*seen(here), "web") == (A, "lower-c")
+    assert nodes_tried(*seen(here), "nobody") == ()
 
 
 def test_what_would_not_do_before_may_do_now() -> None:
@@ -59,7 +66,7 @@ def test_what_would_not_do_before_may_do_now() -> None:
     here = ground()
     noted(here, left("first", ago=60, nodes=(A, "lower-c")))
     noted(here, left("second", ago=30, nodes=(B, A)), lower=B)
-    assert nodes_tried(here, "web") == (A, B)
+    assert nodes_tried(*seen(here), "web") == (A, B)
 
 
 def test_nobody_is_kept_off_once_the_descheduler_is_off() -> None:
@@ -67,7 +74,7 @@ def test_nobody_is_kept_off_once_the_descheduler_is_off() -> None:
     here = ground()
     noted(here, left())
     reload(here, f"name: {A}", f"name: {B}")
-    assert nodes_tried(here, "web") == ()
+    assert nodes_tried(*seen(here), "web") == ()
 
 
 def test_the_rule_of_the_node_lets_notes_be() -> None:

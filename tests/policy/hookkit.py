@@ -34,7 +34,9 @@ class Scene:
         self.now = datetime.now(UTC)
         self.upper = upper or Rehearsal(UPPER, now=lambda: self.now)
         self.claims = Cache(claims.digest, claims.INDEXES)
-        self.server = WebhookServer(Hooks(self.upper, OWNER, directory, self.claims), PACE, lambda: self.now)
+        self.nodes = Cache()
+        home = Hooks(self.upper, OWNER, directory, self.claims, self.nodes)
+        self.server = WebhookServer(home, PACE, lambda: self.now)
 
     def topology(self, more: str = "", *, enabled: bool = True, url: str = "") -> Topology:
         """Make a topology whose webhook is reached on loopback."""

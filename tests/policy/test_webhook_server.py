@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from io import BytesIO
@@ -20,10 +21,14 @@ from hookkit import NAME, Scene, scene
 from tensile.cache import Cache
 from tensile.certificates import Pair, self_signed
 from tensile.errors import Denied, TensileError, Unreachable
+from tensile.names import TRIED
 from tensile.objects import MUTATING_WEBHOOK
 from tensile.policy.listening import Listening, call
 from tensile.policy.registration import bundle_in, certificates_in
+from tensile.policy.tried import Note, written
+from tensile.topology import parse
 
+HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
 POD = {
     "metadata": {"name": "web", "namespace": "default", "labels": {"virtual-pod": "true"}},
     "spec": {"nodeSelector": {"disk": "ssd"}},
@@ -318,6 +323,23 @@ async def test_the_node_that_was_chosen_for_a_claim_is_known(here: Scene) -> Non
     here.claims.put(orjson.dumps({**claim, "metadata": noted}))
     assert here.server._node_of("default", "data") == VK_B
     assert here.server._node_of("default", "other") == ""
+
+
+async def test_a_pod_is_kept_off_the_nodes_that_its_controllers_pods_left(here: Scene) -> None:
+    """While the descheduler is on, as the notes on these Nodes say; a pod of another controller may go there."""
+    node = {"metadata": {"name": VK_B, "uid": "n", "resourceVersion": "1"}}
+    notes = written([Note("rs", "old", here.now, (VK_B,))])
+    here.nodes.put(orjson.dumps({"metadata": {**node["metadata"], "annotations": {TRIED: notes}}}))
+    lower = "name: b, kubeconfig: k, node: {name: " + VK_B + "}"
+    topology = here.topology(more="}\ndescheduler: {enabled: true")
+    await here.server.serve(topology.model_copy(update={"lowers": parse(HEAD + f"lowers: [{{{lower}}}]\n").lowers}))
+    await here.server.look()
+    owner = {"kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
+    for uid, is_kept_off in (("rs", True), ("other", False)):
+        pod = {**POD, "metadata": {**POD["metadata"], "ownerReferences": [{**owner, "uid": uid}]}}
+        _, said = await asked(here, review(pod))
+        patch = b64decode(orjson.loads(said)["response"]["patch"]).decode()
+        assert ("NotIn" in patch and VK_B in patch) == is_kept_off
 
 
 async def test_run_looks_again_at_once_when_the_topology_changes(here: Scene) -> None:

@@ -72,9 +72,7 @@ def test_what_is_in_effect_or_asks_for_nothing_is_not_told(text: str) -> None:
 
 def test_notices_come_in_the_order_of_the_file() -> None:
     """However the table is ordered."""
-    text = HEAD + "extender: {strategy: binpack, enabled: true}
-lowers: []
-"
+    text = HEAD + "extender: {strategy: binpack, enabled: true}\nlowers: []\n"
     assert told(text) == ["extender.strategy", "extender.enabled"]
 
 
