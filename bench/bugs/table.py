@@ -51,6 +51,20 @@ BUGS = (
         _in("reconcile", "observed", "plan"),
     ),
     Bug(
+        "what others registered under the webhook's name is written over",
+        "tensile/policy/webhook.py",
+        "if not is_ours(seen, self._home.owner):",
+        "if not seen:",
+        _in("policy", "webhook_server"),
+    ),
+    Bug(
+        "creations fail while the webhook is away",
+        "tensile/policy/registration.py",
+        '"failurePolicy": "Ignore"',
+        '"failurePolicy": "Fail"',
+        _in("policy", "registration"),
+    ),
+    Bug(
         "what a list lacks is kept",
         "tensile/cache.py",
         "        for name in [name for name in self._entries if name not in fresh and name not in newer]:\n"
@@ -232,6 +246,20 @@ BUGS = (
         '"namespaces": [place.namespace_of(name) for name in names]',
         '"namespaces": list(names)',
         _in("kubelet", "scheduling_fields"),
+    ),
+    Bug(
+        "alternatives of a node affinity are torn apart",
+        "tensile/policy/moving.py",
+        "if not _goes_with_each_other(real):",
+        "if not real:",
+        _in("policy", "admission"),
+    ),
+    Bug(
+        "terms for another virtual node go below as well",
+        "tensile/kubelet/scheduling_fields.py",
+        "here = [term for term in terms if _is_met_above(term, place)] or terms",
+        "here = terms",
+        _in("policy", "round_trip"),
     ),
     Bug(
         "what is refused is tried without a pause",
