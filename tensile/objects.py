@@ -103,6 +103,12 @@ def annotations(manifest: Manifest) -> dict[str, str]:
     return metadata(manifest).get("annotations") or {}
 
 
+def controller_of(manifest: Manifest) -> Manifest:
+    """Give the reference to the controller that makes and remakes the object, {} where it has none."""
+    owners: list[Manifest] = metadata(manifest).get("ownerReferences") or []
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
 def uid(manifest: Manifest) -> str:
     """Give the object's UID, "" for one that was never stored."""
     return str(metadata(manifest).get("uid", ""))

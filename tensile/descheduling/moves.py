@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tensile.cache import Entry
 from tensile.descheduling.ground import Ground
 from tensile.descheduling.stuck import Stuck, is_open, stuck_in
-from tensile.objects import Manifest, metadata
+from tensile.objects import Manifest, controller_of
 from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
 from tensile.world import LowerWorld, World
 
@@ -91,7 +91,7 @@ class _Turn:
 
 def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
     pod, source = one.upper.manifest(), world.lowers[one.lower]
-    owner = controller_uid(pod)
+    owner = str(controller_of(pod).get("uid") or "")
     if not owner:
         words = "no controller would make it again: delete it, and make it elsewhere, by hand"
         return Stay(one.upper, one.lower, "NoController", words)
@@ -105,12 +105,6 @@ def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
         return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {told}")
     node = ground.move(one.upper, source.node, targets[0])
     return Move(one.upper, one.lower, targets[0], node, owner, (source.node, *sorted(refused)))
-
-
-def controller_uid(pod: Manifest) -> str:
-    """Give the UID of the controller that makes a pod, "" where it has none."""
-    owners = metadata(pod).get("ownerReferences") or ()
-    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
 
 
 def uses_claims(pod: Manifest) -> bool:

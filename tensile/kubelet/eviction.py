@@ -11,7 +11,7 @@ from datetime import timedelta
 from tensile.kubelet.ownstatus import evicted
 from tensile.kubelet.statuswrite import status_write
 from tensile.names import UNREACHABLE_TAINT
-from tensile.objects import POD, UPPER, Manifest, Ref, metadata, moment_of, timestamp
+from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, moment_of, timestamp
 from tensile.reconcile.desired import Absent, Decision, Told
 from tensile.taints import tolerates
 from tensile.world import LowerWorld, World
@@ -46,8 +46,7 @@ def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
 
 def _belongs_there(upper_pod: Manifest) -> bool:
     """Say whether a pod would come back to the same node: a DaemonSet's, or one that tolerates its taint."""
-    owners = metadata(upper_pod).get("ownerReferences") or ()
-    if any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners):
+    if controller_of(upper_pod).get("kind") == "DaemonSet":
         return True
     return any(tolerates(one, TAINT) for one in upper_pod["spec"].get("tolerations") or ())
 

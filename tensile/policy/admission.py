@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
-from tensile.objects import Manifest, annotations, labels, metadata
+from tensile.objects import Manifest, annotations, controller_of, labels, metadata
 from tensile.policy.moving import Moved, merged, moved
 from tensile.reconcile.cluster_selector import cluster_selector
 from tensile.reconcile.nodeterms import HOSTNAME, REQUIRED, UPPER_ONLY_KEYS, is_upper_only
@@ -178,8 +178,7 @@ def _kept(spec: Manifest, found: Moved) -> Manifest | None:
 
 def _avoided(pod: Manifest, terms: Terms, tried: NodesTried) -> list[Manifest]:
     """Give the requirement that keeps a pod off the virtual nodes that were tried for its controller, none for none."""
-    owners = metadata(pod).get("ownerReferences") or ()
-    owner = next((str(one.get("uid") or "") for one in owners if one.get("controller")), "")
+    owner = str(controller_of(pod).get("uid") or "")
     nodes = sorted(terms.nodes.intersection(tried(owner))) if owner else []
     return [{"key": HOSTNAME, "operator": "NotIn", "values": nodes}] if nodes else []
 

@@ -8,7 +8,7 @@ controller would make anew, which is lost with its object, and one of a DaemonSe
 from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
-from tensile.objects import POD, UPPER, Manifest, Ref, metadata
+from tensile.objects import POD, UPPER, Ref, controller_of
 from tensile.reconcile.desired import Absent, Decision, Route
 from tensile.reconcile.observed import has_node
 from tensile.world import Key, LowerWorld, Problem, World
@@ -61,18 +61,12 @@ def _is_closed(lower: LowerWorld, world: World) -> bool:
 
 def kept(pod: Entry) -> Problem | None:
     """Say why a pod is left where it is, None for one that goes; one that has ended is made anew by nobody anyway."""
-    controller = controller_of(pod.manifest())
+    controller = controller_of(pod.manifest()).get("kind")
     if controller == "DaemonSet":
         return Problem("DaemonSetPod", "its DaemonSet would make it again on the same node: take the DaemonSet off it")
     if not controller and not pod.facts.terminal:
         return Problem("NoController", "no controller would make it again: delete it, or make it elsewhere, by hand")
     return None
-
-
-def controller_of(pod: Manifest) -> str:
-    """Give the kind of the controller that makes a pod, "" where it has none."""
-    owners = metadata(pod).get("ownerReferences") or ()
-    return next((str(owner["kind"]) for owner in owners if owner.get("controller")), "")
 
 
 def _evicted(pod: Entry, lower: LowerWorld) -> Absent:

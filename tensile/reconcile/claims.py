@@ -14,7 +14,7 @@ import orjson
 
 from tensile.cache import Entry, Kept
 from tensile.names import LOWER, OWNER, PROVISIONER, Owner
-from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, metadata
+from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, controller_of, labels, metadata
 from tensile.quantities import parse
 from tensile.reconcile.desired import Absent
 from tensile.reconcile.observed import upper_uid_of
@@ -64,7 +64,6 @@ def digest(raw: bytes) -> Kept:
 def facts_of(claim: Manifest) -> ClaimFacts:
     """Take the facts out of a decoded claim."""
     spec, phase, notes = claim.get("spec") or {}, (claim.get("status") or {}).get("phase"), annotations(claim)
-    owners = metadata(claim).get("ownerReferences") or ()
     upper_uid = upper_uid_of(claim)
     return ClaimFacts(
         owner=labels(claim).get(OWNER, "") if upper_uid else "",
@@ -76,7 +75,7 @@ def facts_of(claim: Manifest) -> ClaimFacts:
         storage_class=class_of(claim) or "",
         bound=phase == "Bound",
         lost=phase == "Lost",
-        passing=any(owner.get("controller") and owner.get("kind") == "Pod" for owner in owners),
+        passing=controller_of(claim).get("kind") == "Pod",
         terminating="deletionTimestamp" in metadata(claim),
     )
 

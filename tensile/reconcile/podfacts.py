@@ -13,7 +13,7 @@ import orjson
 
 from tensile.cache import Departure, Entry, Kept, packed
 from tensile.names import FIELD_MANAGER, OWNER, VIRTUAL_POD, Owner
-from tensile.objects import Manifest, labels, metadata
+from tensile.objects import Manifest, controller_of, labels, metadata
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.references import Reference, references
 from tensile.world import LowerWorld
@@ -201,9 +201,7 @@ def upper_namespace_of(below: Entry, lower: LowerWorld) -> str:
 
 def is_daemon(pod: Manifest) -> bool:
     """Say whether a DaemonSet put an upper pod on its node, without having asked for it to be mirrored."""
-    owners = metadata(pod).get("ownerReferences") or ()
-    daemon = any(owner.get("controller") and owner.get("kind") == "DaemonSet" for owner in owners)
-    return daemon and labels(pod).get(VIRTUAL_POD) != "true"
+    return controller_of(pod).get("kind") == "DaemonSet" and labels(pod).get(VIRTUAL_POD) != "true"
 
 
 def _disruption(status: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ Shared by the checks of storage, each of which the kube-scheduler makes in a plu
 
 from typing import NamedTuple
 
-from tensile.objects import Manifest, annotations, metadata, uid
+from tensile.objects import Manifest, annotations, controller_of, metadata, uid
 from tensile.policy.placing.check import Nowhere
 from tensile.policy.placing.snapshot import Pod, Storage
 
@@ -78,11 +78,6 @@ def _flaw(name: str, claim: Manifest | None, pod: Pod) -> str:
         return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{volume_of(claim)}"'
     if metadata(claim).get("deletionTimestamp"):
         return f'persistentvolumeclaim "{name}" is being deleted'
-    if own and uid(claim) and not _is_controlled(claim, pod):
+    if own and uid(claim) and controller_of(claim).get("uid") != pod.uid:
         return f"PVC {pod.namespace}/{name} was not created for pod {pod.namespace}/{pod.name} (pod is not owner)"
     return ""
-
-
-def _is_controlled(claim: Manifest, pod: Pod) -> bool:
-    owners = metadata(claim).get("ownerReferences") or ()
-    return any(owner.get("controller") and owner["uid"] == pod.uid for owner in owners)
