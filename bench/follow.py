@@ -278,14 +278,19 @@ async def turn(trial: Trial, followed: Followed, given: Namespace, way: str, *, 
             await asyncio.sleep(given.seconds)
             after, quiet = spent(trial), time.time()
             seconds = await mirrored(trial, given.pods, by_ceiling=by_ceiling) if given.pods else 0.0
-            end = time.time()
-    cores = {name: round((after[name] - before[name]) / (quiet - begin), 3) for name in after}
+            last, end = spent(trial), time.time()
     run: dict[str, Any] = {"way": way, "mirror": "ceiling" if by_ceiling else "engine", "last_ready_s": seconds}
-    run |= {"cores": cores, **told(between(streams.readings, begin, quiet))}
-    run |= {"mirroring_" + name: value for name, value in told(between(streams.readings, quiet, end)).items()}
+    run |= {"cores": _cores(before, after, quiet - begin), **told(between(streams.readings, begin, quiet))}
+    mirroring = {"cores": _cores(after, last, end - quiet), **told(between(streams.readings, quiet, end))}
+    run |= {f"mirroring_{name}": value for name, value in mirroring.items()}
     run |= {"writer_late_ms": round(streams.pen.slowest * 1000, 1), "broken": streams.broken}
     print(" ".join(f"{key}={value}" for key, value in run.items()), flush=True)
     return run
+
+
+def _cores(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:
+    """Give how many processors each took, from CPU seconds."""
+    return {name: round((after[name] - before[name]) / max(seconds, 1e-9), 3) for name in after}
 
 
 TURNS = (("direct", True), ("through", False), ("through", True))
