@@ -131,7 +131,10 @@ def _disk(chance: Random, _place: Ground, spec: Manifest) -> None:
 
 
 def _containers(chance: Random, _place: Ground, spec: Manifest) -> None:
-    spec["containers"].append(container(chance, "second"))
+    made = container(chance, "second")
+    if "ports" in spec["containers"][0]:
+        made.pop("ports", None)  # two containers of a pod do not take the same one
+    spec["containers"].append(made)
 
 
 def _init(chance: Random, _place: Ground, spec: Manifest) -> None:
