@@ -146,7 +146,10 @@ def _init(chance: Random, _place: Ground, spec: Manifest) -> None:
 
 
 def _pod_level(chance: Random, _place: Ground, spec: Manifest) -> None:
-    spec["resources"] = {"requests": {"cpu": chance.choice(("2", "3")), "memory": chance.choice(("2Gi", "3Gi"))}}
+    """Ask for the pod as a whole, where that is certainly no less than its containers ask for."""
+    amounts = {"cpu": chance.choice(("2", "3")), "memory": chance.choice(("2Gi", "3Gi"))}
+    if len(spec["containers"]) == 1 and "initContainers" not in spec:
+        spec["resources"] = {"requests": amounts}
 
 
 _ASKS = (
