@@ -4,13 +4,16 @@ import sys
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
+import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, B, Ground, edit_lower, polled, ran, with_fields
+from enginekit import A, B, edit_lower, polled, ran, spare_ports, with_fields
+from hookedkit import OPTED, Hooked
 from sitekit import Manifest, condition_of, is_ready
 
 from tensile.names import TRIED
 from tensile.objects import moment_of
+from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.manifests import RESOURCES
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -25,13 +28,31 @@ DRY = with_fields(
 )
 TOO_LARGE = str(int(RESOURCES["cpu"]) + 8)
 """Cpus that two nodes of a lower have, and none alone."""
-CLOSED_B, CLOSED_A = edit_lower(B, maintenance="cordon"), edit_lower(A, maintenance="cordon")
+CLOSED_B = edit_lower(B, maintenance="cordon")
+OFF_A = '{"key":"kubernetes.io/hostname","operator":"NotIn","values":["A"]}'
 SLACK = timedelta(seconds=3)
 """For moments in whole seconds, and for what else runs on the machine."""
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hooked]:
+    """Clusters of its own, an engine, and its webhook, which is registered."""
+    with Sandbox.start(tmp_path_factory.mktemp("moves") / "sandbox", progress=print) as own:
+        made = Hooked(own, tmp_path_factory.mktemp("ground"))
+        (made.hook_port,) = spare_ports(1)
+        try:
+            await made.open()
+            await made.start(made.hooked())
+            await made.registered()
+            yield made
+            await made.clear()
+        finally:
+            await made.close()
+        assert made.heard.defects == []
+
+
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def roomy(ground: Ground) -> AsyncIterator[str]:
+async def roomy(ground: Hooked) -> AsyncIterator[str]:
     """Give lower-b a node that takes one of the pods, for the time of the tests."""
     site, name = ground.sites[B], f"roomy-{ground.mark}"
     nodes = await site.until_all("/api/v1/nodes", bool)
@@ -46,14 +67,14 @@ async def roomy(ground: Ground) -> AsyncIterator[str]:
     await site.delete(f"/api/v1/nodes/{name}")
 
 
-async def closed(ground: Ground, lower: str) -> None:
+async def closed(ground: Hooked, lower: str) -> None:
     """Wait until the scheduler takes a lower's node for closed."""
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[lower]}", lambda one: one["spec"].get("unschedulable"))
 
 
-async def deployed(ground: Ground, name: str) -> str:
+async def deployed(ground: Hooked, name: str) -> str:
     """Make a Deployment of one pod that is too large for the nodes of lower-a, and give the query for it."""
-    labels = {"app": name}
+    labels = {"app": name, **OPTED}
     template = ground.template(labels, {"terminationGracePeriodSeconds": 1})
     template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": TOO_LARGE}}
     spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
@@ -61,7 +82,7 @@ async def deployed(ground: Ground, name: str) -> str:
     return f"{ground.path('pods')}?labelSelector=app%3D{name}"
 
 
-async def bound(ground: Ground, query: str, lower: str) -> Manifest:
+async def bound(ground: Hooked, query: str, lower: str) -> Manifest:
     """Wait until a pod is bound to a lower's node, and give it."""
     node = ground.nodes[lower]
     pods = await ground.upper.until_all(
@@ -70,7 +91,7 @@ async def bound(ground: Ground, query: str, lower: str) -> Manifest:
     return next(pod for pod in pods.values() if pod["spec"].get("nodeName") == node)
 
 
-async def refused_at(ground: Ground, query: str) -> datetime:
+async def refused_at(ground: Hooked, query: str) -> datetime:
     """Wait until the scheduler of lower-a finds no node for the pod, and say when that was."""
     pods = await ground.sites[A].until_all(
         query, lambda found: any(pod["status"].get("conditions") for pod in found.values())
@@ -81,31 +102,35 @@ async def refused_at(ground: Ground, query: str) -> datetime:
 
 
 @pytest.mark.usefixtures("roomy")
-async def test_a_pod_in_fragments_is_freed_within_its_time(ground: Ground) -> None:
-    """After `pendingLongerThan` and two intervals at most it has been evicted, and its replacement runs."""
-    await ground.reload(ON, CLOSED_B)
+async def test_a_pod_in_fragments_is_freed_within_its_time(ground: Hooked) -> None:
+    """After `pendingLongerThan` and two intervals at most it has been evicted, and its replacement runs elsewhere.
+
+    Both virtual nodes are open, and the one that it left has room for it in sum: the webhook keeps it off.
+    """
+    await ground.reload(ground.hooked(), ON, CLOSED_B)
     await closed(ground, B)
     query = await deployed(ground, "large")
     stuck = await bound(ground, query, A)
     since = await refused_at(ground, query)
-    await ground.reload(ON, CLOSED_A)
+    await ground.reload(ground.hooked(), ON)
     fresh = await bound(ground, query, B)
     waited = moment_of(fresh["metadata"]["creationTimestamp"]) - since
     assert timedelta(seconds=PATIENCE) - SLACK <= waited <= timedelta(seconds=PATIENCE + 2 * INTERVAL) + SLACK
     await ground.upper.until(ground.pod_path(fresh["metadata"]["name"]), is_ready)
+    assert OFF_A in orjson.dumps(fresh["spec"]["affinity"]).decode().replace(ground.nodes[A], "A")
     assert "kept off" in await ground.told(stuck, "Rescheduled")
     node = await ground.upper.read(f"/api/v1/nodes/{ground.nodes[A]}")
     assert stuck["metadata"]["uid"] in node["metadata"]["annotations"][TRIED]
 
 
 @pytest.mark.usefixtures("roomy")
-async def test_what_fits_nowhere_stays_and_the_plan_of_a_drain_says_so(ground: Ground) -> None:
+async def test_what_fits_nowhere_stays_and_the_plan_of_a_drain_says_so(ground: Hooked) -> None:
     """The one node that would take it is taken; `drain --plan` knows of the same room."""
-    await ground.reload(ON, CLOSED_B)
+    await ground.reload(ground.hooked(), ON, CLOSED_B)
     await closed(ground, B)
     query = await deployed(ground, "second")
     stuck = await bound(ground, query, A)
-    await ground.reload(ON)
+    await ground.reload(ground.hooked(), ON)
     assert "fits in no other lower cluster" in await ground.told(stuck, "DeschedulingDeadlock")
     told = await ran([sys.executable, "-m", "tensile", "drain", A, "--plan", "-f", str(ground.save())])
     assert told.code == 2, told.err
@@ -118,16 +143,16 @@ async def test_what_fits_nowhere_stays_and_the_plan_of_a_drain_says_so(ground: G
 
 
 @pytest.mark.usefixtures("roomy")
-async def test_a_dry_run_says_what_would_move_and_so_does_the_plan(ground: Ground) -> None:
+async def test_a_dry_run_says_what_would_move_and_so_does_the_plan(ground: Hooked) -> None:
     """From where to where; nothing is evicted, though there is room now."""
-    await ground.reload(DRY)
+    await ground.reload(ground.hooked(), DRY)
     query = f"{ground.path('pods')}?labelSelector=app%3Dsecond"
     (stuck,) = (await ground.upper.until_all(query, bool)).values()
     await ground.upper.delete(ground.path("deployments", "large", api=APPS) + "?propagationPolicy=Background")
     await polled(lambda: [said for _, said in ground.heard.problems if said.reason == "DryRun"])
     words = next(said.message for _, said in ground.heard.problems if said.reason == "DryRun")
     assert f"/{stuck['metadata']['name']}: from {A} to node {ground.nodes[B]} (roomy-" in words
-    told = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(ground.save(ON))])
+    told = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(ground.save(ground.hooked(), ON))])
     assert told.code == 2, told.err
     assert f"it fits on node {ground.nodes[B]} (roomy-" in told.out
     left = await ground.upper.until_all(query, bool)

@@ -11,47 +11,19 @@ from typing import Any
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import TOLERATION, A, Ground, edit_lower, ran, spare_ports
+from enginekit import TOLERATION, A, edit_lower, ran, spare_ports
+from hookedkit import OPTED, Hooked
 from sitekit import Manifest, is_ready
 
 from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
-HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-OPTED = {"virtual-pod": "true"}
 UNLIMITED = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
     for name in ("not-ready", "unreachable")
 ]
 PROVIDER = {"key": "virtual-kubelet.io/provider", "operator": "Equal", "value": "k8s", "effect": "NoSchedule"}
-
-
-class Hooked(Ground):
-    """A ground with a port for the webhook."""
-
-    hook_port: int
-
-    def hooked(self, *, enabled: bool = True, **more: Any) -> Any:
-        """Make the edit that switches the webhook on, on loopback."""
-        url = f"https://127.0.0.1:{self.hook_port}/mutate"
-        section = {"enabled": enabled, "bind": "127.0.0.1", "port": self.hook_port, "url": url, **more}
-        return lambda file: file.update(webhook={**section, "ignoreSelectorKeys": ["clusterID", "e2e"]})
-
-    @property
-    def hook(self) -> str:
-        """The path of the webhook's registration."""
-        return f"{HOOKS}/tensile-{self.namespace}"
-
-    async def registered(self) -> Manifest:
-        """Wait until the webhook is registered."""
-        return await self.upper.until(self.hook, bool)
-
-    async def asked(self, name: str, spec: Manifest | None = None, dry: str = "", **meta: Any) -> Manifest:
-        """Create a pod that asked for a virtual node of this ground; `dry` as in a query."""
-        basis = {"nodeSelector": {"e2e": self.mark}, "containers": [{"name": "main", "image": "app:1"}]}
-        body = {"metadata": {"name": name, "labels": OPTED, **meta}, "spec": {**basis, **(spec or {})}}
-        return await self.upper.create(self.path("pods") + dry, body)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
