@@ -145,7 +145,9 @@ def plan(
 
 @app.command()
 def drain(
-    name: Annotated[str, typer.Argument(help="The lower cluster, by its name in the topology.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The lower cluster, as the topology names it.", show_default=False)
+    ],
     file: FileOption = None,
     output: TextOrJson = "text",
     log_level: LogLevel = None,
