@@ -27,6 +27,7 @@ class Note(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()
 
 
+_MARK = TRIED.encode()
 _NOTES = msgspec.json.Decoder(list[Note])
 
 
@@ -71,7 +72,7 @@ def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owne
     """
     if not policy.enabled:
         return ()
-    known = tuple(nodes)
+    known = tuple(node for node in nodes if _MARK in node.raw)
     every = (note for node in known for note in notes_on(node.manifest()))
     found = [note for note in recent(every, now, policy.cooldown) if note.owner == owner]
     latest = max((note.at for note in found), default=None)
