@@ -173,16 +173,20 @@ async def test_a_debug_container_is_added_below(ground: Ground) -> None:
         await succeeded(ground, "debug", "debugged", "--image=tools:1", f"--container={name}", "--attach=false", "-q")
         found = await below(ground, "debugged", lambda one, name=name: _debugs(one)[-1:] == [name])
     assert _debugs(found) == ["one", "two"]
-    said = (await site.until(path, lambda one: len(one["status"].get("ephemeralContainerStatuses") or ()) == 2))[
-        "status"
-    ]
-    statuses = said["ephemeralContainerStatuses"]
+    said = await site.until(path, lambda one: _ended(one) == ["one", "two"])
+    statuses = said["status"]["ephemeralContainerStatuses"]
     await ground.upper.until(path, lambda one: one["status"].get("ephemeralContainerStatuses") == statuses)
     await observed(ground, "debugged")
 
 
 def _debugs(pod: Manifest) -> list[str]:
     return [one["name"] for one in pod["spec"].get("ephemeralContainers") or ()]
+
+
+def _ended(pod: Manifest) -> list[str]:
+    """Name the added containers that have ended, which those without a command do at once; they stay as they are."""
+    statuses = pod["status"].get("ephemeralContainerStatuses") or ()
+    return [one["name"] for one in statuses if "terminated" in one["state"]]
 
 
 async def test_a_change_that_the_lower_refuses_is_said_and_tried_again(ground: Ground) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import orjson
 import pytest
+import pytest_asyncio
 from enginekit import LOWERS, A, B, Edit, Ground
 from sitekit import Manifest, condition_of, is_ready
 
@@ -11,6 +12,7 @@ from tensile.errors import TensileError
 from tensile.inspection import commands
 from tensile.joined import Ways
 from tensile.names import MIRRORED
+from tensile.reconcile.tolerations import NOT_READY
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -19,6 +21,16 @@ async def explained(ground: Ground, name: str, output: str = "text", *edits: Edi
     """Ask about a pod of the namespace."""
     topology, ways = ground.topology(*edits), Ways(ground.directory)
     return await asyncio.to_thread(commands.explain, topology, ways, f"{ground.namespace}/{name}", output)
+
+
+@pytest_asyncio.fixture(autouse=True, scope="module", loop_scope="module")
+async def nodes(ground: Ground) -> None:
+    """Virtual nodes that Kubernetes has taken the taint off which each new node begins with."""
+    for node in ground.nodes.values():
+        await ground.upper.until(
+            f"/api/v1/nodes/{node}",
+            lambda one: not any(taint["key"] == NOT_READY for taint in one["spec"].get("taints") or ()),
+        )
 
 
 async def why(ground: Ground, name: str) -> str:
