@@ -1,0 +1,102 @@
+"""What the commands are about: pods of every kind that matters to a kubelet, the same ones on either node."""
+
+from typing import Any
+
+import orjson
+
+from tensile.sandbox.images import IMAGE
+
+Manifest = dict[str, Any]
+SPACE = "shop"
+PORTS = (7001, 7002)
+SLEEP = "exec sleep 100000"
+SERVE = (
+    "for p in 7001 7002; do mkdir -p /srv/$p; echo page $p > /srv/$p/index.html; httpd -p $p -h /srv/$p; done; "
+    "echo begun; sleep 0.3; echo oops >&2; sleep 0.3; seq 1 5; exec sleep 100000"
+)
+ASK = 'echo begun; read line; echo "got $line"; sleep 1; exit 3'
+TYPED = 'while ! read -t 1 line; do echo ready; done; echo "got $line"; exit 4'
+TOLERATIONS = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
+_ALWAYS = {"command": ["true"]}
+
+
+def container(name: str, script: str, **more: Any) -> Manifest:
+    """Make a container that runs a shell script."""
+    return {"name": name, "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", script], **more}
+
+
+def pod(name: str, *containers: Manifest, **spec: Any) -> Manifest:
+    """Make a pod that may run on either node."""
+    whole = {"containers": containers, "terminationGracePeriodSeconds": 1, "tolerations": TOLERATIONS, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": whole}
+
+
+def web() -> Manifest:
+    """Make the pod that has something of everything."""
+    main = container(
+        "main",
+        SERVE,
+        ports=[{"containerPort": port} for port in PORTS],
+        env=[
+            {"name": "PLAIN", "value": "plain"},
+            {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "colours", "key": "sky"}}},
+            {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        ],
+        readinessProbe={"exec": _ALWAYS, "periodSeconds": 1},
+        resources={"requests": {"cpu": "100m", "memory": "32Mi"}},
+        volumeMounts=[
+            {"name": "scratch", "mountPath": "/scratch"},
+            {"name": "colours", "mountPath": "/colours"},
+            {"name": "secrets", "mountPath": "/secrets"},
+        ],
+    )
+    volumes = [
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "colours", "configMap": {"name": "colours"}},
+        {"name": "secrets", "secret": {"secretName": "secrets"}},
+    ]
+    first = container("first", "echo prepared")
+    return pod("web", main, container("side", f"echo beside; {SLEEP}"), initContainers=[first], volumes=volumes)
+
+
+def fleet() -> Manifest:
+    """Make a Deployment of one pod, so that a command that picks one has no choice."""
+    template = pod("fleet", container("main", f"echo sails; {SLEEP}"))
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": {"app": "fleet"}},
+        "template": {"metadata": {"labels": {"app": "fleet"}}, "spec": template["spec"]},
+    }
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "fleet"}, "spec": spec}
+
+
+def job() -> Manifest:
+    """Make a Job that is done at once."""
+    spec = pod("once", container("main", "echo done"), restartPolicy="Never")["spec"]
+    metadata = {"name": "once"}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": spec}}}
+
+
+def everything() -> str:
+    """Give the manifest of all of it."""
+    sick = {"exec": {"command": ["sh", "-c", "echo sick; false"]}, "periodSeconds": 1, "failureThreshold": 1}
+    items = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "colours"}, "data": {"sky": "blue"}},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "secrets"}, "stringData": {"key": "dark"}},
+        web(),
+        pod("asks", container("main", ASK, stdin=True)),
+        pod("typed", container("main", TYPED, stdin=True, tty=True)),
+        pod("sick", container("main", SLEEP, livenessProbe=sick)),
+        pod("pulls", container("main", SLEEP, image="nowhere:1", imagePullPolicy="Never")),
+        pod("done", container("main", "echo done"), restartPolicy="Never"),
+        pod("failed", container("main", "echo failed; exit 3"), restartPolicy="Never"),
+        pod("half", container("main", SLEEP), container("gone", "exit 0"), restartPolicy="Never"),
+        fleet(),
+        job(),
+    ]
+    return orjson.dumps({"apiVersion": "v1", "kind": "List", "items": items}).decode()
+
+
+def overrides() -> str:
+    """Give what `kubectl run` needs, so that its pod may run on either node."""
+    return orjson.dumps({"spec": {"tolerations": TOLERATIONS, "terminationGracePeriodSeconds": 1}}).decode()
