@@ -20,7 +20,6 @@ from tensile.reconcile.tolerations import lacking_for, tolerations_for_upper
 from tensile.world import WAITING, Key, World
 
 MISSED = "WebhookMissed"
-_MOMENT = 0.5
 _NOTHING = Decision()
 _UNSCHEDULABLE = b'"Unschedulable"'
 
@@ -41,11 +40,8 @@ class WaitingRule:
     name = WAITING
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of such pods, and of virtual nodes that come.
-
-        Most are bound within moments, and need nothing: only those that still wait after a while are looked at.
-        """
-        return (Route("upper.waiting", _changed, delay=_MOMENT), Route("upper.nodes", _node_came))
+        """Hear of such pods, and of virtual nodes that come."""
+        return (Route("upper.waiting", _changed), Route("upper.nodes", _node_came))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the keys of all of them, in the first lower's queue."""
