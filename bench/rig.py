@@ -49,7 +49,7 @@ class Rig:
         self.sites: dict[str, Site] = {}
         self.proxies: dict[str, Proxy] = {}
         self.child: Child | None = None
-        self.ports = _spare_ports(len(LOWERS) + 2)
+        self.ports = spare_ports(len(LOWERS) + 2)
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> "Self":
@@ -191,7 +191,7 @@ def _is_usable(node: Manifest) -> bool:
     return found.get(LOWER_SCHEDULABLE) == "True" and found.get("Ready") == "True"
 
 
-def _spare_ports(count: int) -> list[int]:
+def spare_ports(count: int) -> list[int]:
     """Give ports that are free now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in sockets]

@@ -1,5 +1,7 @@
 """The engine as one running thing: wires all parts, takes ports, fills caches, runs the loop; stops in reverse.
 
+It starts in two steps. One that stands by follows the upper cluster and serves the webhook; one that drives does the
+rest too, so that what takes the place of another has the upper's objects at hand already.
 What changes while it runs comes in by `reload`: lowers join, change or leave one by one, and what did not change is
 not touched, open streams included.
 """
@@ -47,15 +49,30 @@ class Engine:
         self._tasks: list[asyncio.Task[None]] = []
         self._opened: set[str] = set()
         self._silent: set[str] = set()
+        self._stands_by = False
         self._changing = asyncio.Lock()
 
     @property
     def is_running(self) -> bool:
-        """Whether `start` has come through."""
+        """Whether `start` or `stand_by` has come through."""
+        return self._stands_by or self.drives
+
+    @property
+    def drives(self) -> bool:
+        """Whether `drive` has come through."""
         return bool(self._tasks)
 
     async def start(self) -> None:
         """Start; returns when the upper cluster has answered. TensileError: bad credentials, or a port is taken."""
+        await self._open()
+        await self.drive()
+
+    async def stand_by(self) -> None:
+        """Start with what another engine that drives is not hindered by; else like `start`."""
+        await self._open()
+        self._stands_by = True
+
+    async def _open(self) -> None:
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
         await self.ports.open(self.topology)
@@ -65,9 +82,13 @@ class Engine:
         await self.hook.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
-        for spec in self.topology.lowers:
-            await self._join(spec)
-        self._tasks = [supervised("lookout", self._keep_looking)]
+
+    async def drive(self) -> None:
+        """Join the lowers and drive them from now on."""
+        async with self._changing:
+            for spec in self.topology.lowers:
+                await self._join(spec)
+            self._tasks = [supervised("lookout", self._keep_looking)]
 
     async def stop(self) -> None:
         """Stop, in reverse; what is in flight is given up."""
@@ -101,6 +122,14 @@ class Engine:
         if topology.kubelet != kubelet:
             await self._renew_ports()
         await self.hook.serve(topology)
+        if self.drives:
+            await self._reload_lowers(topology)
+        self.clusters.follow_controllers()
+        for name in tuple(self._opened):
+            self._wake(name)
+
+    async def _reload_lowers(self, topology: Topology) -> None:
+        """Have lowers join, change and leave as a topology says."""
         wanted = {spec.name: spec for spec in topology.lowers}
         for name, joined in tuple(self.clusters.joined.items()):
             if name not in wanted:
@@ -111,9 +140,6 @@ class Engine:
                 await self._join(spec)
             else:
                 await self._change(joined_now, spec)
-        self.clusters.follow_controllers()
-        for name in tuple(self._opened):
-            self._wake(name)
 
     def _home_of_webhook(self, world: World) -> Hooks:
         upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]

@@ -104,6 +104,14 @@ def run(
         str | None,
         typer.Option("--only", help="webhook: run that and nothing else.", callback=one_of("webhook")),
     ] = None,
+    leader_elect: Annotated[
+        bool | None,
+        typer.Option(
+            "--leader-elect/--no-leader-elect",
+            help="Drive the clusters only while no other engine of this topology does. Default: only in a cluster.",
+            show_default=False,
+        ),
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -112,13 +120,14 @@ def run(
 
     _configure_logs(log_level or "info", log_format)
     found = _map(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    manner = running.Manner(only, leader_elect)
     if found is not None:
-        running.run_map(*found, only=only)
+        running.run_map(*found, manner=manner)
         return
     name = _file_name(file)
     if name == "-":
         raise TensileError("run follows a file: standard input cannot be followed; give its name with -f")
-    running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins, only=only)
+    running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins, manner=manner)
 
 
 @app.command()

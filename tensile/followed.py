@@ -56,6 +56,10 @@ class Followed(Protocol):
         """Hear that something became of a state, and that the standing says what."""
         ...
 
+    def lead(self) -> None:
+        """Tell of it from now on: this engine drives."""
+        ...
+
     async def close(self) -> None:
         """Follow no more."""
         ...
@@ -85,6 +89,9 @@ class FollowedFile:
 
     def tell(self, reading: Reading) -> None:
         """Pass over it: nobody reads answers beside a file."""
+
+    def lead(self) -> None:
+        """Do nothing either."""
 
     async def close(self) -> None:
         """Do nothing: nothing is open."""
@@ -122,7 +129,6 @@ class FollowedMap:
             self._standing.take(refused)
             await self._say_last(refused)
             raise
-        self._tasks.append(supervised("the topology's status", self._keeper.run))
         return Reading(found.text, topology, changed=True)
 
     def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
@@ -132,6 +138,10 @@ class FollowedMap:
     def tell(self, reading: Reading) -> None:
         """Have it written beside the ConfigMap."""
         self._keeper.tell(reading)
+
+    def lead(self) -> None:
+        """Have the status written: one that stands by leaves that to the one that drives."""
+        self._tasks.append(supervised("the topology's status", self._keeper.run))
 
     async def close(self) -> None:
         """Follow no more."""

@@ -64,10 +64,9 @@ class NodePorts:
         self._enrolling: dict[str, asyncio.Task[None]] = {}
 
     async def open(self, topology: Topology) -> None:
-        """Take every port; TensileError when one cannot be had."""
+        """Take every port, so that one that cannot be had is known at once: a TensileError says which."""
         for lower in topology.lowers:
             await self._server.start(lower.node.name, topology.kubelet.bind, lower.node.kubelet_port, NoPods())
-            self._enrol(lower.node.name)
 
     async def serve(self, topology: Topology, node: str, port: int, pods: Pods, meter: Meter | None = None) -> None:
         """Serve a node's pods; one whose port cannot be had is said and goes without logs and exec."""

@@ -7,12 +7,14 @@ a signal: a bad file, a cluster that is away, or a port that cannot be had are s
 import asyncio
 import random
 import signal
+import socket
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
+from uuid import uuid4
 
 import orjson
 import structlog
@@ -22,41 +24,72 @@ from tensile import memory
 from tensile.app import Engine
 from tensile.cache import forget_decoded
 from tensile.clusters import utc_now
+from tensile.election import Election
 from tensile.errors import TensileError
 from tensile.followed import Followed, FollowedFile, FollowedMap
-from tensile.hookport import WebhookAlone
+from tensile.hookport import WebhookAlone, own_namespace
+from tensile.insight import lowers, missing, readings
 from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
+from tensile.lease import lease_ref
+from tensile.objects import UPPER
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.narration import Narration
 from tensile.reconcile.reading import Reading
-from tensile.status.lowers import Row, are_known, rows
 from tensile.status.standing import Standing
 from tensile.supervision import supervised
-from tensile.telemetry import Metrics, Readings, TelemetryServer
+from tensile.telemetry import Metrics, TelemetryServer
 from tensile.topology import Topology, not_yet
 from tensile.topology.edit import Edit, edit
 
+_LEASES = "kube-system"
+"""The namespace of the lease of engines that run in no cluster."""
 _SETTLING = 5.0
 """Seconds after the first look at everything, in which events are told."""
 _log = structlog.get_logger("tensile.run")
 
 
-def run(path: Path, *, allow_exec_plugins: bool = False, only: str | None = None) -> None:
-    """Run on a topology file until SIGTERM or SIGINT; raises TensileError when it cannot begin.
+class Manner(NamedTuple):
+    """How to run: `only` that part ("webhook") and nothing else; with `elect`, engines of one topology take turns.
 
-    With `only` it is that part ("webhook") and nothing else.
+    Where `elect` is None they do so in a cluster, where a Deployment has replicas and rolls, and not elsewhere.
     """
-    uvloop.run(_run(FollowedFile(path), Standing(utc_now), Ways(path.parent, allow_exec_plugins), only))
+
+    only: str | None = None
+    elect: bool | None = None
+
+    @property
+    def elects(self) -> bool:
+        """Whether this engine waits until no other one drives."""
+        return bool(own_namespace()) if self.elect is None else self.elect
 
 
-def run_map(place: Place, ways: Ways, *, only: str | None = None) -> None:
+class _Around(NamedTuple):
+    """What the engine runs in: the topology it follows, what it says of itself, how it reaches clusters, its end.
+
+    `lease` is the namespace of the Lease by which one of several engines leads, "" for none.
+    """
+
+    followed: Followed
+    standing: Standing
+    ways: Ways
+    lease: str
+    stop: asyncio.Event
+
+
+def run(path: Path, *, allow_exec_plugins: bool = False, manner: Manner) -> None:
+    """Run on a topology file until SIGTERM or SIGINT; raises TensileError when it cannot begin, or leads no more."""
+    ways = Ways(path.parent, allow_exec_plugins)
+    uvloop.run(_run(FollowedFile(path), Standing(utc_now), ways, manner, own_namespace() or _LEASES))
+
+
+def run_map(place: Place, ways: Ways, *, manner: Manner) -> None:
     """Run on a topology in a ConfigMap of the upper cluster until SIGTERM or SIGINT; raises TensileError likewise."""
 
     async def run() -> None:
         """Follow it, told beside it."""
         standing = Standing(utc_now)
-        await _run(FollowedMap(place, ways, standing), standing, ways, only)
+        await _run(FollowedMap(place, ways, standing), standing, ways, manner, place.namespace)
 
     uvloop.run(run())
 
@@ -74,58 +107,86 @@ class Running(Protocol):
         ...
 
 
-async def _run(followed: Followed, standing: Standing, ways: Ways, only: str | None) -> None:
-    stop = _stopped_by_signal()
+async def _run(followed: Followed, standing: Standing, ways: Ways, manner: Manner, leases: str) -> None:
+    around = _Around(followed, standing, ways, leases if manner.elects else "", _stopped_by_signal())
     try:
-        first = await _unless(stop, followed.first())
+        first = await _unless(around.stop, followed.first())
         if first is not None and first.topology is not None:
             standing.take(first)
             followed.tell(first)
-            run_it = _run_webhook if only else _run_engine
-            await run_it(first.topology, followed, standing, ways, stop)
+            await (_run_webhook if manner.only else _run_engine)(first.topology, around)
     finally:
         await followed.close()
     _log.info("stopped", topology=standing.topology)
 
 
-async def _run_engine(
-    topology: Topology, followed: Followed, standing: Standing, ways: Ways, stop: asyncio.Event
-) -> None:
+async def _run_engine(topology: Topology, around: _Around) -> None:
     _say_not_yet(topology)
     metrics = Metrics()
-    fleet = Fleet(chance=random.random, observe=metrics.observe)
-    engine = Engine(topology, ways, Narration(metrics, time.monotonic), fleet)
-    metrics.readings = _readings(engine)
-    standing.lowers, standing.waits = _lowers(engine), partial(_missing, engine)
-    telemetry = _Telemetry(partial(_missing, engine), metrics, standing)
+    engine = Engine(
+        topology,
+        around.ways,
+        Narration(metrics, time.monotonic),
+        Fleet(chance=random.random, observe=metrics.observe),
+    )
+    metrics.readings = readings(engine)
+    around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
+    telemetry = _Telemetry(partial(missing, engine), metrics, around.standing)
     await telemetry.serve(topology)
-    try:
+    async with AsyncExitStack() as ending:
+        ending.push_async_callback(telemetry.close)
+        election = await _candidate(engine, around, ending) if around.lease else None
+        ending.push_async_callback(engine.stop)
         memory.keep_large_apart()
-        await _unless(stop, engine.start())
+        await _unless(around.stop, engine.start() if election is None else engine.stand_by())
         if engine.is_running:
-            _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=followed.name)
-            settling = supervised("settling", partial(_settle, engine))
-            await _unless(stop, _follow(followed, standing, engine, metrics, telemetry))
-            settling.cancel()
+            following = _follow(around, engine, metrics, telemetry)
+            await _unless(around.stop, _side_by_side(_lead(engine, around, election), following))
+
+
+async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) -> Election:
+    """Have the engine be one of several; its lease has a connection of its own, which nothing else can hold up."""
+    fleet = Fleet(chance=random.random)
+    ending.push_async_callback(fleet.close_all)
+    upper = fleet.open(UPPER, await around.ways.upper_access(engine.topology.upper), connections=1)
+    ref, identity = lease_ref(engine.topology.name, around.lease), f"{socket.gethostname()}_{uuid4()}"
+    election = Election(upper, ref, lambda: engine.clusters.world.owner, identity, utc_now)
+    ending.push_async_callback(election.resign)
+    return election
+
+
+async def _lead(engine: Engine, around: _Around, election: Election | None) -> None:
+    """Have the engine drive once nobody else does; raises TensileError when it may no more."""
+    if election is not None:
+        await election.won()
+        await engine.drive()
+    topology = engine.topology
+    _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=around.followed.name)
+    around.followed.lead()
+    settling = supervised("settling", partial(_settle, engine))
+    try:
+        if election is None:
+            await settling
+        else:
+            why = await election.lost()
+            raise TensileError(f"this engine leads no more: {why}: it ends, to stand by when it is started again")
     finally:
-        await engine.stop()
-        await telemetry.close()
+        settling.cancel()
 
 
-async def _run_webhook(
-    topology: Topology, followed: Followed, standing: Standing, ways: Ways, stop: asyncio.Event
-) -> None:
+async def _run_webhook(topology: Topology, around: _Around) -> None:
     """Run the webhook and nothing else."""
     metrics = Metrics()
-    alone = WebhookAlone(topology, ways, Fleet(chance=random.random, observe=metrics.observe))
-    standing.waits = alone.missing
-    telemetry = _Telemetry(alone.missing, metrics, standing)
+    alone = WebhookAlone(topology, around.ways, Fleet(chance=random.random, observe=metrics.observe))
+    around.standing.waits = alone.missing
+    telemetry = _Telemetry(alone.missing, metrics, around.standing)
     await telemetry.serve(topology)
     try:
-        await _unless(stop, alone.start())
+        await _unless(around.stop, alone.start())
         if alone.is_running:
-            _log.info("started", topology=topology.name, only="webhook", file=followed.name)
-            await _unless(stop, _follow(followed, standing, alone, metrics, telemetry))
+            _log.info("started", topology=topology.name, only="webhook", file=around.followed.name)
+            around.followed.lead()
+            await _unless(around.stop, _follow(around, alone, metrics, telemetry))
     finally:
         await alone.stop()
         await telemetry.close()
@@ -146,6 +207,17 @@ async def _settle(engine: Engine) -> None:
 
 
 T = TypeVar("T")
+
+
+async def _side_by_side(*work: Coroutine[None, None, None]) -> None:
+    """Do works until all are done; the first that fails ends the others, and its error is raised."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T | None:
@@ -191,12 +263,11 @@ class _Telemetry:
         return orjson.dumps(self._standing.report().document())
 
 
-async def _follow(
-    followed: Followed, standing: Standing, engine: Running, metrics: Metrics, telemetry: _Telemetry
-) -> None:
+async def _follow(around: _Around, engine: Running, metrics: Metrics, telemetry: _Telemetry) -> None:
     """Put each valid change of the topology in force; what is refused is said, and the last good one stays."""
-    async with aclosing(followed.readings(engine.topology)) as readings:
-        async for reading in readings:
+    followed, standing = around.followed, around.standing
+    async with aclosing(followed.readings(engine.topology)) as states:
+        async for reading in states:
             if reading.topology is None:
                 _refused(reading, metrics)
                 standing.take(reading)
@@ -243,51 +314,3 @@ def _stopped_by_signal() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
-
-
-def _readings(engine: Engine) -> Readings:
-    """Give what metrics ask of the engine at each scrape."""
-
-    def problems() -> list[tuple[str, str]]:
-        """List the lower and the reason of every key that is stuck."""
-        world = engine.clusters.world if engine.is_running else None
-        return [(key.lower, problem.reason) for key, problem in world.problems.items()] if world else []
-
-    return Readings(
-        depth=lambda: engine.loop.depth if engine.is_running else {},
-        silent=lambda: {name: joined.lower.silent for name, joined in engine.clusters.joined.items()},
-        problems=problems,
-        events=lambda: _events(engine),
-    )
-
-
-def _lowers(engine: Engine) -> Callable[[], list[Row] | None]:
-    """Make what gives how each lower is, None until that is known of every one: a start is no news of them."""
-    known = False
-
-    def lowers() -> list[Row] | None:
-        """Give the rows as of now."""
-        nonlocal known
-        known = known or (engine.is_running and are_known(engine.clusters.world))
-        if not known:
-            return None
-        fleet = engine.clusters.fleet
-        return rows(engine.clusters.world, {name: fleet.health(name).error for name in fleet.names()})
-
-    return lowers
-
-
-def _events(engine: Engine) -> dict[tuple[str, str], int]:
-    """Count what became of events, by lower and result."""
-    mirrors = {name: joined.events for name, joined in engine.clusters.joined.items()}
-    return {(name, end): count for name, one in mirrors.items() if one for end, count in one.counts.items()}
-
-
-def _missing(engine: Engine) -> str:
-    """Say why the engine is not ready, "" when it is: its upper cluster answered and its caches are complete."""
-    if not engine.is_running:
-        return "the upper cluster has not answered yet"
-    upper = engine.clusters.world.upper
-    behind = [one.lower.name for one in engine.clusters.joined.values() if not one.lower.upper_pods.synced]
-    complete = all(cache.synced for cache in upper.caches()) and not behind
-    return "" if complete else "the upper cluster's objects are not all listed yet"

@@ -31,13 +31,14 @@ class Readings:
 
     `depth` gives how many keys wait or are worked on, by lower; `silent` for how many seconds a lower has not answered
     (0 when it does); `problems` the lower and the reason of each key that cannot go on; `events` how many events of
-    lower pods came to which end, by lower and end.
+    lower pods came to which end, by lower and end; `leads` whether the clusters are driven.
     """
 
     depth: Callable[[], Mapping[str, int]] = dict
     silent: Callable[[], Mapping[str, float]] = dict
     problems: Callable[[], Iterable[tuple[str, str]]] = tuple
     events: Callable[[], Mapping[tuple[str, str], int]] = dict
+    leads: Callable[[], bool] = bool
 
 
 class _Family(NamedTuple):
@@ -68,6 +69,7 @@ _EVENTS = _Family(
 _DEPTH = _Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
 _SILENT = _Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
 _PROBLEMS = _Family("tensile_problems", "Keys that cannot go on at present, by reason.", ("lower", "reason"))
+_LEADS = _Family("tensile_leads", "1 while this engine drives the clusters, 0 while it stands by.", ())
 _BUILD = _Family("tensile_build_info", "Always 1; the version is in the label.", ("version",))
 
 
@@ -127,6 +129,7 @@ class Metrics(Collector):
         yield _gauge(_DEPTH, {(lower,): depth for lower, depth in self.readings.depth().items()})
         yield _gauge(_SILENT, {(lower,): seconds for lower, seconds in self.readings.silent().items()})
         yield _gauge(_PROBLEMS, Counter(self.readings.problems()))
+        yield _gauge(_LEADS, {(): float(self.readings.leads())})
         yield _gauge(_BUILD, {(tensile.__version__,): 1})
 
 

@@ -18,6 +18,8 @@ class Program(Ground):
     """A ground whose engine is a process; what it logs is in `log`, a JSON object a line."""
 
     process: Process
+    options: tuple[str, ...] = ()
+    """What else `tensile run` is given."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         super().__init__(sandbox, directory)
@@ -25,12 +27,16 @@ class Program(Ground):
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Save the file, start the program on it, and wait until its nodes are ready."""
-        command = [sys.executable, "-m", "tensile", "run", "-f", str(self.save(*edits)), "--log-format", "json"]
-        with self.log.open("wb") as log:
-            self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+        self.process = await self.begun(self.save(*edits), self.log)
         self.is_started = True
         for lower in self.topology(*edits).lowers if await_nodes else ():
             await self.usable(lower.node.name)
+
+    async def begun(self, file: Path, log: Path) -> Process:
+        """Start the program on a file."""
+        command = [sys.executable, "-m", "tensile", "run", "-f", str(file), "--log-format", "json", *self.options]
+        with log.open("wb") as output:
+            return await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
 
     async def reload(self, *edits: Edit) -> None:
         """Save the file; the program sees to the rest."""

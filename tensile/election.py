@@ -1,0 +1,157 @@
+"""Has one of several engines of a topology lead, by a Lease in the upper cluster.
+
+Ours, because the election that comes with the `kubernetes` package reckons by the time of day, writes local times as
+UTC, lets a request that hangs outlive the lease, and does not give a lease back when its holder ends.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import orjson
+import structlog
+
+from tensile.cluster import Cluster, Patch
+from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from tensile.lease import Pace, given_back, holder, is_free, new, renewed, taken
+from tensile.names import Owner
+from tensile.objects import Manifest, Ref, metadata
+from tensile.reconcile.observed import is_ours
+
+_PARTING = 2.0
+"""Seconds in which a lease has to be given back; after them it runs out by itself."""
+_log = structlog.get_logger("tensile.election")
+
+
+class Election:
+    """One engine's part in it: `identity` tells it from all others; `now` gives the time of day, in UTC.
+
+    `owner` says whose the lease is, once that is known. Used in this order: `won`, `lost`, `resign`.
+    """
+
+    def __init__(
+        self,
+        upper: Cluster,
+        ref: Ref,
+        owner: Callable[[], Owner],
+        identity: str,
+        now: Callable[[], datetime],
+        *,
+        pace: Pace | None = None,
+    ) -> None:
+        self.leads = False
+        self._upper = upper
+        self._ref = ref
+        self._owner = owner
+        self._identity = identity
+        self._now = now
+        self._pace = pace or Pace()
+        self._lease: Manifest | None = None
+        self._since = 0.0
+        self._said = ""
+
+    async def won(self) -> None:
+        """Return when this engine leads; whom or what it waits for is told once."""
+        while True:
+            self.leads = await self._tried()
+            if self.leads:
+                break
+            await asyncio.sleep(self._pace.look)
+        _log.info("this engine leads", lease=str(self._ref), identity=self._identity)
+
+    async def lost(self) -> str:
+        """Renew the lease for as long as that goes; gives what ended it. From then on nothing may be driven."""
+        why = await self._kept()
+        self.leads = False
+        return why
+
+    async def resign(self) -> None:
+        """Leave the lease to another engine, if this one still holds it; called when nothing is driven any more."""
+        if not self.leads or self._lease is None:
+            return
+        self.leads = False
+        try:
+            async with asyncio.timeout(_PARTING):
+                await self._upper.patch(self._ref, given_back(self._lease))
+        except (ClusterError, TimeoutError) as error:
+            _log.warning("the lease could not be given back: it runs out", lease=str(self._ref), error=str(error))
+
+    async def _tried(self) -> bool:
+        """Take the lease if it is free; says whether that came about."""
+        try:
+            async with asyncio.timeout(self._pace.gives_up):
+                return await self._taken()
+        except (Conflict, AlreadyExists):
+            return False
+        except TimeoutError:
+            self._say("the upper cluster does not answer")
+        except ClusterError as error:
+            self._say(str(error))
+        return False
+
+    async def _taken(self) -> bool:
+        try:
+            self._see(orjson.loads(await self._upper.read(self._ref)))
+        except NotFound:
+            body = new(self._ref, self._identity, self._owner(), self._now(), self._pace)
+            self._see(orjson.loads(await self._upper.create(self._ref, body)))
+            return True
+        lease = self._lease
+        assert lease is not None, "it was seen"
+        if not is_ours(lease, self._owner()):
+            self._say(f"{self._ref} is not ours, and stays as it is: delete it, or give the topology another name")
+            return False
+        if holder(lease) != self._identity and not is_free(lease, self._clock() - self._since):
+            self._say(f"{holder(lease)} leads")
+            return False
+        self._see(await self._patched(taken(lease, self._identity, self._now(), self._pace)))
+        return True
+
+    async def _kept(self) -> str:
+        """Renew; a renewal that fails is tried again until the time to give up has come."""
+        why, fresh = "", self._clock()
+        while (left := fresh + self._pace.gives_up - self._clock()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    begun = self._clock()
+                    if not await self._renewed():
+                        return f"{holder(self._lease) or 'nobody'} holds it"
+                    fresh = begun
+            except TimeoutError:
+                why = why or "the upper cluster does not answer"
+            except ClusterError as error:
+                why = str(error)
+            await asyncio.sleep(min(self._pace.look, max(left, 0.0)))
+        return f"it could not be renewed for {self._pace.gives_up:g} s: {why or 'this engine was stopped meanwhile'}"
+
+    async def _renewed(self) -> bool:
+        """Renew once, whoever wrote what else to the lease; says whether this engine still holds it."""
+        assert self._lease is not None, "it was won"
+        try:
+            self._lease = await self._patched(renewed(self._lease, self._now(), self._pace))
+        except NotFound:
+            self._lease = None
+        except Conflict:
+            self._lease = orjson.loads(await self._upper.read(self._ref))
+            if holder(self._lease) == self._identity:
+                self._lease = await self._patched(renewed(self._lease, self._now(), self._pace))
+        return holder(self._lease) == self._identity
+
+    async def _patched(self, patch: Patch) -> Manifest:
+        found: Manifest = orjson.loads(await self._upper.patch(self._ref, patch))
+        return found
+
+    def _see(self, lease: Manifest) -> None:
+        """Take a lease as it is now, and note since when it is so."""
+        if self._lease is None or metadata(lease)["resourceVersion"] != metadata(self._lease)["resourceVersion"]:
+            self._since = self._clock()
+        self._lease = lease
+
+    def _say(self, why: str) -> None:
+        if why != self._said:
+            _log.info("waiting to lead", lease=str(self._ref), why=why)
+        self._said = why
+
+    @staticmethod
+    def _clock() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,56 @@
+"""What telemetry and the status ask of the engine while it runs: plain answers, also before it has started."""
+
+from collections.abc import Callable
+
+from tensile.app import Engine
+from tensile.status.lowers import Row, are_known, rows
+from tensile.telemetry import Readings
+
+
+def readings(engine: Engine) -> Readings:
+    """Give what metrics ask of the engine at each scrape."""
+
+    def problems() -> list[tuple[str, str]]:
+        """List the lower and the reason of every key that is stuck."""
+        world = engine.clusters.world if engine.is_running else None
+        return [(key.lower, problem.reason) for key, problem in world.problems.items()] if world else []
+
+    return Readings(
+        depth=lambda: engine.loop.depth if engine.is_running else {},
+        silent=lambda: {name: joined.lower.silent for name, joined in engine.clusters.joined.items()},
+        problems=problems,
+        events=lambda: _events(engine),
+        leads=lambda: engine.drives,
+    )
+
+
+def lowers(engine: Engine) -> Callable[[], list[Row] | None]:
+    """Make what gives how each lower is, None until that is known of every one: a start is no news of them."""
+    known = False
+
+    def now() -> list[Row] | None:
+        """Give the rows as of now."""
+        nonlocal known
+        known = known or (engine.drives and are_known(engine.clusters.world))
+        if not known:
+            return None
+        fleet = engine.clusters.fleet
+        return rows(engine.clusters.world, {name: fleet.health(name).error for name in fleet.names()})
+
+    return now
+
+
+def _events(engine: Engine) -> dict[tuple[str, str], int]:
+    """Count what became of events, by lower and result."""
+    mirrors = {name: joined.events for name, joined in engine.clusters.joined.items()}
+    return {(name, end): count for name, one in mirrors.items() if one for end, count in one.counts.items()}
+
+
+def missing(engine: Engine) -> str:
+    """Say why the engine is not ready, "" when it is: its upper cluster answered and its caches are complete."""
+    if not engine.is_running:
+        return "the upper cluster has not answered yet"
+    upper = engine.clusters.world.upper
+    behind = [one.lower.name for one in engine.clusters.joined.values() if not one.lower.upper_pods.synced]
+    complete = all(cache.synced for cache in upper.caches()) and not behind
+    return "" if complete else "the upper cluster's objects are not all listed yet"

@@ -1,0 +1,84 @@
+"""The Lease by which the engines of one topology agree on the one that drives: what it says, and what to write.
+
+It rules out that two work against each other, not that two write: a leader that was paused may have writes on their
+way when it is replaced. Those are harmless, as each of our writes says which object it means, in which state. How old
+a lease is counts from when it was last seen to change, by one's own clock: what is written in it is another's time.
+"""
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from tensile.cluster import Patch
+from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
+from tensile.objects import LEASE, UPPER, Manifest, Ref, metadata
+
+_MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class Pace(NamedTuple):
+    """Seconds: for how long a lease holds, after how long its holder gives up, and between two looks at it.
+
+    What lies between giving up and the end of the lease is the time to stop in.
+    """
+
+    holds: float = 15.0
+    gives_up: float = 10.0
+    look: float = 2.0
+
+
+def lease_ref(topology: str, namespace: str) -> Ref:
+    """Name the lease of a topology."""
+    return Ref(UPPER, LEASE, namespace, f"tensile-{topology}")
+
+
+def holder(lease: Manifest | None) -> str:
+    """Give the engine that holds a lease, "" for none."""
+    return str(_spec(lease).get("holderIdentity") or "")
+
+
+def is_free(lease: Manifest | None, unchanged: float) -> bool:
+    """Say whether a lease may be taken that has been seen not to change for so many seconds."""
+    return not holder(lease) or unchanged >= float(_spec(lease).get("leaseDurationSeconds") or 0)
+
+
+def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Manifest:
+    """Give the lease that an engine makes where there is none."""
+    meta = {
+        "name": ref.name,
+        "namespace": ref.namespace,
+        "labels": {OWNER: owner.mark},
+        "annotations": {OWNER_NAME: owner.name, UPPER_UID: owner.upper},
+    }
+    spec = {**_terms(now, pace), "holderIdentity": identity, "acquireTime": now.strftime(_MICRO), "leaseTransitions": 0}
+    return {"apiVersion": LEASE.api, "kind": LEASE.name, "metadata": meta, "spec": spec}
+
+
+def taken(lease: Manifest, identity: str, now: datetime, pace: Pace) -> Patch:
+    """Give the write by which an engine takes a lease; it fails where somebody else was quicker."""
+    transitions = int(_spec(lease).get("leaseTransitions") or 0) + 1
+    times = {**_terms(now, pace), "acquireTime": now.strftime(_MICRO)}
+    return _written(lease, {**times, "holderIdentity": identity, "leaseTransitions": transitions})
+
+
+def renewed(lease: Manifest, now: datetime, pace: Pace) -> Patch:
+    """Give the write by which its holder keeps a lease."""
+    return _written(lease, _terms(now, pace))
+
+
+def given_back(lease: Manifest) -> Patch:
+    """Give the write by which its holder leaves a lease to others at once."""
+    return _written(lease, {"holderIdentity": ""})
+
+
+def _terms(now: datetime, pace: Pace) -> dict[str, Any]:
+    return {"leaseDurationSeconds": int(pace.holds), "renewTime": now.strftime(_MICRO)}
+
+
+def _written(lease: Manifest, spec: dict[str, Any]) -> Patch:
+    meta = metadata(lease)
+    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+    return Patch("merge-patch", {"metadata": fence, "spec": spec})
+
+
+def _spec(lease: Manifest | None) -> dict[str, Any]:
+    return (lease or {}).get("spec") or {}

@@ -1,0 +1,146 @@
+"""Two engines of one topology, as a Deployment of two replicas runs them: one drives, the other takes over."""
+
+import asyncio
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import A, polled, spare_ports
+from programkit import Program, served
+from sitekit import Manifest, is_ready
+
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+HAND_OVER = 5.0
+POLL = 0.05
+LEADS, WAITS = "this engine leads", "waiting to lead"
+
+
+class Replicated(Program):
+    """A program that takes turns with others."""
+
+    options = ("--leader-elect",)
+
+    @property
+    def lease(self) -> str:
+        """The path of the Lease by which they do."""
+        return f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tensile-{self.namespace}"
+
+    async def clear(self) -> None:
+        """Take the lease away too, when nobody needs it any more."""
+        await super().clear()
+        await self.stop()
+        await self.upper.delete(self.lease)
+
+
+class Other(NamedTuple):
+    """The second engine, its log, and the port of its telemetry."""
+
+    process: Process
+    log: Path
+    port: int
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replicated]:
+    """The first engine, which leads, with one pod that runs in the first lower."""
+    async with served(sandbox, tmp_path_factory.mktemp("replicated"), Replicated) as made:
+        await made.bind("web")
+        await made.upper.until(made.pod_path("web"), is_ready)
+        yield made
+
+
+@asynccontextmanager
+async def beside(program: Replicated) -> AsyncIterator[Other]:
+    """Have a second engine run on the same topology; as both share a machine, its ports are others."""
+    ports = spare_ports(4)
+
+    def elsewhere(file: Manifest) -> None:
+        """Give the file other ports."""
+        for lower, port in zip(file["lowers"], ports, strict=False):
+            lower["node"]["kubeletPort"] = port
+        file["kubelet"]["port"], file["telemetry"]["port"] = ports[2:]
+
+    file, log = program.directory / "other.yaml", program.directory / "other.log"
+    file.write_bytes(orjson.dumps(program.file(elsewhere)))
+    process = await program.begun(file, log)
+    try:
+        await polled(lambda: WAITS in log.read_text())
+        yield Other(process, log, ports[3])
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    assert "Traceback" not in log.read_text()
+
+
+async def runs(program: Replicated, name: str) -> None:
+    """See a new pod of the first lower run and answer to kubectl, by whichever engine drives."""
+    await program.bind(name)
+    await program.upper.until(program.pod_path(name), is_ready)
+    line = f"2026-01-01T00:00:00Z stdout F hello from {name}\n"
+    log = program.sites[A].logs / program.namespace / name / "main.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(line)
+    done = await program.kubectl("logs", name)
+    assert done.out == f"hello from {name}\n", done.err
+
+
+async def test_an_engine_that_ends_hands_over_to_the_other_and_back(program: Replicated) -> None:
+    """Within five seconds; pods that run are the same ones, new ones run, and whichever engine drives gives logs."""
+    before = await program.upper.read(program.pod_path("web"))
+    async with beside(program) as other:
+        async with asyncio.timeout(HAND_OVER):
+            await program.stop()
+            await polled(lambda: LEADS in other.log.read_text())
+        await runs(program, "second")
+        await program.start(await_nodes=False)
+        await program.logged(WAITS)
+        other.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(HAND_OVER):
+            assert await other.process.wait() == 0
+            await program.logged(LEADS)
+    await runs(program, "first")
+    after = await program.upper.read(program.pod_path("web"))
+    assert (after["metadata"]["uid"], after["status"]["containerStatuses"]) == (
+        before["metadata"]["uid"],
+        before["status"]["containerStatuses"],
+    )
+
+
+async def test_an_engine_that_stands_by_is_ready_and_drives_nothing(program: Replicated) -> None:
+    """It follows the upper cluster, so that it can take over; the nodes' ports stay those of the one that drives."""
+    node = f"/api/v1/nodes/{program.nodes[A]}"
+    async with beside(program) as other, aiohttp.ClientSession() as session:
+        async with asyncio.timeout(HAND_OVER):
+            while (await session.get(f"http://127.0.0.1:{other.port}/readyz")).status != 200:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(POLL)
+        async with session.get(f"http://127.0.0.1:{other.port}/metrics") as answer:
+            assert "tensile_leads 0.0" in await answer.text()
+        await runs(program, "beside")
+        port = (await program.upper.read(node))["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        assert port == program.topology().lowers[0].node.kubelet_port
+        assert LEADS not in other.log.read_text()
+
+
+async def test_an_engine_whose_lease_another_holds_ends_and_says_why(program: Replicated) -> None:
+    """So that it is started again and stands by: exit code 1, and the other's name."""
+    async with beside(program) as other:
+        await program.stop()
+        await polled(lambda: LEADS in other.log.read_text())
+        await program.upper.patch(program.lease, {"spec": {"holderIdentity": "somebody-else"}})
+        async with asyncio.timeout(HAND_OVER):
+            assert await other.process.wait() == 1
+        assert "this engine leads no more: somebody-else holds it" in other.log.read_text()
+        await program.upper.delete(program.lease)
+    await program.start()
+    await program.logged(LEADS)

@@ -1,0 +1,238 @@
+"""Engines of one topology take turns: one leads, the others wait until it is gone or gives the lead back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from stagekit import Weather
+from virtualtime import clock, in_virtual_time
+from worldkit import OWNER_HERE as OWNER
+
+from tensile.cluster import Patch
+from tensile.election import Election
+from tensile.lease import Pace, lease_ref, new
+from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, metadata, uid
+
+PACE = Pace()
+REF = lease_ref("demo", "tensile")
+BEGIN = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+SKEW = timedelta(hours=1)
+"""By how much the clocks of two engines differ: nothing may depend on it."""
+
+
+class Ground:
+    """An upper cluster in memory, and engines that would lead."""
+
+    def __init__(self) -> None:
+        self.upper = Weather(UPPER, ends_pods=False, now=lambda: BEGIN)
+        self.upper.place(NAMESPACE, {"metadata": {"name": REF.namespace}})
+        self.engines = 0
+
+    def engine(self) -> Election:
+        """Make one more; the clock of each is an hour ahead of that of the one before."""
+        self.engines += 1
+        ahead = SKEW * self.engines
+        return Election(
+            self.upper, REF, lambda: OWNER, f"engine-{self.engines}", lambda: BEGIN + ahead + timedelta(seconds=clock())
+        )
+
+    @property
+    def lease(self) -> Manifest:
+        """The lease as it is."""
+        found = self.upper.find(LEASE, REF.namespace, REF.name)
+        assert found is not None
+        return found
+
+    @property
+    def holder(self) -> str:
+        """Who holds it."""
+        return str(self.lease["spec"]["holderIdentity"])
+
+    async def write(self, body: Manifest) -> None:
+        """Write to the lease as somebody else."""
+        await self.upper.patch(REF, Patch("merge-patch", {"metadata": {"uid": uid(self.lease)}, **body}))
+
+
+@asynccontextmanager
+async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
+    """Have an engine win, and keep the lease; what ended that is the task's result."""
+    await engine.won()
+    task = asyncio.create_task(engine.lost())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_the_first_engine_leads_at_once() -> None:
+    """It makes the lease, which is marked as ours and says who leads, since when and for how long."""
+    ground = Ground()
+    await ground.engine().won()
+    assert clock() == 0
+    spec = ground.lease["spec"]
+    assert (ground.holder, spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("engine-1", 15, 0)
+    assert spec["acquireTime"] == spec["renewTime"] == "2026-03-01T13:00:00.000000Z"
+    assert metadata(ground.lease)["labels"]["tensile-kube.io/owner"] == OWNER.mark
+
+
+@in_virtual_time
+async def test_another_waits_for_as_long_as_the_lease_is_renewed() -> None:
+    """An hour changes nothing, whatever the two clocks say."""
+    ground = Ground()
+    async with leading(ground.engine()):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3600):
+                await ground.engine().won()
+        assert ground.holder == "engine-1"
+
+
+@in_virtual_time
+async def test_a_lease_that_is_given_back_is_taken_at_the_next_look() -> None:
+    """Two seconds later another engine leads; that it changed hands is counted."""
+    ground = Ground()
+    first, second = ground.engine(), ground.engine()
+    async with leading(first):
+        waiting = asyncio.create_task(second.won())
+        await asyncio.sleep(5)
+    await first.resign()
+    gone = clock()
+    await waiting
+    assert clock() - gone <= PACE.look
+    assert (ground.holder, ground.lease["spec"]["leaseTransitions"]) == ("engine-2", 1)
+    assert (first.leads, second.leads) == (False, True)
+
+
+@in_virtual_time
+async def test_a_lease_whose_holder_is_gone_is_taken_when_it_has_run_out() -> None:
+    """Fifteen seconds after the last renewal that was seen, not earlier, and two later at the most."""
+    ground = Ground()
+    async with leading(ground.engine()):
+        waiting = asyncio.create_task(ground.engine().won())
+        await asyncio.sleep(5)
+    gone = clock()
+    await waiting
+    assert PACE.holds - PACE.look <= clock() - gone <= PACE.holds + PACE.look
+    assert ground.holder == "engine-2"
+
+
+@in_virtual_time
+async def test_a_leader_that_cannot_renew_gives_up_before_anybody_else_may_lead() -> None:
+    """Ten seconds after its last renewal it knows, and five are left to it for stopping."""
+    ground = Ground()
+    async with leading(ground.engine()) as ended:
+        await asyncio.sleep(20)
+        ground.upper.down = True
+        down = clock()
+        why = await ended
+        assert PACE.gives_up - PACE.look <= clock() - down <= PACE.gives_up
+    assert "could not be renewed for 10 s" in why
+    assert "no answer" in why
+
+
+@in_virtual_time
+async def test_a_short_silence_costs_nothing() -> None:
+    """A renewal that fails is tried again two seconds later."""
+    ground = Ground()
+    async with leading(ground.engine()) as ended:
+        ground.upper.down = True
+        await asyncio.sleep(7)
+        ground.upper.down = False
+        await asyncio.sleep(60)
+        assert not ended.done()
+
+
+@in_virtual_time
+async def test_a_leader_whose_lease_somebody_else_holds_leads_no_more() -> None:
+    """So it is with one that was paused: it learns of it at its next renewal, and says who leads."""
+    ground = Ground()
+    engine = ground.engine()
+    async with leading(engine) as ended:
+        await ground.write({"spec": {"holderIdentity": "another"}})
+        assert await ended == "another holds it"
+    assert not engine.leads
+    assert clock() <= PACE.look
+    await engine.resign()
+    assert ground.holder == "another"
+
+
+@in_virtual_time
+async def test_what_else_is_written_to_the_lease_does_not_end_the_lead() -> None:
+    """A label that somebody adds makes the next renewal fail once."""
+    ground = Ground()
+    async with leading(ground.engine()) as ended:
+        await ground.write({"metadata": {"uid": uid(ground.lease), "labels": {"a": "b"}}})
+        await asyncio.sleep(61)
+        assert not ended.done()
+    assert metadata(ground.lease)["labels"]["a"] == "b"
+    assert ground.lease["spec"]["renewTime"] == "2026-03-01T13:01:00.000000Z"
+
+
+@in_virtual_time
+async def test_a_lease_that_is_deleted_ends_the_lead() -> None:
+    """Another engine may have made it anew and be gone again: nobody can tell, so all begin from the start."""
+    ground = Ground()
+    async with leading(ground.engine()) as ended:
+        await ground.upper.delete(REF, uid=uid(ground.lease))
+        assert await ended == "nobody holds it"
+
+
+@in_virtual_time
+async def test_of_two_that_come_at_once_one_leads() -> None:
+    """Whoever is later finds the lease made, or changed, and waits."""
+    ground = Ground()
+    engines = [ground.engine(), ground.engine()]
+    tasks = [asyncio.create_task(engine.won()) for engine in engines]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert [engine.leads for engine in engines].count(True) == 1
+    for task in tasks:
+        task.cancel()
+
+
+@in_virtual_time
+async def test_a_lease_that_is_not_ours_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Be it free: the engine waits, and says once what to do."""
+    ground = Ground()
+    ground.upper.place(LEASE, {"metadata": {"namespace": REF.namespace, "name": REF.name}, "spec": {}})
+    ground.upper.writes.clear()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await ground.engine().won()
+    assert not ground.upper.writes
+    said = capsys.readouterr().out
+    assert said.count("is not ours, and stays as it is: delete it, or give the topology another name") == 1
+
+
+@in_virtual_time
+async def test_an_engine_waits_for_an_upper_cluster_that_is_away() -> None:
+    """And leads within two seconds when it answers."""
+    ground = Ground()
+    ground.upper.down = True
+    waiting = asyncio.create_task(ground.engine().won())
+    await asyncio.sleep(60)
+    assert not waiting.done()
+    ground.upper.down = False
+    await waiting
+    assert clock() <= 62
+
+
+@in_virtual_time
+async def test_who_never_led_gives_nothing_back() -> None:
+    """An engine that is ended while it waits leaves the lease as it is."""
+    ground = Ground()
+    async with leading(ground.engine()):
+        second = ground.engine()
+        waiting = asyncio.create_task(second.won())
+        await asyncio.sleep(5)
+        waiting.cancel()
+        await second.resign()
+        assert ground.holder == "engine-1"
+
+
+def test_a_new_lease_names_its_owner() -> None:
+    """The mark on it is that of the topology in its upper cluster."""
+    made = new(REF, "me", OWNER, BEGIN, PACE)
+    assert made["metadata"]["annotations"]["tensile-kube.io/upper-uid"] == OWNER.upper
