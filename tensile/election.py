@@ -67,14 +67,20 @@ class Election:
 
     async def resign(self) -> None:
         """Leave the lease to another engine, if this one still holds it; called when nothing is driven any more."""
-        if not self.leads or self._lease is None:
+        if not self.leads:
             return
         self.leads = False
         try:
             async with asyncio.timeout(_PARTING):
-                await self._upper.patch(self._ref, given_back(self._lease))
+                await self._give_back()
         except (ClusterError, TimeoutError) as error:
             _log.warning("the lease could not be given back: it runs out", lease=str(self._ref), error=str(error))
+
+    async def _give_back(self) -> None:
+        """Look first: a renewal whose answer nobody waited for may have changed the lease."""
+        lease: Manifest = orjson.loads(await self._upper.read(self._ref))
+        if holder(lease) == self._identity:
+            await self._upper.patch(self._ref, given_back(lease))
 
     async def _tried(self) -> bool:
         """Take the lease if it is free; says whether that came about."""

@@ -107,6 +107,17 @@ async def test_a_lease_that_is_given_back_is_taken_at_the_next_look() -> None:
 
 
 @in_virtual_time
+async def test_a_lease_is_given_back_after_a_renewal_whose_answer_was_lost() -> None:
+    """An engine that ends in the middle of a renewal knows an older state of its lease than there is."""
+    ground = Ground()
+    engine = ground.engine()
+    async with leading(engine):
+        await ground.write({"spec": {"renewTime": "2026-03-01T13:00:01.000000Z"}})
+    await engine.resign()
+    assert ground.holder == ""
+
+
+@in_virtual_time
 async def test_a_lease_whose_holder_is_gone_is_taken_when_it_has_run_out() -> None:
     """Fifteen seconds after the last renewal that was seen, not earlier, and two later at the most."""
     ground = Ground()
