@@ -14,6 +14,7 @@ from tensile.names import Owner
 from tensile.reconcile.podfacts import mirrors, standing
 from tensile.world import LowerWorld
 
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _LIST = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[%b]}'
 
 
@@ -46,7 +47,9 @@ class MirroredPods:
         upper = self._lower.upper_pods.get(namespace, pod)
         below = self._below(upper) if upper else None
         cluster = self._cluster()
-        return Target(cluster, below.namespace, below.name) if below and cluster else None
+        if upper is None or below is None or cluster is None:
+            return None
+        return Target(cluster, below.namespace, below.name, _containers(upper))
 
     def listed(self) -> bytes:
         """Give the mirrored pods, as the upper cluster has them, as the JSON of a v1 PodList."""
@@ -65,3 +68,9 @@ class MirroredPods:
     def _below(self, upper: Entry) -> Entry | None:
         below = standing(upper, self._lower, self._owner)
         return below if below and mirrors(below, upper, self._owner) else None
+
+
+def _containers(upper: Entry) -> frozenset[str]:
+    """Give the names of a pod's containers of every kind."""
+    spec = upper.manifest()["spec"]
+    return frozenset(one["name"] for kind in _CONTAINERS for one in spec.get(kind) or ())

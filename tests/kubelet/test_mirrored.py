@@ -36,6 +36,18 @@ def test_a_mirrored_pod_is_found_under_its_upper_name() -> None:
     assert (target.cluster, target.namespace, target.name) == (CLUSTER, "default", "web")
 
 
+def test_containers_of_every_kind_are_known() -> None:
+    """Those that the pod has above: one that was just added has a name before it is below."""
+    pod = upper_pod()
+    pod["spec"]["initContainers"] = [{"name": "first"}]
+    pod["spec"]["ephemeralContainers"] = [{"name": "probe"}]
+    here = lower(twin(upper_pod()))
+    put(here.upper_pods, pod)
+    target = pods(here).locate("default", "web")
+    assert target is not None
+    assert target.containers == {"main", "first", "probe"}
+
+
 @pytest.mark.parametrize(
     "below",
     [

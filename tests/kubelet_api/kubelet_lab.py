@@ -27,6 +27,7 @@ from tensile.objects import TOKEN_REVIEW, UPPER, Manifest, Ref
 
 NODE = "virtual-a"
 PATIENCE = 20.0
+CONTAINERS = frozenset({"main"})
 LOWER_TOKEN = "the-lower-credential"
 if TYPE_CHECKING:
     from tensile.errors import ClusterError
@@ -272,7 +273,7 @@ class Lab:
     async def __aenter__(self) -> Self:
         port = await self.lower.start(self.pki.server_context())
         self.cluster = LowerCluster("lower-a", port, self.pki.client_context(None))
-        self.pods.targets["shop", "web"] = Target(self.cluster, "mapped", "web-0")
+        self.pods.targets["shop", "web"] = Target(self.cluster, "mapped", "web-0", CONTAINERS)
         gate = Gate(
             Serving(self.log, "127.0.0.1", self._files),
             ClientAuthority(self.log, source=self._authority, clock=lambda: self.time),

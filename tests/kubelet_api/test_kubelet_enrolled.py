@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kubelet_lab import NamedPods, Notes, leak_watch, until
-from kubelet_twins import LOWER, POD, SPDY, Twins
+from kubelet_twins import CONTAINER, LOWER, POD, SPDY, Twins
 
 from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
@@ -45,7 +45,7 @@ class Site:
         reviews = Authenticator(upper, self.log), Authorizer(upper, self.log)
         self.server = KubeletServer(Gate(self.serving, authority, *reviews), self.log)
         self.enrolment = Enrolment(upper, self.serving, self.log)
-        self.pods = NamedPods({(twins.namespace, SPDY): Target(lower, twins.namespace, POD)})
+        self.pods = NamedPods({(twins.namespace, SPDY): Target(lower, twins.namespace, POD, frozenset({CONTAINER}))})
 
     def said(self, event: str) -> list[dict[str, object]]:
         """Give what was said of a kind."""

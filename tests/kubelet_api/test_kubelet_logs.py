@@ -69,6 +69,13 @@ async def test_errors_of_the_lower_are_passed_on(lab: Lab, status: str, body: by
     assert (answer.status, answer.body) == (int(status[:3]), message)
 
 
+async def test_the_log_of_a_container_that_the_pod_lacks_is_not_found(lab: Lab) -> None:
+    """As on a real node; the lower, whose apiserver says 400, is not asked."""
+    answer = await lab.ask(lab.pki.apiserver, "GET /containerLogs/shop/web/nosuch")
+    assert (answer.status, answer.body) == (404, b'container "nosuch" not found in pod "web"')
+    assert lab.lower.heads == []
+
+
 async def test_redirects_are_not_followed(lab: Lab) -> None:
     """A redirect is an error, and nobody is asked a second time."""
     lab.lower.script = answering("307 Temporary Redirect", b"", "Location: /front/other")

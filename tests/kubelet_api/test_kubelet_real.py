@@ -65,7 +65,7 @@ async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
         reviews = Authenticator(upper, log), Authorizer(upper, log)
         running = KubeletServer(Gate(serving, ClientAuthority(log, source=authority), *reviews), log)
         for kind, node in twins.nodes.items():
-            target = Target(lower, twins.namespace, POD)
+            target = Target(lower, twins.namespace, POD, frozenset({CONTAINER}))
             await running.start(node, "127.0.0.1", twins.ports[kind], NamedPods({(twins.namespace, kind): target}))
         yield running
         await running.close()

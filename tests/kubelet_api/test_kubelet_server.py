@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kubelet_lab import (
+    CONTAINERS,
     NODE,
     PATIENCE,
     Head,
@@ -245,7 +246,7 @@ async def test_bad_certificate_files_refuse_the_start(tmp_path: Path) -> None:
 async def test_an_unforeseen_error_costs_one_connection(lab: Lab) -> None:
     """A backend that fails ends that connection without an answer and is noted; the next one is served."""
     lab.pods.targets["shop", "web"] = None
-    lab.pods.targets["shop", "bad"] = Target(None, "a", "b")  # type: ignore[arg-type]  # the fault
+    lab.pods.targets["shop", "bad"] = Target(None, "a", "b", CONTAINERS)  # type: ignore[arg-type]  # the fault
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await lab.ask(lab.pki.apiserver, "GET /containerLogs/shop/bad/main")
     await until(lambda: bool(lab.log.entries))

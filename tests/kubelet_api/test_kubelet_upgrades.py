@@ -13,7 +13,7 @@ from tensile.kubelet.api.upgrades import Headers, answered, asked
 from tensile.kubelet.api.verdicts import Verdicts
 
 SPDY: Headers = (("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", "v4.channel.k8s.io"))
-TARGET = Target(cluster=None, namespace="mapped", name="web-0")  # type: ignore[arg-type]  # never called here
+TARGET = Target(None, "mapped", "web-0", frozenset({"main"}))  # type: ignore[arg-type]  # never called here
 
 
 def test_a_spdy_upgrade_passes() -> None:
@@ -115,6 +115,21 @@ def test_a_call_is_asked_of_the_lower_pod(method: str, target: str, path: str, q
     assert (ask.method, ask.path, ask.query) == (method, f"/api/v1/namespaces/mapped/pods/web-0/{path}", query)
     assert ask.headers == (() if path == "log" else SPDY)
     assert "mapped/web-0" in ask.doing
+
+
+def test_the_log_of_a_container_that_the_pod_lacks_is_refused_as_by_a_kubelet() -> None:
+    """In its words, with its status, and with the pod's name of the upper cluster."""
+    call = understand("GET", "/containerLogs/shop/web/nosuch")
+    with pytest.raises(Refused) as refused:
+        ask_for(call, place(call), TARGET, SPDY)
+    assert (refused.value.status, refused.value.message) == (404, 'container "nosuch" not found in pod "web"')
+
+
+def test_a_bad_query_is_told_before_a_container_that_the_pod_lacks() -> None:
+    """As by a kubelet, which reads the query first."""
+    call = understand("GET", "/containerLogs/shop/web/nosuch?tailLines=x")
+    with pytest.raises(Refused, match="tailLines"):
+        ask_for(call, place(call), TARGET, SPDY)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from tensile.kubelet.usage.running import Runner
 
 
 class Target(NamedTuple):
-    """A lower pod: its cluster, and its namespace and name there."""
+    """A lower pod: its cluster, its namespace and name there, and the names of all containers that it has above."""
 
     cluster: Cluster
     namespace: str
     name: str
+    containers: frozenset[str]
 
 
 class Pods(Protocol):
