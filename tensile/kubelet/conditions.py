@@ -19,14 +19,16 @@ READY_TO_START = "PodReadyToStartContainers"
 DISRUPTION = "DisruptionTarget"
 POD_DELETED = "LowerPodDeleted"
 
-_COPIED = (
-    CONTAINERS_READY,
+_KUBELETS = (
     READY_TO_START,
     "Initialized",
+    READY,
+    CONTAINERS_READY,
     "PodResizePending",
     "PodResizeInProgress",
     "AllContainersRestarting",
 )
+"""The types that a kubelet writes, in its order, in which people read them."""
 _TERMINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 _DELETED_BELOW = "the pod's counterpart in the lower cluster is being deleted there"
 
@@ -51,7 +53,7 @@ def reflected_conditions(upper_pod: Manifest, lower_pod: Manifest, generation: i
     """
     above = conditions_of(upper_pod)
     below = {kind: _renumbered(one, lower_pod, generation) for kind, one in conditions_of(lower_pod).items()}
-    wanted: dict[str, Manifest | None] = {kind: below.get(kind) for kind in _COPIED}
+    wanted: dict[str, Manifest | None] = {kind: below.get(kind) for kind in _KUBELETS}
     wanted |= {READY: _ready(upper_pod, lower_pod, below), MIRRORED: None}
     if SCHEDULED not in above:
         wanted[SCHEDULED] = _bound_from_the_start(upper_pod)

@@ -57,6 +57,13 @@ def test_a_kubelets_condition_is_mirrored_and_ends(kind: str) -> None:
     assert reflected_conditions(pod(), lower(), 1)[kind] is None
 
 
+def test_conditions_stand_in_a_kubelets_order() -> None:
+    """`kubectl describe pod` shows them so: what is written first stands first, whatever order the lower has."""
+    order = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"]
+    found = reflected(pod({}, {"conditions": [said("PodScheduled")]}), lower(*map(said, reversed(order))))
+    assert list(found) == order
+
+
 def test_the_upper_schedulers_word_stays() -> None:
     """PodScheduled above is not named; the lower scheduler's goes under a name of its own, with its reason."""
     upper = pod(status={"conditions": [said("PodScheduled")]})
