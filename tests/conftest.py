@@ -29,6 +29,7 @@ OWN_SANDBOX = {
     "tests/e2e/test_webhook_e2e.py",
     "tests/faults/test_credentials_real.py",
     "tests/faults/test_faults_real.py",
+    "tests/faults/test_kubectl_real.py",
     "tests/faults/test_strangers.py",
     "tests/faults/test_webhook_cost_real.py",
     "tests/kube/test_real_faults.py",

@@ -17,6 +17,10 @@ SERVE = (
 ASK = 'echo begun; read line; echo "got $line"; sleep 1; exit 3'
 TYPED = 'while ! read -t 1 line; do echo ready; done; echo "got $line"; exit 4'
 TOLERATIONS = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
+PROBED = {"periodSeconds": 1, "timeoutSeconds": 10}
+"""How often, and with how much time for it: on a busy machine nothing may fail for want of time."""
+ONCE_SICK = "if test -e /scratch/again; then touch /tmp/well; else touch /scratch/again; fi; exec sleep 100000"
+"""Has its probe fail in its first life only: how often a container is started again must not be a matter of moments."""
 _ALWAYS = {"command": ["true"]}
 
 
@@ -42,7 +46,7 @@ def web() -> Manifest:
             {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": "colours", "key": "sky"}}},
             {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         ],
-        readinessProbe={"exec": _ALWAYS, "periodSeconds": 1},
+        readinessProbe={"exec": _ALWAYS, **PROBED},
         resources={"requests": {"cpu": "100m", "memory": "32Mi"}},
         volumeMounts=[
             {"name": "scratch", "mountPath": "/scratch"},
@@ -77,20 +81,34 @@ def job() -> Manifest:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": {"spec": spec}}}
 
 
+def sick() -> Manifest:
+    """Make a pod whose container is started again once, for its probe."""
+    asks = {"command": ["sh", "-c", "test -e /tmp/well || { echo sick; false; }"]}
+    probe = {"exec": asks, "initialDelaySeconds": 1, "failureThreshold": 1, **PROBED}
+    mounts = [{"name": "scratch", "mountPath": "/scratch"}]
+    main = container("main", f"echo begun; {ONCE_SICK}", livenessProbe=probe, volumeMounts=mounts)
+    return pod("sick", main, volumes=[{"name": "scratch", "emptyDir": {}}])
+
+
+def half() -> Manifest:
+    """Make a pod of which one container has ended; its other one gets an image that nobody goes to fetch."""
+    main = container("main", SLEEP, imagePullPolicy="Never")
+    return pod("half", main, container("gone", "exit 0"), restartPolicy="Never")
+
+
 def everything() -> str:
     """Give the manifest of all of it."""
-    sick = {"exec": {"command": ["sh", "-c", "echo sick; false"]}, "periodSeconds": 1, "failureThreshold": 1}
     items = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "colours"}, "data": {"sky": "blue"}},
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "secrets"}, "stringData": {"key": "dark"}},
         web(),
         pod("asks", container("main", ASK, stdin=True)),
         pod("typed", container("main", TYPED, stdin=True, tty=True)),
-        pod("sick", container("main", SLEEP, livenessProbe=sick)),
+        sick(),
         pod("pulls", container("main", SLEEP, image="nowhere:1", imagePullPolicy="Never")),
         pod("done", container("main", "echo done"), restartPolicy="Never"),
         pod("failed", container("main", "echo failed; exit 3"), restartPolicy="Never"),
-        pod("half", container("main", SLEEP), container("gone", "exit 0"), restartPolicy="Never"),
+        half(),
         fleet(),
         job(),
     ]

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from bench.kubectl.commands import STEPS
 from bench.kubectl.expected import EXPECTED
-from bench.kubectl.steps import STEPS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "kubectl.md"
 _HEAD = """\
@@ -20,6 +20,10 @@ this table is a defect.
 |---|---|
 """
 _COMMANDS = """
+A virtual node stands for all nodes of its lower cluster, and the comparison has one. With several, `kubectl debug
+node/NAME` opens its pod on the one that the lower's scheduler chooses (the second `Scheduled` event of the pod says
+which), capacity and `kubectl top node` are sums, and kernel, system and runtime are what most of them say.
+
 ## What is compared
 Once with kubectl's WebSockets, and where it says so with SPDY:
 

@@ -7,7 +7,7 @@ from bench.kubectl.differences import Expected
 
 _POD = r"^(get pod \S+ -o (yaml|json)|get --raw .*/proxy/pods)$"
 _ITEM = r"(items\[\S+\]\.)?"
-_DESCRIBED = r"^describe pod "
+_DESCRIBED = r"^describe pods? "
 _NODE = r"^(get nodes \S+ -o yaml|describe node )"
 _CONDITION = r"MemoryPressure|DiskPressure|PIDPressure|Ready"
 _OURS = r"LowerReachable|LowerSchedulable|InTopology|tensile-kube\.io/DeletionsHeld"
@@ -15,15 +15,21 @@ _OURS = r"LowerReachable|LowerSchedulable|InTopology|tensile-kube\.io/DeletionsH
 OF_PODS = (
     Expected(
         _POD + "|" + _DESCRIBED,
-        "A pod tolerates `not-ready` and `unreachable` without an end, and is of generation 2 for it",
+        "A pod tolerates `not-ready` and `unreachable` without an end, and its generation is higher by one for it",
         "an engine that is down, or a cluster that is out of reach, must not cost its pods",
         real=rf"{_ITEM}spec\.tolerations\[.*\]\.tolerationSeconds: 300"
-        rf"|{_ITEM}(metadata\.g|status\.observedG)eneration: 1"
-        rf"|{_ITEM}status\.conditions\[\S+\]\.observedGeneration: 1"
+        rf"|{_ITEM}(metadata\.g|status\.observedG)eneration: [1-8]"
+        rf"|{_ITEM}status\.conditions\[(?!PodScheduled)\S+\]\.observedGeneration: [1-8]"
         r"|(Tolerations:)?\s+node\.kubernetes\.io/(not-ready|unreachable):NoExecute op=Exists for AGE",
         virtual=rf"{_ITEM}(metadata\.g|status\.observedG)eneration: [2-9]"
         rf"|{_ITEM}status\.conditions\[\S+\]\.observedGeneration: [2-9]"
         r"|(Tolerations:)?\s+node\.kubernetes\.io/(not-ready|unreachable):NoExecute op=Exists",
+    ),
+    Expected(
+        _POD,
+        "The condition `PodScheduled` has no `observedGeneration`",
+        "it is the upper cluster's own word, which stays as it is; a kubelet writes it again",
+        real=rf"{_ITEM}status\.conditions\[PodScheduled\]\.observedGeneration: \d",
     ),
     Expected(
         _POD + "|" + _DESCRIBED,
@@ -33,21 +39,21 @@ OF_PODS = (
         r"|  tensile-kube\.io/LowerScheduled True",
     ),
     Expected(
-        _DESCRIBED,
-        "`ContainersReady` stands elsewhere among a pod's conditions",
-        "they merge into those that the upper cluster has set before",
-        real="  ContainersReady (True|False)",
-        virtual="  ContainersReady (True|False)",
-    ),
-    Expected(
-        r"^(describe pod|events) ",
+        r"^(describe pods?|events) ",
         "A second `Scheduled` event says which real node took the pod",
         "events of the lower pod come up, that of the lower's scheduler too",
         virtual=r"\s*AGE Normal Scheduled Pod/\S+ Successfully assigned \S+ to lower-a-node-1"
         r"|  Normal Scheduled AGE default-scheduler Successfully assigned \S+ to lower-a-node-1",
     ),
     Expected(
-        r"^(get pod \S+ -o yaml|get --raw .*/proxy/pods|get pods .* -o wide|describe pod )",
+        "^get events ",
+        "The host of an event of a pod's kubelet is the real node's name",
+        "that is where it happened",
+        real=r"\w+ kubelet NODE spec\.containers\{main\}",
+        virtual=r"\w+ kubelet lower-a-node-1 spec\.containers\{main\}",
+    ),
+    Expected(
+        r"^(get pod \S+ -o yaml|get --raw .*/proxy/pods|get pods .* -o wide|describe pods? )",
         "A pod that has ended has no IP",
         "the lower gives its address to another pod, which Services and policies above must not take for it",
         real=rf"{_ITEM}status\.podIPs?(\[.*\]\.ip)?: IP"
@@ -108,15 +114,16 @@ OF_ROUTES = (
     Expected(
         "/proxy/pods$",
         "`/pods` has the pods as the upper cluster has them, with its bookkeeping",
-        "nobody has another view of them: a kubelet tells what it has made of them",
-        real=r"items\[\S+\]\.metadata\.(managedFields|annotations\.kubernetes\.io/config\.).*",
+        "nobody has another view of them: a kubelet tells what it has made of them, with finalizers as they once were",
+        real=r"items\[\S+\]\.metadata\.(managedFields|annotations\.kubernetes\.io/config\.).*"
+        r"|items\[once-RANDOM\]\.metadata\.finalizers\[0\]: batch\.kubernetes\.io/job-tracking",
         virtual=r"items\[\S+\]\.(metadata\.managedFields.*|apiVersion: v1|kind: Pod)",
     ),
     Expected(
         "/proxy/runningpods/$",
         "`/runningpods/` has no images, and no pods of which no container runs",
         "it is made of the statuses of pods: nobody looks into the runtimes of the nodes below",
-        real=r"items\[\S+\]\.spec\.containers\[\S+\]\.image: .*|items\[(pulls|sick|node-debugger\S*)\]\..*",
+        real=r"items\[\S+\]\.spec\.containers\[\S+\]\.image: .*|items\[(pulls|node-debugger\S*)\]\..*",
     ),
     Expected(
         "/proxy/(stats/summary|metrics/resource)$",

@@ -2,7 +2,8 @@
 
 What must differ is replaced by what it is: moments and ages, addresses, UIDs, random parts of names, the node's own
 name. Text keeps its lines; a document of YAML or JSON becomes a line for each value, so that a difference names its
-place; a table of events loses its order, which is that of seconds.
+place; a table of events loses its order, which is that of seconds, and what passed by itself: a kubelet that has not
+seen a pod's volumes yet says so of some pods and tries again at once.
 """
 
 import re
@@ -40,19 +41,19 @@ _REPLACED = (
     (re.compile(r"(?<![=\w.])\d{1,2}m(?=\s|$)", re.MULTILINE), "AGE"),
 )
 _SPACES = re.compile(r"(?<=\S)[ \t]+")
+_PASSED = re.compile(r"\bFailedMount\b.* failed to sync (configmap|secret) cache: timed out waiting for the condition$")
 _EVENTS = re.compile(r"^(Events:|LAST SEEN )")
 _KEYS = ("name", "type", "key", "containerPort", "ip")
 
 
 def normal(told: Told, form: str, names: dict[str, str]) -> list[str]:
     """Give the lines of an answer; `names` are what else to replace: words, and what to put there."""
-    out = told.out
-    if form == TREE and told.code == 0:
-        out = "\n".join(sorted(_leaves(yaml.load(out, Loader=yaml.BaseLoader))))
+    is_tree = form == TREE and told.code == 0
+    out = "\n".join(_leaves(yaml.load(told.out, Loader=yaml.BaseLoader))) if is_tree else told.out
     lines = [*_lines(out, names), *(f"error: {line}" for line in _lines(told.err, names))]
     if form == EVENTS:
         lines = _unordered(lines)
-    if form == LINES:
+    if form in (TREE, LINES):
         lines.sort()
     return [*_once(lines), f"exit code {told.code}"]
 
@@ -73,9 +74,9 @@ def _once(lines: list[str]) -> list[str]:
 
 
 def _unordered(lines: list[str]) -> list[str]:
-    """Sort what stands in the table of events."""
+    """Sort what stands in the table of events, and leave out what passed by itself."""
     begin = next((place for place, line in enumerate(lines) if _EVENTS.match(line)), len(lines))
-    return [*lines[: begin + 1], *sorted(set(lines[begin + 1 :]))]
+    return [*lines[: begin + 1], *sorted({line for line in lines[begin + 1 :] if not _PASSED.search(line)})]
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[str]:

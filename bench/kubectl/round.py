@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.kubectl.cast import SPACE
+from bench.kubectl.commands import STEPS
 from bench.kubectl.giving import Hand
 from bench.kubectl.normal import normal
-from bench.kubectl.steps import STEPS, Step
+from bench.kubectl.steps import Step
 from tensile.sandbox.binaries import ProgramSet
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.images import IMAGE

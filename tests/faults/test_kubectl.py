@@ -3,12 +3,13 @@
 import pytest
 
 from bench.kubectl.__main__ import compared, result_of
+from bench.kubectl.commands import STEPS
 from bench.kubectl.differences import Expected, Line, explained, lines_apart
 from bench.kubectl.document import PAGE, page
 from bench.kubectl.expected import EXPECTED
 from bench.kubectl.giving import Hand, Told
 from bench.kubectl.normal import normal
-from bench.kubectl.steps import EVENTS, STEPS, TREE, Step
+from bench.kubectl.steps import EVENTS, TREE, Step
 
 NAMES = {"lower-a-node-1": "NODE", "/tmp/one": "TMP"}
 COLOUR = Expected("^get", "a colour", "by decision", real="red", virtual="blue|green")
@@ -66,6 +67,13 @@ def test_a_document_is_a_line_for_each_value() -> None:
     ]
 
 
+def test_what_goes_by_random_names_has_no_order() -> None:
+    """Two pods of one Deployment come in either order."""
+    one, two = (f"{{metadata: {{name: fleet-6d4cf56db6-{end}}}, s: {end[0]}}}" for end in ("bbbbb", "ccccc"))
+    other = one.replace("bbbbb", "ddddd")
+    assert said(f"items: [{one}, {two}]", TREE) == said(f"items: [{two}, {other}]", TREE)
+
+
 def test_a_document_that_did_not_come_is_an_error() -> None:
     """Then there is nothing to take apart."""
     assert said("", TREE, err="Error: {no", code=1) == ["error: Error: {no"]
@@ -75,6 +83,19 @@ def test_events_have_no_order() -> None:
     """They are sorted by seconds, in which several happen; how often is no matter either."""
     text = "Name: web\nEvents:\n  B  5s (x3 over 10s)\n  A  1s\n  A  2s\n"
     assert said(text, EVENTS) == ["Name: web", "Events:", "  A AGE", "  B AGE"]
+
+
+@pytest.mark.parametrize("kind", ["configmap", "secret"])
+def test_a_kubelet_that_has_not_seen_a_volume_yet_is_no_difference(kind: str) -> None:
+    """It tries again at once."""
+    passed = f"MountVolume.SetUp failed for volume a : failed to sync {kind} cache: timed out waiting for the condition"
+    assert said(f"Events:\n  Pulled  1s\n  FailedMount  1s  {passed}\n", EVENTS) == ["Events:", "  Pulled AGE"]
+
+
+def test_a_volume_that_is_not_there_is_a_difference() -> None:
+    """That does not pass by itself."""
+    lasting = "  FailedMount kubelet MountVolume.SetUp failed for volume a : configmap nosuch not found"
+    assert said(f"Events:\n{lasting}\n", EVENTS) == ["Events:", lasting]
 
 
 def test_what_is_said_again_and_again_counts_once() -> None:
@@ -102,7 +123,7 @@ def test_what_is_not_expected_breaks() -> None:
     """And what is expected and did not come is told."""
     found = compared("v1", {"logs web": ["a"], "exec": ["x"]}, {"logs web": ["b"], "exec": ["x"]})
     assert found["broken"] == ["v1: logs web: real: a", "v1: logs web: virtual: b"]
-    assert found["apart"] == {"logs web": ["real: a", "virtual: b"]}
+    assert found["apart"] == {"logs web": 2}
     whole = result_of({"v1": found})
     assert whole["broken"] == ["v1: logs web: real: a", "v1: logs web: virtual: b"]
     assert len(whole["unmet"]) == whole["expected"] == len(EXPECTED)
@@ -115,9 +136,10 @@ def test_names_take_their_places(tmp_path: object) -> None:
     assert found == ["cp", "/t/a", "node/n1", "jsonpath={.a} b"]
 
 
-def test_every_expected_difference_is_on_the_page_with_its_reason() -> None:
-    """`python -m bench.kubectl --document` writes it."""
-    assert all(one.why and one.what and one.what in page() for one in EXPECTED)
+def test_the_page_is_that_of_the_table() -> None:
+    """`python -m bench.kubectl --document` writes it, with every expected difference and its reason."""
+    assert PAGE.read_text() == page()
+    assert all(one.why and f"| {one.what} | {one.why} |" in page() for one in EXPECTED)
 
 
 def test_every_command_of_the_kubelet_api_is_given() -> None:

@@ -1,0 +1,20 @@
+"""kubectl says the same of both kinds of nodes, in short: `make faults` has an older kubectl say it, too."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.kubectl.__main__ import trial
+from tensile.sandbox import machine
+from tensile.sandbox.binaries import cache_directory
+
+
+@pytest.mark.real
+def test_kubectl_says_the_same_of_a_real_node_and_of_a_virtual_one(tmp_path: Path) -> None:
+    """Every command that ends at a kubelet or shows its pods; what differs is in the table of docs/kubectl.md."""
+    why = machine.obstacle((tmp_path, cache_directory(os.environ)), os.environ)
+    if why:
+        pytest.skip(f"no real node on this machine: {why}")
+    _, result = trial(tmp_path, short=True)
+    assert result["broken"] == []
