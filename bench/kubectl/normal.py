@@ -3,7 +3,8 @@
 What must differ is replaced by what it is: moments and ages, addresses, UIDs, random parts of names, the node's own
 name. Text keeps its lines; a document of YAML or JSON becomes a line for each value, so that a difference names its
 place; a table of events loses its order, which is that of seconds, and what passed by itself: a kubelet that has not
-seen a pod's volumes yet says so of some pods and tries again at once.
+seen a pod's volumes yet says so of some pods and tries again at once. `kubectl cp` ends when it has the files, and says
+what tar said only if that came before.
 """
 
 import re
@@ -37,6 +38,7 @@ _REPLACED = (
     (re.compile(rf"\b(once|kube-api-access|debugger)-{_RANDOM}{{5}}\b"), r"\1-RANDOM"),
     (re.compile(r"(?<=pod-template-hash=)\w+"), "HASH"),
     (re.compile(r"\(x\d+ over [^)]*\)"), ""),
+    (re.compile(r"^tar: removing leading '/' from member names$", re.MULTILINE), ""),
     (re.compile(r"(?<![=\w.])(?:\d{1,3}m)?\d+s\b(?! timeout)"), "AGE"),
     (re.compile(r"(?<![=\w.])\d{1,2}m(?=\s|$)", re.MULTILINE), "AGE"),
 )

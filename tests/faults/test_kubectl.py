@@ -47,6 +47,11 @@ def test_what_must_differ_is_replaced(told: str, line: str) -> None:
     assert said(told) == [line]
 
 
+def test_what_kubectl_may_not_wait_for_is_left_out() -> None:
+    """Of tar's words only those that it says whenever it copies."""
+    assert said("tar: removing leading '/' from member names\ntar: short read\n") == ["tar: short read"]
+
+
 def test_errors_and_codes_are_compared_too() -> None:
     """Each is a line of its own."""
     assert normal(Told(3, "out\r\n", "err\n\n"), "", {}) == ["out", "error: err", "exit code 3"]
