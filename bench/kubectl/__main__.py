@@ -1,4 +1,4 @@
-"""kubectl says the same of a virtual node as of a real one: some 180 commands, given to both by two kubectls.
+"""kubectl says the same of a virtual node as of a real one: some 170 commands, given to both by two kubectls.
 
     .venv/bin/python -m bench.kubectl [--short] [--document]
 
