@@ -127,7 +127,7 @@ def _pod_affinity(affinity: Manifest, place: Placement) -> Manifest:
 
 def _pod_terms(terms: list[Manifest], place: Placement) -> list[Manifest]:
     """Filter required terms by their domain."""
-    return [_pod_term(term, place) for term in terms if term.get("topologyKey") not in place.upper_only_keys]
+    return [_pod_term(term, place) for term in terms if term.get("topologyKey") not in place.upper_domains]
 
 
 def _weighted_pod_terms(weighted: list[Manifest], place: Placement) -> list[Manifest]:
@@ -136,7 +136,7 @@ def _weighted_pod_terms(weighted: list[Manifest], place: Placement) -> list[Mani
     return [
         {**one, field: _pod_term(one[field], place)}
         for one in weighted
-        if one[field].get("topologyKey") not in place.upper_only_keys
+        if one[field].get("topologyKey") not in place.upper_domains
     ]
 
 
@@ -168,7 +168,7 @@ def _space_selector(selector: Manifest, place: Placement) -> Manifest:
 
 def _spread(constraints: list[Manifest], place: Placement) -> list[Manifest]:
     """Filter spread constraints by their domain."""
-    return [_without_merged(one) for one in constraints if one.get("topologyKey") not in place.upper_only_keys]
+    return [_without_merged(one) for one in constraints if one.get("topologyKey") not in place.upper_domains]
 
 
 def _without_merged(term: Manifest) -> Manifest:
