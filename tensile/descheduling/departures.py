@@ -23,7 +23,9 @@ _NOBODY: frozenset[str] = frozenset()
 class Departure(NamedTuple):
     """One pod: whether it `leaves`, the virtual node that has room for it and the real one behind ("" for none).
 
-    `why` says what keeps it where it is, or Pending afterwards; "" where neither.
+    `why` says what keeps it where it is, or Pending afterwards; "" where neither. `others` are virtual nodes that have
+    room as well, as far as no other pod comes first; `full` those that the upper scheduler may choose too, though no
+    real node behind them has room now: it would wait there.
     """
 
     namespace: str
@@ -32,6 +34,8 @@ class Departure(NamedTuple):
     target: str = ""
     node: str = ""
     why: str = ""
+    others: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
 
     @property
     def is_lost(self) -> bool:
@@ -42,12 +46,14 @@ class Departure(NamedTuple):
 def departures(world: World, name: str) -> list[Departure]:
     """Say it of every pod on the node of a lower, by namespace and name; raises KeyError for a lower that is not."""
     lower = world.lowers[name]
-    ground = Ground(world, without=lower.node)
+    ground, start = Ground(world, without=lower.node), Ground(world, without=lower.node)
     pods = sorted(lower.upper_pods, key=lambda one: (one.namespace, one.name))
-    return [_departure(one, lower, ground) for one in pods]
+    is_asked = world.topology.extender.enabled
+    return [_departure(one, lower, ground, start, is_asked=is_asked) for one in pods]
 
 
-def _departure(upper: Entry, lower: LowerWorld, ground: Ground) -> Departure:
+def _departure(upper: Entry, lower: LowerWorld, ground: Ground, start: Ground, *, is_asked: bool) -> Departure:
+    """Say it of one pod; `start` is the ground before any left, `is_asked` whether schedulers ask the extender."""
     whose = (upper.namespace, upper.name)
     problem = kept(upper)
     if problem is not None:
@@ -57,10 +63,14 @@ def _departure(upper: Entry, lower: LowerWorld, ground: Ground) -> Departure:
     if uses_claims(upper.manifest()):
         return Departure(*whose, leaves=True, why=f"its claims are of {lower.name}: it would stay Pending")
     found, refused = ground.others(upper, lower.node, _NOBODY)
+    could = start.others(upper, lower.node, _NOBODY)[0] if refused else found
+    full = () if is_asked else tuple(sorted({*start.open_to(upper, lower.node)}.difference(could)))
     if not found:
         told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other lower cluster"
-        return Departure(*whose, leaves=True, why=f"it would stay Pending: {told}")
-    return Departure(*whose, leaves=True, target=found[0], node=ground.move(upper, lower.node, found[0]))
+        return Departure(*whose, leaves=True, why=f"it would stay Pending: {told}", others=tuple(could), full=full)
+    target, node = found[0], ground.move(upper, lower.node, found[0])
+    others = tuple(sorted({*found, *could}.difference((target,))))
+    return Departure(*whose, leaves=True, target=target, node=node, others=others, full=full)
 
 
 def as_json(name: str, found: list[Departure]) -> str:
@@ -79,8 +89,9 @@ def as_text(name: str, found: list[Departure]) -> str:
 
 
 def _row(one: Departure) -> tuple[str, str, str, str]:
-    where = one.target or ("nowhere" if one.leaves else "stays")
-    return f"{one.namespace}/{one.name}", where, one.node or "-", one.why
+    where = " or ".join((one.target, *one.others)) if one.target else ("nowhere" if one.leaves else "stays")
+    why = one.why or (f"would wait in {', '.join(one.full)}" if one.full else "")
+    return f"{one.namespace}/{one.name}", where, one.node or "-", why
 
 
 def _counts(found: list[Departure]) -> Iterator[str]:

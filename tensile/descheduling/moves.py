@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tensile.cache import Entry
 from tensile.descheduling.ground import Ground
 from tensile.descheduling.stuck import Stuck, is_open, stuck_in
+from tensile.descheduling.underway import underway
 from tensile.objects import Manifest, controller_of
 from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
 from tensile.world import LowerWorld, World
@@ -18,7 +19,8 @@ DEADLOCK = "DeschedulingDeadlock"
 class Move(NamedTuple):
     """A pod that leaves the lower `source`: `target` is the virtual node that has room, `node` the real one behind it.
 
-    `avoided` are virtual nodes that will not do for it now.
+    `avoided` are virtual nodes that will not do for it now; `others` will do as well as the target, as far as those
+    that leave in the same pass do not come first.
     """
 
     upper: Entry
@@ -27,6 +29,7 @@ class Move(NamedTuple):
     node: str
     owner: str
     avoided: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
 
 class Stay(NamedTuple):
@@ -52,7 +55,9 @@ def one_pass(world: World) -> Pass:
     found = [one for lower in lowers for one in stuck_in(lower, world)]
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
     turns = {lower.name: _Turn(lower, world) for lower in lowers}
-    ground = Ground(world)
+    ground, start = Ground(world), Ground(world)
+    for upper, node, owner in underway(world):
+        _settled(upper, node, owner, world, ground)
     moves: list[Move] = []
     stays: list[Stay] = []
     waiting = 0
@@ -63,7 +68,7 @@ def one_pass(world: World) -> Pass:
         if turn.left <= 0:
             waiting += 1
             continue
-        result = _judged(one, world, ground)
+        result = _judged(one, world, ground, start)
         if isinstance(result, Move):
             turn.left -= 1
             moves.append(result)
@@ -89,7 +94,23 @@ class _Turn:
         self.left = min(policy.max_evictions_per_node - len(lately), MOST - len(notes))
 
 
-def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
+def _settled(upper: Entry, node: str, owner: str, world: World, ground: Ground) -> None:
+    """Take the room for a pod that was told to leave before."""
+    targets, _ = ground.others(upper, node, _left(world, owner))
+    if targets:
+        ground.move(upper, node, targets[0])
+
+
+def _left(world: World, owner: str) -> frozenset[str]:
+    return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
+
+
+def _judged(one: Stuck, world: World, ground: Ground, start: Ground) -> Move | Stay:
+    """Say where a pod goes, or why it stays; `start` is the ground as it was before this pass.
+
+    What the pass itself has filled is not avoided: where each of those that leave goes is the upper scheduler's choice,
+    so room that was counted on for one may be the other's.
+    """
     pod, source = one.upper.manifest(), world.lowers[one.lower]
     owner = str(controller_of(pod).get("uid") or "")
     if not owner:
@@ -97,14 +118,16 @@ def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
         return Stay(one.upper, one.lower, "NoController", words)
     if uses_claims(pod):
         return Stay(one.upper, one.lower, "UsesClaims", "its claims are of the lower cluster that it is bound to")
-    targets, refused = ground.others(
-        one.upper, source.node, nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
-    )
+    left = _left(world, owner)
+    targets, refused = ground.others(one.upper, source.node, left)
     if not targets:
         told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
         return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {told}")
+    could, never = start.others(one.upper, source.node, left) if refused else (targets, {})
     node = ground.move(one.upper, source.node, targets[0])
-    return Move(one.upper, one.lower, targets[0], node, owner, (source.node, *sorted(refused)))
+    others = sorted({*targets, *could} - {targets[0]})
+    avoided = (source.node, *sorted(refused.keys() & never.keys()))
+    return Move(one.upper, one.lower, targets[0], node, owner, avoided, tuple(others))
 
 
 def uses_claims(pod: Manifest) -> bool:

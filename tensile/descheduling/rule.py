@@ -11,16 +11,18 @@ from tensile.cache import Delta
 from tensile.cluster import Patch
 from tensile.descheduling.moves import DEADLOCK, Move, Stay, is_source, note_of, one_pass
 from tensile.descheduling.stuck import stuck_in
+from tensile.descheduling.underway import told_lately
 from tensile.names import TRIED
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
 from tensile.policy.tried import Note, kept_for, node_ref, notes_on, recent, written
-from tensile.reconcile.desired import Absent, Decision, Patched, Route, Told, Wanted
+from tensile.reconcile.desired import Absent, Decision, Moving, Patched, Route, Told, Wanted
 from tensile.topology.syntax import write_duration
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "descheduler"
 _SHORTEST = 2.0
 """Seconds between two passes at least, however short the interval is."""
+_MOMENT = 0.05
 _NAMED = 5
 
 
@@ -54,6 +56,9 @@ class DeschedulerRule:
         told = tuple(_left(lower, world))
         if next(stuck_in(lower, world), None) is None:
             return Decision(told, again=again)
+        rest = _rest(lower, world)
+        if rest > 0 and not policy.dry_run:
+            return Decision(told, problem=world.problems.get(key), again=rest)
         found = one_pass(world)
         moves = [move for move in found.moves if move.source == lower.name]
         stays = [stay for stay in found.stays if stay.source == lower.name]
@@ -61,6 +66,16 @@ class DeschedulerRule:
         if policy.dry_run:
             return Decision(told, problem=_rehearsed(moves) or _kept(stays), again=again)
         return Decision((*told, *_evictions(moves, lower, world)), problem=_kept(stays), again=again)
+
+
+def _rest(lower: LowerWorld, world: World) -> float:
+    """Say how many seconds are left of the interval in which pods left: they have to come somewhere before others go.
+
+    0 where none did.
+    """
+    last = max((note.at for note in told_lately(lower, world)), default=None)
+    interval = world.topology.descheduler.interval
+    return 0.0 if last is None else min(last + interval - world.now, interval).total_seconds() + _MOMENT
 
 
 def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
@@ -74,10 +89,9 @@ def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[W
     yield _noted(node, notes)
     patience = write_duration(world.topology.descheduler.pending_longer_than)
     for move in moves:
-        reason = (
-            f"unschedulable in {lower.name} for longer than {patience}: it fits on node {move.target} ({move.node})"
-        )
-        yield Absent(_ref(move), move.upper.uid, reason, evicted=True, apart=True)
+        reason = f"unschedulable in {lower.name} for longer than {patience}: it fits on node {_where(move)}"
+        told = Moving(lower.node, (move.target, *move.others), move.node)
+        yield Absent(_ref(move), move.upper.uid, reason, evicted=True, apart=True, moving=told)
 
 
 def _noted(node: Manifest, notes: list[Note]) -> Patched:
@@ -116,8 +130,13 @@ def _kept(stays: list[Stay]) -> Problem | None:
 
 def _rehearsed(moves: list[Move]) -> Problem | None:
     """Say who would leave."""
-    told = [f"{_name(move)}: from {move.source} to node {move.target} ({move.node})" for move in moves]
+    told = [f"{_name(move)}: from {move.source} to node {_where(move)}" for move in moves]
     return Problem("DryRun", f"would be evicted: {_listed(told)}") if told else None
+
+
+def _where(move: Move) -> str:
+    """Name the node that has room for a pod, the real one behind it, and the nodes that will do as well."""
+    return " or ".join((f"{move.target} ({move.node})", *move.others))
 
 
 def _listed(told: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from deschedulingkit import A, B, crowd, ground, owned_by, seeker, stranger
+from deschedulingkit import ON, A, B, crowd, ground, owned_by, seeker, stranger
 from worldkit import put
 
 from tensile.descheduling.departures import Departure, as_json, as_text, departures
@@ -86,6 +86,45 @@ def test_programs_get_all_of_it() -> None:
     """With the version of the form."""
     told = orjson.loads(as_json(A, departures(running(seeker("one", cpu="3")), A)))
     assert (told["formatVersion"], told["lower"]) == (1, A)
-    assert told["pods"] == [
-        {"namespace": "default", "name": "one", "leaves": True, "target": B, "node": "lower-b-n1", "why": ""}
-    ]
+    (pod,) = told["pods"]
+    assert pod.pop("others") == pod.pop("full") == []
+    assert pod == {
+        "namespace": "default",
+        "name": "one",
+        "leaves": True,
+        "target": B,
+        "node": "lower-b-n1",
+        "why": "",
+    }
+
+
+def elsewhere(*pods: Manifest, cpus: tuple[tuple[str, ...], ...], more: str = ON) -> World:
+    """Make a world of three lowers in which pods run in the first."""
+    here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=cpus, more=more)
+    for pod in pods:
+        put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
+    return here
+
+
+def test_where_several_have_room_all_are_named() -> None:
+    """Which of them it is, is the upper scheduler's choice."""
+    here = elsewhere(seeker("one"), cpus=(("8",), ("4",), ("4",)))
+    assert (found(here)["one"].target, found(here)["one"].others) == (B, ("lower-c",))
+    assert as_text(A, departures(here, A)).splitlines()[1].split()[1:4] == [B, "or", "lower-c"]
+
+
+def test_what_another_pod_is_counted_on_to_take_may_be_had_by_either() -> None:
+    """Each is told of both, and room is counted for each of them once."""
+    told = found(elsewhere(seeker("one"), seeker("two"), cpus=(("8",), ("4",), ("4",))))
+    assert (told["one"].target, told["one"].others) == (B, ("lower-c",))
+    assert (told["two"].target, told["two"].others) == ("lower-c", (B,))
+
+
+def test_a_node_whose_room_is_in_fragments_is_told_as_one_to_wait_in() -> None:
+    """The upper scheduler sees the sum, and may take it for room."""
+    cpus = (("8",), ("4",), ("2", "2"))
+    told = found(elsewhere(seeker("one"), cpus=cpus))["one"]
+    assert (told.target, told.others, told.full) == (B, (), ("lower-c",))
+    assert as_text(A, [told]).splitlines()[1].endswith("would wait in lower-c")
+    asking = elsewhere(seeker("one"), cpus=cpus, more=ON + "extender: {enabled: true}\n")
+    assert found(asking)["one"].full == (), "it asks the extender, which knows better"

@@ -127,6 +127,15 @@ async def test_nobody_leaves_while_all_lowers_are_full() -> None:
 
 
 @in_virtual_time
+async def test_room_for_one_lets_one_go() -> None:
+    """That it leaves is looked at at once, when its room is free still; the others do not count on it."""
+    stage = Leaving(*replicas(3), room="4")
+    await stage.passing(3)
+    assert [name for name, _ in stage.left] == ["web-0"]
+    await stage.stop()
+
+
+@in_virtual_time
 async def test_a_dry_run_writes_nothing() -> None:
     """Neither a note nor an event."""
     stage = Leaving(*replicas(2), more=DRY)

@@ -9,6 +9,7 @@ from worldkit import changed, lower_node, put
 from tensile.descheduling.moves import Pass, one_pass
 from tensile.world import World
 
+EARLIER = "2026-03-01T11:50:00Z"
 THREE = ("name: lower-a", "name: lower-b", "name: lower-c")
 
 
@@ -221,6 +222,52 @@ def test_those_that_will_not_do_are_told_apart_from_the_one_that_will() -> None:
     wait(here, seeker())
     (move,) = one_pass(here).moves
     assert (move.target, move.avoided) == ("lower-c", (A, B))
+
+
+def test_room_that_is_counted_on_for_one_is_not_barred_to_the_other() -> None:
+    """Where each goes is the upper scheduler's choice, so neither replacement is kept off what will do for both."""
+    here = ground(*THREE, cpus=(("2", "2"), ("4",), ("4",)))
+    wait(here, seeker("one"), status=refused(300))
+    wait(here, seeker("other"), status=refused(200))
+    first, second = one_pass(here).moves
+    assert (first.target, first.others, first.avoided) == (B, ("lower-c",), (A,))
+    assert (second.target, second.others, second.avoided) == ("lower-c", (B,), (A,))
+
+
+def underway(here: World, pod: str, lower: str = A) -> None:
+    """Let a pod of a lower have been told to leave, and be on its way out."""
+    wait(here, seeker(pod, node=lower, deletionTimestamp="2026-03-01T12:00:00Z"))
+    noted(here, left(f"Pod-{pod}", pod, ago=5), lower=lower)
+
+
+@pytest.mark.parametrize("lower", [A, "lower-c"])
+def test_room_is_kept_for_those_that_have_left_and_are_not_there_yet(lower: str) -> None:
+    """The old pod is ending, its replacement has no node yet: nobody else is sent there."""
+    here = ground(*THREE, cpus=(("2",), ("4",), ("2",)))
+    wait(here, seeker())
+    underway(here, "first", lower)
+    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")]
+
+
+def test_one_whose_replacement_has_come_keeps_no_room() -> None:
+    """It has taken it itself: what is left is for others."""
+    here = ground(cpus=(("2",), ("4", "4")))
+    wait(here, seeker())
+    underway(here, "first")
+    come = seeker("second", node=B, ownerReferences=owned_by("first"), creationTimestamp="2026-03-01T11:59:56Z")
+    put(here.lowers[B].upper_pods, come)
+    assert moves(here) == [("web", A, B)]
+    changed(here.lowers[B].upper_pods, "second", lambda one: one["metadata"].update(creationTimestamp=EARLIER))
+    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")], "that one was there before"
+
+
+def test_one_that_was_told_long_ago_keeps_no_room() -> None:
+    """Whatever became of it, it is not on its way any more."""
+    here = ground(cpus=(("2",), ("4",)))
+    wait(here, seeker())
+    underway(here, "first")
+    noted(here, left("Pod-first", "first", ago=60))
+    assert moves(here) == [("web", A, B)]
 
 
 def test_pods_of_several_lowers_are_looked_at_in_one_order() -> None:

@@ -44,7 +44,8 @@ def _created(ref: Ref, reason: str, made: Manifest) -> Change:
 
 
 def _deleted(ref: Ref, steps: Sequence[Step]) -> Change:
-    return Change(ref, "delete", _reason(steps, "delete"), ({"op": "remove", "path": ""},))
+    moving = next((step.moving for step in steps if step.moving), None)
+    return Change(ref, "delete", _reason(steps, "delete"), ({"op": "remove", "path": ""},), moving=moving)
 
 
 def _replaced(ref: Ref, steps: Sequence[Step], made: Manifest, seen: Manifest | None) -> Change:
