@@ -6,7 +6,6 @@ it would do.
 """
 
 import asyncio
-import itertools
 import socket
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import orjson
 import yaml
@@ -57,7 +57,6 @@ class Stage:
         self.lowers = sites
         self.namespace = self.resource = ""
         self.policy: Manifest = {}
-        self._counts = itertools.count(1)
         self._maintained: dict[str, str] = {}
         self._undo: list[Undo] = []
         self._engine: Child
@@ -115,7 +114,7 @@ class Stage:
 
     async def begin(self, name: str, policy: Manifest) -> None:
         """Begin a case: with a namespace and a resource of its own, and everything else as it was."""
-        self.namespace = f"{name}-{next(self._counts)}"
+        self.namespace = f"{name}-{uuid4().hex[:4]}"
         self.resource = f"example.com/{self.namespace}"
         self.policy = policy
         self.write()

@@ -90,8 +90,8 @@ def as_text(name: str, found: list[Departure]) -> str:
 
 def _row(one: Departure) -> tuple[str, str, str, str]:
     where = " or ".join((one.target, *one.others)) if one.target else ("nowhere" if one.leaves else "stays")
-    why = one.why or (f"would wait in {', '.join(one.full)}" if one.full else "")
-    return f"{one.namespace}/{one.name}", where, one.node or "-", why
+    full = f"the upper scheduler may have it wait in {' or '.join(one.full)}" if one.full else ""
+    return f"{one.namespace}/{one.name}", where, one.node or "-", "; ".join(filter(None, (one.why, full)))
 
 
 def _counts(found: list[Departure]) -> Iterator[str]:

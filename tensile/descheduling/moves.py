@@ -3,6 +3,8 @@
 The whole pass follows from the world, whoever asks: so each lower's queue acts on its own part of one plan.
 """
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple
 
 from tensile.cache import Entry
@@ -55,7 +57,7 @@ def one_pass(world: World) -> Pass:
     found = [one for lower in lowers for one in stuck_in(lower, world)]
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
     turns = {lower.name: _Turn(lower, world) for lower in lowers}
-    ground, start = Ground(world), Ground(world)
+    ground, start = Ground(world), cache(partial(Ground, world))
     for upper, node, owner in underway(world):
         _settled(upper, node, owner, world, ground)
     moves: list[Move] = []
@@ -102,11 +104,14 @@ def _settled(upper: Entry, node: str, owner: str, world: World, ground: Ground) 
 
 
 def _left(world: World, owner: str) -> frozenset[str]:
+    """Give the virtual nodes that an owner's pods left lately; nobody's pods have none in common."""
+    if not owner:
+        return frozenset()
     return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
 
 
-def _judged(one: Stuck, world: World, ground: Ground, start: Ground) -> Move | Stay:
-    """Say where a pod goes, or why it stays; `start` is the ground as it was before this pass.
+def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground]) -> Move | Stay:
+    """Say where a pod goes, or why it stays; `start` gives the ground as it was before this pass.
 
     What the pass itself has filled is not avoided: where each of those that leave goes is the upper scheduler's choice,
     so room that was counted on for one may be the other's.
@@ -123,7 +128,7 @@ def _judged(one: Stuck, world: World, ground: Ground, start: Ground) -> Move | S
     if not targets:
         told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
         return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {told}")
-    could, never = start.others(one.upper, source.node, left) if refused else (targets, {})
+    could, never = start().others(one.upper, source.node, left) if refused else (targets, {})
     node = ground.move(one.upper, source.node, targets[0])
     others = sorted({*targets, *could} - {targets[0]})
     avoided = (source.node, *sorted(refused.keys() & never.keys()))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tensile.cache import Delta
 from tensile.cluster import Patch
-from tensile.descheduling.moves import DEADLOCK, Move, Stay, is_source, note_of, one_pass
+from tensile.descheduling.moves import DEADLOCK, Move, Pass, Stay, is_source, note_of, one_pass
 from tensile.descheduling.stuck import stuck_in
 from tensile.descheduling.underway import told_lately
 from tensile.names import TRIED
@@ -58,14 +58,19 @@ class DeschedulerRule:
             return Decision(told, again=again)
         rest = _rest(lower, world)
         if rest > 0 and not policy.dry_run:
-            return Decision(told, problem=world.problems.get(key), again=rest)
+            problem = world.problems.get(key) or _kept(_stays(one_pass(world), lower))
+            return Decision(told, problem=problem, again=rest)
         found = one_pass(world)
         moves = [move for move in found.moves if move.source == lower.name]
-        stays = [stay for stay in found.stays if stay.source == lower.name]
+        stays = _stays(found, lower)
         told += tuple(_deadlocked(stays, lower))
         if policy.dry_run:
             return Decision(told, problem=_rehearsed(moves) or _kept(stays), again=again)
         return Decision((*told, *_evictions(moves, lower, world)), problem=_kept(stays), again=again)
+
+
+def _stays(found: Pass, lower: LowerWorld) -> list[Stay]:
+    return [stay for stay in found.stays if stay.source == lower.name]
 
 
 def _rest(lower: LowerWorld, world: World) -> float:

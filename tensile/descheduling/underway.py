@@ -45,6 +45,8 @@ def _told(lower: LowerWorld, world: World) -> Iterator[tuple[Entry, Note]]:
 
 def _come(owner: str, since: datetime, gone: set[str], world: World) -> int:
     """Count an owner's pods that were made since and have a node; the API tells times in whole seconds."""
+    if not owner:
+        return 0
     mark, begin = owner.encode(), since.replace(microsecond=0)
     found = (entry for lower in world.lowers.values() for entry in lower.upper_pods if mark in entry.raw)
     return sum(entry.uid not in gone and _is_since(entry, owner, begin) for entry in found)
@@ -52,5 +54,5 @@ def _come(owner: str, since: datetime, gone: set[str], world: World) -> int:
 
 def _is_since(entry: Entry, owner: str, begin: datetime) -> bool:
     pod = entry.manifest()
-    made = metadata(pod).get("creationTimestamp")
+    made = str(metadata(pod).get("creationTimestamp") or "")
     return controller_of(pod).get("uid") == owner and bool(made) and moment_of(made) >= begin

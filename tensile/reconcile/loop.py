@@ -387,8 +387,10 @@ class Loop:
         self._repetitions.note(step, asyncio.get_running_loop().time())
         if step.verb == "confirm":
             self.add(key)
+        said = self._refusals.problem(key)
         if self._refusals.forgive(key, step):
-            self._note_problem(key, self._refusals.problem(key))
+            if said is not None:  # where no cluster said anything, what the rule itself says still holds
+                self._note_problem(key, self._refusals.problem(key))
             self.add(key)
 
     def _done(self, key: Key) -> None:

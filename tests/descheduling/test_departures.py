@@ -125,6 +125,6 @@ def test_a_node_whose_room_is_in_fragments_is_told_as_one_to_wait_in() -> None:
     cpus = (("8",), ("4",), ("2", "2"))
     told = found(elsewhere(seeker("one"), cpus=cpus))["one"]
     assert (told.target, told.others, told.full) == (B, (), ("lower-c",))
-    assert as_text(A, [told]).splitlines()[1].endswith("would wait in lower-c")
+    assert as_text(A, [told]).splitlines()[1].endswith("the upper scheduler may have it wait in lower-c")
     asking = elsewhere(seeker("one"), cpus=cpus, more=ON + "extender: {enabled: true}\n")
     assert found(asking)["one"].full == (), "it asks the extender, which knows better"

@@ -137,6 +137,8 @@ def test_a_pod_that_moves_says_where_to() -> None:
     other, moved = decoded(as_json(previewed(*steps)))["changes"]
     assert moved["move"] == {"from": "vk-a", "to": ["vk-b", "vk-c"], "node": "b-1"}
     assert "move" not in other
+    (replaced,) = decoded(as_json(previewed(steps[0], create(pod(), {"a": 1}))))["changes"]
+    assert (replaced["action"], replaced["move"]) == ("replace", moved["move"])
 
 
 def test_each_change_is_told_however_many_are_alike() -> None:
