@@ -10,10 +10,11 @@ from typing import NamedTuple
 import orjson
 
 from tensile.cache import Entry
+from tensile.descheduling.bare import uses_claims
+from tensile.descheduling.clearing import placed
 from tensile.descheduling.ground import Ground
-from tensile.descheduling.moves import uses_claims
-from tensile.policy.drain import kept
-from tensile.world import LowerWorld, World
+from tensile.policy.drain import is_bare, kept
+from tensile.world import LowerWorld, Problem, World
 
 FORMAT = 1
 _HEAD = ("POD", "GOES TO", "REAL NODE", "WHY")
@@ -44,7 +45,19 @@ def departures(world: World, name: str) -> list[Departure]:
     lower = world.lowers[name]
     ground = Ground(world, without=lower.node)
     pods = sorted(lower.upper_pods, key=lambda one: (one.namespace, one.name))
-    return [_departure(one, lower, ground) for one in pods]
+    return [_of_bare(one, lower, world, ground) if _goes_alone(one) else _departure(one, lower, ground) for one in pods]
+
+
+def _goes_alone(upper: Entry) -> bool:
+    return is_bare(upper) and not upper.facts.terminating
+
+
+def _of_bare(upper: Entry, lower: LowerWorld, world: World, ground: Ground) -> Departure:
+    """Say it of a pod that leaves only for a place."""
+    place = placed(upper, lower, world, ground)
+    if isinstance(place, Problem):
+        return Departure(upper.namespace, upper.name, leaves=False, why=place.message)
+    return Departure(upper.namespace, upper.name, leaves=True, target=place[0], node=place[1])
 
 
 def _departure(upper: Entry, lower: LowerWorld, ground: Ground) -> Departure:

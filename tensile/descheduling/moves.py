@@ -6,9 +6,10 @@ The whole pass follows from the world, whoever asks: so each lower's queue acts 
 from typing import NamedTuple
 
 from tensile.cache import Entry
+from tensile.descheduling.bare import CLAIMED, loosed, tie_of, uses_claims
 from tensile.descheduling.ground import Ground
 from tensile.descheduling.stuck import Stuck, is_open, stuck_in
-from tensile.objects import Manifest, controller_of
+from tensile.objects import controller_of
 from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
 from tensile.world import LowerWorld, World
 
@@ -18,7 +19,7 @@ DEADLOCK = "DeschedulingDeadlock"
 class Move(NamedTuple):
     """A pod that leaves the lower `source`: `target` is the virtual node that has room, `node` the real one behind it.
 
-    `avoided` are virtual nodes that will not do for it now.
+    `owner` is the UID of its controller, "" where it has none; `avoided` are virtual nodes that will not do for it now.
     """
 
     upper: Entry
@@ -92,25 +93,18 @@ class _Turn:
 def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
     pod, source = one.upper.manifest(), world.lowers[one.lower]
     owner = str(controller_of(pod).get("uid") or "")
-    if not owner:
-        words = "no controller would make it again: delete it, and make it elsewhere, by hand"
-        return Stay(one.upper, one.lower, "NoController", words)
-    if uses_claims(pod):
-        return Stay(one.upper, one.lower, "UsesClaims", "its claims are of the lower cluster that it is bound to")
-    targets, refused = ground.others(
-        one.upper, source.node, nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
-    )
+    tie = (CLAIMED if uses_claims(pod) else None) if owner else tie_of(one.upper, world)
+    if tie is not None:
+        return Stay(one.upper, one.lower, *tie)
+    going = one.upper if owner else loosed(one.upper, world)
+    policy = world.topology.descheduler
+    avoid = nodes_left(world.upper.nodes, policy, world.now, owner) if owner else frozenset[str]()
+    targets, refused = ground.others(going, source.node, avoid)
     if not targets:
         told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
         return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {told}")
-    node = ground.move(one.upper, source.node, targets[0])
+    node = ground.move(going, source.node, targets[0])
     return Move(one.upper, one.lower, targets[0], node, owner, (source.node, *sorted(refused)))
-
-
-def uses_claims(pod: Manifest) -> bool:
-    """Say whether a pod has volumes that are kept where it runs."""
-    volumes = pod["spec"].get("volumes") or ()
-    return any(one.get("persistentVolumeClaim") or one.get("ephemeral") for one in volumes)
 
 
 def note_of(move: Move, world: World) -> Note:

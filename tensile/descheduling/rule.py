@@ -1,18 +1,23 @@
 """The rule that moves pods out of a lower cluster that has no node for them, while another one has.
 
 A pod leaves by the Eviction API, with its UID; its controller makes another, which is kept off the nodes that will not
-do. That it leaves is noted on the Node before: whoever comes next, also after a crash in between, counts it, so that
-no more pods leave than the topology allows. A pod that fits nowhere else is told of, once, and stays.
+do. One that has no controller is put into safe keeping first, and made again by the rule that sees that through.
+
+That it leaves is noted on the Node before: whoever comes next, also after a crash in between, counts it, so that no
+more pods leave than the topology allows. A pod that fits nowhere else is told of, once, and stays.
 """
 
 from collections.abc import Iterator
 
 from tensile.cache import Delta
 from tensile.cluster import Patch
+from tensile.descheduling.bare import loosed
 from tensile.descheduling.moves import DEADLOCK, Move, Stay, is_source, note_of, one_pass
 from tensile.descheduling.stuck import stuck_in
+from tensile.descheduling.successor import successor_of
 from tensile.names import TRIED
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
+from tensile.policy.safekeeping import kept_of, of_pod, present
 from tensile.policy.tried import Note, kept_for, node_ref, notes_on, recent, written
 from tensile.reconcile.desired import Absent, Decision, Patched, Route, Told, Wanted
 from tensile.topology.syntax import write_duration
@@ -35,8 +40,8 @@ class DeschedulerRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of pods that begin to leave; all else is looked at once in an interval."""
-        return (Route("upper_pods", _leaving),)
+        """Hear of pods that begin to leave, or are safe now; all else is looked at once in an interval."""
+        return (Route("upper_pods", _leaving), Route("upper.secrets", _safe))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the lower's key, where the descheduler is on or something is still said of it."""
@@ -60,24 +65,35 @@ class DeschedulerRule:
         told += tuple(_deadlocked(stays, lower))
         if policy.dry_run:
             return Decision(told, problem=_rehearsed(moves) or _kept(stays), again=again)
-        return Decision((*told, *_evictions(moves, lower, world)), problem=_kept(stays), again=again)
+        return Decision((*told, *_departures(moves, lower, world)), problem=_kept(stays), again=again)
+
+
+def _departures(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
+    """Let those leave who may, and keep those who have to be kept for that: they leave when they are."""
+    kept = {move.upper.uid: kept_of(move.upper, world) for move in moves if not move.owner}
+    ready = [move for move in moves if move.owner or ((safe := kept[move.upper.uid]) and safe.is_safe)]
+    if ready:
+        yield from _evictions(ready, lower, world)
+    for move in moves:
+        if not move.owner and kept[move.upper.uid] is None:
+            successor = successor_of(loosed(move.upper, world).manifest(), move.avoided)
+            yield present(successor, move.upper, world.owner, _reason(move, world))
 
 
 def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
     """Note who leaves, then let them."""
-    if not moves:
-        return
     node = _node(lower, world)
     known = recent(notes_on(node), world.now, kept_for(world.topology.descheduler))
     leaving = {move.upper.uid for move in moves}
     notes = [*(note for note in known if note.pod not in leaving), *(note_of(move, world) for move in moves)]
     yield _noted(node, notes)
-    patience = write_duration(world.topology.descheduler.pending_longer_than)
     for move in moves:
-        reason = (
-            f"unschedulable in {lower.name} for longer than {patience}: it fits on node {move.target} ({move.node})"
-        )
-        yield Absent(_ref(move), move.upper.uid, reason, evicted=True, apart=True)
+        yield Absent(_ref(move), move.upper.uid, _reason(move, world), evicted=True, apart=True)
+
+
+def _reason(move: Move, world: World) -> str:
+    patience = write_duration(world.topology.descheduler.pending_longer_than)
+    return f"unschedulable in {move.source} for longer than {patience}: it fits on node {move.target} ({move.node})"
 
 
 def _noted(node: Manifest, notes: list[Note]) -> Patched:
@@ -94,7 +110,8 @@ def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
     for note in recent(notes_on(_node(lower, world)), world.now, policy.interval):
         for upper in lower.upper_pods.select("upper", note.pod):
             if upper.facts.terminating:
-                words = f"no node of {lower.name} takes it: its controller's pods are kept off {', '.join(note.nodes)}"
+                whose = "its controller's pods are" if note.owner else "the pod that is made in its place is"
+                words = f"no node of {lower.name} takes it: {whose} kept off {', '.join(note.nodes)}"
                 words += f" for {write_duration(policy.cooldown)}"
                 yield Told(_ref_of(upper.namespace, upper.name), upper.uid, "Rescheduled", words, warning=False)
 
@@ -141,6 +158,11 @@ def _node(lower: LowerWorld, world: World) -> Manifest:
     entry = world.upper.nodes.get("", lower.node)
     assert entry is not None
     return entry.manifest()
+
+
+def _safe(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if world.topology.descheduler.enabled and any(of_pod(delta.entry, world.lowers[lower])):
+        yield key_of(lower)
 
 
 def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:

@@ -152,19 +152,28 @@ def test_nothing_moves_to_a_lower_that_is_not_wholly_known(cache: str) -> None:
     assert not moves(here)
 
 
-def test_a_pod_that_nobody_would_make_again_stays() -> None:
-    """Its object is all that there is of it."""
+def test_a_pod_without_a_controller_moves_too() -> None:
+    """It is told apart by having no owner."""
     here = ground()
     wait(here, seeker(ownerReferences=[]))
-    assert stays(one_pass(here)) == [("web", "NoController")]
+    (move,) = one_pass(here).moves
+    assert (move.target, move.owner, move.avoided) == (B, "", (A,))
 
 
-def test_a_pod_with_claims_stays() -> None:
+@pytest.mark.parametrize("owners", [owned_by("web"), []])
+def test_a_pod_with_claims_stays(owners: list[Any]) -> None:
     """What it has stored is in the cluster where it is."""
     here = ground()
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    wait(here, seeker(spec={"volumes": volumes}))
+    wait(here, seeker(spec={"volumes": volumes}, ownerReferences=owners))
     assert stays(one_pass(here)) == [("web", "UsesClaims")]
+
+
+def test_a_static_pod_stays() -> None:
+    """A file makes it, where it is."""
+    here = ground()
+    wait(here, seeker(ownerReferences=[], annotations={"kubernetes.io/config.mirror": "x"}))
+    assert stays(one_pass(here)) == [("web", "StaticPod")]
 
 
 def test_no_more_leave_a_node_than_the_topology_allows() -> None:
