@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tensile.cache import Delta, Entry
 from tensile.descheduling.stuck import stuck_in
+from tensile.kubelet.conditions import DISRUPTION
 from tensile.kubelet.statuspatch import conditions_of
 from tensile.names import PLACE_TAKEN, WITHDRAWN
 from tensile.objects import POD, UPPER, Ref, metadata, timestamp
@@ -108,7 +109,7 @@ def _is_stuck(standing: _Standing, world: World) -> bool:
 
 def _is_disrupted(pod: Entry) -> bool:
     """Say whether a pod that ends was made to for its node's sake, by an eviction as a rule, and not by a person."""
-    return (conditions_of(pod.manifest()).get("DisruptionTarget") or {}).get("status") == "True"
+    return (conditions_of(pod.manifest()).get(DISRUPTION) or {}).get("status") == "True"
 
 
 def _withdrawn(secret: Entry, kept: Kept, world: World) -> Decision:
