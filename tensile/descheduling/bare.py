@@ -26,6 +26,8 @@ def uses_claims(pod: Manifest) -> bool:
 def tie_of(pod: Entry, world: World) -> Problem | None:
     """Say what keeps a pod without a controller where it is, wherever else there may be room; None for nothing."""
     manifest = pod.manifest()
+    if pod.namespace in world.topology.exclude_namespaces:
+        return Problem("NamespaceExcluded", "pods of its namespace are not mirrored: delete it, or make it elsewhere")
     if _STATIC in annotations(manifest):
         return Problem("StaticPod", "a file on its node is what makes it: it is nobody else's to make")
     if uses_claims(manifest):

@@ -94,6 +94,15 @@ def test_what_is_tied_to_its_lower_stays_and_it_is_said() -> None:
     assert "default/static: a file on its node" in problem.message
 
 
+def test_what_is_not_mirrored_is_left_alone() -> None:
+    """It runs nowhere, and is for whoever made it."""
+    here = drained(bare("agent", namespace="kube-system"))
+    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    assert steps == ()
+    assert problem is not None
+    assert problem.reason == "NamespaceExcluded"
+
+
 def test_nobody_is_kept_before_the_node_takes_no_new_pods() -> None:
     """What is made in its place would come back to it."""
     assert kept(drained(bare("one"), closed=False)) == []
