@@ -247,3 +247,26 @@ async def test_secrets_of_others_by_such_a_name_are_none_of_ours() -> None:
     assert await kept(stage) == [PREFIX + "x"]
     assert await stage.above() == []
     await stage.stop()
+
+
+@in_virtual_time
+async def test_what_a_person_would_want_to_know_is_in_the_plan() -> None:
+    """Step by step, with the reason: a plan is these very steps on clusters in memory."""
+    stage = Leaving(bare(cpu="1"), more="")
+    await stage.passing(1)
+    before = len(stage.script.lines)
+    stage.reload(topology(DRAINED, f"name: {B}"))
+    await stage.calm()
+    said = [line.step for line in stage.script.lines[before:] if line.step and line.step.shown]
+    assert [(step.verb, str(step.ref), step.subresource) for step in said if step.ref.kind != NODE] == [
+        ("create", f"upper: Secret default/{SAFE.name}", ""),
+        ("delete", "upper: Pod default/web", "eviction"),
+        ("delete", "lower-a: Pod default/web", ""),
+        ("delete", "upper: Pod default/web", ""),
+        ("create", "upper: Pod default/web", ""),
+        ("delete", f"upper: Secret default/{SAFE.name}", ""),
+    ]
+    assert "lower cluster lower-a is drained, and the pod fits on node lower-b (lower-b-n1)" in {
+        step.reason for step in said
+    }
+    await stage.stop()
