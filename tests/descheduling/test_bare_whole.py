@@ -123,15 +123,21 @@ async def test_a_pod_that_may_not_be_kept_does_not_leave() -> None:
     await stage.stop()
 
 
+ADOPTING = ON + "onConflict: adopt\n"
+
+
 @in_virtual_time
 async def test_a_pod_whose_name_is_taken_is_kept_and_nothing_is_done_until_a_person_has_spoken() -> None:
-    """Not even when the name is free again: somebody may have meant the other one to be the last."""
-    stage = Leaving(bare())
+    """Not even when the name is free again: somebody may have meant the other one to be the last.
+
+    Nor is that one taken over, whatever the topology says of other names.
+    """
+    stage = Leaving(bare(), more=ADOPTING)
     stage.clusters[UPPER].denied["create", "Pod"] = "not yet"
     await stage.passing(6)
     assert await stage.above() == []
     stage.clusters[UPPER].denied.clear()
-    stage.clusters[UPPER].place(POD, seeker(ownerReferences=[], node=B, uid="another"))
+    stage.clusters[UPPER].place(POD, seeker(ownerReferences=[], node=B, uid="another", labels={"virtual-pod": "true"}))
     await stage.passing(1)
     secret = stage.find(SAFE)
     assert secret is not None

@@ -74,6 +74,16 @@ def test_pods_that_leave_together_do_not_count_on_the_same_room() -> None:
     assert kept(here) == ["three"]
 
 
+def test_what_is_kept_has_its_place_before_others() -> None:
+    """It is about to go there, whatever its name is."""
+    here = drained(bare("one"), bare("two"), cpus=(("8",), ("3",)))
+    pod = here.lowers[A].upper_pods.get("default", "two")
+    assert pod is not None
+    secret = present(bare("two"), pod, here.owner, "it moves").manifest
+    put(here.upper.secrets, written({**secret, "metadata": {**secret["metadata"], "uid": "s"}}))
+    assert kept(here) == []
+
+
 def test_those_that_a_controller_would_make_again_are_not_kept() -> None:
     """Nor those that have ended, or are ending."""
     here = drained(seeker("owned", ownerReferences=owned_by("x")), bare("ending", deletionTimestamp="x"))

@@ -1,5 +1,6 @@
 """Who leaves a lower cluster because no node there takes it, where it could go, and who stays."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ from deschedulingkit import NOW, ON, A, B, crowd, ground, left, noted, owned_by,
 from worldkit import changed, lower_node, put
 
 from tensile.descheduling.moves import Pass, one_pass
+from tensile.descheduling.successor import successor_of
+from tensile.objects import timestamp
 from tensile.world import World
 
 THREE = ("name: lower-a", "name: lower-b", "name: lower-c")
@@ -158,6 +161,19 @@ def test_a_pod_without_a_controller_moves_too() -> None:
     wait(here, seeker(ownerReferences=[]))
     (move,) = one_pass(here).moves
     assert (move.target, move.owner, move.avoided) == (B, "", (A,))
+
+
+@pytest.mark.parametrize(("minutes", "found"), [(9, []), (10, [("web", A, B)])])
+def test_a_pod_without_a_controller_goes_back_once_the_cooldown_is_over(
+    minutes: int, found: list[tuple[str, str, str]]
+) -> None:
+    """It was kept off the node that it left; that it was made then is when."""
+    here = ground()
+    pod = successor_of(seeker(ownerReferences=[]), (B,))
+    made = {"uid": "new", "creationTimestamp": timestamp(NOW - timedelta(minutes=minutes))}
+    spec = {**pod["spec"], "nodeName": A}
+    wait(here, {**pod, "metadata": {**pod["metadata"], **made}, "spec": spec, "status": {}})
+    assert moves(here) == found
 
 
 @pytest.mark.parametrize("owners", [owned_by("web"), []])

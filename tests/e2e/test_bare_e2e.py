@@ -84,6 +84,14 @@ async def runs_in(ground: Hooked, name: str, lower: str, made: Manifest | None =
     )
 
 
+async def runs(ground: Hooked, name: str, made: Manifest) -> Manifest:
+    """Wait until a pod other than `made` runs in whichever lower, and give it."""
+    before = made["metadata"]["uid"]
+    return await ground.upper.until(
+        ground.pod_path(name), lambda one: one["metadata"]["uid"] != before and is_ready(one)
+    )
+
+
 async def none_kept(ground: Hooked) -> None:
     """Wait until no pod is kept any more."""
     await ground.upper.until_all(ground.path("secrets"), lambda found: not any(PREFIX in name for name in found))
@@ -175,7 +183,7 @@ async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_i
     await ground.start(ground.hooked(), await_nodes=False)
     assert "exceeded quota" in await ground.told(secret, "PodNotMadeAgain")
     await ground.upper.delete(ground.path("resourcequotas", "none"))
-    moved = await runs_in(ground, "counted", A, made)
+    moved = await runs(ground, "counted", made)
     assert moved["metadata"]["annotations"][REPLACES] == made["metadata"]["uid"]
     await none_kept(ground)
     await ground.upper.delete(ground.pod_path("counted"), 0)
@@ -201,7 +209,6 @@ async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
     await ground.start(ground.hooked(), await_nodes=False)
     secret = await ground.upper.read(ground.path("secrets", name))
     assert "delete that Secret" in await ground.told(secret, "PodPlaceTaken")
-    await runs_in(ground, "taken", A)
-    assert (await ground.upper.read(ground.pod_path("taken")))["metadata"]["uid"] == other["metadata"]["uid"]
+    assert (await runs(ground, "taken", made))["metadata"]["uid"] == other["metadata"]["uid"]
     await ground.upper.delete(ground.path("secrets", name))
     await ground.upper.delete(ground.pod_path("taken"), 0)

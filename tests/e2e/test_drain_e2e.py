@@ -27,7 +27,7 @@ def on(ground: Ground, pods: dict[str, Manifest], lower: str) -> list[Manifest]:
 
 
 async def test_a_drained_lower_is_empty_in_the_end_and_takes_pods_again_after(ground: Ground) -> None:
-    """All run in the other lower, none is left below; one that no other lower takes, and no controller would make, stays."""
+    """All run in the other lower, none is left below; one without a controller that fits nowhere else stays."""
     closed = edit_lower(B, maintenance="cordon")
     await ground.reload(closed)
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: one["spec"].get("unschedulable"))
