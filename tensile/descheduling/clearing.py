@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
 from tensile.descheduling.bare import loosed, tie_of
-from tensile.descheduling.ground import Ground
+from tensile.descheduling.ground import Ground, said_of
+from tensile.descheduling.moves import listed
 from tensile.descheduling.successor import successor_of
 from tensile.policy import live
 from tensile.policy.drain import is_bare, is_drained, is_emptied
@@ -22,7 +23,6 @@ _COLLECT = 0.2
 _SOON = 1.0
 _LOOK = 15.0
 """Seconds between two looks for room."""
-_NAMED = 5
 _NOBODY: frozenset[str] = frozenset()
 
 
@@ -71,8 +71,8 @@ def placed(pod: Entry, lower: LowerWorld, world: World, ground: Ground) -> tuple
     going = loosed(pod, world)
     found, refused = ground.others(going, lower.node, _NOBODY)
     if not found:
-        told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
-        return Problem(NO_PLACE, f"it has no controller, and fits in no other lower cluster: {told}")
+        words = f"it has no controller, and fits in no other lower cluster: {said_of(refused)}"
+        return Problem(NO_PLACE, words)
     return found[0], ground.move(going, lower.node, found[0])
 
 
@@ -89,9 +89,8 @@ def _sorted_out(pods: list[Entry], lower: LowerWorld, world: World, ground: Grou
             wanted.append(present(successor_of(loosed(pod, world).manifest()), pod, world.owner, reason))
     if not stays:
         return Decision(tuple(wanted))
-    told = [words for words, _ in stays]
-    more = f"; and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
-    return Decision(tuple(wanted), problem=Problem(stays[0][1].reason, "; ".join(told[:_NAMED]) + more), again=_LOOK)
+    problem = Problem(stays[0][1].reason, listed([words for words, _ in stays]))
+    return Decision(tuple(wanted), problem=problem, again=_LOOK)
 
 
 def _others(lower: LowerWorld, world: World) -> Iterator[LowerWorld]:

@@ -12,7 +12,7 @@ import orjson
 from tensile.cache import Entry
 from tensile.descheduling.bare import uses_claims
 from tensile.descheduling.clearing import placed
-from tensile.descheduling.ground import Ground
+from tensile.descheduling.ground import Ground, said_of
 from tensile.policy.drain import is_bare, kept
 from tensile.world import LowerWorld, Problem, World
 
@@ -71,8 +71,7 @@ def _departure(upper: Entry, lower: LowerWorld, ground: Ground) -> Departure:
         return Departure(*whose, leaves=True, why=f"its claims are of {lower.name}: it would stay Pending")
     found, refused = ground.others(upper, lower.node, _NOBODY)
     if not found:
-        told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other lower cluster"
-        return Departure(*whose, leaves=True, why=f"it would stay Pending: {told}")
+        return Departure(*whose, leaves=True, why=f"it would stay Pending: {said_of(refused)}")
     return Departure(*whose, leaves=True, target=found[0], node=ground.move(upper, lower.node, found[0]))
 
 

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from tensile.cache import Entry
 from tensile.descheduling.bare import CLAIMED, loosed, tie_of, uses_claims
-from tensile.descheduling.ground import Ground
+from tensile.descheduling.ground import Ground, said_of
 from tensile.descheduling.stuck import Stuck, is_open, stuck_in
 from tensile.objects import controller_of
 from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
 from tensile.world import LowerWorld, World
 
 DEADLOCK = "DeschedulingDeadlock"
+_NAMED = 5
 
 
 class Move(NamedTuple):
@@ -101,8 +102,7 @@ def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
     avoid = nodes_left(world.upper.nodes, policy, world.now, owner) if owner else frozenset[str]()
     targets, refused = ground.others(going, source.node, avoid)
     if not targets:
-        told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
-        return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {told}")
+        return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")
     node = ground.move(going, source.node, targets[0])
     return Move(one.upper, one.lower, targets[0], node, owner, (source.node, *sorted(refused)))
 
@@ -110,3 +110,9 @@ def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
 def note_of(move: Move, world: World) -> Note:
     """Give the note of a move that is made now."""
     return Note(move.owner, move.upper.uid, world.now, move.avoided)
+
+
+def listed(told: list[str]) -> str:
+    """Write what is told of several pods as one sentence, that of the first few."""
+    more = len(told) - _NAMED
+    return "; ".join(told[:_NAMED]) + (f"; and {more} more" if more > 0 else "")

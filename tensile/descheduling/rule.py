@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tensile.cache import Delta
 from tensile.cluster import Patch
 from tensile.descheduling.bare import loosed
-from tensile.descheduling.moves import DEADLOCK, Move, Stay, is_source, note_of, one_pass
+from tensile.descheduling.moves import DEADLOCK, Move, Stay, is_source, listed, note_of, one_pass
 from tensile.descheduling.stuck import stuck_in
 from tensile.descheduling.successor import successor_of
 from tensile.names import TRIED
@@ -26,7 +26,6 @@ from tensile.world import Key, LowerWorld, Problem, World
 NAME = "descheduler"
 _SHORTEST = 2.0
 """Seconds between two passes at least, however short the interval is."""
-_NAMED = 5
 
 
 def key_of(lower: str) -> Key:
@@ -128,18 +127,13 @@ def _kept(stays: list[Stay]) -> Problem | None:
     """Say who stays and why."""
     if not stays:
         return None
-    return Problem(stays[0].reason, _listed([f"{_name(stay)}: {stay.message}" for stay in stays]))
+    return Problem(stays[0].reason, listed([f"{_name(stay)}: {stay.message}" for stay in stays]))
 
 
 def _rehearsed(moves: list[Move]) -> Problem | None:
     """Say who would leave."""
     told = [f"{_name(move)}: from {move.source} to node {move.target} ({move.node})" for move in moves]
-    return Problem("DryRun", f"would be evicted: {_listed(told)}") if told else None
-
-
-def _listed(told: list[str]) -> str:
-    more = len(told) - _NAMED
-    return "; ".join(told[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    return Problem("DryRun", f"would be evicted: {listed(told)}") if told else None
 
 
 def _name(of: Move | Stay) -> str:

@@ -166,22 +166,31 @@ async def test_a_budget_keeps_a_pod_that_runs_until_it_allows_its_eviction(groun
     await ground.upper.delete(ground.pod_path("single"), 0)
 
 
-async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_it_has(ground: Hooked) -> None:
-    """A quota that came while it was leaving; another engine goes on from the Secret alone."""
+async def crowded_out(ground: Hooked, name: str) -> tuple[Manifest, Manifest]:
+    """Have a pod leave and a quota come meanwhile; stop the engine, and give the pod and the Secret that keeps it."""
     await ground.reload(ground.hooked(), CLOSED_B)
     await closed(ground, B)
-    made = await asked(ground, "counted", "1")
-    await runs_in(ground, "counted", A)
+    made = await asked(ground, name, "1")
+    await runs_in(ground, name, A)
     quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     await ground.upper.create(ground.path("resourcequotas"), quota)
     await ground.upper.until(ground.path("resourcequotas", "none"), lambda one: one.get("status", {}).get("used"))
     await ground.reload(ground.hooked(), DRAINED_A)
-    await polled(lambda: [said for _, said in ground.heard.problems if "exceeded quota" in said.message], 30)
+    secret = PREFIX + made["metadata"]["uid"]
+    problems = ground.heard.problems
+    await polled(lambda: [key for key, said in problems if key.name == secret and "quota" in said.message], 30)
     await ground.stop()
-    assert await ground.upper.read(ground.pod_path("counted")) == {}
-    secret = await ground.upper.read(ground.path("secrets", PREFIX + made["metadata"]["uid"]))
+    assert await ground.upper.read(ground.pod_path(name)) == {}
+    return made, await ground.upper.read(ground.path("secrets", secret))
+
+
+async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_it_has(ground: Hooked) -> None:
+    """A quota that came while it was leaving; another engine goes on from the Secret alone."""
+    made, secret = await crowded_out(ground, "counted")
     await ground.start(ground.hooked(), await_nodes=False)
-    assert "exceeded quota" in await ground.told(secret, "PodNotMadeAgain")
+    about = f"involvedObject.uid={secret['metadata']['uid']},reason=PodNotMadeAgain"
+    told = await ground.upper.until_all(f"{ground.path('events')}?fieldSelector={about}", bool)
+    assert all("exceeded quota" in event["message"] for event in told.values())
     await ground.upper.delete(ground.path("resourcequotas", "none"))
     moved = await runs(ground, "counted", made)
     assert moved["metadata"]["annotations"][REPLACES] == made["metadata"]["uid"]
@@ -191,24 +200,11 @@ async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_i
 
 async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
     """The other one runs on untouched, and it is said what a person can do."""
-    await ground.reload(ground.hooked(), CLOSED_B)
-    await closed(ground, B)
-    made = await asked(ground, "taken", "1")
-    await runs_in(ground, "taken", A)
-    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
-    await ground.upper.create(ground.path("resourcequotas"), quota)
-    await ground.upper.until(ground.path("resourcequotas", "none"), lambda one: one.get("status", {}).get("used"))
-    await ground.reload(ground.hooked(), DRAINED_A)
-    name = PREFIX + made["metadata"]["uid"]
-    await polled(
-        lambda: [key for key, said in ground.heard.problems if key.name == name and "quota" in said.message], 30
-    )
-    await ground.stop()
+    made, secret = await crowded_out(ground, "taken")
     await ground.upper.delete(ground.path("resourcequotas", "none"))
     other = await ground.asked("taken", {"terminationGracePeriodSeconds": 1})
     await ground.start(ground.hooked(), await_nodes=False)
-    secret = await ground.upper.read(ground.path("secrets", name))
     assert "delete that Secret" in await ground.told(secret, "PodPlaceTaken")
     assert (await runs(ground, "taken", made))["metadata"]["uid"] == other["metadata"]["uid"]
-    await ground.upper.delete(ground.path("secrets", name))
+    await ground.upper.delete(ground.path("secrets", secret["metadata"]["name"]))
     await ground.upper.delete(ground.pod_path("taken"), 0)
