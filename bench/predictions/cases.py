@@ -209,8 +209,8 @@ async def drained_blindly(stage: Stage) -> None:
     await stage.offer(C, 2, 2)
 
 
-async def drained_but_for_some(stage: Stage) -> None:
-    """One that nobody would make again stays."""
+async def drained_with_one_alone(stage: Stage) -> None:
+    """One of them has no controller, so the engine makes it again."""
     await _running(stage, 2, 1)
     alone = stage.template("alone", 1)
     await stage.make(PODS, {"metadata": {"name": "alone", **alone["metadata"]}, "spec": alone["spec"]})
@@ -235,12 +235,12 @@ CASES: Mapping[str, Case] = {
     "selected": Case(selected, 1),
     "closed": Case(closed, 1),
     "node-lost": Case(node_lost, 1),
-    "mixed-owners": Case(mixed_owners, 3),
+    "mixed-owners": Case(mixed_owners, 4),
     "drained": Case(drained, 3, drained=A),
     "drained-slowly": Case(drained_slowly, 3, drained=A),
     "drained-in-part": Case(drained_in_part, 2, drained=A),
     "drained-blindly": Case(drained_blindly, 1, drained=A, loose=True),
-    "drained-but-for-some": Case(drained_but_for_some, 2, drained=A),
+    "drained-with-one-alone": Case(drained_with_one_alone, 3, drained=A),
 }
 
 

@@ -4,7 +4,7 @@ What finds a place here takes it, so that pods which leave together do not count
 are on their way already.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import orjson
@@ -149,6 +149,11 @@ class Ground:
             wanted = self._projected(pod, lower) if below is None else pod_of(below.manifest())
             waiting.append((str(metadata(pod).get("creationTimestamp", "")), wanted))
         return [pod for _, pod in sorted(waiting, key=lambda one: (one[0], one[1].namespace, one[1].name))]
+
+
+def said_of(refused: Mapping[str, str]) -> str:
+    """Write why no other virtual node takes a pod, as `Ground.others` gives it."""
+    return "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
 
 
 def _above(world: World, names: Iterable[str]) -> Snapshot:

@@ -8,21 +8,23 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from tensile.cache import Entry
-from tensile.descheduling.ground import Ground
+from tensile.descheduling.bare import CLAIMED, loosed, tie_of, uses_claims
+from tensile.descheduling.ground import Ground, said_of
 from tensile.descheduling.stuck import Stuck, is_open, stuck_in
 from tensile.descheduling.underway import underway
-from tensile.objects import Manifest, controller_of
+from tensile.objects import controller_of
 from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
 from tensile.world import LowerWorld, World
 
 DEADLOCK = "DeschedulingDeadlock"
+_NAMED = 5
 
 
 class Move(NamedTuple):
     """A pod that leaves the lower `source`: `target` is the virtual node that has room, `node` the real one behind it.
 
-    `avoided` are virtual nodes that will not do for it now; `others` will do as well as the target, as far as those
-    that leave in the same pass do not come first.
+    `owner` is the UID of its controller, "" where it has none. `avoided` are virtual nodes that will not do for it now;
+    `others` will do as well as the target, as far as those that leave in the same pass do not come first.
     """
 
     upper: Entry
@@ -118,29 +120,26 @@ def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground
     """
     pod, source = one.upper.manifest(), world.lowers[one.lower]
     owner = str(controller_of(pod).get("uid") or "")
-    if not owner:
-        words = "no controller would make it again: delete it, and make it elsewhere, by hand"
-        return Stay(one.upper, one.lower, "NoController", words)
-    if uses_claims(pod):
-        return Stay(one.upper, one.lower, "UsesClaims", "its claims are of the lower cluster that it is bound to")
-    left = _left(world, owner)
-    targets, refused = ground.others(one.upper, source.node, left)
+    tie = (CLAIMED if uses_claims(pod) else None) if owner else tie_of(one.upper, world)
+    if tie is not None:
+        return Stay(one.upper, one.lower, *tie)
+    going, left = one.upper if owner else loosed(one.upper, world), _left(world, owner)
+    targets, refused = ground.others(going, source.node, left)
     if not targets:
-        told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
-        return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {told}")
-    could, never = start().others(one.upper, source.node, left) if refused else (targets, {})
-    node = ground.move(one.upper, source.node, targets[0])
+        return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")
+    could, never = start().others(going, source.node, left) if refused else (targets, {})
+    node = ground.move(going, source.node, targets[0])
     others = sorted({*targets, *could} - {targets[0]})
     avoided = (source.node, *sorted(refused.keys() & never.keys()))
     return Move(one.upper, one.lower, targets[0], node, owner, avoided, tuple(others))
 
 
-def uses_claims(pod: Manifest) -> bool:
-    """Say whether a pod has volumes that are kept where it runs."""
-    volumes = pod["spec"].get("volumes") or ()
-    return any(one.get("persistentVolumeClaim") or one.get("ephemeral") for one in volumes)
-
-
 def note_of(move: Move, world: World) -> Note:
     """Give the note of a move that is made now."""
     return Note(move.owner, move.upper.uid, world.now, move.avoided)
+
+
+def listed(told: list[str]) -> str:
+    """Write what is told of several pods as one sentence, that of the first few."""
+    more = len(told) - _NAMED
+    return "; ".join(told[:_NAMED]) + (f"; and {more} more" if more > 0 else "")

@@ -115,7 +115,7 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
 
 
 def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
-    cache = world.cache(wanted.ref.cluster, wanted.ref.kind, key.lower)
+    cache = world.cache(wanted.ref.cluster, wanted.ref.kind, key.lower, key.rule)
     entry = cache.get(wanted.ref.namespace, wanted.ref.name) if cache else None
     if entry is None:
         whole: tuple[Operation, ...] = ({"op": "add", "path": "", "value": wanted.manifest},)

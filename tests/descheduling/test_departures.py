@@ -44,10 +44,22 @@ def test_room_that_strangers_take_is_not_there() -> None:
 
 def test_those_that_stay_are_those_that_a_drain_leaves() -> None:
     """With the same words."""
-    told = found(running(seeker("bare", ownerReferences=[]), seeker("agent", ownerReferences=DAEMON)))
+    told = found(running(seeker("bare", cpu="5", ownerReferences=[]), seeker("agent", ownerReferences=DAEMON)))
     assert [one.leaves for one in told.values()] == [False, False]
-    assert "no controller would make it again" in told["bare"].why
+    assert "it has no controller, and fits in no other lower cluster: lower-b: " in told["bare"].why
     assert "DaemonSet" in told["agent"].why
+
+
+def test_a_pod_without_a_controller_leaves_where_there_is_room() -> None:
+    """It takes it like any other; one with claims stays, since nobody would make it Pending either."""
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    bare = seeker("bare", cpu="4", ownerReferences=[])
+    told = found(
+        running(bare, seeker("later", cpu="3"), seeker("stored", ownerReferences=[], spec={"volumes": volumes}))
+    )
+    assert told["bare"] == Departure("default", "bare", leaves=True, target=B, node="lower-b-n1")
+    assert told["later"].is_lost
+    assert (told["stored"].leaves, told["stored"].why.split(" of ")[0]) == (False, "its claims are")
 
 
 def test_what_has_ended_leaves_for_nowhere() -> None:
@@ -73,7 +85,7 @@ def test_a_lower_that_is_not_there_is_no_lower() -> None:
 
 def test_the_table_says_it_in_a_line_for_each() -> None:
     """And counts at the end."""
-    told = departures(running(seeker("one", cpu="3"), seeker("bare", ownerReferences=[])), A)
+    told = departures(running(seeker("one", cpu="3"), seeker("bare", cpu="5", ownerReferences=[])), A)
     head, bare, one, empty, last = as_text(A, told).splitlines()
     assert head.split("   ")[0].strip() == "POD"
     assert bare.split()[:3] == ["default/bare", "stays", "-"]

@@ -11,6 +11,7 @@ from tensile.reconcile.desired import Decision, Moving
 from tensile.reconcile.plan import Plan
 from tensile.world import Problem, World
 
+CLAIMED = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
 DRY = "descheduler: {enabled: true, dryRun: true}\n"
 
 
@@ -125,7 +126,7 @@ def test_many_that_stay_are_named_by_a_few() -> None:
     """A log line is read by people."""
     here = ground()
     for place in range(7):
-        wait(here, seeker(f"web-{place}", ownerReferences=[]))
+        wait(here, seeker(f"web-{place}", spec={"volumes": CLAIMED}))
     problem = asked(here)[1].problem
     assert problem is not None
     assert problem.message.count("default/web-") == 5
@@ -181,7 +182,7 @@ def test_a_pod_that_begins_to_leave_is_heard_of() -> None:
     """And nothing else is: a pass is made once in an interval."""
     here = ground()
     heard: list[object] = []
-    (route,) = DeschedulerRule().routes()
+    route, _ = DeschedulerRule().routes()
     here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(route.keys(here, A, delta)))
     pod = seeker()
     put(here.lowers[A].upper_pods, pod)

@@ -1,5 +1,6 @@
 """Who leaves a lower cluster because no node there takes it, where it could go, and who stays."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ from deschedulingkit import NOW, ON, A, B, crowd, ground, left, noted, owned_by,
 from worldkit import changed, lower_node, put
 
 from tensile.descheduling.moves import Pass, one_pass
+from tensile.descheduling.successor import successor_of
+from tensile.objects import timestamp
 from tensile.world import World
 
 EARLIER = "2026-03-01T11:50:00Z"
@@ -153,19 +156,41 @@ def test_nothing_moves_to_a_lower_that_is_not_wholly_known(cache: str) -> None:
     assert not moves(here)
 
 
-def test_a_pod_that_nobody_would_make_again_stays() -> None:
-    """Its object is all that there is of it."""
+def test_a_pod_without_a_controller_moves_too() -> None:
+    """It is told apart by having no owner."""
     here = ground()
     wait(here, seeker(ownerReferences=[]))
-    assert stays(one_pass(here)) == [("web", "NoController")]
+    (move,) = one_pass(here).moves
+    assert (move.target, move.owner, move.avoided) == (B, "", (A,))
 
 
-def test_a_pod_with_claims_stays() -> None:
+@pytest.mark.parametrize(("minutes", "found"), [(9, []), (10, [("web", A, B)])])
+def test_a_pod_without_a_controller_goes_back_once_the_cooldown_is_over(
+    minutes: int, found: list[tuple[str, str, str]]
+) -> None:
+    """It was kept off the node that it left; that it was made then is when."""
+    here = ground()
+    pod = successor_of(seeker(ownerReferences=[]), (B,))
+    made = {"uid": "new", "creationTimestamp": timestamp(NOW - timedelta(minutes=minutes))}
+    spec = {**pod["spec"], "nodeName": A}
+    wait(here, {**pod, "metadata": {**pod["metadata"], **made}, "spec": spec, "status": {}})
+    assert moves(here) == found
+
+
+@pytest.mark.parametrize("owners", [owned_by("web"), []])
+def test_a_pod_with_claims_stays(owners: list[Any]) -> None:
     """What it has stored is in the cluster where it is."""
     here = ground()
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    wait(here, seeker(spec={"volumes": volumes}))
+    wait(here, seeker(spec={"volumes": volumes}, ownerReferences=owners))
     assert stays(one_pass(here)) == [("web", "UsesClaims")]
+
+
+def test_a_static_pod_stays() -> None:
+    """A file makes it, where it is."""
+    here = ground()
+    wait(here, seeker(ownerReferences=[], annotations={"kubernetes.io/config.mirror": "x"}))
+    assert stays(one_pass(here)) == [("web", "StaticPod")]
 
 
 def test_no_more_leave_a_node_than_the_topology_allows() -> None:
