@@ -19,7 +19,8 @@ from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "clearing"
 NO_PLACE = "FitsNowhereElse"
-_COLLECT = 0.2
+_COLLECT = 5.0
+"""Seconds in which pods that come and go are looked at together: each look is at every node of every lower."""
 _SOON = 1.0
 _LOOK = 15.0
 """Seconds between two looks for room."""
