@@ -173,6 +173,8 @@ async def test_the_plan_of_a_drain_says_that_a_pod_is_made_again(ground: Hooked)
     await closed(ground, B)
     made = await asked(ground, "planned", "1")
     await runs_in(ground, "planned", A)
+    await ground.reload(ground.hooked())
+    await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: len(one["spec"]["taints"]) == 1)
     path = str(ground.save(ground.hooked(), DRAINED_A))
     told = await ran([sys.executable, "-m", "tensile", "plan", "-f", path])
     assert f"-/+ Pod {ground.namespace}/planned: " in told.out, told.out + told.err
