@@ -276,3 +276,21 @@ async def test_what_a_person_would_want_to_know_is_in_the_plan() -> None:
         step.reason for step in said
     }
     await stage.stop()
+
+
+@in_virtual_time
+async def test_a_pod_that_somebody_holds_is_made_again_when_it_is_let_go() -> None:
+    """With a finalizer it is told to have ended, and stays for its holder to see that."""
+    stage = Leaving(bare(cpu="1", finalizers=["example.com/held"]), more="")
+    await stage.passing(1)
+    stage.reload(topology(DRAINED, f"name: {B}"))
+    await stage.passing(2)
+    held = stage.find(ABOVE)
+    assert held is not None
+    assert (uid(held), held["status"]["phase"]) == ("Pod-web", "Failed")
+    assert await kept(stage) == [SAFE.name]
+    stage.clusters[UPPER].alter(ABOVE, lambda one: one["metadata"].pop("finalizers"))
+    await stage.passing(2)
+    assert moved(stage)["metadata"]["finalizers"] == ["example.com/held"]
+    assert await kept(stage) == []
+    await stage.stop()
