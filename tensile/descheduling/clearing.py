@@ -19,7 +19,8 @@ from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "clearing"
 NO_PLACE = "FitsNowhereElse"
-_COLLECT = 0.2
+_COLLECT = 5.0
+"""Seconds in which what may make room is looked at together: each look is at every node of every lower."""
 _SOON = 1.0
 _LOOK = 15.0
 """Seconds between two looks for room."""
@@ -37,8 +38,12 @@ class ClearingRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of the pods, and of the node, which has to take no new ones first."""
-        return (Route("upper_pods", _pod, delay=_COLLECT), Route("upper.nodes", _node))
+        """Hear of the pods, of the node, which has to take no new ones first, and of nodes that may take some."""
+        return (
+            Route("upper_pods", _pod, delay=_COLLECT),
+            Route("upper.nodes", _own_node),
+            Route("upper.nodes", _any_node, delay=_COLLECT),
+        )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the lower's key, where it is drained or something is still said of it."""
@@ -108,6 +113,11 @@ def _pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         yield key_of(lower)
 
 
-def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _own_node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     if delta.entry.name == world.lowers[lower].node and is_drained(world.lowers[lower]):
+        yield key_of(lower)
+
+
+def _any_node(world: World, lower: str, _delta: Delta) -> Iterator[Key]:
+    if is_drained(world.lowers[lower]):
         yield key_of(lower)

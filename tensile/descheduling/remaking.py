@@ -90,10 +90,11 @@ def _standing(pod_uid: str, world: World) -> _Standing | None:
 def _while_it_stands(standing: _Standing, secret: Entry, kept: Kept, world: World) -> Decision:
     """Keep the pod as long as there is reason for it to leave, which others have it do."""
     pod, lower = standing
+    if pod.facts.terminating:
+        # One that was evicted is said to have ended before its object goes: that says nothing of whether it is wanted.
+        return _NOTHING if _is_disrupted(pod) else Decision((_done(secret, kept, "somebody deleted the pod"),))
     if pod.facts.terminal:
         return Decision((_done(secret, kept, "the pod that it keeps has ended"),))
-    if pod.facts.terminating:
-        return _NOTHING if _is_disrupted(pod) else Decision((_done(secret, kept, "somebody deleted the pod"),))
     if not (is_emptied(lower, world) or _is_stuck(standing, world)):
         return _withdrawn(secret, kept, world)
     wanted = (noted(secret, WITHDRAWN, None, "the pod is to leave after all"),) if kept.withdrawn else ()

@@ -141,9 +141,10 @@ def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
     for note in recent(notes_on(_node(lower, world)), world.now, policy.interval):
         for upper in lower.upper_pods.select("upper", note.pod):
             if upper.facts.terminating:
-                whose = "its controller's pods are" if note.owner else "the pod that is made in its place is"
-                words = f"no node of {lower.name} takes it: {whose} kept off {', '.join(note.nodes)}"
-                words += f" for {write_duration(policy.cooldown)}"
+                off = f"kept off {', '.join(note.nodes)}"
+                kept = f"its controller's pods are {off} for {write_duration(policy.cooldown)}"
+                kept = kept if note.owner else f"the pod that is made in its place is {off}"
+                words = f"no node of {lower.name} takes it: {kept}"
                 yield Told(_ref_of(upper.namespace, upper.name), upper.uid, "Rescheduled", words, warning=False)
 
 

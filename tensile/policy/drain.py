@@ -62,7 +62,7 @@ def is_emptied(lower: LowerWorld, world: World) -> bool:
 
 def is_bare(pod: Entry) -> bool:
     """Say whether no controller would make a pod again; one that has ended is made anew by nobody anyway."""
-    return not pod.facts.terminal and not controller_of(pod.manifest())
+    return bool(pod.facts.bare) and not pod.facts.terminal
 
 
 def _can_leave(pod: Entry, world: World) -> bool:

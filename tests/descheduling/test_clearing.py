@@ -5,6 +5,7 @@ from typing import Any
 from deschedulingkit import A, B, ground, owned_by, seeker
 from worldkit import changed, decided, put, reload, written
 
+from tensile.cache import Delta
 from tensile.descheduling.clearing import ClearingRule, key_of
 from tensile.names import KEPT_OFF
 from tensile.objects import Manifest, annotations
@@ -146,11 +147,15 @@ def test_the_keys_are_the_lowers_that_are_drained() -> None:
     assert decided(ClearingRule(), KEY, here)[1].problem is None
 
 
-def test_it_hears_of_pods_that_come_and_go_and_of_the_node() -> None:
-    """What others wrote to a pod says nothing of where it fits."""
+def test_it_hears_of_pods_that_come_and_go_and_of_nodes() -> None:
+    """What others wrote to a pod says nothing of where it fits; of what may make room it hears a little later."""
     here = drained()
     heard: list[object] = []
-    pods, nodes = ClearingRule().routes()
+    pods, nodes, room = ClearingRule().routes()
+    assert (nodes.delay, room.delay) == (0.0, 5.0)
+    entry = here.upper.nodes.get("", B)
+    assert entry is not None
+    assert [list(room.keys(here, lower, Delta(None, entry))) for lower in (A, B)] == [[KEY], []]
     here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(pods.keys(here, A, delta)))
     here.upper.nodes.subscribe(lambda delta: heard.extend(nodes.keys(here, A, delta)))
     for _ in range(2):

@@ -79,10 +79,11 @@ def test_a_pod_that_is_to_leave_is_waited_for() -> None:
     assert (plan.steps, plan.problem, decision.again) == ((), None, 30.0)
 
 
-def test_a_pod_that_was_evicted_is_waited_for_until_it_is_gone() -> None:
-    """Its lower pod has to end first."""
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
+def test_a_pod_that_was_evicted_is_waited_for_until_it_is_gone(phase: str) -> None:
+    """Its lower pod has to end first; then it gets a phase that says so, before its object goes."""
     here = stuck()
-    put(here.lowers[A].upper_pods, bare({"conditions": [EVICTED]}, deletionTimestamp=ENDING))
+    put(here.lowers[A].upper_pods, bare({"phase": phase, "conditions": [EVICTED]}, deletionTimestamp=ENDING))
     assert steps(here) == []
 
 

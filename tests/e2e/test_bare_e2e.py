@@ -1,12 +1,13 @@
 """Pods without a controller on real clusters: they leave for where they can run, as they were, and none is lost."""
 
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, B, edit_lower, polled, with_fields
+from enginekit import A, B, edit_lower, polled, ran, with_fields
 from hookedkit import OPTED, Hooked, hooking
 from sitekit import Manifest, is_ready
 
@@ -164,6 +165,23 @@ async def test_a_budget_keeps_a_pod_that_runs_until_it_allows_its_eviction(groun
     assert moved["metadata"]["annotations"]["note"] == "kept"
     await none_kept(ground)
     await ground.upper.delete(ground.pod_path("single"), 0)
+
+
+async def test_the_plan_of_a_drain_says_that_a_pod_is_made_again(ground: Hooked) -> None:
+    """In one line; that it is kept meanwhile is over by the end of what is planned."""
+    await ground.reload(ground.hooked(), CLOSED_B)
+    await closed(ground, B)
+    made = await asked(ground, "planned", "1")
+    await runs_in(ground, "planned", A)
+    await ground.reload(ground.hooked())
+    await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: len(one["spec"]["taints"]) == 1)
+    path = str(ground.save(ground.hooked(), DRAINED_A))
+    told = await ran([sys.executable, "-m", "tensile", "plan", "-f", path])
+    assert f"-/+ Pod {ground.namespace}/planned: " in told.out, told.out + told.err
+    assert PREFIX not in told.out
+    still = await ground.upper.read(ground.pod_path("planned"))
+    assert still["metadata"]["uid"] == made["metadata"]["uid"]
+    await ground.upper.delete(ground.pod_path("planned"), 0)
 
 
 async def crowded_out(ground: Hooked, name: str) -> tuple[Manifest, Manifest]:
