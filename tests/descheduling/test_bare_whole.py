@@ -1,5 +1,6 @@
 """Pods without a controller in the whole engine: they run elsewhere in the end, whatever happens."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -293,4 +294,15 @@ async def test_a_pod_that_somebody_holds_is_made_again_when_it_is_let_go() -> No
     await stage.passing(2)
     assert moved(stage)["metadata"]["finalizers"] == ["example.com/held"]
     assert await kept(stage) == []
+    await stage.stop()
+
+
+@in_virtual_time
+async def test_one_that_is_kept_leaves_together_with_those_that_need_not_be() -> None:
+    """Its turn is the pass that kept it, though others have left by the time it is safe."""
+    stage = Leaving(seeker("owned"), seeker("bare", ownerReferences=[]))
+    await stage.passing(4)
+    (_, first), (_, second) = stage.left
+    assert {name for name, _ in stage.left} == {"owned", "bare"}
+    assert second - first < timedelta(seconds=5)
     await stage.stop()
