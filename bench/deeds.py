@@ -6,11 +6,14 @@ A new kind of object goes into `_things` and `_changed`; another sort of deed is
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import orjson
+
 from bench.endstates import Objects
 from bench.faultproxy.asked import Asked
 from bench.oracles import Manifest, is_ready
 from bench.rig import LOWERS
 from bench.scene import Scene
+from tensile.names import CLUSTER_SELECTOR, DESCHEDULE_COUNT
 from tensile.sandbox.layout import UPPER
 
 A, B = LOWERS
@@ -109,6 +112,52 @@ async def _with_both(scene: Scene) -> None:
     await scene.rig.usable()
 
 
+async def _descheduling(scene: Scene) -> None:
+    """Have the descheduler look often."""
+    policy = {"enabled": True, "interval": "2s", "pendingLongerThan": "1s"}
+    scene.rig.more = {"descheduler": policy}
+    scene.rig.save()
+    await scene.rig.usable()
+
+
+async def _strand(scene: Scene) -> None:
+    """Make a pod without a controller in one lower that asks for a node of the other."""
+    nodes = [one["metadata"]["name"] for one in await scene.rig.sites[B].items("/api/v1/nodes")]
+    asked = {"nodeSelector": {"kubernetes.io/hostname": min(nodes)}}
+    either = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(scene.rig.nodes.values())}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [either]}]}
+    spec = {
+        "nodeName": scene.rig.nodes[A],
+        "containers": [{"name": "main", "image": "app:1"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
+        "terminationGracePeriodSeconds": 1,
+    }
+    meta = {"name": POD, "annotations": {CLUSTER_SELECTOR: orjson.dumps(asked).decode(), "note": "kept"}}
+    await scene.rig.upper.call("POST", scene.path("pods"), {"metadata": meta, "spec": spec})
+
+
+async def _free(scene: Scene) -> None:
+    """Take the pod away, and the descheduler."""
+    await scene.rig.upper.remove(scene.path("pods", POD))
+    scene.rig.more = {}
+    scene.rig.save()
+
+
+def _has_moved(objects: Objects) -> bool:
+    """Say whether the pod runs in the other lower, made again once, and nothing is kept of it."""
+    counts = [(one["metadata"].get("annotations") or {}).get(DESCHEDULE_COUNT) for one in objects[UPPER]["pods"]]
+    there = [len(objects[lower]["pods"]) for lower in LOWERS]
+    is_running = all(map(is_ready, objects[UPPER]["pods"]))
+    return is_running and (counts, there, objects[UPPER]["secrets"]) == (["1"], [0, 1], [])
+
+
+def _of_the_move(scene: Scene, asked: Asked) -> bool:
+    """Count what is written in the namespace, and that the node is told who leaves it."""
+    is_note = (asked.kind, asked.verb, asked.name) == ("nodes", "patch", scene.rig.nodes[A])
+    return is_note or scene.is_here(asked)
+
+
 def _runs(objects: Objects) -> bool:
     return all(map(is_ready, objects[UPPER]["pods"])) and len(objects[A]["pods"]) == 1
 
@@ -149,6 +198,7 @@ DEEDS = (
     Deed("create", _make, _runs, restore=_remove),
     Deed("update", _change, _has_changed, prepare=_made, restore=_remove),
     Deed("delete", _remove, _is_gone, prepare=_made),
+    Deed("bare pod moved", _strand, _has_moved, prepare=_descheduling, restore=_free, counts=_of_the_move),
     Deed("lower added", _save_both, _both_ready, prepare=_with_one, counts=_of_the_node),
     Deed("lower removed", _save_one, _one_left, prepare=_with_both, restore=_with_both, counts=_of_the_node),
 )

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from bench.oracles import Manifest
-from tensile.names import OWNER, UPPER_UID
+from tensile.names import OWNER, REPLACES, TRIED, UPPER_UID
 
 Objects = Mapping[str, Mapping[str, list[Manifest]]]
 """The objects by cluster and then by resource ("pods", "configmaps", …)."""
@@ -27,6 +27,8 @@ _PASSING = frozenset(
         "message", "images", "daemonEndpoints",
     }
 )  # fmt: skip
+_OTHERS_UIDS = frozenset({REPLACES, TRIED})
+"""Annotations that tell of pods which are gone: that they are there counts, and not what they say."""
 _END = "deletionTimestamp"
 _RANDOM = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
@@ -100,6 +102,9 @@ def _place(cluster: str, resource: str, manifest: Manifest) -> str:
 
 def _stripped(cluster: str, resource: str, manifest: Manifest) -> Any:
     meta = {key: value for key, value in manifest["metadata"].items() if key not in _META}
+    notes = meta.get("annotations") or {}
+    if _OTHERS_UIDS & notes.keys():
+        meta["annotations"] = {key: "" if key in _OTHERS_UIDS else value for key, value in notes.items()}
     found = _lasting({**manifest, "metadata": meta})
     if resource == "pods" and cluster != "upper":
         found.get("spec", {}).pop("nodeName", None)

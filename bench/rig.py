@@ -37,6 +37,7 @@ class Rig:
     """Used with `async with`; the engine is started by `start`, and ended at the end.
 
     `sites` lead to the clusters past the proxies; `journal` has what the engine wrote, in the order of all clusters.
+    `more` are further fields of the topology file, from the next `save` on.
     """
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
@@ -50,6 +51,7 @@ class Rig:
         self.proxies: dict[str, Proxy] = {}
         self.child: Child | None = None
         self.ports = spare_ports(len(LOWERS) + 2)
+        self.more: Manifest = {}
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> "Self":
@@ -119,6 +121,7 @@ class Rig:
                 "tlsKeyFile": "kubelet.key",
             },
             "telemetry": {"bind": "127.0.0.1", "port": self.ports[-1]},
+            **self.more,
         }
         written = self.directory / "topology.new"
         written.write_bytes(orjson.dumps(found))

@@ -110,13 +110,13 @@ class Site:
                 yield event["type"], event["object"]
 
 
-async def until(holds: Callable[[], Awaitable[object]], what: str, limit: float) -> None:
+async def until(holds: Callable[[], Awaitable[object]], what: str, limit: float, pause: float = PAUSE) -> None:
     """Ask again and again, also while a cluster is away, until it holds; raises NotInTime after `limit` seconds."""
     end = time.monotonic() + limit
     while not await _answered(holds):
         if time.monotonic() > end:
             raise NotInTime(f"not within {limit:g} s: {what}")
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(pause)
 
 
 async def patiently(request: Callable[[], Awaitable[object]], limit: float) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from tensile.cache import Cache, Kept
 from tensile.cluster import Selection
 from tensile.demand import pod_demand
+from tensile.descheduling import successor
 from tensile.kube.fleet import Feed
 from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
-from tensile.names import OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
+from tensile.names import DESCHEDULED, OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 from tensile.policy import live
 from tensile.reconcile import following, namespaces
@@ -26,6 +27,7 @@ _SECRETS = Selection(fields="type!=helm.sh/release.v1")
 """Releases that Helm keeps in Secrets are many and large, and no pod refers to them."""
 _WAITING = Selection(labels=f"{VIRTUAL_POD}=true", fields="spec.nodeName=")
 """Pods that asked for a virtual node and have no node yet."""
+_REMADE = Selection(labels=f"{DESCHEDULED}=true")
 _WAIT = 5.0
 """Seconds between two looks for such pods: who waits for so long may need help, and the others are none of ours."""
 _LAST_WORDS = 1_000
@@ -40,6 +42,7 @@ def upper_world() -> UpperWorld:
         config_maps=Cache(),
         secrets=Cache(),
         waiting=Cache(waiting.digest),
+        remade=Cache(successor.digest),
         more=following.caches(above=True),
     )
 
@@ -53,6 +56,7 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
         Feed(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
         Feed(UPPER, SECRET, _SECRETS, upper.secrets),
         Feed(UPPER, POD, _WAITING, upper.waiting, every=_WAIT),
+        Feed(UPPER, POD, _REMADE, upper.remade),
     ]
 
 

@@ -1,5 +1,7 @@
 """Every rule there is, in the order in which they are asked which keys they have."""
 
+from tensile.descheduling.clearing import ClearingRule
+from tensile.descheduling.remaking import RemakingRule
 from tensile.descheduling.rule import DeschedulerRule
 from tensile.kubelet.issuance import TokenRule
 from tensile.kubelet.lifecycle import PodRule
@@ -29,4 +31,5 @@ def rules() -> tuple[Rule, ...]:
     services = (ServiceRule(), SliceRule(), StrayRule())
     storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
     pods = (PodRule(), OrphanRule(), WaitingRule(), DrainRule(), DeschedulerRule())
-    return (NodeRule(), *spaces, DependencyRule(), *identities, *services, *storage, *pods)
+    bare = (ClearingRule(), RemakingRule())
+    return (NodeRule(), *spaces, DependencyRule(), *identities, *services, *storage, *pods, *bare)

@@ -65,6 +65,8 @@ class UpperServer(NamedTuple):
 
 WAITING = "waiting"
 """The rule whose keys are about pods above that have no node yet, which are in a cache of their own."""
+REMAKING = "remaking"
+"""The rule whose keys are about pods that are made anew, which are in one of their own as well."""
 _SERVING = (SERVICE, ENDPOINT_SLICE)
 _OWNED = (*_SERVING, CLAIM, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
 """Kinds of controllers of which only what carries our mark is followed below."""
@@ -85,7 +87,8 @@ _PLACE_CACHES = ("place_nodes", "place_pods")
 class UpperWorld:
     """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled.
 
-    `waiting` holds the pods that asked for a virtual node and have no node yet.
+    `waiting` holds the pods that asked for a virtual node and have no node yet, `remade` those that a descheduler made
+    in another's place.
     """
 
     nodes: Cache
@@ -93,6 +96,7 @@ class UpperWorld:
     config_maps: Cache
     secrets: Cache
     waiting: Cache
+    remade: Cache
     more: dict[Kind, Cache] = field(default_factory=dict)
 
     def cache(self, kind: Kind) -> Cache | None:
@@ -102,12 +106,12 @@ class UpperWorld:
 
     def caches(self) -> Iterator[Cache]:
         """Give every cache of the upper cluster that all lowers share, but those of controllers."""
-        yield from (self.nodes, self.namespaces, self.config_maps, self.secrets, self.waiting)
+        yield from (self.nodes, self.namespaces, self.config_maps, self.secrets, self.waiting, self.remade)
 
     def copy(self) -> "UpperWorld":
         """Give one with caches of its own that hold the same."""
-        nodes, namespaces, config_maps, secrets, waiting = (cache.copy() for cache in self.caches())
-        return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, _copied(self.more))
+        nodes, namespaces, config_maps, secrets, waiting, remade = (cache.copy() for cache in self.caches())
+        return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, remade, _copied(self.more))
 
 
 @dataclass(slots=True)
@@ -269,7 +273,8 @@ class World:
         Pods above are in one or the other, by the `rule` that the key is of.
         """
         if cluster == UPPER and kind == POD:
-            return self.upper.waiting if rule == WAITING else self.lowers[lower].upper_pods
+            apart = {WAITING: self.upper.waiting, REMAKING: self.upper.remade}
+            return apart[rule] if rule in apart else self.lowers[lower].upper_pods
         if cluster == UPPER:
             return self.upper.cache(kind)
         return self.lowers[cluster].below(kind)

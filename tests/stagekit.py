@@ -15,7 +15,7 @@ from worldkit import NOW, world, written
 
 from tensile.cache import Cache
 from tensile.cluster import Patch, Selection
-from tensile.errors import ClusterError, Denied, Unreachable
+from tensile.errors import ClusterError, Denied, Throttled, Unreachable
 from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds
 from tensile.kube.fleet import Feed
 from tensile.kubelet.node import NodeRule
@@ -38,6 +38,7 @@ class Weather(Rehearsal):
     """A rehearsal with moods: `down`, `denied` writes by (verb, kind), and `failing`: down after so many writes more.
 
     The last of these writes is done, and its answer lost. `watched` hears of what is about to be made or deleted.
+    `budgeted` are the names of pods that disruption budgets keep.
 
     Where pods take their time to end, they are bound to a real node as soon as they are made.
     """
@@ -48,6 +49,7 @@ class Weather(Rehearsal):
         self.down = False
         self.denied: dict[tuple[str, str], str] = {}
         self.failing = 0
+        self.budgeted: set[str] = set()
         self.writes: list[tuple[str, Ref]] = []
         self.watched: Callable[[str, Ref, Manifest], None] = lambda _verb, _ref, _body: None
 
@@ -79,6 +81,16 @@ class Weather(Rehearsal):
         self._answers("delete", ref)
         self.watched("delete", ref, {"metadata": {"uid": uid}})
         return self._answered("delete", ref, await super().delete(ref, uid=uid, grace=grace, version=version))
+
+    async def evict(self, ref: Ref, *, uid: str) -> None:
+        """Evict, as the weather allows."""
+        self._answers("evict", ref)
+        if ref.name in self.budgeted:
+            words = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise Throttled(words, cluster=self.name, doing="evict", status=429, reason="TooManyRequests")
+        self.watched("delete", ref, {"metadata": {"uid": uid}})
+        await super().evict(ref, uid=uid)
+        self._answered("evict", ref, b"")
 
     def _answers(self, verb: str, ref: Ref) -> None:
         if self.down:

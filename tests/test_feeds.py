@@ -110,6 +110,17 @@ def test_releases_of_helm_are_not_followed() -> None:
     assert len(takers(feeds, "Secret", secret())) == 1
 
 
+def test_pods_that_a_descheduler_made_are_known_by_whose_place_they_have() -> None:
+    """Whoever made them, and whether they have a node yet or not; nothing else is kept of them."""
+    upper = upper_world()
+    feeds = upper_feeds(upper, OWNER_HERE, ())
+    assert takers(feeds, "Pod", upper_pod()) == []
+    made = upper_pod(labels={"create-by-descheduler": "true"}, annotations={"tensile-kube.io/replaces": "old"})
+    assert len(takers(feeds, "Pod", made)) == 1
+    upper.remade.put(stored(made))
+    assert [(entry.raw, entry.facts) for entry in upper.remade] == [(b"", "old")]
+
+
 def test_of_accounts_only_the_default_one_is_followed() -> None:
     """It shows that a namespace is ready for pods."""
     feeds = lower_feeds(lower(), OWNER_HERE)

@@ -13,6 +13,7 @@ import orjson
 
 from tensile.cache import Cache, Entry
 from tensile.demand import pod_demand
+from tensile.descheduling import successor
 from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
 from tensile.kubelet.node import NodeRule
@@ -52,6 +53,7 @@ def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
         filled(observed.digest_mark),
         *(filled() for _ in range(3)),
         waiting=filled(waiting.digest),
+        remade=filled(successor.digest),
         more=synced(following.caches(above=True)),
     )
     made = World(found, OWNER_HERE, upper, now, "10.0.0.1")

@@ -248,6 +248,27 @@ BUGS = (
         _in("kubelet", "scheduling_fields"),
     ),
     Bug(
+        "a pod without a controller leaves before it is kept",
+        "tensile/policy/drain.py",
+        "return not is_bare(pod) or (",
+        "return True or (",
+        _in("descheduling", "bare_whole"),
+    ),
+    Bug(
+        "a pod that somebody deleted is made again",
+        "tensile/descheduling/remaking.py",
+        "return _NOTHING if _is_disrupted(pod) else",
+        "return _NOTHING if True else",
+        _in("descheduling", "remaking"),
+    ),
+    Bug(
+        "what is kept of a pod goes though somebody else has its place",
+        "tensile/reconcile/apply.py",
+        "return REPLACES in annotations(wanted) and",
+        "return REPLACES in annotations(wanted) or",
+        _in("reconcile", "apply"),
+    ),
+    Bug(
         "alternatives of a node affinity are torn apart",
         "tensile/policy/moving.py",
         "if not _goes_with_each_other(real):",

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import orjson
 
 from tensile.cache import Entry
-from tensile.descheduling.ground import Ground
-from tensile.descheduling.moves import uses_claims
-from tensile.policy.drain import kept
-from tensile.world import LowerWorld, World
+from tensile.descheduling.bare import loosed, uses_claims
+from tensile.descheduling.clearing import placed
+from tensile.descheduling.ground import Ground, said_of
+from tensile.policy.drain import is_bare, kept
+from tensile.world import LowerWorld, Problem, World
 
 FORMAT = 1
 _HEAD = ("POD", "GOES TO", "REAL NODE", "WHY")
@@ -23,7 +24,9 @@ _NOBODY: frozenset[str] = frozenset()
 class Departure(NamedTuple):
     """One pod: whether it `leaves`, the virtual node that has room for it and the real one behind ("" for none).
 
-    `why` says what keeps it where it is, or Pending afterwards; "" where neither.
+    `why` says what keeps it where it is, or Pending afterwards; "" where neither. `others` are virtual nodes that have
+    room as well, as far as no other pod comes first; `full` those that the upper scheduler may choose too, though no
+    real node behind them has room now: it would wait there.
     """
 
     namespace: str
@@ -32,6 +35,8 @@ class Departure(NamedTuple):
     target: str = ""
     node: str = ""
     why: str = ""
+    others: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
 
     @property
     def is_lost(self) -> bool:
@@ -42,12 +47,41 @@ class Departure(NamedTuple):
 def departures(world: World, name: str) -> list[Departure]:
     """Say it of every pod on the node of a lower, by namespace and name; raises KeyError for a lower that is not."""
     lower = world.lowers[name]
-    ground = Ground(world, without=lower.node)
+    ground, start = Ground(world, without=lower.node), Ground(world, without=lower.node)
     pods = sorted(lower.upper_pods, key=lambda one: (one.namespace, one.name))
-    return [_departure(one, lower, ground) for one in pods]
+    is_asked = world.topology.extender.enabled
+    return [
+        _of_bare(one, lower, world, ground, start, is_asked=is_asked)
+        if _goes_alone(one)
+        else _departure(one, lower, ground, start, is_asked=is_asked)
+        for one in pods
+    ]
 
 
-def _departure(upper: Entry, lower: LowerWorld, ground: Ground) -> Departure:
+def _goes_alone(upper: Entry) -> bool:
+    return is_bare(upper) and not upper.facts.terminating
+
+
+def _of_bare(
+    upper: Entry, lower: LowerWorld, world: World, ground: Ground, start: Ground, *, is_asked: bool
+) -> Departure:
+    """Say it of a pod that leaves only for a place."""
+    place = placed(upper, lower, world, ground)
+    if isinstance(place, Problem):
+        return Departure(upper.namespace, upper.name, leaves=False, why=place.message)
+    going = loosed(upper, world)
+    could = start.others(going, lower.node, _NOBODY)[0]
+    others, full = tuple(sorted({*could}.difference((place[0],)))), _full(going, lower, start, could, is_asked=is_asked)
+    return Departure(upper.namespace, upper.name, leaves=True, target=place[0], node=place[1], others=others, full=full)
+
+
+def _full(upper: Entry, lower: LowerWorld, start: Ground, could: list[str], *, is_asked: bool) -> tuple[str, ...]:
+    """Name the virtual nodes that the upper scheduler may choose though no real node has room."""
+    return () if is_asked else tuple(sorted({*start.open_to(upper, lower.node)}.difference(could)))
+
+
+def _departure(upper: Entry, lower: LowerWorld, ground: Ground, start: Ground, *, is_asked: bool) -> Departure:
+    """Say it of one pod; `start` is the ground before any left, `is_asked` whether schedulers ask the extender."""
     whose = (upper.namespace, upper.name)
     problem = kept(upper)
     if problem is not None:
@@ -57,10 +91,14 @@ def _departure(upper: Entry, lower: LowerWorld, ground: Ground) -> Departure:
     if uses_claims(upper.manifest()):
         return Departure(*whose, leaves=True, why=f"its claims are of {lower.name}: it would stay Pending")
     found, refused = ground.others(upper, lower.node, _NOBODY)
+    could = start.others(upper, lower.node, _NOBODY)[0] if refused else found
+    full = _full(upper, lower, start, could, is_asked=is_asked)
     if not found:
-        told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other lower cluster"
-        return Departure(*whose, leaves=True, why=f"it would stay Pending: {told}")
-    return Departure(*whose, leaves=True, target=found[0], node=ground.move(upper, lower.node, found[0]))
+        why = f"it would stay Pending: {said_of(refused)}"
+        return Departure(*whose, leaves=True, why=why, others=tuple(could), full=full)
+    target, node = found[0], ground.move(upper, lower.node, found[0])
+    others = tuple(sorted({*found, *could}.difference((target,))))
+    return Departure(*whose, leaves=True, target=target, node=node, others=others, full=full)
 
 
 def as_json(name: str, found: list[Departure]) -> str:
@@ -79,8 +117,9 @@ def as_text(name: str, found: list[Departure]) -> str:
 
 
 def _row(one: Departure) -> tuple[str, str, str, str]:
-    where = one.target or ("nowhere" if one.leaves else "stays")
-    return f"{one.namespace}/{one.name}", where, one.node or "-", one.why
+    where = " or ".join((one.target, *one.others)) if one.target else ("nowhere" if one.leaves else "stays")
+    full = f"the upper scheduler may have it wait in {' or '.join(one.full)}" if one.full else ""
+    return f"{one.namespace}/{one.name}", where, one.node or "-", "; ".join(filter(None, (one.why, full)))
 
 
 def _counts(found: list[Departure]) -> Iterator[str]:

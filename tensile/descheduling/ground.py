@@ -4,7 +4,7 @@ What finds a place here takes it, so that pods which leave together do not count
 are on their way already.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import orjson
@@ -16,6 +16,7 @@ from tensile.kubelet.projection import lower_pod
 from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations, metadata
 from tensile.policy import live
+from tensile.policy.placement import Placement as Verdict
 from tensile.policy.placement import examine, fitting
 from tensile.policy.placing.reading import pod_of, snapshot_of
 from tensile.policy.placing.snapshot import Pod, Snapshot
@@ -64,13 +65,27 @@ class Ground:
             self._nowhere[alike] = refused
         return [], self._nowhere[alike]
 
+    def open_to(self, upper: Entry, source: str) -> list[str]:
+        """Give the virtual nodes to which the upper scheduler may send a pod of the node `source`.
+
+        It knows no real nodes, so those of them may all be too full.
+        """
+        pod = upper.manifest()
+        verdict = self._judged_above(pod_of(pod, settled=True), pod_of(_unbound(pod)), source)
+        return [name for name in verdict.fitting if name != source]
+
+    def _judged_above(self, mine: Pod, seeking: Pod, source: str) -> Verdict:
+        """Look at every virtual node for a pod that leaves its own."""
+        self._above.remove(mine.namespace, mine.name, source)
+        verdict = examine(seeking, self._above)
+        self._above.add(mine, source)
+        return verdict
+
     def _looked_at(
         self, pod: Manifest, mine: Pod, seeking: Pod, source: str, avoid: frozenset[str]
     ) -> tuple[list[str], dict[str, str]]:
         """Look at every virtual node, and at the real ones behind those that would take the pod."""
-        self._above.remove(mine.namespace, mine.name, source)
-        verdict = examine(seeking, self._above)
-        self._above.add(mine, source)
+        verdict = self._judged_above(mine, seeking, source)
         found: list[str] = []
         refused = {name: str(one) for name, one in verdict.refused.items() if name != source}
         refused |= {name: "a pod of its owner left it lately" for name in avoid if name != source}
@@ -134,6 +149,11 @@ class Ground:
             wanted = self._projected(pod, lower) if below is None else pod_of(below.manifest())
             waiting.append((str(metadata(pod).get("creationTimestamp", "")), wanted))
         return [pod for _, pod in sorted(waiting, key=lambda one: (one[0], one[1].namespace, one[1].name))]
+
+
+def said_of(refused: Mapping[str, str]) -> str:
+    """Write why no other virtual node takes a pod, as `Ground.others` gives it."""
+    return "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
 
 
 def _above(world: World, names: Iterable[str]) -> Snapshot:

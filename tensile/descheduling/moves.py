@@ -3,22 +3,28 @@
 The whole pass follows from the world, whoever asks: so each lower's queue acts on its own part of one plan.
 """
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple
 
 from tensile.cache import Entry
-from tensile.descheduling.ground import Ground
+from tensile.descheduling.bare import CLAIMED, loosed, tie_of, uses_claims
+from tensile.descheduling.ground import Ground, said_of
 from tensile.descheduling.stuck import Stuck, is_open, stuck_in
-from tensile.objects import Manifest, controller_of
+from tensile.descheduling.underway import underway
+from tensile.objects import controller_of
 from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
 from tensile.world import LowerWorld, World
 
 DEADLOCK = "DeschedulingDeadlock"
+_NAMED = 5
 
 
 class Move(NamedTuple):
     """A pod that leaves the lower `source`: `target` is the virtual node that has room, `node` the real one behind it.
 
-    `avoided` are virtual nodes that will not do for it now.
+    `owner` is the UID of its controller, "" where it has none. `avoided` are virtual nodes that will not do for it now;
+    `others` will do as well as the target, as far as those that leave in the same pass do not come first.
     """
 
     upper: Entry
@@ -27,6 +33,7 @@ class Move(NamedTuple):
     node: str
     owner: str
     avoided: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
 
 class Stay(NamedTuple):
@@ -52,7 +59,9 @@ def one_pass(world: World) -> Pass:
     found = [one for lower in lowers for one in stuck_in(lower, world)]
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
     turns = {lower.name: _Turn(lower, world) for lower in lowers}
-    ground = Ground(world)
+    ground, start = Ground(world), cache(partial(Ground, world))
+    for upper, node, owner in underway(world):
+        _settled(upper, node, owner, world, ground)
     moves: list[Move] = []
     stays: list[Stay] = []
     waiting = 0
@@ -63,7 +72,7 @@ def one_pass(world: World) -> Pass:
         if turn.left <= 0:
             waiting += 1
             continue
-        result = _judged(one, world, ground)
+        result = _judged(one, world, ground, start)
         if isinstance(result, Move):
             turn.left -= 1
             moves.append(result)
@@ -89,30 +98,48 @@ class _Turn:
         self.left = min(policy.max_evictions_per_node - len(lately), MOST - len(notes))
 
 
-def _judged(one: Stuck, world: World, ground: Ground) -> Move | Stay:
+def _settled(upper: Entry, node: str, owner: str, world: World, ground: Ground) -> None:
+    """Take the room for a pod that was told to leave before."""
+    targets, _ = ground.others(upper, node, _left(world, owner))
+    if targets:
+        ground.move(upper, node, targets[0])
+
+
+def _left(world: World, owner: str) -> frozenset[str]:
+    """Give the virtual nodes that an owner's pods left lately; nobody's pods have none in common."""
+    if not owner:
+        return frozenset()
+    return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
+
+
+def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground]) -> Move | Stay:
+    """Say where a pod goes, or why it stays; `start` gives the ground as it was before this pass.
+
+    What the pass itself has filled is not avoided: where each of those that leave goes is the upper scheduler's choice,
+    so room that was counted on for one may be the other's.
+    """
     pod, source = one.upper.manifest(), world.lowers[one.lower]
     owner = str(controller_of(pod).get("uid") or "")
-    if not owner:
-        words = "no controller would make it again: delete it, and make it elsewhere, by hand"
-        return Stay(one.upper, one.lower, "NoController", words)
-    if uses_claims(pod):
-        return Stay(one.upper, one.lower, "UsesClaims", "its claims are of the lower cluster that it is bound to")
-    targets, refused = ground.others(
-        one.upper, source.node, nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
-    )
+    tie = (CLAIMED if uses_claims(pod) else None) if owner else tie_of(one.upper, world)
+    if tie is not None:
+        return Stay(one.upper, one.lower, *tie)
+    going, left = one.upper if owner else loosed(one.upper, world), _left(world, owner)
+    targets, refused = ground.others(going, source.node, left)
     if not targets:
-        told = "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
-        return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {told}")
-    node = ground.move(one.upper, source.node, targets[0])
-    return Move(one.upper, one.lower, targets[0], node, owner, (source.node, *sorted(refused)))
-
-
-def uses_claims(pod: Manifest) -> bool:
-    """Say whether a pod has volumes that are kept where it runs."""
-    volumes = pod["spec"].get("volumes") or ()
-    return any(one.get("persistentVolumeClaim") or one.get("ephemeral") for one in volumes)
+        return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")
+    could, never = start().others(going, source.node, left) if refused else (targets, {})
+    node = ground.move(going, source.node, targets[0])
+    others = sorted({*targets, *could} - {targets[0]})
+    avoided = (source.node, *sorted(refused.keys() & never.keys()))
+    return Move(one.upper, one.lower, targets[0], node, owner, avoided, tuple(others))
 
 
 def note_of(move: Move, world: World) -> Note:
     """Give the note of a move that is made now."""
     return Note(move.owner, move.upper.uid, world.now, move.avoided)
+
+
+def listed(told: list[str]) -> str:
+    """Write what is told of several pods as one sentence, that of the first few."""
+    more = len(told) - _NAMED
+    return "; ".join(told[:_NAMED]) + (f"; and {more} more" if more > 0 else "")

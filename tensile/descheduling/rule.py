@@ -1,27 +1,33 @@
 """The rule that moves pods out of a lower cluster that has no node for them, while another one has.
 
 A pod leaves by the Eviction API, with its UID; its controller makes another, which is kept off the nodes that will not
-do. That it leaves is noted on the Node before: whoever comes next, also after a crash in between, counts it, so that
-no more pods leave than the topology allows. A pod that fits nowhere else is told of, once, and stays.
+do. One that has no controller is put into safe keeping first, and made again by the rule that sees that through.
+
+That it leaves is noted on the Node before: whoever comes next, also after a crash in between, counts it, so that no
+more pods leave than the topology allows. A pod that fits nowhere else is told of, once, and stays.
 """
 
 from collections.abc import Iterator
 
 from tensile.cache import Delta
 from tensile.cluster import Patch
-from tensile.descheduling.moves import DEADLOCK, Move, Stay, is_source, note_of, one_pass
+from tensile.descheduling.bare import loosed
+from tensile.descheduling.moves import DEADLOCK, Move, Pass, Stay, is_source, listed, note_of, one_pass
 from tensile.descheduling.stuck import stuck_in
+from tensile.descheduling.successor import successor_of
+from tensile.descheduling.underway import told_lately
 from tensile.names import TRIED
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
+from tensile.policy.safekeeping import kept_of, of_pod, present
 from tensile.policy.tried import Note, kept_for, node_ref, notes_on, recent, written
-from tensile.reconcile.desired import Absent, Decision, Patched, Route, Told, Wanted
+from tensile.reconcile.desired import Absent, Decision, Moving, Patched, Route, Told, Wanted
 from tensile.topology.syntax import write_duration
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "descheduler"
 _SHORTEST = 2.0
 """Seconds between two passes at least, however short the interval is."""
-_NAMED = 5
+_MOMENT = 0.05
 
 
 def key_of(lower: str) -> Key:
@@ -35,8 +41,8 @@ class DeschedulerRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of pods that begin to leave; all else is looked at once in an interval."""
-        return (Route("upper_pods", _leaving),)
+        """Hear of pods that begin to leave, or are safe now; all else is looked at once in an interval."""
+        return (Route("upper_pods", _leaving), Route("upper.secrets", _safe))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the lower's key, where the descheduler is on or something is still said of it."""
@@ -54,30 +60,71 @@ class DeschedulerRule:
         told = tuple(_left(lower, world))
         if next(stuck_in(lower, world), None) is None:
             return Decision(told, again=again)
+        rest = _rest(lower, world)
+        if rest > 0 and not policy.dry_run:
+            found = one_pass(world)
+            problem = world.problems.get(key) or _kept(_stays(found, lower))
+            safe = [move for move in _moves(found, lower) if _is_safe(move, world)]
+            return Decision((*told, *(_evictions(safe, lower, world) if safe else ())), problem=problem, again=rest)
         found = one_pass(world)
-        moves = [move for move in found.moves if move.source == lower.name]
-        stays = [stay for stay in found.stays if stay.source == lower.name]
+        moves = _moves(found, lower)
+        stays = _stays(found, lower)
         told += tuple(_deadlocked(stays, lower))
         if policy.dry_run:
             return Decision(told, problem=_rehearsed(moves) or _kept(stays), again=again)
-        return Decision((*told, *_evictions(moves, lower, world)), problem=_kept(stays), again=again)
+        return Decision((*told, *_departures(moves, lower, world)), problem=_kept(stays), again=again)
+
+
+def _departures(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
+    """Let those leave who may, and keep those who have to be kept for that: they leave when they are."""
+    ready = [move for move in moves if move.owner or _is_safe(move, world)]
+    if ready:
+        yield from _evictions(ready, lower, world)
+    for move in moves:
+        if not move.owner and kept_of(move.upper, world) is None:
+            successor = successor_of(loosed(move.upper, world).manifest(), move.avoided)
+            yield present(successor, move.upper, world.owner, _reason(move, world))
+
+
+def _is_safe(move: Move, world: World) -> bool:
+    """Say whether a pod without a controller is kept: it may leave in the interval in which room was counted for it."""
+    kept = None if move.owner else kept_of(move.upper, world)
+    return kept is not None and kept.is_safe
+
+
+def _moves(found: Pass, lower: LowerWorld) -> list[Move]:
+    return [move for move in found.moves if move.source == lower.name]
+
+
+def _stays(found: Pass, lower: LowerWorld) -> list[Stay]:
+    return [stay for stay in found.stays if stay.source == lower.name]
+
+
+def _rest(lower: LowerWorld, world: World) -> float:
+    """Say how many seconds are left of the interval in which pods left: they have to come somewhere before others go.
+
+    0 where none did.
+    """
+    last = max((note.at for note in told_lately(lower, world)), default=None)
+    interval = world.topology.descheduler.interval
+    return 0.0 if last is None else min(last + interval - world.now, interval).total_seconds() + _MOMENT
 
 
 def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
     """Note who leaves, then let them."""
-    if not moves:
-        return
     node = _node(lower, world)
     known = recent(notes_on(node), world.now, kept_for(world.topology.descheduler))
     leaving = {move.upper.uid for move in moves}
     notes = [*(note for note in known if note.pod not in leaving), *(note_of(move, world) for move in moves)]
     yield _noted(node, notes)
-    patience = write_duration(world.topology.descheduler.pending_longer_than)
     for move in moves:
-        reason = (
-            f"unschedulable in {lower.name} for longer than {patience}: it fits on node {move.target} ({move.node})"
-        )
-        yield Absent(_ref(move), move.upper.uid, reason, evicted=True, apart=True)
+        told = Moving(lower.node, (move.target, *move.others), move.node)
+        yield Absent(_ref(move), move.upper.uid, _reason(move, world), evicted=True, apart=True, moving=told)
+
+
+def _reason(move: Move, world: World) -> str:
+    patience = write_duration(world.topology.descheduler.pending_longer_than)
+    return f"unschedulable in {move.source} for longer than {patience}: it fits on node {_where(move)}"
 
 
 def _noted(node: Manifest, notes: list[Note]) -> Patched:
@@ -94,8 +141,10 @@ def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
     for note in recent(notes_on(_node(lower, world)), world.now, policy.interval):
         for upper in lower.upper_pods.select("upper", note.pod):
             if upper.facts.terminating:
-                words = f"no node of {lower.name} takes it: its controller's pods are kept off {', '.join(note.nodes)}"
-                words += f" for {write_duration(policy.cooldown)}"
+                off = f"kept off {', '.join(note.nodes)}"
+                kept = f"its controller's pods are {off} for {write_duration(policy.cooldown)}"
+                kept = kept if note.owner else f"the pod that is made in its place is {off}"
+                words = f"no node of {lower.name} takes it: {kept}"
                 yield Told(_ref_of(upper.namespace, upper.name), upper.uid, "Rescheduled", words, warning=False)
 
 
@@ -111,18 +160,18 @@ def _kept(stays: list[Stay]) -> Problem | None:
     """Say who stays and why."""
     if not stays:
         return None
-    return Problem(stays[0].reason, _listed([f"{_name(stay)}: {stay.message}" for stay in stays]))
+    return Problem(stays[0].reason, listed([f"{_name(stay)}: {stay.message}" for stay in stays]))
 
 
 def _rehearsed(moves: list[Move]) -> Problem | None:
     """Say who would leave."""
-    told = [f"{_name(move)}: from {move.source} to node {move.target} ({move.node})" for move in moves]
-    return Problem("DryRun", f"would be evicted: {_listed(told)}") if told else None
+    told = [f"{_name(move)}: from {move.source} to node {_where(move)}" for move in moves]
+    return Problem("DryRun", f"would be evicted: {listed(told)}") if told else None
 
 
-def _listed(told: list[str]) -> str:
-    more = len(told) - _NAMED
-    return "; ".join(told[:_NAMED]) + (f"; and {more} more" if more > 0 else "")
+def _where(move: Move) -> str:
+    """Name the node that has room for a pod, the real one behind it, and the nodes that will do as well."""
+    return " or ".join((f"{move.target} ({move.node})", *move.others))
 
 
 def _name(of: Move | Stay) -> str:
@@ -141,6 +190,11 @@ def _node(lower: LowerWorld, world: World) -> Manifest:
     entry = world.upper.nodes.get("", lower.node)
     assert entry is not None
     return entry.manifest()
+
+
+def _safe(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if world.topology.descheduler.enabled and any(of_pod(delta.entry, world.lowers[lower])):
+        yield key_of(lower)
 
 
 def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:

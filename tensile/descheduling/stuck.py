@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tensile.cache import Entry
 from tensile.kubelet.nodestatus import is_reachable
+from tensile.kubelet.statuspatch import conditions_of, unplaced
 from tensile.objects import Manifest, metadata, moment_of
 from tensile.policy import live
 from tensile.reconcile.observed import has_node
@@ -52,13 +53,11 @@ def waiting_since(pod: Manifest) -> datetime | None:
     """
     if pod["spec"].get("nodeName"):
         return None
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    said = next((one for one in conditions if one["type"] == "PodScheduled"), None)
-    if said is None:
-        made = metadata(pod).get("creationTimestamp")
-        return moment_of(made) if made else None
-    refused = said["status"] == "False" and said.get("reason") in REASONS
-    return moment_of(said["lastTransitionTime"]) if refused and said.get("lastTransitionTime") else None
+    said = unplaced(pod, REASONS) or {}
+    since = said.get("lastTransitionTime")
+    if "PodScheduled" not in conditions_of(pod):
+        since = metadata(pod).get("creationTimestamp")
+    return moment_of(since) if since else None
 
 
 def _is_alive(upper: Entry, world: World) -> bool:

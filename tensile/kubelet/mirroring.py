@@ -25,6 +25,7 @@ from tensile.objects import POD, UPPER, Manifest, Ref, annotations, labels, meta
 from tensile.reconcile import accounts, dependencies, namespaces, storage
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
+from tensile.reconcile.nodeterms import HOSTNAME
 from tensile.reconcile.optedin import taints_of
 from tensile.reconcile.references import Reference, references
 from tensile.reconcile.tolerations import tolerations_for_upper
@@ -224,6 +225,7 @@ def _tolerant(upper_pod: Manifest) -> list[Wanted]:
 def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> Placement:
     """Say where the pods of a namespace go."""
     real = frozenset[str]().union(*(entry.facts.label_keys for entry in lower.nodes))
+    above = _node_labels(lower, world)
     return Placement(
         world.owner,
         lower.node,
@@ -232,7 +234,8 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
         identity=lower.spec.service_accounts.identity,
         ignore_labels=frozenset(lower.spec.ignore_labels),
         node_label_keys=frozenset(lower.spec.node.labels) - real,
-        node_labels=_node_labels(lower, world),
+        domain_keys=frozenset(above or ()) - real - {HOSTNAME} if real else frozenset(),
+        node_labels=above,
         ignore_selector_keys=frozenset(world.topology.webhook.ignore_selector_keys),
         virtual_nodes=world.virtual_nodes,
         taints=_virtual_taints(world),

@@ -27,8 +27,9 @@ class Placement:
     """What the projection of one namespace's pods to one lower cluster depends on.
 
     `node_name` is the virtual node, `namespace` and `namespace_uid` name the lower namespace. `node_label_keys` are
-    label keys that only the topology gives the virtual node (no lower node has them), `node_labels` all labels of that
-    node (None where they are not known), `ignore_selector_keys` those of the webhook, `taints` the virtual nodes' (as
+    label keys that only the topology gives the virtual node (no lower node has them), `domain_keys` all keys that the
+    virtual node has and no lower node, `node_labels` all labels of the virtual node (None where they are not known),
+    `ignore_selector_keys` those of the webhook, `taints` the virtual nodes' (as
     in a Node's spec). `priority_classes` and `runtime_classes` map upper names to lower ones; a priority class that is
     not listed does not go down, a runtime class keeps its name.
     `storage_classes` map upper names to lower ones; one that is not listed keeps its name.
@@ -43,6 +44,7 @@ class Placement:
     identity: Identity = "none"
     ignore_labels: frozenset[str] = frozenset()
     node_label_keys: frozenset[str] = frozenset()
+    domain_keys: frozenset[str] = frozenset()
     node_labels: Mapping[str, str] | None = None
     ignore_selector_keys: frozenset[str] = frozenset()
     virtual_nodes: frozenset[str] = frozenset()
@@ -55,10 +57,13 @@ class Placement:
     upper_server: UpperServer | None = None
     upper_only_keys: frozenset[str] = field(init=False)
     """Label keys that mean something above only: a constraint on one of them is not for the lower scheduler."""
+    upper_domains: frozenset[str] = field(init=False)
+    """Label keys by which nodes above fall into domains, and those below do not."""
     upper_only_nodes: frozenset[str] = field(init=False)
     """Node names that exist above only."""
 
     def __post_init__(self) -> None:
         keys = UPPER_ONLY_KEYS | self.ignore_selector_keys | self.node_label_keys
         object.__setattr__(self, "upper_only_keys", keys)
+        object.__setattr__(self, "upper_domains", keys | self.domain_keys)
         object.__setattr__(self, "upper_only_nodes", self.virtual_nodes | {self.node_name})

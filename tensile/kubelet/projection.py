@@ -18,8 +18,10 @@ from tensile.kubelet.volumeclaims import with_lower_classes
 from tensile.kubelet.written import note_of_images, note_of_keys, ours_to_write
 from tensile.names import (
     CLUSTER_SELECTOR,
+    KEPT_OFF,
     OWNER,
     OWNER_NAME,
+    REPLACES,
     TRIPPED_LABELS,
     UPPER_UID,
     VIRTUAL_POD,
@@ -41,6 +43,8 @@ _UPPER_ANNOTATIONS = frozenset(
         TRIPPED_LABELS,
         OWNER_NAME,
         UPPER_UID,
+        KEPT_OFF,
+        REPLACES,
         WRITTEN_IMAGES,
         WRITTEN_KEYS,
     }

@@ -127,7 +127,7 @@ def _pod_affinity(affinity: Manifest, place: Placement) -> Manifest:
 
 def _pod_terms(terms: list[Manifest], place: Placement) -> list[Manifest]:
     """Filter required terms by their domain."""
-    return [_pod_term(term, place) for term in terms if term.get("topologyKey") not in place.upper_only_keys]
+    return [_pod_term(term, place) for term in terms if term.get("topologyKey") not in place.upper_domains]
 
 
 def _weighted_pod_terms(weighted: list[Manifest], place: Placement) -> list[Manifest]:
@@ -136,13 +136,13 @@ def _weighted_pod_terms(weighted: list[Manifest], place: Placement) -> list[Mani
     return [
         {**one, field: _pod_term(one[field], place)}
         for one in weighted
-        if one[field].get("topologyKey") not in place.upper_only_keys
+        if one[field].get("topologyKey") not in place.upper_domains
     ]
 
 
 def _pod_term(term: Manifest, place: Placement) -> Manifest:
     """Rewrite a term for below: the lower namespaces, and no merged expressions."""
-    plain = _without_merged(term)
+    plain = without_merged(term)
     if names := plain.get("namespaces"):
         plain = {**plain, "namespaces": [place.namespace_of(name) for name in names]}
     if selector := plain.get("namespaceSelector"):
@@ -168,10 +168,10 @@ def _space_selector(selector: Manifest, place: Placement) -> Manifest:
 
 def _spread(constraints: list[Manifest], place: Placement) -> list[Manifest]:
     """Filter spread constraints by their domain."""
-    return [_without_merged(one) for one in constraints if one.get("topologyKey") not in place.upper_only_keys]
+    return [without_merged(one) for one in constraints if one.get("topologyKey") not in place.upper_domains]
 
 
-def _without_merged(term: Manifest) -> Manifest:
+def without_merged(term: Manifest) -> Manifest:
     """Take the expressions out of a label selector that the upper apiserver merged into it.
 
     Kubernetes turns matchLabelKeys into expressions at creation and refuses a pod that comes with both.

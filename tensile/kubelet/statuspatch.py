@@ -5,7 +5,7 @@ above, the scheduler, the taint manager. Lists and maps that Kubernetes merges a
 beside a new one and be refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from tensile.objects import Manifest
@@ -31,6 +31,12 @@ def conditions_of(pod: Manifest) -> dict[str, Manifest]:
     """Give a pod's conditions by type, without the nulls that the API writes for times not set."""
     present = status_of(pod).get("conditions") or ()
     return {one["type"]: {field: value for field, value in one.items() if value is not None} for one in present}
+
+
+def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
+    """Give the condition by which a scheduler found no node for a pod, for one of these reasons; None for none."""
+    said = conditions_of(pod).get("PodScheduled") or {}
+    return said if said.get("status") == "False" and said.get("reason") in reasons else None
 
 
 def status_patch(upper_pod: Manifest, fields: Fields, conditions: Conditions) -> Manifest:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry, Kept, decoded
 from tensile.cluster import Patch
-from tensile.kubelet.statuspatch import conditions_of
+from tensile.kubelet.statuspatch import unplaced
 from tensile.objects import POD, UPPER, Manifest, Ref, labels, metadata
 from tensile.reconcile.cluster_selector import cluster_selector
 from tensile.reconcile.desired import Decision, Patched, Route, Told, Wanted
@@ -21,17 +21,13 @@ from tensile.world import WAITING, Key, World
 
 MISSED = "WebhookMissed"
 _NOTHING = Decision()
-_UNSCHEDULABLE = b'"Unschedulable"'
+_UNSCHEDULABLE = "Unschedulable"
+_MARK = f'"{_UNSCHEDULABLE}"'.encode()
 
 
 def digest(raw: bytes) -> Kept:
     """Keep a pod, and whether the scheduler has found no node for it."""
-    return Kept(raw, _UNSCHEDULABLE in raw and _is_stuck(decoded(raw)))
-
-
-def _is_stuck(pod: Manifest) -> bool:
-    condition = conditions_of(pod).get("PodScheduled") or {}
-    return condition.get("status") == "False" and condition.get("reason") == "Unschedulable"
+    return Kept(raw, _MARK in raw and unplaced(decoded(raw), (_UNSCHEDULABLE,)) is not None)
 
 
 class WaitingRule:

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
+from tensile.names import CLUSTER_SELECTOR, DESCHEDULED, VIRTUAL_POD
 from tensile.objects import Manifest, annotations, controller_of, labels, metadata
 from tensile.policy.moving import Moved, merged, moved
 from tensile.reconcile.cluster_selector import cluster_selector
@@ -28,7 +28,6 @@ from tensile.reconcile.tolerations import (
 )
 from tensile.topology import Topology
 
-_DESCHEDULED = "create-by-descheduler"
 _FIELDS = ("nodeSelector", "affinity", "tolerations")
 _ESCAPES = (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e"))
 
@@ -80,7 +79,7 @@ def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
     One that a descheduler made anew is a copy of a pod that was prepared.
     """
     carried = labels(pod)
-    return carried.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and _DESCHEDULED not in carried
+    return carried.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and DESCHEDULED not in carried
 
 
 def prepared(
@@ -107,7 +106,7 @@ def prepared(
     found = moved(spec, terms.keys, terms.nodes)
     before = _noted(pod)
     selector = found.selector if before is None else _added(before, found, spec, terms)
-    affinity = _pinned(found.affinity if before is None else _kept(spec, found), pins)
+    affinity = pinned(found.affinity if before is None else _kept(spec, found), pins)
     return _with(
         _annotated(pod, encoded(selector)) if selector != before else pod,
         nodeSelector=found.node_selector,
@@ -191,7 +190,7 @@ def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) ->
     return [{"key": HOSTNAME, "operator": "In", "values": [node]} for node in nodes]
 
 
-def _pinned(affinity: Manifest | None, pins: Iterable[Manifest]) -> Manifest | None:
+def pinned(affinity: Manifest | None, pins: Iterable[Manifest]) -> Manifest | None:
     """Have each term of a node affinity ask for this too; the scheduler then sees to resources and taints."""
     for pin in pins:
         present: Manifest = (affinity or {}).get("nodeAffinity") or {}

@@ -1,14 +1,15 @@
 """The rule that empties a lower cluster whose `maintenance` is `drain`: the pods on its node are evicted above.
 
 As `kubectl drain` does: once the node takes no new pods, by the Eviction API, so that disruption budgets hold and each
-pod has its own time to end. What is refused is asked again. Two sorts of pods stay, and it is said why: one that no
-controller would make anew, which is lost with its object, and one of a DaemonSet, which would come back at once.
+pod has its own time to end. What is refused is asked again. A pod of a DaemonSet stays, which would come back at once,
+and it is said. One that no controller would make anew leaves once it is in safe keeping, which others see to.
 """
 
 from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
 from tensile.objects import POD, UPPER, Ref, controller_of
+from tensile.policy.safekeeping import kept_of, of_pod
 from tensile.reconcile.desired import Absent, Decision, Route
 from tensile.reconcile.observed import has_node
 from tensile.world import Key, LowerWorld, Problem, World
@@ -28,8 +29,8 @@ class DrainRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of the pods, and of the node, which has to take no new ones first."""
-        return (Route("upper_pods", _pod), Route("upper.nodes", _every))
+        """Hear of the pods, those that are safe now, and of the node, which has to take no new ones first."""
+        return (Route("upper_pods", _pod), Route("upper.nodes", _every), Route("upper.secrets", _kept))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the key of every pod on the node, where the lower is drained, and those that were told to stay."""
@@ -42,7 +43,7 @@ class DrainRule:
         """Say whether the pod has to go, and what keeps it."""
         lower = world.lowers[key.lower]
         pod = lower.upper_pods.get(key.namespace, key.name)
-        if pod is None or pod.facts.terminating or not is_drained(lower) or not _is_closed(lower, world):
+        if pod is None or pod.facts.terminating or not is_emptied(lower, world) or not _can_leave(pod, world):
             return _NOTHING
         problem = kept(pod)
         return Decision(problem=problem) if problem else Decision((_evicted(pod, lower),))
@@ -53,23 +54,32 @@ def is_drained(lower: LowerWorld) -> bool:
     return lower.in_topology and lower.spec.maintenance == "drain"
 
 
-def _is_closed(lower: LowerWorld, world: World) -> bool:
-    """Say whether the node is ours and takes no new pods: else what is evicted would come back."""
-    node = world.upper.nodes.get("", lower.node)
+def is_emptied(lower: LowerWorld, world: World) -> bool:
+    """Say whether the pods of a lower are to leave now: its node is ours and takes no new ones, or they came back."""
+    node = world.upper.nodes.get("", lower.node) if is_drained(lower) else None
     return node is not None and has_node(lower, world) and bool(node.manifest()["spec"].get("unschedulable"))
 
 
+def is_bare(pod: Entry) -> bool:
+    """Say whether no controller would make a pod again; one that has ended is made anew by nobody anyway."""
+    return bool(pod.facts.bare) and not pod.facts.terminal
+
+
+def _can_leave(pod: Entry, world: World) -> bool:
+    """Say whether a pod would be made again."""
+    safe = kept_of(pod, world) if is_bare(pod) else None
+    return not is_bare(pod) or (safe is not None and safe.is_safe)
+
+
 def kept(pod: Entry) -> Problem | None:
-    """Say why a pod is left where it is, None for one that goes; one that has ended is made anew by nobody anyway."""
-    controller = controller_of(pod.manifest()).get("kind")
-    if controller == "DaemonSet":
+    """Say why a pod that has a controller is left where it is, None for one that goes."""
+    if controller_of(pod.manifest()).get("kind") == "DaemonSet":
         return Problem("DaemonSetPod", "its DaemonSet would make it again on the same node: take the DaemonSet off it")
-    if not controller and not pod.facts.terminal:
-        return Problem("NoController", "no controller would make it again: delete it, or make it elsewhere, by hand")
     return None
 
 
 def _evicted(pod: Entry, lower: LowerWorld) -> Absent:
+    """Want a pod gone from a lower that is drained, when its disruption budgets allow it."""
     ref = Ref(UPPER, POD, pod.namespace, pod.name)
     return Absent(ref, pod.uid, f"lower cluster {lower.name} is drained", evicted=True)
 
@@ -78,6 +88,12 @@ def _pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     key = key_of(lower, delta.entry.namespace, delta.entry.name)
     if is_drained(world.lowers[lower]) or key in world.problems:
         yield key
+
+
+def _kept(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    here = world.lowers[lower]
+    if is_drained(here):
+        yield from (key_of(lower, pod.namespace, pod.name) for pod in of_pod(delta.entry, here))
 
 
 def _every(world: World, lower: str, delta: Delta) -> Iterator[Key]:

@@ -11,7 +11,7 @@ import orjson
 from tensile.cache import Cache
 from tensile.cluster import Cluster
 from tensile.errors import NotFound
-from tensile.names import OWNER, UPPER_UID
+from tensile.names import OWNER, REPLACES, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, annotations, labels, metadata, uid
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.plan import EVICTION, Step
@@ -113,7 +113,8 @@ Judge = Callable[[Manifest], Problem | None]
 async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge) -> Problem | None:
     """After AlreadyExists: say that the name is another's; where it is not, the cache gets to know the object.
 
-    An Event that exists has been told. A namespace that exists is known already, or will be.
+    An Event that exists has been told. A namespace that exists is known already, or will be. A pod whose place another
+    is to have is only not gone yet.
     """
     if cache is None:
         return None
@@ -121,14 +122,21 @@ async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge)
         raw = await cluster.read(step.ref)
     except NotFound:
         return None
-    found = orjson.loads(raw)
-    if step.ref.kind == NAMESPACE or _same_owner(found, step.body or {}):
+    found, wanted = orjson.loads(raw), step.body or {}
+    if step.ref.kind == NAMESPACE or _same_owner(found, wanted) or _same_place(found, wanted):
         cache.put(raw)
+        return None
+    if uid(found) == annotations(wanted).get(REPLACES):
         return None
     problem = judge(found)
     if problem is None:
         cache.admit(raw)
     return problem
+
+
+def _same_place(found: Manifest, wanted: Manifest) -> bool:
+    """Say whether two pods were made in the same one's place."""
+    return REPLACES in annotations(wanted) and annotations(found).get(REPLACES) == annotations(wanted)[REPLACES]
 
 
 def _same_owner(found: Manifest, wanted: Manifest) -> bool:

@@ -33,13 +33,25 @@ class Present:
     apart: bool = False
 
 
+class Moving(NamedTuple):
+    """Where a pod comes from that leaves for another node, and where the one made in its place may go.
+
+    `source` and `targets` are virtual nodes, the target first on which room was counted; `node` is the real one behind
+    that, "" where none is known.
+    """
+
+    source: str
+    targets: tuple[str, ...]
+    node: str
+
+
 @dataclass(frozen=True, slots=True)
 class Absent:
     """The object of that UID should not exist; `asked` is whether somebody deleted its upper object.
 
     `lost` is whether it rests on what went missing with the history of a store. With `vacant` it is a namespace, and
     goes only where nothing is in it. With a `version` it goes only as it was then. `apart` as in Patched. One that is
-    `evicted` is a pod, and goes when its disruption budgets allow it.
+    `evicted` is a pod, and goes when its disruption budgets allow it; `moving` is where to, where that was looked at.
     """
 
     ref: Ref
@@ -52,6 +64,7 @@ class Absent:
     version: str = ""
     apart: bool = False
     evicted: bool = False
+    moving: Moving | None = None
 
 
 @dataclass(frozen=True, slots=True)

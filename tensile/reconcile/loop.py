@@ -15,9 +15,9 @@ from weakref import WeakSet
 from tensile.cache import Cache, Delta
 from tensile.cluster import Cluster
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
-from tensile.names import UPPER_UID
+from tensile.names import REPLACES, UPPER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations
-from tensile.reconcile.adoption import claim
+from tensile.reconcile.adoption import claim, conflict
 from tensile.reconcile.apply import carry_out, is_there, reread, taken
 from tensile.reconcile.desired import Route, Rule, find_cache
 from tensile.reconcile.discretion import discreet
@@ -345,7 +345,9 @@ class Loop:
         return is_operated and bool(step.operations) and not self._refusals.is_refused(key, step)
 
     def _judged(self, key: Key, step: Step, found: Manifest) -> Problem | None:
-        """Say what keeps an object that is not ours from being taken over."""
+        """Say what keeps an object that is not ours from being taken over; one that has a pod's place never is."""
+        if REPLACES in annotations(step.body or {}):
+            return conflict(step.ref)
         upper_uid = annotations(step.body or {}).get(UPPER_UID, "")
         return claim(step.ref, found, upper_uid, self._world, key.lower)
 
@@ -387,8 +389,10 @@ class Loop:
         self._repetitions.note(step, asyncio.get_running_loop().time())
         if step.verb == "confirm":
             self.add(key)
+        said = self._refusals.problem(key)
         if self._refusals.forgive(key, step):
-            self._note_problem(key, self._refusals.problem(key))
+            if said is not None:  # where no cluster said anything, what the rule itself says still holds
+                self._note_problem(key, self._refusals.problem(key))
             self.add(key)
 
     def _done(self, key: Key) -> None:

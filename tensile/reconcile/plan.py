@@ -15,7 +15,7 @@ from tensile.names import COMPONENT, TOKEN_TERM, UPPER_UID
 from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations, metadata, timestamp
 from tensile.objects import uid as uid_of
 from tensile.reconcile.adoption import claim, marking
-from tensile.reconcile.desired import Absent, Ask, Confirmed, Decision, Granted, Patched, Present, Told, Wanted
+from tensile.reconcile.desired import Absent, Ask, Confirmed, Decision, Granted, Moving, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.observed import is_ours
 from tensile.world import Key, Problem, World
@@ -50,7 +50,7 @@ class Step:
     nobody deleted above (the guard counts those), `lost` is true for that which rests on a store's lost history. The
     steps after one that is `apart` do not rest on it. A namespace that is deleted where it is `vacant` is looked into
     just before, at quorum. `grant` says which tokens it asks for when it is carried out: there is "" for each in `body`
-    and `patch`. With a `version`, a delete is of the object as it was then.
+    and `patch`. With a `version`, a delete is of the object as it was then. `moving` says where a pod goes that leaves.
     """
 
     verb: Verb
@@ -69,6 +69,7 @@ class Step:
     vacant: bool = False
     version: str = ""
     grant: Grant | None = None
+    moving: Moving | None = None
 
     @property
     def identity(self) -> Identity:
@@ -114,7 +115,7 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
 
 
 def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
-    cache = world.cache(wanted.ref.cluster, wanted.ref.kind, key.lower)
+    cache = world.cache(wanted.ref.cluster, wanted.ref.kind, key.lower, key.rule)
     entry = cache.get(wanted.ref.namespace, wanted.ref.name) if cache else None
     if entry is None:
         whole: tuple[Operation, ...] = ({"op": "add", "path": "", "value": wanted.manifest},)
@@ -145,6 +146,7 @@ def _absent(wanted: Absent) -> Step:
         apart=wanted.apart,
         vacant=wanted.vacant,
         version=wanted.version,
+        moving=wanted.moving,
     )
 
 

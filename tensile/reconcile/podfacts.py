@@ -28,7 +28,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `unasked` is whether
     Kubernetes itself ended it because of its node, `ran` whether containers of it have been seen, `daemon` whether a
     DaemonSet put it there that did not ask for it to be mirrored. `shown` is a hash of what the two sides' status have
-    alike when they are in step.
+    alike when they are in step. `bare` is whether no controller would make it again.
     """
 
     owner: str
@@ -40,6 +40,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     daemon: bool
     references: frozenset[Reference]
     shown: int = 0
+    bare: bool = False
 
 
 def digest_above(raw: bytes) -> Kept:
@@ -80,6 +81,7 @@ def facts_of(pod: Manifest) -> PodFacts:
         daemon=is_daemon(pod),
         references=_shared(references(pod)),
         shown=_shown(status),
+        bare=not controller_of(pod),
     )
 
 

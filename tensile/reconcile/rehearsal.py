@@ -30,6 +30,7 @@ from tensile.reconcile.storing import (
     booked,
     check_way,
     created,
+    disrupted,
     fence,
     goes,
     marked,
@@ -233,8 +234,12 @@ class Rehearsal:
             return last if ref.kind in (POD, SERVICE_ACCOUNT) else _success(ref, uid)
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
-        """Delete a pod: whether a budget allows it is for the moment in which it is asked in earnest."""
-        await self.delete(ref, uid=uid)
+        """Delete a pod that says why: whether a budget allows it is for the moment in which it is asked in earnest."""
+        with self._told("evict", ref):
+            before = _decoded(await self._fetched(ref))
+            if metadata(before)["uid"] == uid:
+                self._revise(ref, before, disrupted(before, self._now()), FIELD_MANAGER, "status")
+        await Rehearsal.delete(self, ref, uid=uid)
 
     async def version(self) -> str:
         """Give the version that it was made with."""

@@ -233,6 +233,15 @@ def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
     return {**manifest, "metadata": ending}
 
 
+def disrupted(pod: Manifest, now: datetime) -> Manifest:
+    """Give a pod that says that it was evicted."""
+    status = pod.get("status") or {}
+    others = [one for one in status.get("conditions") or () if one["type"] != "DisruptionTarget"]
+    said = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    condition = {**said, "message": "Eviction API: evicting", "lastTransitionTime": timestamp(now)}
+    return {**pod, "status": {**status, "conditions": [*others, condition]}}
+
+
 def unprotected(kind: Kind, manifest: Manifest) -> Manifest:
     """Give an object without what protects it while it is in use, as a controller leaves it when it is not."""
     meta = metadata(manifest)

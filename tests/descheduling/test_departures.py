@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from deschedulingkit import A, B, crowd, ground, owned_by, seeker, stranger
+from deschedulingkit import ON, A, B, crowd, ground, owned_by, seeker, stranger
 from worldkit import put
 
 from tensile.descheduling.departures import Departure, as_json, as_text, departures
@@ -44,10 +44,22 @@ def test_room_that_strangers_take_is_not_there() -> None:
 
 def test_those_that_stay_are_those_that_a_drain_leaves() -> None:
     """With the same words."""
-    told = found(running(seeker("bare", ownerReferences=[]), seeker("agent", ownerReferences=DAEMON)))
+    told = found(running(seeker("bare", cpu="5", ownerReferences=[]), seeker("agent", ownerReferences=DAEMON)))
     assert [one.leaves for one in told.values()] == [False, False]
-    assert "no controller would make it again" in told["bare"].why
+    assert "it has no controller, and fits in no other lower cluster: lower-b: " in told["bare"].why
     assert "DaemonSet" in told["agent"].why
+
+
+def test_a_pod_without_a_controller_leaves_where_there_is_room() -> None:
+    """It takes it like any other; one with claims stays, since nobody would make it Pending either."""
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    bare = seeker("bare", cpu="4", ownerReferences=[])
+    told = found(
+        running(bare, seeker("later", cpu="3"), seeker("stored", ownerReferences=[], spec={"volumes": volumes}))
+    )
+    assert told["bare"] == Departure("default", "bare", leaves=True, target=B, node="lower-b-n1")
+    assert told["later"].is_lost
+    assert (told["stored"].leaves, told["stored"].why.split(" of ")[0]) == (False, "its claims are")
 
 
 def test_what_has_ended_leaves_for_nowhere() -> None:
@@ -73,7 +85,7 @@ def test_a_lower_that_is_not_there_is_no_lower() -> None:
 
 def test_the_table_says_it_in_a_line_for_each() -> None:
     """And counts at the end."""
-    told = departures(running(seeker("one", cpu="3"), seeker("bare", ownerReferences=[])), A)
+    told = departures(running(seeker("one", cpu="3"), seeker("bare", cpu="5", ownerReferences=[])), A)
     head, bare, one, empty, last = as_text(A, told).splitlines()
     assert head.split("   ")[0].strip() == "POD"
     assert bare.split()[:3] == ["default/bare", "stays", "-"]
@@ -86,6 +98,45 @@ def test_programs_get_all_of_it() -> None:
     """With the version of the form."""
     told = orjson.loads(as_json(A, departures(running(seeker("one", cpu="3")), A)))
     assert (told["formatVersion"], told["lower"]) == (1, A)
-    assert told["pods"] == [
-        {"namespace": "default", "name": "one", "leaves": True, "target": B, "node": "lower-b-n1", "why": ""}
-    ]
+    (pod,) = told["pods"]
+    assert pod.pop("others") == pod.pop("full") == []
+    assert pod == {
+        "namespace": "default",
+        "name": "one",
+        "leaves": True,
+        "target": B,
+        "node": "lower-b-n1",
+        "why": "",
+    }
+
+
+def elsewhere(*pods: Manifest, cpus: tuple[tuple[str, ...], ...], more: str = ON) -> World:
+    """Make a world of three lowers in which pods run in the first."""
+    here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=cpus, more=more)
+    for pod in pods:
+        put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
+    return here
+
+
+def test_where_several_have_room_all_are_named() -> None:
+    """Which of them it is, is the upper scheduler's choice."""
+    here = elsewhere(seeker("one"), cpus=(("8",), ("4",), ("4",)))
+    assert (found(here)["one"].target, found(here)["one"].others) == (B, ("lower-c",))
+    assert as_text(A, departures(here, A)).splitlines()[1].split()[1:4] == [B, "or", "lower-c"]
+
+
+def test_what_another_pod_is_counted_on_to_take_may_be_had_by_either() -> None:
+    """Each is told of both, and room is counted for each of them once."""
+    told = found(elsewhere(seeker("one"), seeker("two"), cpus=(("8",), ("4",), ("4",))))
+    assert (told["one"].target, told["one"].others) == (B, ("lower-c",))
+    assert (told["two"].target, told["two"].others) == ("lower-c", (B,))
+
+
+def test_a_node_whose_room_is_in_fragments_is_told_as_one_to_wait_in() -> None:
+    """The upper scheduler sees the sum, and may take it for room."""
+    cpus = (("8",), ("4",), ("2", "2"))
+    told = found(elsewhere(seeker("one"), cpus=cpus))["one"]
+    assert (told.target, told.others, told.full) == (B, (), ("lower-c",))
+    assert as_text(A, [told]).splitlines()[1].endswith("the upper scheduler may have it wait in lower-c")
+    asking = elsewhere(seeker("one"), cpus=cpus, more=ON + "extender: {enabled: true}\n")
+    assert found(asking)["one"].full == (), "it asks the extender, which knows better"

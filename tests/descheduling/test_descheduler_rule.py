@@ -1,15 +1,17 @@
 """What the descheduler writes, in which order, and what it says."""
 
+import pytest
 from deschedulingkit import NOW, ON, A, B, ground, left, noted, notes_in, seeker, wait
 from worldkit import decided, drop, names, put, reload
 
 from tensile.descheduling.rule import DeschedulerRule, key_of
 from tensile.objects import EVENT, NODE, POD, UPPER, Ref
 from tensile.policy.tried import Note
-from tensile.reconcile.desired import Decision
+from tensile.reconcile.desired import Decision, Moving
 from tensile.reconcile.plan import Plan
-from tensile.world import World
+from tensile.world import Problem, World
 
+CLAIMED = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
 DRY = "descheduler: {enabled: true, dryRun: true}\n"
 
 
@@ -78,6 +80,36 @@ def test_what_leaves_is_told_once_it_does() -> None:
     assert told.body["message"] == "no node of lower-a takes it: its controller's pods are kept off lower-a for 10m"
 
 
+def test_the_plan_says_where_from_and_where_to() -> None:
+    """All nodes that will do, the one first on which room was counted."""
+    here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=(("2",), ("4",), ("4",)))
+    wait(here, seeker())
+    _, eviction = asked(here)[1].steps
+    assert eviction.moving == Moving(A, (B, "lower-c"), "lower-b-n1")
+    assert eviction.reason.endswith("it fits on node lower-b (lower-b-n1) or lower-c")
+
+
+def test_no_more_leave_until_the_interval_is_over() -> None:
+    """Those that left have to come somewhere first; what was said of the others stays said."""
+    here = ground(cpus=(("2",), ("64",)))
+    wait(here, seeker(), seeker("late"))
+    noted(here, left(ago=20))
+    here.problems[key_of(A)] = problem = Problem("DeschedulingDeadlock", "late: it fits in no other lower cluster")
+    decision, (steps, told) = asked(here)
+    assert (steps, told) == ((), problem)
+    assert decision.again == pytest.approx(40.05)
+    noted(here, left(ago=60))
+    assert [step.ref.name for step in asked(here)[1].steps] == [A, "late", "web"]
+
+
+def test_a_clock_that_was_put_back_holds_nobody_up_for_long() -> None:
+    """A note of tomorrow counts for one interval."""
+    here = ground()
+    wait(here, seeker())
+    noted(here, left(ago=-86_400))
+    assert asked(here)[0].again == pytest.approx(60.05)
+
+
 def test_a_deadlock_is_told_in_an_event_and_as_a_problem() -> None:
     """The event has the same words whatever the numbers are, so it is one."""
     here = ground()
@@ -94,7 +126,7 @@ def test_many_that_stay_are_named_by_a_few() -> None:
     """A log line is read by people."""
     here = ground()
     for place in range(7):
-        wait(here, seeker(f"web-{place}", ownerReferences=[]))
+        wait(here, seeker(f"web-{place}", spec={"volumes": CLAIMED}))
     problem = asked(here)[1].problem
     assert problem is not None
     assert problem.message.count("default/web-") == 5
@@ -150,7 +182,7 @@ def test_a_pod_that_begins_to_leave_is_heard_of() -> None:
     """And nothing else is: a pass is made once in an interval."""
     here = ground()
     heard: list[object] = []
-    (route,) = DeschedulerRule().routes()
+    route, _ = DeschedulerRule().routes()
     here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(route.keys(here, A, delta)))
     pod = seeker()
     put(here.lowers[A].upper_pods, pod)

@@ -1,58 +1,20 @@
 """The descheduler in the whole engine: what leaves, when, and that no crash makes more leave than may."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from deschedulingkit import NOW, ON, A, B, refused, seeker
-from stagekit import Stage
+from deschedulingkit import NOW, ON, A, B, seeker
+from leavingkit import Leaving, within_limit
 from virtualtime import in_virtual_time
-from worldkit import lower_node, space, topology
+from worldkit import topology
 
 from tensile.names import TRIED
-from tensile.objects import EVENT, NAMESPACE, NODE, POD, UPPER, Manifest, Ref, annotations
+from tensile.objects import EVENT, NODE, UPPER, Manifest, Ref, annotations
 from tensile.policy.tried import notes_on
 
 SMALL = "descheduler: {enabled: true, cooldown: 10m, maxEvictionsPerNode: 2}\n"
 DRY = "descheduler: {enabled: true, dryRun: true}\n"
-
-
-class Leaving(Stage):
-    """A stage on which it is written down when pods are evicted above."""
-
-    def __init__(self, *pods: Manifest, more: str = ON, room: str = "64") -> None:
-        super().__init__(f"name: {A}", f"name: {B}", more=more)
-        self.left: list[tuple[str, datetime]] = []
-        self.raise_nodes()
-        self.clusters[UPPER].place(NAMESPACE, space("default"))
-        for name, cpu in ((A, "2"), (B, room)):
-            self.clusters[name].place(NODE, lower_node(f"{name}-n1", cpu))
-        for pod in pods:
-            self.clusters[UPPER].place(POD, pod)
-        self.clusters[UPPER].watched = self._note
-        self.start()
-
-    def _note(self, verb: str, ref: Ref, _body: Manifest) -> None:
-        if verb == "delete" and ref.kind == POD and ref.name not in dict(self.left):
-            self.left.append((ref.name, self.now()))
-
-    async def passing(self, minutes: int) -> None:
-        """Let minutes go by."""
-        for _ in range(minutes):
-            await self.calm(1.0)
-            await self._schedule()
-            await self.calm(59.0)
-
-    async def _schedule(self) -> None:
-        """Be the lower's scheduler, which finds no node for anything."""
-        since = (NOW - self.now()).total_seconds()
-        for pod in await self.listed(A):
-            if not (pod.get("status") or {}).get("conditions"):
-                self.clusters[A].place(POD, {**pod, "status": {"phase": "Pending", **refused(since)}})
-
-    async def above(self) -> list[str]:
-        """Give the names of the pods above."""
-        return sorted(pod["metadata"]["name"] for pod in await self.listed(UPPER))
 
 
 def replicas(count: int, cpu: str = "3") -> list[Manifest]:
@@ -88,12 +50,6 @@ async def test_many_leave_by_a_few_in_each_interval() -> None:
     await stage.stop()
 
 
-def within_limit(left: list[tuple[str, datetime]]) -> bool:
-    """Say whether no three left within one interval."""
-    times = [when for _, when in left]
-    return all(third - first >= timedelta(seconds=60) for first, third in zip(times, times[2:], strict=False))
-
-
 @pytest.mark.parametrize("writes", range(1, 9))
 def test_a_crash_at_any_write_lets_no_more_leave(writes: int) -> None:
     """The engine dies with the connection after so many writes above, and another begins."""
@@ -123,6 +79,15 @@ async def test_nobody_leaves_while_all_lowers_are_full() -> None:
     assert stage.left == []
     events = [event["involvedObject"]["name"] for event in await stage.listed(UPPER, EVENT)]
     assert sorted(events) == [f"web-{place}" for place in range(5)]
+    await stage.stop()
+
+
+@in_virtual_time
+async def test_room_for_one_lets_one_go() -> None:
+    """That it leaves is looked at at once, when its room is free still; the others do not count on it."""
+    stage = Leaving(*replicas(3), room="4")
+    await stage.passing(3)
+    assert [name for name, _ in stage.left] == ["web-0"]
     await stage.stop()
 
 

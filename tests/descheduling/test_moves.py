@@ -1,5 +1,6 @@
 """Who leaves a lower cluster because no node there takes it, where it could go, and who stays."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,8 +8,11 @@ from deschedulingkit import NOW, ON, A, B, crowd, ground, left, noted, owned_by,
 from worldkit import changed, lower_node, put
 
 from tensile.descheduling.moves import Pass, one_pass
+from tensile.descheduling.successor import successor_of
+from tensile.objects import timestamp
 from tensile.world import World
 
+EARLIER = "2026-03-01T11:50:00Z"
 THREE = ("name: lower-a", "name: lower-b", "name: lower-c")
 
 
@@ -152,19 +156,41 @@ def test_nothing_moves_to_a_lower_that_is_not_wholly_known(cache: str) -> None:
     assert not moves(here)
 
 
-def test_a_pod_that_nobody_would_make_again_stays() -> None:
-    """Its object is all that there is of it."""
+def test_a_pod_without_a_controller_moves_too() -> None:
+    """It is told apart by having no owner."""
     here = ground()
     wait(here, seeker(ownerReferences=[]))
-    assert stays(one_pass(here)) == [("web", "NoController")]
+    (move,) = one_pass(here).moves
+    assert (move.target, move.owner, move.avoided) == (B, "", (A,))
 
 
-def test_a_pod_with_claims_stays() -> None:
+@pytest.mark.parametrize(("minutes", "found"), [(9, []), (10, [("web", A, B)])])
+def test_a_pod_without_a_controller_goes_back_once_the_cooldown_is_over(
+    minutes: int, found: list[tuple[str, str, str]]
+) -> None:
+    """It was kept off the node that it left; that it was made then is when."""
+    here = ground()
+    pod = successor_of(seeker(ownerReferences=[]), (B,))
+    made = {"uid": "new", "creationTimestamp": timestamp(NOW - timedelta(minutes=minutes))}
+    spec = {**pod["spec"], "nodeName": A}
+    wait(here, {**pod, "metadata": {**pod["metadata"], **made}, "spec": spec, "status": {}})
+    assert moves(here) == found
+
+
+@pytest.mark.parametrize("owners", [owned_by("web"), []])
+def test_a_pod_with_claims_stays(owners: list[Any]) -> None:
     """What it has stored is in the cluster where it is."""
     here = ground()
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    wait(here, seeker(spec={"volumes": volumes}))
+    wait(here, seeker(spec={"volumes": volumes}, ownerReferences=owners))
     assert stays(one_pass(here)) == [("web", "UsesClaims")]
+
+
+def test_a_static_pod_stays() -> None:
+    """A file makes it, where it is."""
+    here = ground()
+    wait(here, seeker(ownerReferences=[], annotations={"kubernetes.io/config.mirror": "x"}))
+    assert stays(one_pass(here)) == [("web", "StaticPod")]
 
 
 def test_no_more_leave_a_node_than_the_topology_allows() -> None:
@@ -221,6 +247,52 @@ def test_those_that_will_not_do_are_told_apart_from_the_one_that_will() -> None:
     wait(here, seeker())
     (move,) = one_pass(here).moves
     assert (move.target, move.avoided) == ("lower-c", (A, B))
+
+
+def test_room_that_is_counted_on_for_one_is_not_barred_to_the_other() -> None:
+    """Where each goes is the upper scheduler's choice, so neither replacement is kept off what will do for both."""
+    here = ground(*THREE, cpus=(("2", "2"), ("4",), ("4",)))
+    wait(here, seeker("one"), status=refused(300))
+    wait(here, seeker("other"), status=refused(200))
+    first, second = one_pass(here).moves
+    assert (first.target, first.others, first.avoided) == (B, ("lower-c",), (A,))
+    assert (second.target, second.others, second.avoided) == ("lower-c", (B,), (A,))
+
+
+def underway(here: World, pod: str, lower: str = A) -> None:
+    """Let a pod of a lower have been told to leave, and be on its way out."""
+    wait(here, seeker(pod, node=lower, deletionTimestamp="2026-03-01T12:00:00Z"))
+    noted(here, left(f"Pod-{pod}", pod, ago=5), lower=lower)
+
+
+@pytest.mark.parametrize("lower", [A, "lower-c"])
+def test_room_is_kept_for_those_that_have_left_and_are_not_there_yet(lower: str) -> None:
+    """The old pod is ending, its replacement has no node yet: nobody else is sent there."""
+    here = ground(*THREE, cpus=(("2",), ("4",), ("2",)))
+    wait(here, seeker())
+    underway(here, "first", lower)
+    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")]
+
+
+def test_one_whose_replacement_has_come_keeps_no_room() -> None:
+    """It has taken it itself: what is left is for others."""
+    here = ground(cpus=(("2",), ("4", "4")))
+    wait(here, seeker())
+    underway(here, "first")
+    come = seeker("second", node=B, ownerReferences=owned_by("first"), creationTimestamp="2026-03-01T11:59:56Z")
+    put(here.lowers[B].upper_pods, come)
+    assert moves(here) == [("web", A, B)]
+    changed(here.lowers[B].upper_pods, "second", lambda one: one["metadata"].update(creationTimestamp=EARLIER))
+    assert stays(one_pass(here)) == [("web", "DeschedulingDeadlock")], "that one was there before"
+
+
+def test_one_that_was_told_long_ago_keeps_no_room() -> None:
+    """Whatever became of it, it is not on its way any more."""
+    here = ground(cpus=(("2",), ("4",)))
+    wait(here, seeker())
+    underway(here, "first")
+    noted(here, left("Pod-first", "first", ago=60))
+    assert moves(here) == [("web", A, B)]
 
 
 def test_pods_of_several_lowers_are_looked_at_in_one_order() -> None:

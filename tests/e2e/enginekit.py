@@ -86,11 +86,13 @@ class Heard:
 
 
 class Ground:
-    """Three clusters, a topology of two lowers with names of its own, and an engine that can be stopped and started.
+    """A sandbox's clusters, a topology of its lowers with names of its own, and an engine to stop and start.
 
     `directory` holds the topology's files: kubeconfigs of a user of its own and the kubelet's certificate.
     """
 
+    lowers: tuple[str, ...] = LOWERS
+    """The sandbox's lowers that the topology has."""
     engine: Engine
     upper: Site
     ahead = 0.0
@@ -101,17 +103,17 @@ class Ground:
         self.namespace = self.user = f"e2e-{self.mark}"
         self.sandbox = sandbox
         self.directory = directory
-        self.nodes = {name: f"e2e-{self.mark}-{name[-1]}" for name in LOWERS}
+        self.nodes = {name: f"e2e-{self.mark}-{name[-1]}" for name in self.lowers}
         self.heard = Heard()
         self.is_started = False
         self.sites: dict[str, Site] = {}
-        self._ports = spare_ports(4)
+        self._ports = spare_ports(len(self.lowers) + 2)
         self._starts: dict[str, int] = {}
 
     async def open(self) -> None:
         """Connect, write the topology's files, and make the namespace above."""
         clusters = self.sandbox.clusters
-        for name in (UPPER, *LOWERS):
+        for name in (UPPER, *self.lowers):
             self.sites[name] = Site(clusters[name])
             (self.directory / f"{name}.kubeconfig").write_text(self.kubeconfig(name, self.user))
         for name in ("kubelet.crt", "kubelet.key"):
@@ -155,12 +157,12 @@ class Ground:
             "lowers": lowers,
             "kubelet": {
                 "bind": "127.0.0.1",
-                "port": self._ports[2],
+                "port": self._ports[-2],
                 "nodeAddress": "127.0.0.1",
                 "tlsCertFile": "kubelet.crt",
                 "tlsKeyFile": "kubelet.key",
             },
-            "telemetry": {"bind": "127.0.0.1", "port": self._ports[3]},
+            "telemetry": {"bind": "127.0.0.1", "port": self._ports[-1]},
         }
         for edit in edits:
             edit(found)
@@ -288,7 +290,7 @@ class Ground:
             await self._clear_workloads()
             await self.reload(_empty)
             await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()))
-            for name in LOWERS:
+            for name in self.lowers:
                 for plural in ("pods", "configmaps", "secrets", "serviceaccounts"):
                     await self.sites[name].until_all(f"/api/v1/{plural}?labelSelector={OWNER}={self.owner.mark}", _none)
 

@@ -1,9 +1,14 @@
 """An engine with its webhook, for tests in a sandbox of their own: it hears of every opted-in pod of the upper."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
-from enginekit import Ground
+from enginekit import Ground, spare_ports
 from sitekit import Manifest
+
+from tensile.sandbox.environment import Sandbox
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 OPTED = {"virtual-pod": "true"}
@@ -34,3 +39,20 @@ class Hooked(Ground):
         basis = {"nodeSelector": {"e2e": self.mark}, "containers": [{"name": "main", "image": "app:1"}]}
         body = {"metadata": {"name": name, "labels": OPTED, **meta}, "spec": {**basis, **(spec or {})}}
         return await self.upper.create(self.path("pods") + dry, body)
+
+
+@asynccontextmanager
+async def hooking(sandbox: Sandbox, directory: Path) -> AsyncIterator[Hooked]:
+    """Give a ground whose engine runs and whose webhook is registered; at its end nothing of either may be left."""
+    made = Hooked(sandbox, directory)
+    (made.hook_port,) = spare_ports(1)
+    try:
+        await made.open()
+        await made.start(made.hooked())
+        await made.registered()
+        yield made
+        await made.clear()
+        await made.upper.gone(made.hook)
+    finally:
+        await made.close()
+    assert made.heard.defects == []

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, B, edit_lower, polled, ran, spare_ports, with_fields
-from hookedkit import OPTED, Hooked
+from enginekit import A, B, edit_lower, polled, ran, with_fields
+from hookedkit import OPTED, Hooked, hooking
 from sitekit import Manifest, condition_of, is_ready
 
 from tensile.names import TRIED
@@ -38,17 +38,8 @@ SLACK = timedelta(seconds=3)
 async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hooked]:
     """Clusters of its own, an engine, and its webhook, which is registered."""
     with Sandbox.start(tmp_path_factory.mktemp("moves") / "sandbox", progress=print) as own:
-        made = Hooked(own, tmp_path_factory.mktemp("ground"))
-        (made.hook_port,) = spare_ports(1)
-        try:
-            await made.open()
-            await made.start(made.hooked())
-            await made.registered()
+        async with hooking(own, tmp_path_factory.mktemp("ground")) as made:
             yield made
-            await made.clear()
-        finally:
-            await made.close()
-        assert made.heard.defects == []
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

@@ -27,7 +27,7 @@ def on(ground: Ground, pods: dict[str, Manifest], lower: str) -> list[Manifest]:
 
 
 async def test_a_drained_lower_is_empty_in_the_end_and_takes_pods_again_after(ground: Ground) -> None:
-    """All run in the other lower, none is left below; one without a controller stays and is said."""
+    """All run in the other lower, none is left below; one without a controller that fits nowhere else stays."""
     closed = edit_lower(B, maintenance="cordon")
     await ground.reload(closed)
     await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: one["spec"].get("unschedulable"))
@@ -49,7 +49,9 @@ async def test_a_drained_lower_is_empty_in_the_end_and_takes_pods_again_after(gr
     assert tried.count(201) == REPLICAS
     assert set(tried) == {201, 429}, "the budget held some back"
     assert is_ready(await ground.upper.read(ground.pod_path("alone")))
-    assert [problem.reason for key, problem in ground.heard.problems if key.name == "alone"] == ["NoController"]
+    said = [problem for _, problem in ground.heard.problems if f"{ground.namespace}/alone: " in problem.message]
+    assert {problem.reason for problem in said} == {"FitsNowhereElse"}
+    assert "untolerated taint" in said[0].message
     await ground.reload()
     for lower in LOWERS:
         await ground.upper.until(

@@ -12,7 +12,7 @@ import orjson
 import pytest
 import pytest_asyncio
 from enginekit import TOLERATION, A, edit_lower, ran, spare_ports
-from hookedkit import OPTED, Hooked
+from hookedkit import OPTED, Hooked, hooking
 from sitekit import Manifest, is_ready
 
 from tensile.sandbox.environment import Sandbox
@@ -36,18 +36,8 @@ async def own(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(own: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hooked]:
     """An engine, and its webhook, which is registered."""
-    made = Hooked(own, tmp_path_factory.mktemp("ground"))
-    (made.hook_port,) = spare_ports(1)
-    try:
-        await made.open()
-        await made.start(made.hooked())
-        await made.registered()
+    async with hooking(own, tmp_path_factory.mktemp("ground")) as made:
         yield made
-        await made.clear()
-        await made.upper.gone(made.hook)
-    finally:
-        await made.close()
-    assert made.heard.defects == []
 
 
 def noted(pod: Manifest) -> Any:

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from worldkit import A, account, home, lower_node, marked, put, raised, thing, twin, upper_pod, world
+from worldkit import A, account, changed, home, lower_node, marked, put, raised, thing, twin, upper_pod, world
 
 from tensile.kubelet import issuance
 from tensile.kubelet.lifecycle import key_of
-from tensile.kubelet.mirroring import arrive, keep, out_of_reach, report
+from tensile.kubelet.mirroring import arrive, keep, out_of_reach, placement, report
 from tensile.kubelet.written import note_of_images
 from tensile.names import IN_STEP, TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
@@ -34,6 +34,17 @@ def grounded(**lower: Any) -> World:
     home(here)
     raised(here)
     return here
+
+
+def test_domains_that_only_the_virtual_node_is_in() -> None:
+    """Its labels that no lower node has, whoever gave them, but for its name; none while no lower node is there."""
+    here = grounded()
+    changed(here.upper.nodes, A, lambda node: node["metadata"]["labels"].update(region="east", zone="1"), "")
+    assert placement("", KEY, here.lowers[A], here).domain_keys == frozenset()
+    put(here.lowers[A].nodes, {**lower_node("n1", "4"), "metadata": {"name": "n1", "labels": {"zone": "2"}}})
+    found = placement("", KEY, here.lowers[A], here).domain_keys
+    assert {"region", "clusterID", "type"} <= found
+    assert not found & {"zone", "kubernetes.io/hostname"}
 
 
 def arrival(here: World, pod: Manifest | None = None, needs: tuple[Reference, ...] = ()) -> Decision:

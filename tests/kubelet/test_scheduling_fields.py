@@ -69,6 +69,22 @@ def test_labels_that_only_virtual_nodes_have_are_not_asked_for(key: str, given: 
     assert fields(spec, **given) == {"nodeSelector": {"disk": "ssd"}, **required(expressions(DISK))}
 
 
+def test_a_domain_of_virtual_nodes_alone_is_none_below() -> None:
+    """By whomever they were labelled; what is asked of nodes by such a label is another matter, and stays asked."""
+    spread = [{"topologyKey": "region", "maxSkew": 1}, {"topologyKey": HOSTNAME, "maxSkew": 1}]
+    term = {"topologyKey": "region"}
+    spec = {
+        "nodeSelector": {"region": "east"},
+        "affinity": {
+            "podAffinity": {REQUIRED: [term], PREFERRED: [{"weight": 1, "podAffinityTerm": term}]},
+            "podAntiAffinity": {REQUIRED: [term]},
+        },
+        "topologySpreadConstraints": spread,
+    }
+    found = fields(spec, domain_keys=frozenset({"region"}))
+    assert found == {"nodeSelector": {"region": "east"}, "topologySpreadConstraints": spread[1:]}
+
+
 def test_a_key_of_no_list_is_the_lower_nodes_business() -> None:
     """Without word that a key exists above only, it is asked for below."""
     assert fields({"nodeSelector": {"clusterID": "a", "tier": "gold"}})["nodeSelector"] == {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from podkit import EARLIER, merged, pod, said
 
-from tensile.kubelet.statuspatch import conditions_of, status_of, status_patch
+from tensile.kubelet.statuspatch import conditions_of, status_of, status_patch, unplaced
 
 
 def test_an_absent_status_is_an_empty_one() -> None:
@@ -22,6 +22,23 @@ def test_conditions_come_by_type_without_nulls() -> None:
     assert conditions_of(pod(status={"conditions": [said("Ready")]})) == {
         "Ready": {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
     }
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        (None, False),
+        ({"status": "True", "reason": "Full"}, False),
+        ({"status": "False", "reason": "Full"}, True),
+        ({"status": "False", "reason": "Gated"}, False),
+        ({"status": "False"}, False),
+    ],
+)
+def test_a_scheduler_that_finds_no_node_says_so(condition: dict[str, str] | None, *, found: bool) -> None:
+    """For reasons that whoever asks gives: a pod with a gate waits for something else."""
+    conditions = [{"type": "PodScheduled", **condition}] if condition else []
+    said_of = unplaced(pod(status={"conditions": conditions}), ("Full",))
+    assert said_of == (conditions[0] if found else None)
 
 
 @pytest.mark.parametrize("value", [None, "", [], {}])

@@ -9,7 +9,8 @@ from worldkit import A, B, decided, home, lower_node, names, put, raised, reload
 
 from tensile.objects import NAMESPACE, NODE, POD, UPPER, Manifest, Ref
 from tensile.policy.drain import DrainRule, key_of
-from tensile.reconcile.plan import Step
+from tensile.reconcile.desired import Decision
+from tensile.reconcile.plan import Plan, Step
 from tensile.world import Problem, World
 
 DRAINED, OTHER = f"name: {A}, maintenance: drain", f"name: {B}"
@@ -78,16 +79,11 @@ def test_who_is_leaving_is_not_asked_again() -> None:
     assert not steps(drained(deletionTimestamp="2026-03-01T12:00:00Z"))
 
 
-def test_a_pod_that_nobody_would_make_again_stays() -> None:
-    """Its object is all that there is of it."""
-    here = drained(ownerReferences=[])
-    assert not steps(here)
-    assert problem(here).reason == "NoController"
-
-
-def test_an_owner_that_is_no_controller_makes_nothing() -> None:
-    """Garbage collection alone follows such a reference."""
-    assert problem(drained(ownerReferences=[{**MADE[0], "controller": False}])).reason == "NoController"
+@pytest.mark.parametrize("owners", [[], [{**MADE[0], "controller": False}]])
+def test_a_pod_that_nobody_would_make_again_is_not_for_this_rule(owners: list[Manifest]) -> None:
+    """Its object is all that there is of it: an owner that is no controller makes nothing."""
+    here = drained(ownerReferences=owners)
+    assert decided(DrainRule(), KEY, here) == (Decision(), Plan((), None))
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -112,7 +108,7 @@ def test_the_keys_are_the_pods_of_the_node_that_is_drained() -> None:
 
 def test_what_was_said_is_looked_at_again_when_nothing_is_drained_any_more() -> None:
     """So that it is not said for ever."""
-    here = drained(ownerReferences=[])
+    here = drained(ownerReferences=DAEMON)
     here.problems[KEY] = problem(here)
     reload(here, f"name: {A}", OTHER)
     assert list(DrainRule().keys(here, A)) == [KEY]
@@ -134,11 +130,11 @@ def laid_out(*pods: Manifest) -> Stage:
 
 @in_virtual_time
 async def test_a_lower_that_is_drained_comes_to_be_empty() -> None:
-    """The pods below end first, then the objects above go; what has no controller is left, with its lower pod."""
+    """The pods below end first, then the objects above go; what may not leave is left, with its lower pod."""
     pods = [upper_pod(name, ownerReferences=MADE) for name in ("one", "two")]
-    stage = laid_out(*pods, upper_pod("bare"))
+    stage = laid_out(*pods, upper_pod("agent", ownerReferences=DAEMON, labels={"virtual-pod": "true"}))
     await stage.calm()
     left = {name: [pod["metadata"]["name"] for pod in await stage.listed(name)] for name in (UPPER, A)}
-    assert left == {UPPER: ["bare"], A: ["bare"]}
-    assert stage.world.problems[key_of(A, "default", "bare")].reason == "NoController"
+    assert left == {UPPER: ["agent"], A: ["agent"]}
+    assert stage.world.problems[key_of(A, "default", "agent")].reason == "DaemonSetPod"
     await stage.stop()

@@ -10,6 +10,7 @@ from worldkit import STRANGER, A, config_map, filled, marked, put, space, thing,
 from tensile.cache import Cache
 from tensile.cluster import Cluster, Patch
 from tensile.errors import Conflict, Denied, NotFound, Unreachable
+from tensile.names import REPLACES
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, POD, UPPER, Manifest, Ref
 from tensile.reconcile.adoption import conflict
 from tensile.reconcile.apply import carry_out, reread, taken
@@ -284,6 +285,28 @@ async def test_our_own_object_is_not_taken() -> None:
     cache = holding()
     assert not await problem_of(copy(50), cache=cache)
     assert uid_in(cache) == "below"
+
+
+def successor(uid: str, replaces: str) -> Manifest:
+    """Make a pod that has another's place, as a cluster answers it."""
+    return upper_pod(uid=uid, resourceVersion="50", annotations={REPLACES: replaces})
+
+
+@pytest.mark.parametrize(
+    ("found", "is_taken", "known"),
+    [
+        pytest.param(successor("new", "old"), False, True, id="made by the engine before"),
+        pytest.param(successor("new", "other"), True, False, id="in another's place"),
+        pytest.param(upper_pod(uid="new", resourceVersion="50"), True, False, id="somebody else's"),
+        pytest.param(successor("old", "older"), False, False, id="not gone yet"),
+    ],
+)
+async def test_the_place_of_a_pod_is_taken_by_no_other(found: Manifest, *, is_taken: bool, known: bool) -> None:
+    """What is there in its place already is known from then on."""
+    cache = holding()
+    step = Step("create", Ref(UPPER, POD, "default", "web"), "", body=successor("", "old"))
+    assert await problem_of(found, step, cache) == is_taken
+    assert (cache.get("default", "web") is not None) == known
 
 
 async def test_a_name_that_came_free_is_not_taken() -> None:

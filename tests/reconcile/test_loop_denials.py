@@ -157,6 +157,20 @@ async def test_what_is_no_refusal_is_tried_again_soon(error: ClusterError) -> No
     assert bench.noted.troubles == []
 
 
+@in_virtual_time
+async def test_what_a_rule_says_itself_outlives_a_lost_race() -> None:
+    """The cluster has said nothing, so there is nothing to take back, and nothing to tell again."""
+    bench, lower = refusing(Conflict("changed"))
+    said = Problem("Deadlock", "it fits nowhere")
+    bench.rule.says[ONE] = lambda of: Decision((present(),), problem=said if not lower.moments else of.problems[ONE])
+    bench.loop.open(A)
+    await until(1.0)
+    assert len(lower.moments) == 2
+    assert bench.world.problems == {ONE: said}
+    assert bench.noted.troubles == [said]
+    await bench.close()
+
+
 def reworded(number: int) -> Present:
     """Want an event that says the same of the same object as others, in other words."""
     found = event(f"told-{number}")

@@ -158,6 +158,14 @@ def of_a(kind: str, label: str = "", *, controller: bool = True) -> Manifest:
 
 
 @pytest.mark.parametrize(
+    ("owners", "bare"), [([], True), ([{"kind": "Job", "controller": True}], False), ([{"kind": "ConfigMap"}], True)]
+)
+def test_a_pod_without_a_controller_is_told_apart(owners: list[Manifest], *, bare: bool) -> None:
+    """An owner that does not control it would not make it again."""
+    assert facts_of(upper_pod(ownerReferences=owners)).bare is bare
+
+
+@pytest.mark.parametrize(
     ("pod", "daemon"),
     [
         (of_a("DaemonSet"), True),

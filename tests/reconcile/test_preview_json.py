@@ -1,5 +1,7 @@
 """What a program reads of a plan."""
 
+from dataclasses import replace
+
 import pytest
 from previewkit import (
     A,
@@ -15,12 +17,13 @@ from previewkit import (
     seen_as,
 )
 
+from tensile.reconcile.desired import Moving
 from tensile.reconcile.preview import as_json, as_text
 from tensile.world import Key, Problem
 
 RECORDED = """\
 {
-  "formatVersion": "1.0",
+  "formatVersion": "1.1",
   "topology": "demo",
   "changes": [
     {
@@ -126,6 +129,16 @@ def test_whole_objects_are_operations_on_the_root(steps: list, action: str, oper
     """RFC 6902 says all of a document with the empty path."""
     (found,) = decoded(as_json(previewed(*steps)))["changes"]
     assert (found["action"], found["operations"]) == (action, [operation])
+
+
+def test_a_pod_that_moves_says_where_to() -> None:
+    """The node that has room first, and the real one behind it; others have no such field."""
+    steps = replace(delete(pod()), moving=Moving("vk-a", ("vk-b", "vk-c"), "b-1")), delete(pod("other"))
+    other, moved = decoded(as_json(previewed(*steps)))["changes"]
+    assert moved["move"] == {"from": "vk-a", "to": ["vk-b", "vk-c"], "node": "b-1"}
+    assert "move" not in other
+    (replaced,) = decoded(as_json(previewed(steps[0], create(pod(), {"a": 1}))))["changes"]
+    assert (replaced["action"], replaced["move"]) == ("replace", moved["move"])
 
 
 def test_each_change_is_told_however_many_are_alike() -> None:

@@ -129,11 +129,14 @@ async def test_a_pod_with_a_finalizer_goes_when_both_are_over(ground: Ground, gr
 
 
 async def test_a_pod_that_is_evicted_ends_as_one_that_is_deleted(ground: Ground) -> None:
-    """Nothing stands in its way here; it has its own time."""
+    """Nothing stands in its way here; it has its own time, and says why it ends."""
     await ground.pod("a", terminationGracePeriodSeconds=17)
     ref = ground.at("a", POD)
     await ground.cluster.evict(ref, uid=(await ground.read(ref))["metadata"]["uid"])
-    assert (await ground.read(ref))["metadata"]["deletionGracePeriodSeconds"] == 17
+    ending = await ground.read(ref)
+    assert ending["metadata"]["deletionGracePeriodSeconds"] == 17
+    said = [one for one in ending["status"]["conditions"] if one["type"] == "DisruptionTarget"]
+    assert [(one["status"], one["reason"]) for one in said] == [("True", "EvictionByEvictionAPI")]
 
 
 async def test_an_eviction_of_another_pod_under_the_name_is_a_conflict(ground: Ground) -> None:

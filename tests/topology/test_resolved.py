@@ -171,3 +171,17 @@ def test_a_port_of_null_goes_before_that_of_lower_defaults() -> None:
         "{name: b, kubeconfig: k, node: {kubeletPort: null}}",
     )
     assert [one.node.kubelet_port for one in found] == [5, 10351]
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "places"),
+    [
+        ("maintenance: none", "", False),
+        ("maintenance: cordon", "", False),
+        ("maintenance: drain", "", True),
+        ("maintenance: none", "descheduler: {enabled: true}\n", True),
+    ],
+)
+def test_real_nodes_are_known_one_by_one_where_pods_have_to_be_placed(fields: str, more: str, *, places: bool) -> None:
+    """That costs memory: nobody pays for it who places nothing."""
+    assert parse(f"{HEAD}lowers:\n- {{name: a, kubeconfig: k, {fields}}}\n{more}").places == places

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from tensile.objects import Manifest, Ref
+from tensile.reconcile.desired import Moving
 from tensile.reconcile.diff import Operation
 from tensile.reconcile.preview.differences import Difference
 from tensile.world import Key, Problem
@@ -20,7 +21,8 @@ class Change:
     """What happens to one object, and why.
 
     `operations` lead from the object as it is to the object as it will be (RFC 6902; the path "" is all of it).
-    `differences` say the same field by field, `manifest` is the object as it will be, where it is made.
+    `differences` say the same field by field, `manifest` is the object as it will be, where it is made. `moving` says
+    where a pod goes that leaves for another node.
     """
 
     ref: Ref
@@ -29,6 +31,7 @@ class Change:
     operations: tuple[Operation, ...]
     differences: tuple[Difference, ...] = ()
     manifest: Manifest | None = None
+    moving: Moving | None = None
 
 
 @dataclass(frozen=True, slots=True)

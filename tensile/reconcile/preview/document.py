@@ -8,11 +8,12 @@ from typing import Any
 
 import orjson
 
+from tensile.reconcile.desired import Moving
 from tensile.reconcile.preview.changes import Change, Preview, count
 from tensile.reconcile.preview.text import title
 from tensile.world import Key, Problem
 
-FORMAT = "1.0"
+FORMAT = "1.1"
 
 
 def as_json(found: Preview) -> bytes:
@@ -38,7 +39,13 @@ def _change(change: Change) -> dict[str, Any]:
         "reason": change.reason,
         "fields": [one.field for one in change.differences],
         "operations": change.operations,
+        **({"move": _move(change.moving)} if change.moving else {}),
     }
+
+
+def _move(moving: Moving) -> dict[str, Any]:
+    """Say where a pod goes: from one virtual node to another, and the real node that has room behind the first."""
+    return {"from": moving.source, "to": moving.targets, "node": moving.node}
 
 
 def _problem(key: Key, problem: Problem) -> dict[str, str]:

@@ -7,6 +7,7 @@ and taken away again is nothing at all, and one that is taken away and made anew
 from collections.abc import Iterable, Sequence
 
 from tensile.objects import Manifest, Ref
+from tensile.reconcile.desired import Moving
 from tensile.reconcile.diff import Operation
 from tensile.reconcile.plan import Step
 from tensile.reconcile.preview.changes import Change
@@ -44,16 +45,16 @@ def _created(ref: Ref, reason: str, made: Manifest) -> Change:
 
 
 def _deleted(ref: Ref, steps: Sequence[Step]) -> Change:
-    return Change(ref, "delete", _reason(steps, "delete"), ({"op": "remove", "path": ""},))
+    whole: Operation = {"op": "remove", "path": ""}
+    return Change(ref, "delete", _reason(steps, "delete"), (whole,), moving=_moving(steps))
 
 
 def _replaced(ref: Ref, steps: Sequence[Step], made: Manifest, seen: Manifest | None) -> Change:
     shown = redacted(ref.kind, made)
     told = differences(written(seen), written(made)) if seen is not None else ()
     whole: Operation = {"op": "replace", "path": "", "value": shown}
-    return Change(
-        ref, "replace", _reason(steps, "delete", "create"), (whole,), redacted_differences(ref.kind, told), shown
-    )
+    reason, shown_differences = _reason(steps, "delete", "create"), redacted_differences(ref.kind, told)
+    return Change(ref, "replace", reason, (whole,), shown_differences, shown, _moving(steps))
 
 
 def _updated(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change | None:
@@ -70,6 +71,10 @@ def _updated(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change |
     reason = "; ".join(dict.fromkeys(step.reason for step in steps))
     shown = tuple(redacted_operation(ref.kind, operation) for operation in joined)
     return Change(ref, "update", reason, shown, redacted_differences(ref.kind, told))
+
+
+def _moving(steps: Sequence[Step]) -> Moving | None:
+    return next((step.moving for step in steps if step.moving), None)
 
 
 def _reason(steps: Sequence[Step], *verbs: str) -> str:

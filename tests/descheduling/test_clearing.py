@@ -1,0 +1,166 @@
+"""Which pods without a controller are kept, to leave a lower cluster that is drained."""
+
+from typing import Any
+
+from deschedulingkit import A, B, ground, owned_by, seeker
+from worldkit import changed, decided, put, reload, written
+
+from tensile.cache import Delta
+from tensile.descheduling.clearing import ClearingRule, key_of
+from tensile.names import KEPT_OFF
+from tensile.objects import Manifest, annotations
+from tensile.policy.safekeeping import kept_in, present, ref_of
+from tensile.reconcile.desired import Decision
+from tensile.reconcile.plan import Plan
+from tensile.world import Problem, World
+
+KEY = key_of(A)
+DRAINED = (f"name: {A}, maintenance: drain", f"name: {B}")
+
+
+def drained(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", "2")), closed: bool = True) -> World:
+    """Make a world in which pods run in lower-a, which is drained; its node takes no new ones where it is closed."""
+    here = ground(*DRAINED, more="", cpus=cpus)
+    changed(here.upper.nodes, A, lambda node: node["spec"].update(unschedulable=closed), "")
+    for pod in pods:
+        put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
+    return here
+
+
+def bare(name: str, cpu: str = "3", **given: Any) -> Manifest:
+    """Make a pod without a controller."""
+    return seeker(name, cpu=cpu, **{"ownerReferences": [], **given})
+
+
+def kept(here: World) -> list[str]:
+    """Give the names of those that are to be kept."""
+    return [str(kept_pod(step.body)["name"]) for step in decided(ClearingRule(), KEY, here)[1].steps]
+
+
+def kept_pod(secret: Manifest | None) -> Manifest:
+    """Give the metadata of the pod in a Secret that is to be created."""
+    assert secret is not None
+    here = ground()
+    stored = written({**secret, "metadata": {**secret["metadata"], "uid": "s"}})
+    found = kept_in(put(here.upper.secrets, stored), here.owner)
+    assert found is not None
+    assert found.pod is not None
+    meta: Manifest = found.pod["metadata"]
+    return meta
+
+
+def test_a_pod_that_has_a_place_elsewhere_is_kept_first() -> None:
+    """It is evicted by the rule of the drain, which sees the Secret; its own node is closed, and not noted."""
+    here = drained(bare("one"))
+    (step,) = decided(ClearingRule(), KEY, here)[1].steps
+    assert (step.verb, step.ref, step.apart, step.shown) == ("create", ref_of("default", "Pod-one"), True, True)
+    assert step.reason == "lower cluster lower-a is drained, and the pod fits on node lower-b (lower-b-n1)"
+    assert KEPT_OFF not in annotations({"metadata": kept_pod(step.body)})
+
+
+def test_pods_that_leave_together_do_not_count_on_the_same_room() -> None:
+    """Nor do they on that of one that is kept already, or bound for there."""
+    here = drained(bare("one"), bare("two"), bare("three", cpu="2"))
+    assert kept(here) == ["one", "three"]
+    problem = decided(ClearingRule(), KEY, here)[1].problem
+    assert problem is not None
+    assert problem.reason == "FitsNowhereElse"
+    assert problem.message.startswith(
+        "default/two: it has no controller, and fits in no other lower cluster: lower-b: "
+    )
+    pod = here.lowers[A].upper_pods.get("default", "one")
+    assert pod is not None
+    secret = present(bare("one"), pod, here.owner, "it moves").manifest
+    put(here.upper.secrets, written({**secret, "metadata": {**secret["metadata"], "uid": "s"}}))
+    assert kept(here) == ["three"]
+
+
+def test_what_is_kept_has_its_place_before_others() -> None:
+    """It is about to go there, whatever its name is."""
+    here = drained(bare("one"), bare("two"), cpus=(("8",), ("3",)))
+    pod = here.lowers[A].upper_pods.get("default", "two")
+    assert pod is not None
+    secret = present(bare("two"), pod, here.owner, "it moves").manifest
+    put(here.upper.secrets, written({**secret, "metadata": {**secret["metadata"], "uid": "s"}}))
+    assert kept(here) == []
+
+
+def test_those_that_a_controller_would_make_again_are_not_kept() -> None:
+    """Nor those that have ended, or are ending."""
+    here = drained(seeker("owned", ownerReferences=owned_by("x")), bare("ending", deletionTimestamp="x"))
+    put(here.lowers[A].upper_pods, {**bare("done"), "status": {"phase": "Succeeded"}})
+    assert decided(ClearingRule(), KEY, here) == (Decision(), Plan((), None))
+
+
+def test_what_is_tied_to_its_lower_stays_and_it_is_said() -> None:
+    """A volume of that cluster; a file on its node."""
+    claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    static = bare("static", annotations={"kubernetes.io/config.mirror": "x"})
+    here = drained(bare("claims", spec={"volumes": claims}), static)
+    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    assert steps == ()
+    assert problem is not None
+    assert problem.reason == "UsesClaims"
+    assert "default/claims: its claims are of the lower" in problem.message
+    assert "default/static: a file on its node" in problem.message
+
+
+def test_what_is_not_mirrored_is_left_alone() -> None:
+    """It runs nowhere, and is for whoever made it."""
+    here = drained(bare("agent", namespace="kube-system"))
+    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    assert steps == ()
+    assert problem is not None
+    assert problem.reason == "NamespaceExcluded"
+
+
+def test_nobody_is_kept_before_the_node_takes_no_new_pods() -> None:
+    """What is made in its place would come back to it."""
+    assert kept(drained(bare("one"), closed=False)) == []
+
+
+def test_nobody_is_kept_before_the_others_are_known() -> None:
+    """Following real nodes begins with the drain; a lower that does not answer is not waited for."""
+    here = drained(bare("one"))
+    here.lowers[B].place_nodes.distrust()
+    decision, plan = decided(ClearingRule(), KEY, here)
+    assert (plan, decision.again) == (Plan((), None), 1.0)
+    here.lowers[B].silent = 60.0
+    problem = decided(ClearingRule(), KEY, here)[1].problem
+    assert problem is not None
+    assert problem.message.endswith("there is no other")
+
+
+def test_room_is_looked_for_again() -> None:
+    """Nobody tells of it."""
+    assert decided(ClearingRule(), KEY, drained(bare("one", cpu="5")))[0].again == 15.0
+
+
+def test_the_keys_are_the_lowers_that_are_drained() -> None:
+    """And those of which something is still said."""
+    here = drained(bare("one"))
+    assert [list(ClearingRule().keys(here, lower)) for lower in (A, B)] == [[KEY], []]
+    reload(here, f"name: {A}", f"name: {B}")
+    assert list(ClearingRule().keys(here, A)) == []
+    here.problems[KEY] = Problem("FitsNowhereElse", "x")
+    assert list(ClearingRule().keys(here, A)) == [KEY]
+    assert decided(ClearingRule(), KEY, here)[1].problem is None
+
+
+def test_it_hears_of_pods_that_come_and_go_and_of_nodes() -> None:
+    """What others wrote to a pod says nothing of where it fits; of what may make room it hears a little later."""
+    here = drained()
+    heard: list[object] = []
+    pods, nodes, room = ClearingRule().routes()
+    assert (nodes.delay, room.delay) == (0.0, 5.0)
+    entry = here.upper.nodes.get("", B)
+    assert entry is not None
+    assert [list(room.keys(here, lower, Delta(None, entry))) for lower in (A, B)] == [[KEY], []]
+    here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(pods.keys(here, A, delta)))
+    here.upper.nodes.subscribe(lambda delta: heard.extend(nodes.keys(here, A, delta)))
+    for _ in range(2):
+        put(here.lowers[A].upper_pods, bare("one"))
+    assert heard == [KEY]
+    for node in (A, B):
+        changed(here.upper.nodes, node, lambda one: one["spec"].update(unschedulable=True), "")
+    assert heard == [KEY, KEY]

@@ -1,0 +1,244 @@
+"""What is due about a pod that is kept: the rule, look by look."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from deschedulingkit import NOW, ON, A, B, ground, refused, seeker
+from worldkit import decided, drop, lose, put, reload, twin, written
+
+from tensile.descheduling.remaking import RemakingRule, speaker
+from tensile.descheduling.successor import successor_of
+from tensile.names import PLACE_TAKEN, REPLACES, WITHDRAWN
+from tensile.objects import EVENT, POD, SECRET, UPPER, Manifest, Ref, annotations, metadata, timestamp
+from tensile.policy.safekeeping import PREFIX, present, ref_of
+from tensile.reconcile.plan import Step
+from tensile.topology import Topology
+from tensile.world import REMAKING, Key, Problem, World
+
+SAFE = ref_of("default", "Pod-web")
+KEY = Key(REMAKING, A, "default", SAFE.name)
+ABOVE = Ref(UPPER, POD, "default", "web")
+ENDING = "2026-03-01T12:00:00Z"
+EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+
+
+def bare(status: Manifest | None = None, **meta: Any) -> Manifest:
+    """Make a pod without a controller, on lower-a."""
+    return {**seeker(ownerReferences=[], **meta), "status": {"phase": "Pending", **(status or {})}}
+
+
+def keeping(here: World, notes: dict[str, str] | None = None, **fields: Any) -> World:
+    """Let a Secret keep the pod, with notes."""
+    pod = put(here.lowers[A].upper_pods, bare())
+    wanted = present(successor_of(bare(), (A,)), pod, here.owner, "it moves").manifest
+    meta = {**wanted["metadata"], "uid": "secret"}
+    meta["annotations"] = {**meta["annotations"], **(notes or {})}
+    put(here.upper.secrets, written({**wanted, "metadata": meta, **fields}))
+    return here
+
+
+def stuck(notes: dict[str, str] | None = None) -> World:
+    """Make a world in which the pod is kept, and waits in lower-a for a node."""
+    here = keeping(ground(), notes)
+    put(here.lowers[A].pods, twin(bare(), refused()))
+    return here
+
+
+def left(notes: dict[str, str] | None = None, **fields: Any) -> World:
+    """Make a world in which the pod has left."""
+    here = keeping(ground(), notes, **fields)
+    drop(here.lowers[A].upper_pods, "web")
+    return here
+
+
+def steps(here: World) -> list[Step]:
+    """Give what is due."""
+    return list(decided(RemakingRule(), KEY, here)[1].steps)
+
+
+def problem(here: World) -> Problem | None:
+    """Give what is said."""
+    return decided(RemakingRule(), KEY, here)[1].problem
+
+
+def made(here: World, replaces: str = "Pod-web", uid: str = "new") -> None:
+    """Let a pod that a descheduler made be in its place."""
+    put(here.upper.remade, bare(uid=uid, annotations={REPLACES: replaces}))
+
+
+def is_let_go(step: Step) -> bool:
+    """Say whether a step deletes the Secret, as it was."""
+    return (step.verb, step.ref, step.uid, bool(step.version)) == ("delete", SAFE, "secret", True)
+
+
+def test_a_pod_that_is_to_leave_is_waited_for() -> None:
+    """The descheduler evicts it in its turn; it is looked at again in case there is no more reason."""
+    here = stuck()
+    decision, plan = decided(RemakingRule(), KEY, here)
+    assert (plan.steps, plan.problem, decision.again) == ((), None, 30.0)
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed"])
+def test_a_pod_that_was_evicted_is_waited_for_until_it_is_gone(phase: str) -> None:
+    """Its lower pod has to end first; then it gets a phase that says so, before its object goes."""
+    here = stuck()
+    put(here.lowers[A].upper_pods, bare({"phase": phase, "conditions": [EVICTED]}, deletionTimestamp=ENDING))
+    assert steps(here) == []
+
+
+def test_a_pod_that_somebody_deleted_is_not_made_again() -> None:
+    """That is no disruption, but somebody's will."""
+    here = stuck()
+    put(here.lowers[A].upper_pods, bare(deletionTimestamp=ENDING))
+    (step,) = steps(here)
+    assert is_let_go(step)
+    assert step.reason == "somebody deleted the pod"
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_is_not_made_again(phase: str) -> None:
+    """Nor would anybody else."""
+    here = stuck()
+    put(here.lowers[A].upper_pods, bare({"phase": phase, "conditions": [EVICTED]}))
+    (step,) = steps(here)
+    assert is_let_go(step)
+
+
+def test_a_pod_that_is_gone_is_made_again_as_it_was_kept() -> None:
+    """With the marks that say whose place it has."""
+    (step,) = steps(left())
+    assert (step.verb, step.ref) == ("create", ABOVE)
+    assert step.body == successor_of(bare(), (A,))
+    assert annotations(step.body or {})[REPLACES] == "Pod-web"
+
+
+def test_once_it_is_made_the_secret_goes() -> None:
+    """Also where an engine before this one has made it."""
+    here = left()
+    made(here)
+    (step,) = steps(here)
+    assert is_let_go(step)
+
+
+def test_the_old_pod_may_be_one_that_was_made_again_itself() -> None:
+    """As long as it is told of there, it has not gone."""
+    here = left()
+    made(here, replaces="older", uid="Pod-web")
+    assert steps(here) == []
+    lose(here.upper.remade, "web")
+    assert [step.verb for step in steps(here)] == ["create"]
+
+
+def test_nothing_is_made_while_it_is_not_known_which_pods_there_are() -> None:
+    """What is missing may only not be told yet."""
+    here = left()
+    here.lowers[B].upper_pods.distrust()
+    assert steps(here) == []
+
+
+def test_what_keeps_it_from_being_made_is_told_at_the_secret() -> None:
+    """Where people find the pod."""
+    here = left()
+    here.problems[KEY] = Problem("Forbidden", "exceeded quota")
+    told, create = steps(here)
+    assert (told.ref.kind, create.verb) == (EVENT, "create")
+    assert told.body is not None
+    assert told.body["involvedObject"]["kind"] == "Secret"
+    assert (told.body["involvedObject"]["uid"], told.body["reason"]) == ("secret", "PodNotMadeAgain")
+    assert told.body["message"] == "the pod is kept here and tried again until it is made: exceeded quota"
+
+
+def test_a_name_that_is_taken_is_noted_and_no_more_is_done() -> None:
+    """Whoever comes next reads it there."""
+    here = left()
+    here.problems[KEY] = Problem("NameConflict", "is not ours")
+    (note,) = steps(here)
+    assert (note.verb, note.ref, note.uid, note.shown) == ("patch", SAFE, "secret", False)
+    assert note.patch is not None
+    assert note.patch.body["metadata"]["annotations"] == {PLACE_TAKEN: "true"}
+    here = left({PLACE_TAKEN: "true"})
+    (told,) = steps(here)
+    assert told.ref.kind == EVENT
+    said = problem(here)
+    assert said is not None
+    assert said.reason == "PodPlaceTaken"
+    assert "another pod has the name default/web" in said.message
+    assert f"Secret default/{SAFE.name}" in said.message
+
+
+def test_a_secret_without_a_pod_is_said() -> None:
+    """Nobody can make what it does not hold."""
+    here = left(data={})
+    said = problem(here)
+    assert steps(here) == []
+    assert said == ("PodNotMadeAgain", f"Secret default/{SAFE.name} does not hold a pod: mend it, or delete it")
+
+
+def test_a_pod_that_may_stay_is_let_go_of_after_a_while() -> None:
+    """An eviction may be on its way still: the Secret outlasts it."""
+    here = keeping(ground())
+    (note,) = steps(here)
+    assert note.verb == "patch"
+    assert note.patch is not None
+    assert note.patch.body["metadata"]["annotations"] == {WITHDRAWN: timestamp(NOW)}
+    for seconds, due in ((119, []), (120, [True])):
+        here = keeping(ground(), {WITHDRAWN: timestamp(NOW - timedelta(seconds=seconds))})
+        assert [is_let_go(step) for step in steps(here)] == due
+
+
+def test_a_pod_that_is_to_leave_after_all_is_kept_again() -> None:
+    """The note is taken back before it leaves."""
+    here = stuck({WITHDRAWN: timestamp(NOW)})
+    (note,) = steps(here)
+    assert note.patch is not None
+    assert note.patch.body["metadata"]["annotations"] == {WITHDRAWN: None}
+
+
+@pytest.mark.parametrize("more", ["", "descheduler: {enabled: true, dryRun: true}\n"])
+def test_a_descheduler_that_is_off_has_nobody_leave(more: str) -> None:
+    """Nor one that only rehearses."""
+    here = stuck()
+    reload(here, f"name: {A}", f"name: {B}", more=more)
+    assert [step.verb for step in steps(here)] == ["patch"]
+
+
+def test_others_secrets_are_none_of_its_business() -> None:
+    """By their name alone they are not ours."""
+    here = ground()
+    put(here.upper.secrets, {"metadata": {"name": SAFE.name, "namespace": "default", "uid": "x"}, "data": {}})
+    assert decided(RemakingRule(), KEY, here)[1] == ((), None)
+
+
+def test_the_first_lower_speaks_for_all() -> None:
+    """The one that the pod was on may have left; one that leaves is the last choice."""
+    here = keeping(ground())
+    assert list(RemakingRule().keys(here, A)) == [KEY]
+    assert list(RemakingRule().keys(here, B)) == []
+    reload(here, f"name: {B}")
+    assert speaker(here) == B
+    here.topology = Topology.model_construct(lowers=[])
+    assert speaker(here) == A
+    here.lowers.clear()
+    assert speaker(here) == ""
+
+
+def test_it_hears_of_all_that_matters() -> None:
+    """The Secret, the old pod, the new one; not of other pods."""
+    here = ground(more=ON)
+    heard: list[Key] = []
+    secrets, pods, remade = RemakingRule().routes()
+    here.upper.secrets.subscribe(lambda delta: heard.extend(secrets.keys(here, A, delta)))
+    here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(pods.keys(here, A, delta)))
+    here.upper.remade.subscribe(lambda delta: heard.extend(remade.keys(here, A, delta)))
+    keeping(here)
+    assert heard == [KEY]
+    put(here.lowers[A].upper_pods, seeker("other"))
+    assert heard == [KEY]
+    drop(here.lowers[A].upper_pods, "web")
+    made(here)
+    assert heard == [KEY] * 3
+    put(here.upper.secrets, {"metadata": {"name": PREFIX, "namespace": "default", "uid": "x"}})
+    assert heard[3:] == [KEY._replace(name=PREFIX)]
+    assert metadata(bare())["name"] == "web"
+    assert SAFE.kind == SECRET

@@ -1,0 +1,173 @@
+"""The pod that is made in another's place: what of the old one goes on, and what does not."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from deschedulingkit import NOW, A, B
+from worldkit import upper_pod
+
+from tensile.descheduling.successor import digest, freed_from, freed_in_time, nodes_off, successor_of
+from tensile.objects import Manifest, annotations, labels, metadata, timestamp
+
+TOKEN = {"name": "kube-api-access-x1", "projected": {"sources": []}}
+MOUNT = {"name": "kube-api-access-x1", "mountPath": "/var/run/secrets"}
+LAPSES = [
+    {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
+    for name in ("not-ready", "unreachable")
+]
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def off(*nodes: str) -> Manifest:
+    """Make the requirement that keeps a pod off some nodes."""
+    return {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(nodes)}
+
+
+def required(*terms: list[Manifest]) -> Manifest:
+    """Make a required node affinity of terms, each given by its expressions."""
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}}}
+
+
+def again(pod: Manifest, uid: str = "second", node: str = B) -> Manifest:
+    """Give a pod as it is stored once it has been created and bound."""
+    meta = {**pod["metadata"], "uid": uid, "creationTimestamp": timestamp(NOW)}
+    return {**pod, "metadata": meta, "spec": {**pod["spec"], "nodeName": node}}
+
+
+def test_what_its_author_wrote_goes_on() -> None:
+    """Labels, annotations, finalizers, owners that control nothing, and the spec."""
+    owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "y"}]
+    spec = {"nodeSelector": {"disk": "ssd"}, "restartPolicy": "Never", "priorityClassName": "high"}
+    given = {"labels": {"app": "x"}, "annotations": {"note": "y"}, "finalizers": ["a/b"], "ownerReferences": owners}
+    made = successor_of(upper_pod(spec=spec, **given))
+    assert labels(made) == {"app": "x", "create-by-descheduler": "true"}
+    assert annotations(made) == {
+        "note": "y",
+        "tensile-kube.io/replaces": "Pod-web",
+        "sigs.k8s.io/deschedule-count": "1",
+    }
+    assert (metadata(made)["finalizers"], metadata(made)["ownerReferences"]) == (["a/b"], owners)
+    assert made["spec"] == {**spec, "containers": [{"name": "main", "image": "app:1"}]}
+
+
+def test_what_the_apiserver_wrote_does_not() -> None:
+    """Who has it stored again is refused by some of it, and bound to the same node by the rest."""
+    stored = {"resourceVersion": "7", "creationTimestamp": "x", "managedFields": [{}], "generateName": "we"}
+    zone = {"topology.kubernetes.io/zone": "north", "app": "x"}
+    spec = {
+        "priority": 5,
+        "preemptionPolicy": "Never",
+        "overhead": {"cpu": "1"},
+        "ephemeralContainers": [{"name": "d"}],
+    }
+    made = successor_of(upper_pod(spec=spec, status={"phase": "Running"}, labels=zone, **stored))
+    assert set(metadata(made)) == {"name", "namespace", "labels", "annotations"}
+    assert labels(made) == {"app": "x", "create-by-descheduler": "true"}
+    assert set(made) == {"apiVersion", "kind", "metadata", "spec"}
+    assert set(made["spec"]) == {"containers"}
+
+
+def test_the_token_that_admission_mounts_goes_with_its_mounts() -> None:
+    """Admission adds another; other volumes stay."""
+    container = {"name": "main", "image": "app:1", "volumeMounts": [MOUNT, {"name": "data", "mountPath": "/d"}]}
+    spec = {"containers": [container], "initContainers": [container], "volumes": [TOKEN, {"name": "data"}]}
+    made = successor_of(upper_pod(spec=spec))["spec"]
+    assert made["volumes"] == [{"name": "data"}]
+    for kind in ("containers", "initContainers"):
+        assert [mount["name"] for mount in made[kind][0]["volumeMounts"]] == ["data"]
+
+
+def test_tolerations_that_admission_adds_go_and_others_stay() -> None:
+    """So do those without a limit, which the pod needs until somebody has seen it."""
+    limited = [{**one, "tolerationSeconds": 300} for one in LAPSES]
+    own = [{"key": "a", "operator": "Exists"}, {**LAPSES[0], "tolerationSeconds": 60}]
+    assert successor_of(upper_pod(spec={"tolerations": [*limited, *own]}))["spec"]["tolerations"] == own
+    assert successor_of(upper_pod(spec={"tolerations": LAPSES}))["spec"]["tolerations"] == LAPSES
+
+
+@pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
+def test_what_was_merged_into_selectors_is_taken_out_of_them(kind: str) -> None:
+    """Kubernetes refuses a pod that comes with both."""
+    merged = [{"key": "rev", "operator": "In", "values": ["1"]}, {"key": "app", "operator": "Exists"}]
+    term = {"topologyKey": "x", "matchLabelKeys": ["rev"], "labelSelector": {"matchExpressions": merged}}
+    plain = {**term, "labelSelector": {"matchExpressions": merged[1:]}}
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    affinity = {kind: {REQUIRED: [term], preferred: [{"weight": 1, "podAffinityTerm": term}]}}
+    made = successor_of(upper_pod(spec={"affinity": affinity, "topologySpreadConstraints": [term]}))["spec"]
+    assert made["affinity"][kind] == {REQUIRED: [plain], preferred: [{"weight": 1, "podAffinityTerm": plain}]}
+    assert made["topologySpreadConstraints"] == [plain]
+
+
+def test_it_is_kept_off_what_will_not_do() -> None:
+    """Whatever it asks of nodes besides, in every term."""
+    asked = [{"key": "disk", "operator": "Exists"}], [{"key": "gpu", "operator": "Exists"}]
+    made = successor_of(upper_pod(spec={"affinity": required(*asked)}), ("lower-c", A))
+    assert made["spec"]["affinity"] == required(*([*term, off(A, "lower-c")] for term in asked))
+    assert annotations(made)["tensile-kube.io/kept-off"] == "lower-a,lower-c"
+    assert annotations(made)["unschedulable-node"] == A
+    assert nodes_off(made) == [A, "lower-c"]
+    assert successor_of(upper_pod(), (A,))["spec"]["affinity"] == required([off(A)])
+
+
+def test_a_second_move_counts_on_and_adds_to_what_it_is_kept_off() -> None:
+    """In one requirement; no annotation is lost, as tensile-kube loses them."""
+    first = successor_of(upper_pod(annotations={"clusterSelector": "{}"}), (A,))
+    second = successor_of(again(first), (B,))
+    assert second["spec"]["affinity"] == required([off(A, B)])
+    assert annotations(second) == {
+        "clusterSelector": "{}",
+        "tensile-kube.io/replaces": "second",
+        "tensile-kube.io/kept-off": f"{A},{B}",
+        "sigs.k8s.io/deschedule-count": "2",
+        "unschedulable-node": B,
+    }
+
+
+def test_a_count_that_is_none_begins_anew() -> None:
+    """Anybody may write an annotation."""
+    made = successor_of(upper_pod(annotations={"sigs.k8s.io/deschedule-count": "many"}))
+    assert annotations(made)["sigs.k8s.io/deschedule-count"] == "1"
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        pytest.param(None, id="nothing"),
+        pytest.param(required([off("lower-c")]), id="a node to avoid"),
+        pytest.param({**required([off("x")]), "podAffinity": {REQUIRED: []}}, id="company"),
+    ],
+)
+def test_what_it_was_kept_off_can_be_taken_back_whole(affinity: Manifest | None) -> None:
+    """What its author asked for comes out as it went in."""
+    spec = {"affinity": affinity} if affinity else {}
+    made = successor_of(upper_pod(spec=spec), (A,))
+    freed = freed_from(made, nodes_off(made))
+    left = freed["spec"].get("affinity")
+    assert (left or None) == (affinity and {field: value for field, value in affinity.items() if value})
+    assert nodes_off(freed) == []
+
+
+@pytest.mark.parametrize(("ago", "nodes"), [(599, [A]), (600, [])])
+def test_what_it_was_kept_off_counts_for_the_cooldown(ago: float, nodes: list[str]) -> None:
+    """It was made when it left."""
+    pod = again(successor_of(upper_pod(), (A,)))
+    freed = freed_in_time(pod, NOW + timedelta(seconds=ago), timedelta(minutes=10))
+    assert nodes_off(freed) == nodes
+    assert (freed is pod) == bool(nodes)
+
+
+def test_a_pod_is_not_changed_by_what_is_made_of_it() -> None:
+    """Others hold it too."""
+    pod: Any = again(successor_of(upper_pod(annotations={"a": "b"}), (A,)))
+    before = repr(pod)
+    successor_of(pod, (B,))
+    freed_from(pod, nodes_off(pod))
+    assert repr(pod) == before
+
+
+def test_only_whose_place_it_has_is_kept_of_one_that_was_made() -> None:
+    """There may be thousands by another descheduler."""
+    raw = b'{"metadata": {"name": "x", "annotations": {"tensile-kube.io/replaces": "u"}}}'
+    assert digest(raw) == (b"", "u", None)
+    assert digest(b'{"metadata": {"name": "x"}}') == (b"", "", None)

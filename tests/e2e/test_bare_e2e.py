@@ -1,0 +1,228 @@
+"""Pods without a controller on real clusters: they leave for where they can run, as they were, and none is lost."""
+
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import A, B, edit_lower, polled, ran, with_fields
+from hookedkit import OPTED, Hooked, hooking
+from sitekit import Manifest, is_ready
+
+from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, OWNER, REPLACES
+from tensile.policy.safekeeping import PREFIX
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.manifests import RESOURCES
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+PATIENCE, INTERVAL, COOLDOWN = 4, 3, 5
+POLICY = "apis/policy/v1"
+TOO_LARGE = str(int(RESOURCES["cpu"]) + 8)
+CLOSED_B, DRAINED_A, DRAINED_B = (
+    edit_lower(B, maintenance="cordon"),
+    edit_lower(A, maintenance="drain"),
+    edit_lower(B, maintenance="drain"),
+)
+ON = with_fields(
+    descheduler={
+        "enabled": True,
+        "interval": f"{INTERVAL}s",
+        "pendingLongerThan": f"{PATIENCE}s",
+        "cooldown": f"{COOLDOWN}s",
+    }
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hooked]:
+    """Clusters of its own, an engine, and its webhook."""
+    with Sandbox.start(tmp_path_factory.mktemp("bare") / "sandbox", progress=print) as own:
+        async with hooking(own, tmp_path_factory.mktemp("ground")) as made:
+            yield made
+
+
+async def enlarged(ground: Hooked, lower: str) -> str:
+    """Give a lower a node that takes one of the large pods, and give its name."""
+    site, name = ground.sites[lower], f"roomy-{lower}"
+    nodes = await site.until_all("/api/v1/nodes", bool)
+    meta, status = next((one["metadata"], one["status"]) for one in nodes.values())
+    room = RESOURCES | {"cpu": "64"}
+    fields = {"name": name, "labels": meta["labels"] | {"kubernetes.io/hostname": name}}
+    filled = {**status, "capacity": room, "allocatable": room, "conditions": []}
+    body = {"metadata": {**fields, "annotations": meta["annotations"]}, "spec": {}, "status": filled}
+    await site.create("/api/v1/nodes", body)
+    await site.until(f"/api/v1/nodes/{name}", is_ready)
+    return name
+
+
+async def closed(ground: Hooked, lower: str) -> None:
+    """Wait until the scheduler takes a lower's node for closed."""
+    await ground.upper.until(f"/api/v1/nodes/{ground.nodes[lower]}", lambda one: one["spec"].get("unschedulable"))
+
+
+async def asked(ground: Hooked, name: str, cpu: str, **meta: Any) -> Manifest:
+    """Create a pod of its own, which asks for something of the nodes below too."""
+    container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu}}}
+    spec = {
+        "nodeSelector": {"e2e": ground.mark, "kubernetes.io/os": "linux"},
+        "containers": [container],
+        "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+    }
+    more = {"labels": {**OPTED, "app": name}, "annotations": {"note": "kept"}, **meta}
+    return await ground.asked(name, spec, **more)
+
+
+async def runs_in(ground: Hooked, name: str, lower: str, made: Manifest | None = None) -> Manifest:
+    """Wait until a pod runs in a lower, another one than `made`, and give it."""
+    node, before = ground.nodes[lower], made["metadata"]["uid"] if made else ""
+    return await ground.upper.until(
+        ground.pod_path(name),
+        lambda one: one["metadata"]["uid"] != before and one["spec"].get("nodeName") == node and is_ready(one),
+    )
+
+
+async def runs(ground: Hooked, name: str, made: Manifest) -> Manifest:
+    """Wait until a pod other than `made` runs in whichever lower, and give it."""
+    before = made["metadata"]["uid"]
+    return await ground.upper.until(
+        ground.pod_path(name), lambda one: one["metadata"]["uid"] != before and is_ready(one)
+    )
+
+
+async def none_kept(ground: Hooked) -> None:
+    """Wait until no pod is kept any more."""
+    await ground.upper.until_all(ground.path("secrets"), lambda found: not any(PREFIX in name for name in found))
+
+
+async def test_a_pod_without_a_controller_is_freed_and_again(ground: Hooked) -> None:
+    """It runs elsewhere with all that was said of it, what was moved into the annotation for lower nodes included.
+
+    When that lower is drained it goes back to the first one, which has room by then; it is counted, nothing is lost.
+    """
+    await enlarged(ground, B)
+    await ground.reload(ground.hooked(), ON, CLOSED_B)
+    await closed(ground, B)
+    first = await asked(ground, "large", TOO_LARGE)
+    await ground.upper.until(ground.pod_path("large"), lambda one: one["spec"].get("nodeName") == ground.nodes[A])
+    await ground.note()
+    await ground.reload(ground.hooked(), ON)
+    second = await runs_in(ground, "large", B, first)
+    notes = second["metadata"]["annotations"]
+    assert (notes["note"], notes[DESCHEDULE_COUNT], notes[KEPT_OFF]) == ("kept", "1", ground.nodes[A])
+    assert notes[REPLACES] == first["metadata"]["uid"]
+    assert orjson.loads(notes["clusterSelector"])["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    below = await ground.sites[B].read(ground.pod_path("large"))
+    assert below["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    await none_kept(ground)
+    tried = [(write.verb, code) for write, code in await ground.attempts() if write.subresource == "eviction"]
+    assert [code for _, code in tried] == [201]
+    await enlarged(ground, A)
+    await ground.reload(ground.hooked(), ON, DRAINED_B)
+    third = await runs_in(ground, "large", A, second)
+    notes = third["metadata"]["annotations"]
+    assert (notes["note"], notes[DESCHEDULE_COUNT]) == ("kept", "2")
+    assert notes[REPLACES] == second["metadata"]["uid"]
+    assert KEPT_OFF not in notes
+    assert "affinity" not in third["spec"]
+    assert orjson.loads(notes["clusterSelector"])["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    await none_kept(ground)
+    await ground.upper.delete(ground.pod_path("large"), 0)
+
+
+async def test_a_budget_keeps_a_pod_that_runs_until_it_allows_its_eviction(ground: Hooked) -> None:
+    """It is asked again and again meanwhile, and the pod runs on as it is."""
+    await ground.reload(ground.hooked(), CLOSED_B)
+    await closed(ground, B)
+    made = await asked(ground, "single", "1")
+    await runs_in(ground, "single", A)
+    budget = {
+        "metadata": {"name": "single"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "single"}}},
+    }
+    await ground.upper.create(ground.path("poddisruptionbudgets", api=POLICY), budget)
+    path = ground.path("poddisruptionbudgets", "single", api=POLICY)
+    await ground.upper.until(path, lambda one: one.get("status", {}).get("currentHealthy") == 1)
+    await ground.note()
+    await ground.reload(ground.hooked(), DRAINED_A)
+    await polled(lambda: [said for _, said in ground.heard.problems if "disruption budget" in said.message], 30)
+    found = await ground.upper.until_all(ground.path("secrets"), lambda all_of: any(PREFIX in name for name in all_of))
+    (secret,) = [one for one in found.values() if one["metadata"]["name"].startswith(PREFIX)]
+    assert secret["metadata"]["name"] == PREFIX + made["metadata"]["uid"]
+    assert OWNER in secret["metadata"]["labels"]
+    tried: list[int] = []
+    while len(tried) < 3:
+        tried = [code for write, code in await ground.attempts() if write.subresource == "eviction"]
+    assert set(tried) == {429}
+    still = await ground.upper.read(ground.pod_path("single"))
+    assert (still["metadata"]["uid"], is_ready(still)) == (made["metadata"]["uid"], True)
+    assert "deletionTimestamp" not in still["metadata"]
+    await ground.upper.delete(path)
+    moved = await runs_in(ground, "single", B, made)
+    assert moved["metadata"]["annotations"]["note"] == "kept"
+    await none_kept(ground)
+    await ground.upper.delete(ground.pod_path("single"), 0)
+
+
+async def test_the_plan_of_a_drain_says_that_a_pod_is_made_again(ground: Hooked) -> None:
+    """In one line; that it is kept meanwhile is over by the end of what is planned."""
+    await ground.reload(ground.hooked(), CLOSED_B)
+    await closed(ground, B)
+    made = await asked(ground, "planned", "1")
+    await runs_in(ground, "planned", A)
+    await ground.reload(ground.hooked())
+    await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: len(one["spec"]["taints"]) == 1)
+    path = str(ground.save(ground.hooked(), DRAINED_A))
+    told = await ran([sys.executable, "-m", "tensile", "plan", "-f", path])
+    assert f"-/+ Pod {ground.namespace}/planned: " in told.out, told.out + told.err
+    assert PREFIX not in told.out
+    still = await ground.upper.read(ground.pod_path("planned"))
+    assert still["metadata"]["uid"] == made["metadata"]["uid"]
+    await ground.upper.delete(ground.pod_path("planned"), 0)
+
+
+async def crowded_out(ground: Hooked, name: str) -> tuple[Manifest, Manifest]:
+    """Have a pod leave and a quota come meanwhile; stop the engine, and give the pod and the Secret that keeps it."""
+    await ground.reload(ground.hooked(), CLOSED_B)
+    await closed(ground, B)
+    made = await asked(ground, name, "1")
+    await runs_in(ground, name, A)
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    await ground.upper.create(ground.path("resourcequotas"), quota)
+    await ground.upper.until(ground.path("resourcequotas", "none"), lambda one: one.get("status", {}).get("used"))
+    await ground.reload(ground.hooked(), DRAINED_A)
+    secret = PREFIX + made["metadata"]["uid"]
+    problems = ground.heard.problems
+    await polled(lambda: [key for key, said in problems if key.name == secret and "quota" in said.message], 30)
+    await ground.stop()
+    assert await ground.upper.read(ground.pod_path(name)) == {}
+    return made, await ground.upper.read(ground.path("secrets", secret))
+
+
+async def test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_it_has(ground: Hooked) -> None:
+    """A quota that came while it was leaving; another engine goes on from the Secret alone."""
+    made, secret = await crowded_out(ground, "counted")
+    await ground.start(ground.hooked(), await_nodes=False)
+    about = f"involvedObject.uid={secret['metadata']['uid']},reason=PodNotMadeAgain"
+    told = await ground.upper.until_all(f"{ground.path('events')}?fieldSelector={about}", bool)
+    assert all("exceeded quota" in event["message"] for event in told.values())
+    await ground.upper.delete(ground.path("resourcequotas", "none"))
+    moved = await runs(ground, "counted", made)
+    assert moved["metadata"]["annotations"][REPLACES] == made["metadata"]["uid"]
+    await none_kept(ground)
+    await ground.upper.delete(ground.pod_path("counted"), 0)
+
+
+async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
+    """The other one runs on untouched, and it is said what a person can do."""
+    made, secret = await crowded_out(ground, "taken")
+    await ground.upper.delete(ground.path("resourcequotas", "none"))
+    other = await ground.asked("taken", {"terminationGracePeriodSeconds": 1})
+    await ground.start(ground.hooked(), await_nodes=False)
+    assert "delete that Secret" in await ground.told(secret, "PodPlaceTaken")
+    assert (await runs(ground, "taken", made))["metadata"]["uid"] == other["metadata"]["uid"]
+    await ground.upper.delete(ground.path("secrets", secret["metadata"]["name"]))
+    await ground.upper.delete(ground.pod_path("taken"), 0)
