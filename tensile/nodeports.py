@@ -25,8 +25,8 @@ from tensile.objects import CONFIG_MAP, UPPER, Ref
 from tensile.supervision import supervised
 from tensile.topology import Topology
 
-_CALLERS_CA = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
-_CALLERS_KEY = "client-ca-file"
+CALLERS = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
+CALLERS_KEY = "client-ca-file"
 _log = structlog.get_logger("tensile.kubelet")
 
 
@@ -47,9 +47,9 @@ class NodePorts:
 
         async def callers() -> str:
             """Read the authority that the upper's apiserver shows itself with."""
-            found: str = (orjson.loads(await upper.read(_CALLERS_CA)).get("data") or {}).get(_CALLERS_KEY, "")
+            found: str = (orjson.loads(await upper.read(CALLERS)).get("data") or {}).get(CALLERS_KEY, "")
             if not found:
-                raise TensileError(f"it has no {_CALLERS_KEY}: the apiserver runs without --client-ca-file")
+                raise TensileError(f"it has no {CALLERS_KEY}: the apiserver runs without --client-ca-file")
             return found
 
         file = directory / kubelet.client_ca_file if kubelet.client_ca_file else None
