@@ -91,7 +91,9 @@ async def dialled(way: Way, tls: ssl.SSLContext) -> Contact:
         return Contact(way, Stage.CONNECTION, why(error))
     try:
         return Contact(way, Stage.DONE, shown=await _connected(way, tls))
-    except (OSError, TimeoutError, ValueError) as error:
+    except TimeoutError as error:
+        return Contact(way, Stage.TLS, why(error))
+    except (OSError, ValueError) as error:
         return Contact(way, Stage.TLS, why(error), await _certificate(way))
 
 

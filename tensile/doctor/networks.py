@@ -24,7 +24,8 @@ class _Range(NamedTuple):
 
 def networked(side: Side, facts: Facts) -> Iterator[Finding]:
     """Say which addresses of a cluster are those of another before it, and whether pods reach the upper apiserver."""
-    others = facts.sides()[: facts.sides().index(side)]
+    before = facts.sides()[: facts.sides().index(side)]
+    others = [other for other in before if other.identity != side.identity]
     ranges = _ranges(side)
     clashes = [clash for other in others for clash in _clashes(ranges, _ranges(other))]
     for own, other in clashes:
@@ -38,9 +39,8 @@ def networked(side: Side, facts: Facts) -> Iterator[Finding]:
         yield from _advertised(side)
     if ranges and not clashes:
         told = ", ".join(dict.fromkeys(f"{one.sort} {one.network}" for one in ranges[:_SHOWN]))
-        yield Finding(
-            side.name, "network", Level.OK, f"{told}{' and more' * (len(ranges) > _SHOWN)}: of no other cluster"
-        )
+        more = " and more" if len(ranges) > _SHOWN else ""
+        yield Finding(side.name, "network", Level.OK, f"{told}{more}: in no other cluster's way")
     elif side.is_in and not clashes:
         yield Finding(side.name, "network", Level.SKIP, "not looked at: the cluster does not tell its pods' addresses")
 

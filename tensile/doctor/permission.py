@@ -42,7 +42,7 @@ def _listed(rights: Iterable[Right]) -> str:
 def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
     """Give the commands that grant rights, roles with the same verbs being one."""
     name = f"tensile-{facts.topology.name}"
-    lines = [f"as an administrator of cluster {side.name}:" if side.name != UPPER else "as an administrator of it:"]
+    lines = [f"as an administrator of {'the upper cluster' if side.name == UPPER else f'cluster {side.name}'}:"]
     ordered = sorted(rights, key=_group)
     for number, ((namespace, verbs), group) in enumerate(groupby(ordered, _group), 1):
         resources = ",".join(quote(_resource(right)) for right in group)

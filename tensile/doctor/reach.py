@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from shlex import quote
 
 from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from tensile.doctor.facts import Contact, Facts, Side, Stage, Way
 from tensile.doctor.finding import Finding, Level
@@ -16,6 +17,7 @@ OLDEST, TRIED = (1, 25), (1, 36)
 """The first minor version that has every API which is used, and the one that everything is tried on."""
 _MOST_MINORS = 3
 """By so many minor versions a kubelet may be older than its apiserver, and so a lower cluster than the upper one."""
+_UNITS = (("days", 86_400), ("hours", 3600), ("minutes", 60))
 _ACCOUNT = "system:serviceaccount:"
 
 
@@ -99,7 +101,10 @@ def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
     if way.token.until is not None and way.token.until < facts.now:
         return f"{refused}: its token ended on {date_of(way.token.until)}", _renew_token(way)
     for certificate in _certificates(way.certificate)[:1]:
-        who, advice = certificate.subject.rfc4514_string(), f"renew it and put it into {way.origin}"
+        who = certificate.subject.rfc4514_string()
+        advice = (
+            f"have the cluster's CA sign a new one, and put it into {way.origin}; with kubeadm: {_signed(certificate)}"
+        )
         if certificate.not_valid_after_utc < facts.now:
             return f"{refused}: the client certificate of {who} ended on {_end(certificate)}", advice
         authorities = [each.subject for each in _certificates(way.authority)]
@@ -109,6 +114,14 @@ def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
             return f"{refused}: its client certificate is by {signer}, and the cluster's CA is another", advice
         return f"{refused}: the apiserver does not know the client certificate of {who} by {signer}", advice
     return f"{refused}: the token is not, or no longer, one of this cluster", _renew_token(way)
+
+
+def _signed(certificate: x509.Certificate) -> str:
+    """Give kubeadm's command for another certificate of the same user and groups."""
+    names = {attribute.oid: str(attribute.value) for attribute in certificate.subject}
+    groups = [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    organizations = "".join(f" --org={quote(group)}" for group in groups)
+    return f"kubeadm kubeconfig user --client-name={quote(names.get(NameOID.COMMON_NAME, 'NAME'))}{organizations}"
 
 
 def _renew_token(way: Way) -> str:
@@ -150,7 +163,13 @@ def _clock(side: Side, ahead: float) -> Finding:
         "set both by NTP (chronyc tracking, timedatectl): leases of nodes, tokens and certificates are good at certain "
         "times only"
     )
-    return Finding(side.name, "clock", Level.WARN, f"the cluster's clock is {abs(ahead):.0f} s {sense} ours", advice)
+    return Finding(side.name, "clock", Level.WARN, f"the cluster's clock is {_span(abs(ahead))} {sense} ours", advice)
+
+
+def _span(seconds: float) -> str:
+    """Write a time in the largest unit of which there are two."""
+    unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), ("s", 1))
+    return f"{seconds / size:.0f} {unit}"
 
 
 def minor_of(version: str) -> tuple[int, int] | None:
