@@ -33,7 +33,8 @@ def test_what_is_missing_is_told_with_what_it_is_for() -> None:
     finding = only(told(PODS, LOGS, Right(SERVICE, ("create",), "controller Service")))
     assert finding.level == Level.FAIL
     assert finding.what == (
-        "missing: create, delete pods (mirrored pods); get pods/log (kubectl logs); create services (controller Service)"
+        "missing: create, delete pods (mirrored pods); get pods/log (kubectl logs); "
+        "create services (controller Service)"
     )
 
 
