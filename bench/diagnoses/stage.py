@@ -35,7 +35,6 @@ A, B = "lower-a", "lower-b"
 LOWERS = (A, B)
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
-PROGRAM = str(Path(sys.executable).with_name("tensile"))
 _YEAR = timedelta(days=365)
 
 
@@ -186,9 +185,9 @@ class Stage:
         """Ask doctor."""
         loop = asyncio.get_running_loop()
         begin, pipe = loop.time(), asyncio.subprocess.PIPE
-        arguments = ("doctor", "-o", "json", "-f", str(self.save()))
+        command = (sys.executable, "-m", "tensile", "doctor", "-o", "json", "-f", str(self.save()))
         variables = {key: value for key, value in os.environ.items() if key not in ("POD_IP", "VKUBELET_POD_IP")}
-        process = await asyncio.create_subprocess_exec(PROGRAM, *arguments, stdout=pipe, stderr=pipe, env=variables)
+        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=variables)
         out, err = await process.communicate()
         assert process.returncode is not None
         assert out, err.decode()

@@ -101,7 +101,8 @@ class Asking:
 
     async def _user(self) -> None:
         raw = await self.cluster.create(_question(self.side.name, SELF_REVIEW), _body(SELF_REVIEW))
-        self.side.user = str(orjson.loads(raw)["status"]["userInfo"].get("username", ""))
+        user = str(orjson.loads(raw)["status"]["userInfo"].get("username", ""))
+        self.side.user = user if user.isprintable() else ""
 
     async def _rights(self, rights: Iterable[Right]) -> None:
         wanted = list(rights)

@@ -87,9 +87,14 @@ def _told(finding: Finding, *, colour: bool) -> Iterator[str]:
     """Give the lines of one finding."""
     mark = str(finding.level)
     painted = f"{_COLOURS[finding.level]}{mark}{_PLAIN}" if colour and finding.level in _COLOURS else mark
-    yield f"  {painted}{' ' * (5 - len(mark))}{finding.check}: {finding.what}"
+    yield f"  {painted}{' ' * (5 - len(mark))}{finding.check}: {_harmless(finding.what)}"
     for number, line in enumerate(finding.advice.splitlines()):
-        yield f"         {'->' if number == 0 else '  '} {line}"
+        yield f"         {'->' if number == 0 else '  '} {_harmless(line)}"
+
+
+def _harmless(words: str) -> str:
+    """Escape what would do something to a terminal: some words are a server's."""
+    return words if words.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in words)
 
 
 def _sum(findings: Sequence[Finding]) -> str:

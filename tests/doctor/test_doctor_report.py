@@ -54,6 +54,14 @@ def test_colours_are_marks_only() -> None:
     assert "\x1b" not in next(line for line in coloured.splitlines() if "kubectl" in line)
 
 
+def test_words_of_a_server_do_nothing_to_a_terminal() -> None:
+    """What is not printed is escaped, and one finding stays one line."""
+    found = [Finding(UPPER, "reach", Level.FAIL, "it said \x1b[2Jand\nFAIL", "say \x07")]
+    text = as_text(facts(), found, colour=False)
+    assert "it said \\x1b[2Jand\\nFAIL" in text
+    assert "-> say \\x07" in text
+
+
 def last(*levels: Level) -> str:
     """Give the last line for findings of these levels."""
     return as_text(facts(), [Finding(UPPER, "reach", level, "x") for level in levels], colour=False).splitlines()[-1]
