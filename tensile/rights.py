@@ -152,6 +152,6 @@ def _joined(rights: Iterable[Right]) -> list[Right]:
     for right in rights:
         key = (right.kind, right.subresource, right.namespace)
         known = found.get(key)
-        verbs = dict.fromkeys((*(known.verbs if known else ()), *right.verbs))
-        found[key] = (known or right)._replace(verbs=tuple(verbs))
+        verbs = {*(known.verbs if known else ()), *right.verbs}
+        found[key] = (known or right)._replace(verbs=tuple(verb for verb in (*READ, *WRITTEN) if verb in verbs))
     return list(found.values())

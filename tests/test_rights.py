@@ -4,6 +4,8 @@ from typing import Any
 
 import orjson
 import pytest
+from rightstable import DOCUMENT, rewritten, table
+from rightstable import topology as whole
 
 from tensile.objects import CLAIM, POD, SECRET, STORAGE_CLASS, Kind
 from tensile.reconcile.following import FOLLOWS
@@ -157,3 +159,9 @@ def test_how_a_right_is_written_in_a_role() -> None:
     assert (Right(STORAGE_CLASS, (), "").group, Right(CLAIM, (), "").group) == ("storage.k8s.io", "")
     assert (Right(ALL_KINDS, (), "").group, Right(ALL_KINDS, (), "").resource) == ("*", "*")
     assert Right(Kind("a.example/v1", "X", "xs", namespaced=True), (), "").group == "a.example"
+
+
+def test_the_documentation_lists_just_these() -> None:
+    """It is written from the list (tests/rightstable.py), so a change of a right is a change there."""
+    assert rewritten(DOCUMENT.read_text()) == DOCUMENT.read_text()
+    assert table().count("\n| `") == len(upper_rights(whole(), "x")) + len(lower_rights(whole().lowers[0]))

@@ -36,9 +36,9 @@ from tensile.doctor.questions import Asking, opened
 from tensile.errors import AccessError, ClusterError, NotFound
 from tensile.joined import Ways
 from tensile.kube.access import Access
+from tensile.kubelet.api.authority import CALLERS
 from tensile.names import LEASE_NAMESPACE
 from tensile.nodeaddress import node_address
-from tensile.nodeports import CALLERS
 from tensile.objects import ENDPOINT_SLICE, LEASE, SECRET, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
 from tensile.policy.listening import call
 from tensile.policy.registration import address_of, bundle_in, is_reachable, ref_of

@@ -7,7 +7,7 @@ from cryptography import x509
 
 from tensile.doctor.facts import AUTHORITY, REQUESTS, Answer, Contact, Facts, Side, Stage
 from tensile.doctor.finding import Finding, Level
-from tensile.kubelet.api.authority import PUBLISHED
+from tensile.kubelet.api.authority import CALLERS_KEY, PUBLISHED
 from tensile.kubelet.api.faults import (
     Fault,
     authority_doubts,
@@ -19,7 +19,6 @@ from tensile.kubelet.api.faults import (
     pair_fault,
     unreadable,
 )
-from tensile.nodeports import CALLERS_KEY
 from tensile.objects import UPPER, Manifest, metadata
 from tensile.policy.registration import names_of as webhook_names
 
