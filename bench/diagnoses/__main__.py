@@ -30,7 +30,9 @@ async def recognised(setup: Setup, sandbox: Sandbox, directory: Path) -> dict[st
     async with Stage(sandbox, directory) as stage:
         await setup.prepare(stage)
         found = await stage.diagnosed()
+    here = str(directory)
     told = [one for one in found.findings(setup.level) if one[:2] == (setup.cluster, setup.check)]
+    told = [(name, check, what.replace(here, "DIR"), advice.replace(here, "DIR")) for name, check, what, advice in told]
     wrong = setup.judge(found) or ("" if found.seconds <= MOST_SECONDS else f"it took {found.seconds:.1f} s")
     return {
         "setup": setup.name,

@@ -38,7 +38,7 @@ def identified(side: Side, facts: Facts) -> Iterator[Finding]:
 
 def _noted(side: Side, facts: Facts) -> str:
     """Give the identity of the cluster that a lower's Node tells of, "" for none."""
-    if side.name == UPPER or not facts.upper.identity:
+    if side.name == UPPER:
         return ""
     node = node_named(facts.upper, facts.spec(side.name).node.name)
     return annotations(node).get(LOWER_UID, "") if node and is_ours(node, owner(facts.upper, facts.topology)) else ""
