@@ -159,7 +159,7 @@ async def kubelet_port_out_of_reach(stage: Stage) -> None:
     address = own_address()
     stage.topology["kubelet"]["nodeAddress"] = address
     await _serving(stage, address=address)
-    await _running(stage)
+    await running(stage)
     stage.topology["lowers"] = [one for one in stage.topology["lowers"] if one["name"] == A]
 
 
@@ -171,11 +171,19 @@ async def serving_certificate_that_the_apiserver_refuses(stage: Stage) -> None:
     pair = stage.signer(B).issue("system:node:x", ("system:nodes",), addresses=(address,))
     stage.put("kubelet.crt", pair.certificate)
     stage.put("kubelet.key", pair.key)
-    await _running(stage)
+    await running(stage)
     stage.topology["lowers"] = [one for one in stage.topology["lowers"] if one["name"] == A]
 
 
-async def _running(stage: Stage) -> None:
+async def reachable(stage: Stage) -> None:
+    """Run an engine whose virtual nodes the upper's apiserver reaches: nothing is broken."""
+    address = own_address()
+    stage.topology["kubelet"] |= {"nodeAddress": address, "bind": address}
+    await _serving(stage, address=address)
+    await running(stage)
+
+
+async def running(stage: Stage) -> None:
     """Run an engine until its nodes have leases."""
     engine = stage.start_engine()
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

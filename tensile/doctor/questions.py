@@ -30,7 +30,7 @@ from tensile.objects import (
 )
 from tensile.rights import Right
 
-_CONNECTIONS = 16
+_CONNECTIONS = 6
 _NODE_PROXY = Right(NODE, ("get",), "calls of virtual nodes by the apiserver", "proxy")
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 

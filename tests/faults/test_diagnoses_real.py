@@ -7,11 +7,14 @@ import pytest
 
 from bench.diagnoses.__main__ import MOST_SECONDS, recognised
 from bench.diagnoses.setup import SETUPS, Setup
-from bench.diagnoses.stage import Diagnosis
-from bench.diagnoses.works import own_address
+from bench.diagnoses.stage import LOWERS, Diagnosis, Stage
+from bench.diagnoses.works import own_address, reachable
+from bench.sites import Refused, Site, until
 from tensile.doctor.finding import CHECKS
 from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.ports import choose
 
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 SHORT = (
     "wrong CA",
     "expired client certificate",
@@ -51,6 +54,39 @@ async def test_a_kubelet_port_is_called_by_the_apiserver(sandbox: Sandbox, tmp_p
     if not own_address():
         pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
     assert (await recognised(SETUPS[name], sandbox, tmp_path))["wrong"] == ""
+
+
+@pytest.mark.real
+async def test_an_engine_that_is_well(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Nothing fails: the upper's apiserver gets through to its nodes, and the webhook answers where it is registered.
+
+    The engine ends before what it registered is taken away, or it would register that again.
+    """
+    if not own_address():
+        pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
+    async with Stage(sandbox, tmp_path) as stage:
+        ((port,),) = choose([1])
+        url = f"https://127.0.0.1:{port}/mutate"
+        stage.topology["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": port, "url": url}
+        hook = f"{HOOKS}/tensile-{stage.user}"
+        stage.open.push_async_callback(stage.upper.remove, hook)
+        await reachable(stage)
+        await until(lambda: _is_there(stage.upper, hook), "the webhook is registered", 30.0)
+        found = await stage.diagnosed()
+    well = {one[:2]: one[2] for one in found.findings("ok")}
+    assert (found.code, found.findings("fail")) == (0, [])
+    assert well["upper", "webhook"] == f"it answers at {url}, called from here"
+    for lower in LOWERS:
+        assert well[lower, "node"] == f"Node {stage.nodes[lower]} is there, and an engine renews its lease"
+        assert well[lower, "kubelet"].startswith(f"the upper's apiserver reaches Node {stage.nodes[lower]} at ")
+
+
+async def _is_there(site: Site, path: str) -> bool:
+    """Say whether there is such an object."""
+    try:
+        return bool(await site.call("GET", path))
+    except Refused:
+        return False
 
 
 def test_there_are_enough_set_ups_of_enough_sorts() -> None:
