@@ -15,6 +15,7 @@ NODES = "/api/v1/nodes"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 SERVICES_OF_APIS = "/apis/apiregistration.k8s.io/v1/apiservices"
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+DEFAULT = "/api/v1/namespaces/default"
 _LIMIT = 30.0
 _PROBE = ("192.0.2.1", 9)
 """An address for documentation: nothing is sent there, the system only says from where it would be."""
@@ -258,6 +259,28 @@ async def storage_class_that_binds_at_once(stage: Stage) -> None:
 async def storage_class_that_is_missing_below(stage: Stage) -> None:
     """The topology names one that the lower cluster does not have."""
     stage.lower(A)["storageClasses"] = {"fast": "no-such-class"}
+
+
+@setup(UPPER, "storage", cause="the scheduler waits for claims that bind", remedy="storageclass.yaml", level="warn")
+async def pod_that_waits_for_its_claim(stage: Stage) -> None:
+    """The scheduler's VolumeBinding wants the claim bound first, and nobody binds it."""
+    name = stage.user
+    body = {"metadata": {"name": name}, "provisioner": "example.com/disks", "volumeBindingMode": "Immediate"}
+    await stage.make(UPPER, CLASSES, body)
+    await stage.make(UPPER, NODES, {"metadata": {"name": name}})
+    size = {"requests": {"storage": "1Gi"}}
+    claim = {"storageClassName": name, "accessModes": ["ReadWriteOnce"], "resources": size}
+    await stage.make(UPPER, f"{DEFAULT}/persistentvolumeclaims", {"metadata": {"name": name}, "spec": claim})
+    volume = {"name": "disk", "persistentVolumeClaim": {"claimName": name}}
+    spec = {"containers": [{"name": "main", "image": "app:1"}], "volumes": [volume]}
+    await stage.make(UPPER, f"{DEFAULT}/pods", {"metadata": {"name": name}, "spec": spec})
+
+    async def waits() -> bool:
+        """Look whether the scheduler has looked."""
+        found = await stage.upper.call("GET", f"{DEFAULT}/pods/{name}")
+        return "unbound immediate" in str(found["status"].get("conditions"))
+
+    await until(waits, "the scheduler has looked at the pod", _LIMIT)
 
 
 @setup(UPPER, "webhook", cause="nothing answers at https://", remedy="correct webhook.url")

@@ -11,6 +11,7 @@ from tensile.rights import Right
 from tensile.topology import Lower, Topology
 
 NODES, CLASSES, RANGES, METRICS = "nodes", "storage classes", "service ranges", "metrics API"
+WAITING = "pods without a node"
 AUTHORITY, REQUESTS, ADVERTISED = "authority of callers", "certificate requests", "advertised address"
 HOOK, HOOK_CALL, HOOK_ADDRESS, HOOK_SLICES = (
     "webhook",

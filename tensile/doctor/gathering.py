@@ -25,6 +25,7 @@ from tensile.doctor.facts import (
     HOOK_SLICES,
     METRICS,
     REQUESTS,
+    WAITING,
     Answer,
     Contact,
     Facts,
@@ -102,6 +103,8 @@ class _Gathering:
         nodes = [lower.node.name for lower in topology.lowers]
         more = [asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in nodes]
         more.append(asking.note(AUTHORITY, asking.read(CALLERS)))
+        if "PV" in topology.enabled:
+            more.append(asking.note(WAITING, asking.waiting()))
         if topology.kubelet.tls_cert_file is None:
             more.append(asking.note(REQUESTS, asking.listed(SIGNING_REQUEST)))
         if topology.webhook.enabled:

@@ -20,6 +20,7 @@ from tensile.kube.client import HttpCluster
 from tensile.kubelet.usage.samples import NODE_METRICS
 from tensile.objects import (
     NODE,
+    POD,
     SELF_ACCESS_REVIEW,
     SELF_REVIEW,
     SERVICE_CIDR,
@@ -88,6 +89,10 @@ class Asking:
             return Answer(error=why(error))
         return Answer(status == HTTPStatus.OK, _words(body), status)
 
+    async def waiting(self) -> list[Manifest]:
+        """List the pods that have no node, with why the scheduler says so."""
+        return (await self.cluster.list(POD, Selection(fields="spec.nodeName=,status.phase=Pending"), _waiting)).items
+
     async def measured(self) -> None:
         """Ask for the metrics of nodes."""
         await self.cluster.list(NODE_METRICS, Selection())
@@ -147,6 +152,14 @@ def _node(raw: bytes) -> Manifest:
     node: Manifest = orjson.loads(raw)
     status = node.get("status") or {}
     return {**node, "status": {key: status[key] for key in ("addresses", "daemonEndpoints") if key in status}}
+
+
+def _waiting(raw: bytes) -> Manifest:
+    """Keep of a pod its name, and what the scheduler says of it."""
+    pod: Manifest = orjson.loads(raw)
+    meta, conditions = pod["metadata"], (pod.get("status") or {}).get("conditions") or ()
+    said = next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
+    return {"name": f"{meta['namespace']}/{meta['name']}", "message": said}
 
 
 def _words(body: bytes) -> str:

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from http import HTTPStatus
 
-from tensile.doctor.facts import CLASSES, METRICS, Facts, Side
+from tensile.doctor.facts import CLASSES, METRICS, WAITING, Facts, Side
 from tensile.doctor.finding import Finding, Level
 from tensile.names import PROVISIONER
 from tensile.objects import UPPER, annotations, metadata
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_IMMEDIATE = "unbound immediate PersistentVolumeClaims"
+"""What a kube-scheduler says of a pod whose claims have to be bound before it looks for a node."""
+_NAMED = 3
 _INSTALL = "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
 
 
@@ -51,6 +54,7 @@ def _above(upper: Side) -> Iterator[Finding]:
             what = f"StorageClass {name} binds at once, before a node is chosen: pods with claims of it never start"
             advice = f"make it anew with volumeBindingMode WaitForFirstConsumer: kubectl delete storageclass {name}"
             yield Finding(UPPER, "storage", Level.FAIL, what, advice)
+    yield from _unbound(upper)
     default = next((one for one in upper.items(CLASSES) if annotations(one).get(_DEFAULT_CLASS) == "true"), None)
     if default is not None and default not in classes:
         name = metadata(default)["name"]
@@ -66,6 +70,16 @@ def _above(upper: Side) -> Iterator[Finding]:
         yield Finding(UPPER, "storage", Level.OK, f"volumes are made in lower clusters for: {names}")
     else:
         yield Finding(UPPER, "storage", Level.SKIP, *_none())
+
+
+def _unbound(upper: Side) -> Iterator[Finding]:
+    """Look for pods that the scheduler's VolumeBinding keeps: that it is on can be seen of nothing else."""
+    kept = [one["name"] for one in upper.items(WAITING) if _IMMEDIATE in one["message"]]
+    if kept:
+        more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
+        what = f"the scheduler waits for claims that bind before a node is chosen, with pods {', '.join(kept[:_NAMED])}"
+        advice = f"on virtual nodes, have them claim a StorageClass of {PROVISIONER}: manifests/storageclass.yaml"
+        yield Finding(UPPER, "storage", Level.WARN, what + more, advice)
 
 
 def _none() -> tuple[str, str]:

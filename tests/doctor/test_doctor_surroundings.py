@@ -16,6 +16,7 @@ from tensile.doctor.facts import (
     METRICS,
     NODES,
     RANGES,
+    WAITING,
     Answer,
     Side,
     Stage,
@@ -91,6 +92,19 @@ def test_no_class_at_all() -> None:
     """Claims are not everybody's, so it is only said."""
     finding = only(above(storage_class("disks", "example.com/disks")))
     assert (finding.level, "kubectl apply -f manifests/storageclass.yaml" in finding.advice) == (Level.SKIP, True)
+
+
+def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:
+    """A few are named; what other pods wait for is none of this."""
+    said = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+    pods = [{"name": f"shop/db-{number}", "message": said} for number in range(5)]
+    pods.append({"name": "shop/web", "message": "0/2 nodes are available: 2 Insufficient cpu."})
+    upper = classes(UPPER, storage_class("tensile"))
+    upper.answers[WAITING] = Answer(pods)
+    finding = only(at(list(stored(upper, facts(upper))), Level.WARN))
+    assert finding.what.endswith("with pods shop/db-0, shop/db-1, shop/db-2 and 2 more")
+    upper.answers[WAITING] = Answer(pods[-1:])
+    assert not at(list(stored(upper, facts(upper))), Level.WARN)
 
 
 def test_a_default_class_that_is_not_ours() -> None:

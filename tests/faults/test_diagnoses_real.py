@@ -34,6 +34,7 @@ SHORT = (
     "taken name of a node",
     "metrics API without a server",
     "overlapping networks",
+    "pod that waits for its claim",
     "webhook out of reach",
 )
 ENGINE = ("kubelet port out of reach", "serving certificate that the apiserver refuses")
