@@ -328,6 +328,28 @@ def show_status(
 
 
 @app.command()
+def doctor(
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Look whether every cluster can be worked with, and say what to do; change nothing. Exits with 1 if not."""
+    from tensile.doctor import commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.joined import Ways  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = _topology(file)
+    ways = Ways(directory, allow_exec_plugins)
+    text, is_well = commands.examine(topology, ways, output, colour=sys.stdout.isatty())
+    typer.echo(text)
+    raise typer.Exit(0 if is_well else 1)
+
+
+@app.command()
 def demo(
     log_level: LogLevel = None,
     log_format: LogFormat = None,

@@ -11,6 +11,8 @@ import structlog
 from tensile.cluster import Cluster
 from tensile.errors import TensileError
 from tensile.kubelet.api.authentication import Authenticator
+from tensile.kubelet.api.authority import CALLERS as _CALLERS_CA
+from tensile.kubelet.api.authority import CALLERS_KEY as _CALLERS_KEY
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
 from tensile.kubelet.api.certs import Serving, ServingFiles
@@ -21,12 +23,9 @@ from tensile.kubelet.api.service import Gate
 from tensile.kubelet.api.target import Pods
 from tensile.kubelet.api.wire import Limits
 from tensile.kubelet.mirrored import NoPods
-from tensile.objects import CONFIG_MAP, UPPER, Ref
 from tensile.supervision import supervised
 from tensile.topology import Topology
 
-_CALLERS_CA = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
-_CALLERS_KEY = "client-ca-file"
 _log = structlog.get_logger("tensile.kubelet")
 
 

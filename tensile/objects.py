@@ -58,6 +58,11 @@ EVENT = Kind("v1", "Event", "events", namespaced=True)
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases", namespaced=True)
 TOKEN_REVIEW = Kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", namespaced=False)
 ACCESS_REVIEW = Kind("authorization.k8s.io/v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False)
+SELF_ACCESS_REVIEW = Kind(
+    "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", namespaced=False
+)
+SELF_REVIEW = Kind("authentication.k8s.io/v1", "SelfSubjectReview", "selfsubjectreviews", namespaced=False)
+SERVICE_CIDR = Kind("networking.k8s.io/v1", "ServiceCIDR", "servicecidrs", namespaced=False)
 SIGNING_REQUEST = Kind(
     "certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", namespaced=False
 )

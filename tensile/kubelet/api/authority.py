@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tensile.errors import TensileError
 from tensile.kubelet.api.faults import Fault, authority_doubts, authority_fault, unreadable
 from tensile.kubelet.api.target import Log
+from tensile.objects import CONFIG_MAP, UPPER, Ref
 
 Source = Callable[[], Awaitable[str]]
 """Gives the authority's certificates as PEM; raises TensileError or gives "" when there are none to be had."""
@@ -23,8 +24,10 @@ Source = Callable[[], Awaitable[str]]
 FRESH_SECONDS = 60.0
 """How long what a source gave is not asked for again."""
 
+CALLERS = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
+CALLERS_KEY = "client-ca-file"
 PUBLISHED = "the upper cluster's ConfigMap kube-system/extension-apiserver-authentication"
-"""Where the authority is read when no file is given."""
+"""Where the authority is read when no file is given, under which key, and what that is called."""
 
 _ADVICE = "let the engine read it, or set kubelet.clientCAFile"
 

@@ -62,7 +62,7 @@ def authority_fault(which: str, text: bytes) -> Fault | None:
 def doubts(which: str, certificate: x509.Certificate, address: str, now: datetime) -> Iterator[Fault]:
     """Give what makes callers refuse a certificate that can be served; `address` is where they call the node."""
     yield from _out_of_date(which, certificate, now)
-    names = _names(certificate)
+    names = names_of(certificate)
     if address and address not in names:
         named = f"it names {', '.join(names)}" if names else "it names nothing (a common name does not count)"
         advice = f"have it made with {_alternative(address)} among its subjectAltNames, or set kubelet.nodeAddress"
@@ -85,9 +85,9 @@ def authority_doubts(which: str, certificates: list[x509.Certificate], now: date
 
 def described(certificate: x509.Certificate) -> str:
     """Say in a line whose a certificate is, by whom, for which names, and until when."""
-    names = ", ".join(_names(certificate)) or "no name"
+    names = ", ".join(names_of(certificate)) or "no name"
     subject, issuer = certificate.subject.rfc4514_string() or "no subject", certificate.issuer.rfc4514_string()
-    return f"{subject}, issued by {issuer}, for {names}, until {_date(certificate.not_valid_after_utc)}"
+    return f"{subject}, issued by {issuer}, for {names}, until {date_of(certificate.not_valid_after_utc)}"
 
 
 def _no_certificate(which: str, text: bytes) -> Fault | None:
@@ -147,12 +147,12 @@ def spelled(key: object) -> bytes:
 def _out_of_date(which: str, certificate: x509.Certificate, now: datetime) -> Iterator[Fault]:
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if end < now:
-        yield Fault(which, f"it ended on {_date(end)}", "renew it")
+        yield Fault(which, f"it ended on {date_of(end)}", "renew it")
     if begin > now:
-        yield Fault(which, f"it begins on {_date(begin)} only", "set this machine's clock, or have it made anew")
+        yield Fault(which, f"it begins on {date_of(begin)} only", "set this machine's clock, or have it made anew")
 
 
-def _names(certificate: x509.Certificate) -> list[str]:
+def names_of(certificate: x509.Certificate) -> list[str]:
     """Give the addresses and DNS names that a certificate is for, as Go reads them: the common name is none."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -184,5 +184,6 @@ def _alternative(address: str) -> str:
         return f"DNS:{address}"
 
 
-def _date(moment: datetime) -> str:
+def date_of(moment: datetime) -> str:
+    """Write a moment (UTC) for people, to the minute."""
     return moment.strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,145 @@
+"""What was found out about the clusters, before anything is made of it. Nothing here holds a secret."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from tensile.objects import UPPER, Manifest
+from tensile.rights import Right
+from tensile.topology import Lower, Topology
+
+NODES, CLASSES, RANGES, METRICS = "nodes", "storage classes", "service ranges", "metrics API"
+WAITING = "pods without a node"
+AUTHORITY, REQUESTS, ADVERTISED = "authority of callers", "certificate requests", "advertised address"
+HOOK, HOOK_CALL, HOOK_ADDRESS, HOOK_SLICES = (
+    "webhook",
+    "call of the webhook",
+    "address of the webhook",
+    "endpoints of the webhook",
+)
+"""The questions that are asked; some have the name of a node in them (presence.py)."""
+
+
+class Stage(IntEnum):
+    """The steps of the way to a server, and of asking it something."""
+
+    NAME = 1
+    CONNECTION = 2
+    TLS = 3
+    ANSWER = 4
+    LOGIN = 5
+    DONE = 6
+
+
+class Token(NamedTuple):
+    """What can be read in a token: whose it is ("" for one that does not tell), and until when it holds."""
+
+    subject: str = ""
+    until: datetime | None = None
+
+
+class Way(NamedTuple):
+    """How a server is reached, as its kubeconfig, or whatever `origin` names, says; certificates in PEM, b"": none.
+
+    `name` is what its certificate has to be for.
+    """
+
+    origin: str
+    url: str
+    host: str
+    port: int
+    name: str
+    authority: bytes = b""
+    certificate: bytes = b""
+    token: Token = Token()
+
+    @property
+    def where(self) -> str:
+        """The address, for people."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Contact(NamedTuple):
+    """How far one got: the stage that failed and why (`error`), or DONE.
+
+    `shown` is the server's certificate (DER), as far as it showed one, `ahead` by how many seconds its clock is ahead
+    of ours, `version` such as "v1.36.3".
+    """
+
+    way: Way
+    stage: Stage
+    error: str = ""
+    shown: bytes = b""
+    version: str = ""
+    ahead: float | None = None
+
+
+class Answer(NamedTuple):
+    """What a cluster said to one question: a value, or an error in words, with HTTP's status (0: no answer)."""
+
+    value: Any = None
+    error: str = ""
+    status: int = 0
+
+
+@dataclass(slots=True)
+class Side:
+    """What was found out about one cluster; filled while it is asked, and used as it is when the time is over.
+
+    `trouble` is what is wrong with its credentials, so that it could not be asked at all. `missing` holds the rights
+    that it does not grant, with those verbs only; None where they could not be asked for. `answers` are by question,
+    `unanswered` are those that were asked and not answered in time.
+    """
+
+    name: str
+    trouble: str = ""
+    contact: Contact | None = None
+    user: str = ""
+    identity: str = ""
+    missing: list[Right] | None = None
+    answers: dict[str, Answer] = field(default_factory=dict)
+    unanswered: set[str] = field(default_factory=set)
+
+    @property
+    def is_in(self) -> bool:
+        """Whether the cluster answers, and takes the credential."""
+        return self.contact is not None and self.contact.stage == Stage.DONE
+
+    def items(self, question: str) -> list[Manifest]:
+        """Give what was listed, [] where nothing was."""
+        found: list[Manifest] = self.value(question) or []
+        return found
+
+    def value(self, question: str) -> Any:
+        """Give what was answered, None where nothing was."""
+        return self.answers.get(question, Answer()).value
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that was found out. `files` are those that the topology names, by field: their content, or what is wrong.
+
+    `address` is where the upper's apiserver calls the virtual nodes, "" where that is not known.
+    """
+
+    topology: Topology
+    upper: Side
+    lowers: Mapping[str, Side]
+    files: Mapping[str, Answer]
+    address: str
+    now: datetime
+
+    def sides(self) -> list[Side]:
+        """List every cluster, the upper one first."""
+        return [self.upper, *self.lowers.values()]
+
+    def spec(self, name: str) -> Lower:
+        """Give a lower of the topology."""
+        return next(lower for lower in self.topology.lowers if lower.name == name)
+
+
+def shown(name: str) -> str:
+    """Name a cluster for people."""
+    return "upper" if name == UPPER else name

@@ -1,0 +1,223 @@
+"""Gathers the facts of every cluster of a topology, all at the same time, and never for longer than `LIMIT` seconds.
+
+A cluster that does not answer costs its own time only: lowers whose kubeconfig is in a Secret of the upper cluster are
+the only ones that wait for another.
+"""
+
+import asyncio
+import ssl
+from contextlib import AsyncExitStack
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import orjson
+
+from tensile.cache import Cache
+from tensile.cluster import Selection
+from tensile.doctor.contact import Now, dialled, way_of
+from tensile.doctor.facts import (
+    ADVERTISED,
+    AUTHORITY,
+    HOOK,
+    HOOK_ADDRESS,
+    HOOK_CALL,
+    HOOK_SLICES,
+    METRICS,
+    REQUESTS,
+    WAITING,
+    Answer,
+    Contact,
+    Facts,
+    Side,
+    Way,
+)
+from tensile.doctor.presence import endpoint_of, is_renewed, lease_of, node_named, port_of, strays
+from tensile.doctor.questions import Asking, opened
+from tensile.errors import AccessError, ClusterError, NotFound
+from tensile.joined import Ways
+from tensile.kube.access import Access
+from tensile.kubelet.api.authority import CALLERS
+from tensile.names import LEASE_NAMESPACE
+from tensile.nodeaddress import node_address
+from tensile.objects import ENDPOINT_SLICE, LEASE, SECRET, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
+from tensile.policy.listening import call
+from tensile.policy.registration import address_of, bundle_in, is_reachable, ref_of
+from tensile.reconcile.alias import server_of
+from tensile.reconcile.servicefacts import SERVICE_NAME
+from tensile.rights import lower_rights, upper_rights
+from tensile.topology import Lower, Topology, Upper, Webhook
+
+LIMIT = 12.0
+"""Seconds after which what is known by then has to do."""
+
+
+async def gathered(topology: Topology, ways: Ways, now: Now) -> Facts:
+    """Look at every cluster of a topology, and at the files that it names."""
+    work = _Gathering(topology, ways, now)
+    await work.run()
+    return Facts(topology, work.upper, work.lowers, _files(topology, ways.directory), work.address, now())
+
+
+class _Gathering:
+    """What is found out so far. `above` is the upper cluster once it is known whether it can be asked."""
+
+    def __init__(self, topology: Topology, ways: Ways, now: Now) -> None:
+        self.upper = Side(UPPER)
+        self.lowers = {spec.name: Side(spec.name) for spec in topology.lowers}
+        self.address = ""
+        self._topology = topology
+        self._ways = ways
+        self._now = now
+        self._above: asyncio.Future[Asking | None] = asyncio.get_running_loop().create_future()
+        self._open = AsyncExitStack()
+
+    async def run(self) -> None:
+        """Ask everybody, and stop when the time is over."""
+        async with self._open:
+            works = [self._ask_upper(), *(self._ask_lower(spec) for spec in self._topology.lowers)]
+            tasks = [asyncio.create_task(work) for work in works]
+            done, late = await asyncio.wait(tasks, timeout=LIMIT)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+            for task in done:
+                task.result()
+
+    async def _ask_upper(self) -> None:
+        try:
+            access = await self._ways.upper_access(self._topology.upper)
+            asking = await self._begun(self.upper, access)
+        except AccessError as error:
+            self.upper.trouble = str(error).removeprefix("upper: ")
+            asking = None
+        finally:
+            if not self._above.done():
+                self._above.set_result(None)
+        if asking is not None:
+            await self._look_around(asking)
+
+    async def _look_around(self, asking: Asking) -> None:
+        topology = self._topology
+        self.address = node_address(topology, (asking.access.address, asking.access.port))
+        nodes = [lower.node.name for lower in topology.lowers]
+        more = [asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in nodes]
+        more.append(asking.note(AUTHORITY, asking.read(CALLERS)))
+        if "PV" in topology.enabled:
+            more.append(asking.note(WAITING, asking.waiting()))
+        if topology.kubelet.tls_cert_file is None:
+            more.append(asking.note(REQUESTS, asking.listed(SIGNING_REQUEST)))
+        if topology.webhook.enabled:
+            more.append(asking.note(HOOK, asking.read(ref_of(topology))))
+        if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
+            more.append(asking.note(ADVERTISED, _advertised(topology.upper, asking.access)))
+        await asking.everything(upper_rights(topology), *more)
+        ports = (self._call_node(asking, node) for node in nodes)
+        others = strays(self.upper, topology)
+        leases = (asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in others)
+        await asyncio.gather(self._call_hook(asking, topology.webhook), *leases, *ports)
+
+    async def _call_node(self, asking: Asking, name: str) -> None:
+        """Call a node's kubelet API as the upper's apiserver would, or have it do so."""
+        node = node_named(self.upper, name)
+        if node is None or not is_renewed(self.upper, name, self._now()):
+            return
+        address, port = endpoint_of(node)
+        if not address or not port:
+            return
+        if ip_address(address).is_loopback:
+            await asking.note(port_of(name), _dialled_blindly(address, port))
+        elif await asking.may_proxy():
+            self.upper.answers[port_of(name)] = await asking.fetched(f"/api/v1/nodes/{name}/proxy/healthz")
+
+    async def _call_hook(self, asking: Asking, webhook: Webhook) -> None:
+        """Call the webhook by its URL, or see what is behind its Service."""
+        if not webhook.enabled or not is_reachable(webhook):
+            return
+        if webhook.service is not None:
+            ref = Ref(UPPER, SERVICE, webhook.service.namespace, webhook.service.name)
+            await asking.note(HOOK_ADDRESS, asking.read(ref))
+            await asking.note(HOOK_SLICES, _endpoints(asking, ref))
+            return
+        url = urlsplit(address_of(webhook))
+        await asking.note(HOOK_ADDRESS, _dialled_blindly(url.hostname or "", url.port or 443))
+        known: Manifest | None = self.upper.value(HOOK)
+        if known:
+            await asking.note(HOOK_CALL, call(address_of(webhook), bundle_in(known)))
+
+    async def _ask_lower(self, spec: Lower) -> None:
+        side = self.lowers[spec.name]
+        try:
+            asking = await self._begun(side, await self._ways.lower_access(spec, await self._secrets(spec)))
+        except (AccessError, ClusterError) as error:
+            side.trouble = str(error)
+            return
+        if asking is not None:
+            await asking.everything(lower_rights(spec), asking.note(METRICS, asking.measured()))
+
+    async def _secrets(self, spec: Lower) -> Cache:
+        """Give the Secret that a lower's kubeconfig is in, as the one object of a cache."""
+        found, ref = Cache(), spec.kubeconfig_secret
+        if ref is None:
+            return found
+        above = await asyncio.shield(self._above)
+        if above is None:
+            raise AccessError(
+                f"its kubeconfig is in Secret {ref.namespace}/{ref.name} of the upper cluster, which cannot be asked: "
+                "put that right first"
+            )
+        try:
+            found.put(await above.cluster.read(Ref(UPPER, SECRET, ref.namespace, ref.name)))
+        except NotFound:
+            return found
+        return found
+
+    async def _begun(self, side: Side, access: Access) -> Asking | None:
+        """Go the way to a cluster; it is closed at the end."""
+        asking = await opened(side, access, self._now)
+        if asking is not None:
+            self._open.push_async_callback(asking.close)
+        if side is self.upper:
+            self._above.set_result(asking)
+        return asking
+
+
+async def _dialled_blindly(host: str, port: int) -> Contact:
+    """Go as far as TLS, trusting whoever answers: nothing is said to them."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname = False
+    tls.verify_mode = ssl.CERT_NONE
+    return await dialled(Way("", f"https://{host}:{port}", host, port, host), tls)
+
+
+async def _advertised(upper: Upper, access: Access) -> Contact | None:
+    """Go the way on which pods below reach the upper apiserver, as far as TLS."""
+    server = server_of(upper.advertise_url, (access.address, access.port))
+    if server is None:
+        return None
+    way = way_of(access)._replace(host=server.host, port=server.port, name=server.host)
+    return await dialled(way, access.tls)
+
+
+async def _endpoints(asking: Asking, service: Ref) -> list[Manifest]:
+    """List the addresses behind a Service."""
+    chosen = Selection(service.namespace, labels=f"{SERVICE_NAME}={service.name}")
+    return (await asking.cluster.list(ENDPOINT_SLICE, chosen, orjson.loads)).items
+
+
+def _files(topology: Topology, directory: Path) -> dict[str, Answer]:
+    """Read the files that the topology names, by the field that names them."""
+    found = {}
+    for section in ("kubelet", "webhook"):
+        for field, info in type(getattr(topology, section)).model_fields.items():
+            path = getattr(getattr(topology, section), field)
+            if path is not None and str(info.alias).endswith("File"):
+                found[f"{section}.{info.alias}"] = _content(directory / path)
+    return found
+
+
+def _content(path: Path) -> Answer:
+    try:
+        return Answer((str(path), path.read_bytes()))
+    except OSError as error:
+        return Answer((str(path), error))

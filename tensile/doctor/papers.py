@@ -1,0 +1,180 @@
+"""Certificates and tokens: which there are, until when they hold, and what is wrong with them."""
+
+from collections.abc import Generator, Iterable, Iterator
+from datetime import datetime, timedelta
+
+from cryptography import x509
+
+from tensile.doctor.facts import AUTHORITY, REQUESTS, Answer, Contact, Facts, Side, Stage
+from tensile.doctor.finding import Finding, Level
+from tensile.kubelet.api.authority import CALLERS_KEY, PUBLISHED
+from tensile.kubelet.api.faults import (
+    Fault,
+    authority_doubts,
+    authority_fault,
+    date_of,
+    described,
+    doubts,
+    names_of,
+    pair_fault,
+    unreadable,
+)
+from tensile.objects import UPPER, Manifest, metadata
+from tensile.policy.registration import names_of as webhook_names
+
+CHECK = "certificates"
+SOON = timedelta(days=14)
+"""So long before its end a certificate is worth a word."""
+
+
+def papers(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Look at what a cluster shows and is shown; at the upper one, also at what its apiserver is shown here."""
+    found = [] if side.contact is None else list(_contact(side.name, side.contact, facts.now))
+    if side.name == UPPER:
+        found += [*_kubelet(facts), *_webhook(facts), *_authority(side, facts), *_requests(side, facts)]
+    yield from found
+
+
+def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]:
+    """Look at the certificates of a connection, and at the token."""
+    way = contact.way
+    for certificate in _certificates(way.certificate)[:1]:
+        whose = f"client certificate of {certificate.subject.rfc4514_string()}"
+        yield _dated(cluster, whose, certificate.not_valid_after_utc, now, f"renew it, and put it into {way.origin}")
+    if way.token.until is not None:
+        advice = f"put another one into {way.origin}, unless something renews it there"
+        yield _dated(cluster, f"token of {way.token.subject or 'unknown'}", way.token.until, now, advice)
+    for certificate in _certificates(way.authority):
+        whose = f"CA {certificate.subject.rfc4514_string()}"
+        yield _dated(
+            cluster, whose, certificate.not_valid_after_utc, now, f"put the cluster's new CA into {way.origin}"
+        )
+    if contact.shown and contact.stage > Stage.TLS:
+        shown = x509.load_der_x509_certificate(contact.shown)
+        advice = "renew it; with kubeadm: kubeadm certs renew apiserver"
+        yield _dated(cluster, "the apiserver's certificate", shown.not_valid_after_utc, now, advice)
+
+
+def _dated(cluster: str, whose: str, until: datetime, now: datetime, advice: str) -> Finding:
+    """Say until when something holds."""
+    if until < now:
+        return Finding(cluster, CHECK, Level.FAIL, f"{whose} ended on {date_of(until)}", advice)
+    words = f"{whose} holds until {date_of(until)}"
+    return Finding(cluster, CHECK, Level.WARN if until - now < SOON else Level.OK, words, advice * (until - now < SOON))
+
+
+def _kubelet(facts: Facts) -> Iterator[Finding]:
+    """Look at the serving certificate of the virtual nodes that is given by files."""
+    fields = ("kubelet.tlsCertFile", "kubelet.tlsKeyFile")
+    certificate = yield from _pair(facts, *fields)
+    if certificate is not None:
+        which = _which(fields[0], facts.files[fields[0]])
+        yield from _judged(which, certificate, doubts(which, certificate, facts.address, facts.now), facts.now)
+
+
+def _webhook(facts: Facts) -> Iterator[Finding]:
+    """Look at the webhook's serving certificate that is given by files."""
+    fields = ("webhook.tlsCertFile", "webhook.tlsKeyFile")
+    certificate = yield from _pair(facts, *fields)
+    if certificate is None:
+        return
+    which, wanted = _which(fields[0], facts.files[fields[0]]), webhook_names(facts.topology.webhook)[0]
+    found = list(doubts(which, certificate, "", facts.now))
+    if not _is_for(wanted, names_of(certificate)):
+        named = ", ".join(names_of(certificate)) or "nothing"
+        what = f"it names {named}, and the upper's apiserver calls the webhook at {wanted}"
+        found.append(Fault(which, what, f"have it made with {wanted} among its subjectAltNames"))
+    yield from _judged(which, certificate, found, facts.now)
+
+
+def _pair(facts: Facts, *fields: str) -> Generator[Finding, None, x509.Certificate | None]:
+    """Look at a certificate and its key; gives the certificate where both are good."""
+    answers = [facts.files[field] for field in fields if field in facts.files]
+    if len(answers) != len(fields):
+        return None
+    for field, answer in zip(fields, answers, strict=True):
+        if isinstance(answer.value[1], OSError):
+            yield _fault(unreadable(_which(field, answer), answer.value[1]))
+    contents = [answer.value[1] for answer in answers]
+    if any(isinstance(content, OSError) for content in contents):
+        return None
+    certificate_of, key_of = (_which(field, answer) for field, answer in zip(fields, answers, strict=True))
+    fault = pair_fault(certificate_of, key_of, *contents)
+    if fault is not None:
+        yield _fault(fault)
+        return None
+    return x509.load_pem_x509_certificates(contents[0])[0]
+
+
+def _judged(which: str, certificate: x509.Certificate, found: Iterable[Fault], now: datetime) -> Iterator[Finding]:
+    """Tell what is wrong with a certificate that is served, or until when it holds."""
+    wrong = [_fault(fault) for fault in found]
+    yield from wrong
+    if not wrong:
+        soon = certificate.not_valid_after_utc - now < SOON
+        advice = "renew it: the file is read again by itself" if soon else ""
+        yield Finding(UPPER, CHECK, Level.WARN if soon else Level.OK, f"{which}: {described(certificate)}", advice)
+
+
+def _authority(upper: Side, facts: Facts) -> Iterator[Finding]:
+    """Look at the CA of those who call the kubelet API."""
+    field = "kubelet.clientCAFile"
+    answer = facts.files.get(field)
+    if answer is not None:
+        which, content = _which(field, answer), answer.value[1]
+        fault = unreadable(which, content) if isinstance(content, OSError) else authority_fault(which, content)
+    elif AUTHORITY not in upper.answers:
+        return
+    else:
+        which = PUBLISHED
+        content = ((upper.value(AUTHORITY) or {}).get("data") or {}).get(CALLERS_KEY, "").encode()
+        fault = None if content else _unpublished(upper.answers[AUTHORITY])
+    if fault is not None:
+        yield _fault(fault._replace(what=f"{fault.what}, so every call of the kubelet API is refused"))
+        return
+    certificates = _certificates(content)
+    wrong = [_fault(each, Level.WARN) for each in authority_doubts(which, certificates, facts.now)]
+    until = min((each.not_valid_after_utc for each in certificates), default=facts.now)
+    yield from wrong or [Finding(UPPER, CHECK, Level.OK, f"{which}: holds until {date_of(until)}")]
+
+
+def _unpublished(answer: Answer) -> Fault:
+    what = answer.error or f"it has no {CALLERS_KEY}"
+    advice = "start the upper's apiserver with --client-ca-file, let the engine read it, or set kubelet.clientCAFile"
+    return Fault(PUBLISHED, what, advice)
+
+
+def _requests(upper: Side, facts: Facts) -> Iterator[Finding]:
+    """Look for requests of serving certificates that wait for somebody, the newest of each node."""
+    for lower in facts.topology.lowers:
+        of_node = [one for one in upper.items(REQUESTS) if _is_request_of(one, lower.node.name)]
+        newest = max(of_node, key=lambda one: str(metadata(one)["creationTimestamp"]), default=None)
+        if newest is not None and not (newest.get("status") or {}).get("conditions"):
+            name = metadata(newest)["name"]
+            what = f"the request for a serving certificate of node {lower.node.name} waits for approval"
+            yield Finding(lower.name, CHECK, Level.WARN, what, f"kubectl certificate approve {name}")
+
+
+def _is_request_of(request: Manifest, node: str) -> bool:
+    head, _, digest = str(metadata(request)["name"]).rpartition("-")
+    return head == f"tensile-{node}" and bool(digest)
+
+
+def _is_for(name: str, names: list[str]) -> bool:
+    """Say whether a certificate's names cover a host, by a wildcard too."""
+    return name in names or f"*.{name.partition('.')[2]}" in names
+
+
+def _fault(fault: Fault, level: Level = Level.FAIL) -> Finding:
+    return Finding(UPPER, CHECK, level, f"{fault.which}: {fault.what}", fault.advice)
+
+
+def _which(field: str, answer: Answer) -> str:
+    return f"{field}: {answer.value[0]}"
+
+
+def _certificates(pem: bytes) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return []

@@ -1,0 +1,73 @@
+"""Which rights the engine lacks in a cluster, and the commands that grant them."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from shlex import quote
+
+from tensile.doctor.facts import Facts, Side
+from tensile.doctor.finding import Finding, Level
+from tensile.objects import UPPER
+from tensile.rights import Right
+
+CHECK = "rights"
+_ACCOUNT = "system:serviceaccount:"
+
+
+def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Say which rights are missing, those that the engine cannot do without apart from the others."""
+    if not side.is_in:
+        return
+    if side.missing is None:
+        error = side.answers["rights"].error if "rights" in side.answers else "no answer in time"
+        advice = "let the user create selfsubjectaccessreviews, as ClusterRole system:basic-user does for everybody"
+        yield Finding(side.name, CHECK, Level.WARN, f"it cannot be asked which rights there are ({error})", advice)
+        return
+    needed = [right for right in side.missing if not right.lost]
+    extra = [right for right in side.missing if right.lost]
+    if needed:
+        yield Finding(side.name, CHECK, Level.FAIL, f"missing: {_listed(needed)}", _granted(side, needed, facts))
+    for lost, rights in groupby(extra, lambda right: right.lost):
+        lacking = list(rights)
+        what = f"missing: {_listed(lacking)}: without it there is none of this: {lost}"
+        yield Finding(side.name, CHECK, Level.WARN, what, _granted(side, lacking, facts))
+    if not side.missing:
+        yield Finding(side.name, CHECK, Level.OK, "all that the engine needs with this topology")
+
+
+def _listed(rights: Iterable[Right]) -> str:
+    """Say what is missing, and for what."""
+    return "; ".join(f"{', '.join(right.verbs)} {_resource(right)} ({right.purpose})" for right in rights)
+
+
+def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
+    """Give the commands that grant rights, roles with the same verbs being one."""
+    name = f"tensile-{facts.topology.name}"
+    lines = [f"as an administrator of {'the upper cluster' if side.name == UPPER else f'cluster {side.name}'}:"]
+    ordered = sorted(rights, key=_group)
+    for number, ((namespace, verbs), group) in enumerate(groupby(ordered, _group), 1):
+        resources = ",".join(quote(_resource(right)) for right in group)
+        role, kind = f"{name}-{side.name or 'upper'}-{number}", "role" if namespace else "clusterrole"
+        scope = f"-n {quote(namespace)} " if namespace else ""
+        lines.append(f"kubectl {scope}create {kind} {role} --verb={','.join(verbs)} --resource={resources}")
+        lines.append(f"kubectl {scope}create {kind}binding {role} --{kind}={role} {_subject(side.user)}")
+    return "\n".join(lines)
+
+
+def _group(right: Right) -> tuple[str, tuple[str, ...]]:
+    return right.namespace, right.verbs
+
+
+def _resource(right: Right) -> str:
+    """Name a resource as kubectl does: pods/log, endpointslices.discovery.k8s.io."""
+    if right.kind.plural == "*":
+        return "*.*"
+    group = f".{right.group}" if right.group else ""
+    tail = f"/{right.subresource}" if right.subresource else ""
+    return f"{right.kind.plural}{group}{tail}"
+
+
+def _subject(user: str) -> str:
+    """Give kubectl's option for who gets a right."""
+    if user.startswith(_ACCOUNT):
+        return f"--serviceaccount={quote(user.removeprefix(_ACCOUNT))}"
+    return f"--user={quote(user)}" if user else "--user=USER"

@@ -1,0 +1,170 @@
+"""Asks one cluster everything that is looked at, side by side; nothing is written: a review of access is a question.
+
+Each question has an answer or an error of its own, so that one which is refused, or takes too long, costs no other.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from tensile.cluster import Cluster, Selection
+from tensile.doctor.contact import asked, contacted, why
+from tensile.doctor.facts import CLASSES, NODES, RANGES, Answer, Side, Stage
+from tensile.errors import ClusterError, TensileError
+from tensile.kube.access import Access
+from tensile.kube.aio import aiohttp
+from tensile.kube.client import HttpCluster
+from tensile.kubelet.usage.samples import NODE_METRICS
+from tensile.objects import (
+    NODE,
+    POD,
+    SELF_ACCESS_REVIEW,
+    SELF_REVIEW,
+    SERVICE_CIDR,
+    STORAGE_CLASS,
+    Kind,
+    Manifest,
+    Ref,
+)
+from tensile.rights import Right
+
+_CONNECTIONS = 6
+_NODE_PROXY = Right(NODE, ("get",), "calls of virtual nodes by the apiserver", "proxy")
+_FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+
+
+class Asking:
+    """One cluster that is asked; made inside a running event loop, closed with `close`. What it says is in `side`."""
+
+    def __init__(self, side: Side, access: Access) -> None:
+        self.side = side
+        self.access = access
+        self.cluster: Cluster = (http := HttpCluster(side.name, access, connections=_CONNECTIONS))
+        self._http = http
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._http.close()
+
+    async def note(self, question: str, answer: Awaitable[Any]) -> None:
+        """Keep the answer to a question, or why there is none."""
+        self.side.unanswered.add(question)
+        try:
+            self.side.answers[question] = Answer(await answer)
+        except ClusterError as error:
+            self.side.answers[question] = Answer(error=error.message, status=error.status)
+        except TensileError as error:
+            self.side.answers[question] = Answer(error=str(error))
+        self.side.unanswered.discard(question)
+
+    async def everything(self, rights: Iterable[Right], *more: Awaitable[None]) -> None:
+        """Ask what every cluster is asked, and more at the same time."""
+        await asyncio.gather(
+            self.note("identity", self._identity()),
+            self.note("user", self._user()),
+            self.note("rights", self._rights(rights)),
+            self.note(NODES, self.listed(NODE, _node)),
+            self.note(CLASSES, self.listed(STORAGE_CLASS)),
+            self.note(RANGES, self.listed(SERVICE_CIDR)),
+            *more,
+        )
+
+    async def listed(self, kind: Kind, read: Callable[[bytes], Manifest] = orjson.loads) -> list[Manifest]:
+        """List all objects of a kind."""
+        return (await self.cluster.list(kind, Selection(), read)).items
+
+    async def read(self, ref: Ref) -> Manifest:
+        """Read one object."""
+        found: Manifest = orjson.loads(await self.cluster.read(ref))
+        return found
+
+    async def fetched(self, path: str) -> Answer:
+        """Ask for a path that answers in any form: whether it said 200, its words as the error, and the status."""
+        try:
+            status, body, _ = await asked(self.access, path)
+        except _FAILURES as error:
+            return Answer(error=why(error))
+        return Answer(status == HTTPStatus.OK, _words(body), status)
+
+    async def waiting(self) -> list[Manifest]:
+        """List the pods that have no node, with why the scheduler says so."""
+        return (await self.cluster.list(POD, Selection(fields="spec.nodeName=,status.phase=Pending"), _waiting)).items
+
+    async def measured(self) -> None:
+        """Ask for the metrics of nodes."""
+        await self.cluster.list(NODE_METRICS, Selection())
+
+    async def may_proxy(self) -> bool:
+        """Ask whether the apiserver lets us call nodes by it."""
+        return not await self._denied(_NODE_PROXY)
+
+    async def _identity(self) -> None:
+        self.side.identity = await self._http.identity()
+
+    async def _user(self) -> None:
+        raw = await self.cluster.create(_question(self.side.name, SELF_REVIEW), _body(SELF_REVIEW))
+        user = str(orjson.loads(raw)["status"]["userInfo"].get("username", ""))
+        self.side.user = user if user.isprintable() else ""
+
+    async def _rights(self, rights: Iterable[Right]) -> None:
+        wanted = list(rights)
+        denied = await asyncio.gather(*map(self._denied, wanted))
+        pairs = zip(wanted, denied, strict=True)
+        self.side.missing = [right._replace(verbs=verbs) for right, verbs in pairs if verbs]
+
+    async def _denied(self, right: Right) -> tuple[str, ...]:
+        """Give those verbs of a right that are not granted."""
+        allowed = await asyncio.gather(*(self._allowed(right, verb) for verb in right.verbs))
+        return tuple(verb for verb, is_allowed in zip(right.verbs, allowed, strict=True) if not is_allowed)
+
+    async def _allowed(self, right: Right, verb: str) -> bool:
+        attributes = {
+            "verb": verb,
+            "group": right.group,
+            "resource": right.kind.plural,
+            "subresource": right.subresource,
+            "namespace": right.namespace,
+        }
+        body = _body(SELF_ACCESS_REVIEW, {"resourceAttributes": attributes})
+        raw = await self.cluster.create(_question(self.side.name, SELF_ACCESS_REVIEW), body)
+        return bool(orjson.loads(raw)["status"].get("allowed"))
+
+
+async def opened(side: Side, access: Access, now: Any) -> Asking | None:
+    """Go the way to a cluster; None where it does not come to its end."""
+    side.contact = await contacted(access, now)
+    return Asking(side, access) if side.contact.stage == Stage.DONE else None
+
+
+def _question(cluster: str, kind: Kind) -> Ref:
+    return Ref(cluster, kind, "", "")
+
+
+def _body(kind: Kind, spec: Manifest | None = None) -> Manifest:
+    return {"apiVersion": kind.api, "kind": kind.name, **({"spec": spec} if spec else {})}
+
+
+def _node(raw: bytes) -> Manifest:
+    """Keep of a Node what is looked at: its images alone may be 50 KB."""
+    node: Manifest = orjson.loads(raw)
+    status = node.get("status") or {}
+    return {**node, "status": {key: status[key] for key in ("addresses", "daemonEndpoints") if key in status}}
+
+
+def _waiting(raw: bytes) -> Manifest:
+    """Keep of a pod its name, and what the scheduler says of it."""
+    pod: Manifest = orjson.loads(raw)
+    meta, conditions = pod["metadata"], (pod.get("status") or {}).get("conditions") or ()
+    said = next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
+    return {"name": f"{meta['namespace']}/{meta['name']}", "message": said}
+
+
+def _words(body: bytes) -> str:
+    """Give what a body says: the message of a Status, or its beginning."""
+    try:
+        return str(orjson.loads(body)["message"])
+    except (KeyError, TypeError, ValueError):
+        return body[:500].decode(errors="replace").strip()

@@ -1,0 +1,157 @@
+"""What the engine may do in each cluster, as data: the one list from which rights are checked, and roles can be made.
+
+Every request that is made stands here and nothing else, so that a credential with just these rights is enough. What a
+controller needs follows from what it follows (reconcile/following.py): kinds that it keeps objects of its own of are
+written too, the others are only looked at.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tensile.kubelet.usage.samples import NODE_METRICS, POD_METRICS
+from tensile.names import LEASE_NAMESPACE
+from tensile.objects import (
+    ACCESS_REVIEW,
+    CLAIM,
+    CONFIG_MAP,
+    EVENT,
+    LEASE,
+    MUTATING_WEBHOOK,
+    NAMESPACE,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+    SIGNING_REQUEST,
+    STORAGE_CLASS,
+    TOKEN_REVIEW,
+    Kind,
+)
+from tensile.reconcile.following import FOLLOWS, Follow
+from tensile.topology import Controller, Lower, Topology
+
+FOLLOWED = ("list", "watch")
+READ = ("get", *FOLLOWED)
+WRITTEN = ("create", "patch", "delete")
+ALL_KINDS = Kind("*/*", "everything", "*", namespaced=True)
+"""Whatever kinds a cluster has, those of extensions too."""
+
+_STREAMED = ("get", "create")
+"""For exec, attach and port-forward: a WebSocket is opened by a GET, and both rights are asked for."""
+
+
+class Right(NamedTuple):
+    """Some verbs on a resource, or on a `subresource` of it, and what they are for.
+
+    In one `namespace`, or with "" everywhere. Without a right that has `lost` the engine works, and that is lost.
+    """
+
+    kind: Kind
+    verbs: tuple[str, ...]
+    purpose: str
+    subresource: str = ""
+    namespace: str = ""
+    lost: str = ""
+
+    @property
+    def group(self) -> str:
+        """The API group, "" for the core one."""
+        return self.kind.api.rpartition("/")[0]
+
+    @property
+    def resource(self) -> str:
+        """The resource as roles write it, such as "pods/status"."""
+        return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
+
+
+def upper_rights(topology: Topology, configmap_namespace: str = "") -> list[Right]:
+    """Give what the engine of a topology may do in the upper cluster.
+
+    `configmap_namespace` is that of the ConfigMap which holds the topology, "" where a file does.
+    """
+    found = [*_ABOVE, *_controllers(topology.enabled, above=True)]
+    if topology.kubelet.tls_cert_file is None:
+        found.append(Right(SIGNING_REQUEST, ("create", "get"), "serving certificates of virtual nodes"))
+    if "PV" in topology.enabled:
+        found.append(Right(CLAIM, ("patch",), "controller PV"))
+        found.append(Right(CLAIM, ("patch",), "controller PV", "status"))
+    if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
+        found.append(Right(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
+    if topology.descheduler.enabled or any(lower.maintenance == "drain" for lower in topology.lowers):
+        found.append(Right(POD, ("create",), "evictions by descheduler and maintenance: drain", "eviction"))
+    if topology.webhook.enabled:
+        found.append(Right(MUTATING_WEBHOOK, ("get", *WRITTEN), "registration of the webhook"))
+        found.append(Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes"))
+    if configmap_namespace:
+        purpose = "the topology's status beside its ConfigMap"
+        found.append(Right(CONFIG_MAP, ("create", "patch"), purpose, namespace=configmap_namespace))
+    return _joined(found)
+
+
+def lower_rights(lower: Lower) -> list[Right]:
+    """Give what the engine may do in a lower cluster."""
+    return _joined([*_BELOW, *_controllers(lower.controllers, above=False)])
+
+
+_ABOVE = (
+    Right(NODE, (*READ, *WRITTEN), "virtual nodes"),
+    Right(NODE, ("patch",), "virtual nodes", "status"),
+    Right(LEASE, ("get", "create", "patch"), "heartbeats of virtual nodes", namespace=LEASE_NAMESPACE),
+    Right(POD, (*READ, "patch", "delete"), "pods that are bound to virtual nodes"),
+    Right(POD, ("patch",), "pods that are bound to virtual nodes", "status"),
+    Right(NAMESPACE, READ, "namespaces of mirrored pods, and which cluster it is"),
+    Right(CONFIG_MAP, READ, "what pods refer to, and the authority of callers of the kubelet API"),
+    Right(SECRET, READ, "what pods refer to"),
+    Right(EVENT, ("get", "create", "patch"), "events of pods"),
+    Right(TOKEN_REVIEW, ("create",), "who calls the kubelet API"),
+    Right(ACCESS_REVIEW, ("create",), "who may call the kubelet API"),
+)
+_BELOW = (
+    Right(POD, (*READ, *WRITTEN), "mirrored pods"),
+    Right(POD, ("get",), "kubectl logs", "log"),
+    Right(POD, _STREAMED, "kubectl exec and cp", "exec"),
+    Right(POD, _STREAMED, "kubectl attach", "attach"),
+    Right(POD, _STREAMED, "kubectl port-forward", "portforward"),
+    Right(POD, ("patch",), "changed resources of pods that run", "resize"),
+    Right(POD, ("patch",), "kubectl debug", "ephemeralcontainers"),
+    Right(NAMESPACE, (*READ, *WRITTEN), "namespaces of mirrored pods, and which cluster it is"),
+    Right(CONFIG_MAP, (*READ, *WRITTEN), "what pods refer to"),
+    Right(SECRET, (*READ, *WRITTEN), "what pods refer to"),
+    Right(SERVICE_ACCOUNT, FOLLOWED, "when pods can be made in a namespace"),
+    Right(NODE, FOLLOWED, "capacity of the virtual node"),
+    Right(EVENT, FOLLOWED, "events of pods"),
+    Right(NODE_METRICS, ("list",), "kubectl top", lost="kubectl top and autoscaling by use"),
+    Right(POD_METRICS, ("list",), "kubectl top", lost="kubectl top and autoscaling by use"),
+    Right(
+        ALL_KINDS,
+        ("list",),
+        "whether a namespace is empty before it is deleted",
+        lost="the deletion of namespaces that the engine made and nobody needs any more",
+    ),
+)
+
+
+def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Right]:
+    """Give what controllers need on one side."""
+    for controller in sorted(controllers):
+        for follow in FOLLOWS[controller]:
+            if follow.above == above:
+                yield Right(follow.kind, _verbs(follow), f"controller {controller}")
+
+
+def _verbs(follow: Follow) -> tuple[str, ...]:
+    """Say what is done with a kind: one's own are written, originals above are read again before copies go."""
+    if follow.ours:
+        return (*READ, *WRITTEN)
+    return READ if follow.above and follow.kind != STORAGE_CLASS else FOLLOWED
+
+
+def _joined(rights: Iterable[Right]) -> list[Right]:
+    """Put the verbs on one resource together, for the purpose that comes first, in the order of the resources."""
+    found: dict[tuple[Kind, str, str], Right] = {}
+    for right in rights:
+        key = (right.kind, right.subresource, right.namespace)
+        known = found.get(key)
+        verbs = {*(known.verbs if known else ()), *right.verbs}
+        found[key] = (known or right)._replace(verbs=tuple(verb for verb in (*READ, *WRITTEN) if verb in verbs))
+    return list(found.values())

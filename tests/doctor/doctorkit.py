@@ -1,0 +1,128 @@
+"""Facts for tests of doctor: two clusters that are well, and what is laid over them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from tensile.doctor.facts import (
+    AUTHORITY,
+    CLASSES,
+    METRICS,
+    NODES,
+    RANGES,
+    Answer,
+    Contact,
+    Facts,
+    Side,
+    Stage,
+    Way,
+)
+from tensile.doctor.finding import Finding, Level
+from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, owner_of
+from tensile.objects import UPPER, Manifest
+from tensile.sandbox.certificates import Authority, authority
+from tensile.topology import Topology, parse
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+LOWER = "lower-a"
+UPPER_ID, LOWER_ID = "uid-of-the-upper", "uid-of-the-lower"
+CA = authority("cluster-ca", NOW)
+OWNER_OF = owner_of(UPPER_ID, "demo")
+
+
+def der(pem: bytes) -> bytes:
+    """Give a certificate as TLS shows it."""
+    return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+
+
+def signed_by(signer: Authority = CA, *, ago: timedelta = timedelta(), **names: Any) -> bytes:
+    """Give a certificate of "engine" in the group "masters", signed so long before now."""
+    return replace(signer, now=NOW - ago).issue("engine", ("masters",), **names).certificate
+
+
+def topology(**fields: Any) -> Topology:
+    """Make a topology of one lower; `lower` holds fields of that."""
+    lower = {"name": LOWER, "kubeconfig": "lower-a", **fields.pop("lower", {})}
+    lowers = fields.pop("lowers", [lower])
+    file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": lowers, **fields}
+    return parse(orjson.dumps(file).decode(), name="topology.yaml")
+
+
+def way(host: str = "192.0.2.1", **fields: Any) -> Way:
+    """Make a way with a good certificate and CA."""
+    basis = Way("kubeconfigs/it", f"https://{host}:6443", host, 6443, host, CA.pair.certificate, signed_by())
+    return basis._replace(**fields)
+
+
+def contact(stage: Stage = Stage.DONE, error: str = "", **fields: Any) -> Contact:
+    """Make a contact that came as far as that."""
+    shown = der(signed_by(addresses=("192.0.2.1",)))
+    return Contact(way(), stage, error, shown, "v1.36.3", 0.2)._replace(**fields)
+
+
+def side(name: str = LOWER, **fields: Any) -> Side:
+    """Make a cluster that is well, with other fields laid over; answers are laid over the usual ones."""
+    usual: dict[str, Any] = {NODES: [], CLASSES: [], RANGES: []}
+    usual |= (
+        {AUTHORITY: {"data": {"client-ca-file": CA.pair.certificate.decode()}}} if name == UPPER else {METRICS: None}
+    )
+    answers = {key: Answer(value) for key, value in usual.items()} | fields.pop("answers", {})
+    known = UPPER_ID if name == UPPER else LOWER_ID
+    made = Side(name, contact=contact(), user="engine", identity=known, missing=[], answers=answers)
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made
+
+
+def facts(upper: Side | None = None, *lowers: Side, **fields: Any) -> Facts:
+    """Put facts together; without lowers, of one that is well."""
+    found = {one.name: one for one in lowers or (side(),)}
+    named = fields.pop("topology", None) or topology()
+    basis = Facts(named, upper or side(UPPER), found, {}, "192.0.2.9", NOW)
+    return replace(basis, **fields)
+
+
+def node(name: str, *, ours: bool = True, port: int = 10350, address: str = "192.0.2.9", **spec: Any) -> Manifest:
+    """Make a Node, of this topology or of nobody."""
+    meta: Manifest = {"name": name, "labels": {}, "annotations": {}}
+    if ours:
+        marks = {f"f:{UPPER_UID}": {}}
+        written = {
+            "manager": FIELD_MANAGER,
+            "operation": "Update",
+            "fieldsV1": {"f:metadata": {"f:annotations": marks}},
+        }
+        meta["labels"] = {OWNER: OWNER_OF.mark, "type": "virtual-kubelet"}
+        meta["annotations"] = {OWNER_NAME: "demo", UPPER_UID: UPPER_ID}
+        meta["managedFields"] = [written]
+    status = {
+        "addresses": [{"type": "InternalIP", "address": address}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }
+    return {"metadata": meta, "spec": spec, "status": status}
+
+
+def lease(ago: float = 1.0) -> Answer:
+    """Make the lease of a node that was renewed so many seconds ago."""
+    return Answer({"spec": {"renewTime": (NOW - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}})
+
+
+def only(found: Iterable[Finding]) -> Finding:
+    """Give the one finding."""
+    (finding,) = found
+    return finding
+
+
+def levels(found: Iterable[Finding]) -> list[Level]:
+    """Give the levels of findings."""
+    return [finding.level for finding in found]
+
+
+def at(found: Iterable[Finding], level: Level) -> list[Finding]:
+    """Give the findings of a level."""
+    return [finding for finding in found if finding.level == level]

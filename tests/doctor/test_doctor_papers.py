@@ -1,0 +1,258 @@
+"""Certificates and tokens: which there are, until when they hold, and what is wrong with those that we show."""
+
+from dataclasses import astuple, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, topology, way
+
+from tensile.doctor.facts import AUTHORITY, REQUESTS, Answer, Facts, Stage, Token
+from tensile.doctor.finding import Finding, Level
+from tensile.doctor.papers import papers
+from tensile.objects import UPPER, Manifest
+
+YEAR = timedelta(days=365)
+KUBELET = {"tlsCertFile": "serving.crt", "tlsKeyFile": "serving.key"}
+
+
+def told(known: Facts) -> list[Finding]:
+    """Look at the upper cluster's papers, and at ours."""
+    return list(papers(known.upper, known))
+
+
+def below(**fields: Any) -> list[Finding]:
+    """Look at a lower's papers."""
+    one = side(contact=contact(**fields))
+    return list(papers(one, facts(None, one)))
+
+
+def test_until_when_papers_hold() -> None:
+    """The client's, the CA, the server's: a year from when they were made."""
+    assert [one.what for one in below()] == [
+        "client certificate of CN=engine,O=masters holds until 2027-06-01 12:00 UTC",
+        "CA CN=cluster-ca holds until 2027-06-01 12:00 UTC",
+        "the apiserver's certificate holds until 2027-06-01 12:00 UTC",
+    ]
+    assert {one.level for one in below()} == {Level.OK}
+    assert not any(one.advice for one in below())
+
+
+def test_a_client_certificate_that_ends_soon() -> None:
+    """A fortnight before its end it is worth a word."""
+    finding = only(at(below(way=way(certificate=signed_by(ago=YEAR - timedelta(days=13)))), Level.WARN))
+    assert finding.what == "client certificate of CN=engine,O=masters holds until 2026-06-14 12:00 UTC"
+    assert finding.advice == "renew it, and put it into kubeconfigs/it"
+    assert not at(below(way=way(certificate=signed_by(ago=YEAR - timedelta(days=15)))), Level.WARN)
+
+
+def test_an_apiservers_certificate_that_ends_soon() -> None:
+    """It is for somebody else to renew."""
+    shown = der(signed_by(ago=YEAR - timedelta(days=1), addresses=("192.0.2.1",)))
+    assert "kubeadm certs renew apiserver" in only(at(below(shown=shown), Level.WARN)).advice
+
+
+def test_a_certificate_that_is_not_trusted_is_told_of_once() -> None:
+    """Where the way ends at TLS, that says all of it."""
+    assert "the apiserver's" not in " ".join(one.what for one in below(stage=Stage.TLS))
+
+
+def test_what_has_ended_fails() -> None:
+    """A client certificate, and a token."""
+    finding = only(at(below(way=way(certificate=signed_by(ago=2 * YEAR))), Level.FAIL))
+    assert "ended on" in finding.what
+    token = Token("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
+    finding = only(at(below(way=way(certificate=b"", token=token)), Level.FAIL))
+    assert finding.what == "token of system:serviceaccount:ops:engine ended on 2026-06-01 11:59 UTC"
+
+
+def test_a_token_that_ends_soon() -> None:
+    """Something may renew it in its file, which cannot be seen."""
+    finding = only(at(below(way=way(token=Token("", NOW + timedelta(hours=1)))), Level.WARN))
+    assert finding.what == "token of unknown holds until 2026-06-01 13:00 UTC"
+    assert "unless something renews it" in finding.advice
+
+
+def test_a_cluster_without_a_way() -> None:
+    """Nothing is known of its papers."""
+    one = side(contact=None)
+    assert not list(papers(one, facts(None, one)))
+
+
+# The serving certificate of virtual nodes, and the webhook's.
+
+
+def served(section: str = "kubelet", ago: timedelta = timedelta(), **names: Any) -> Facts:
+    """Give facts in which the section's certificate and key are those of files, made so long ago."""
+    return with_files(section, *pair(ago, **names))
+
+
+def pair(ago: timedelta = timedelta(), **names: Any) -> tuple[bytes, bytes]:
+    """Make a certificate and its key, so long ago."""
+    return astuple(replace(CA, now=NOW - ago).issue("engine", **names))
+
+
+def with_files(section: str, certificate: Any, key: Any) -> Facts:
+    """Give facts with these contents, or errors."""
+    fields: Manifest = {section: KUBELET}
+    if section == "webhook":
+        fields["webhook"] = {**KUBELET, "enabled": True, "url": "https://hooks.example:8443/mutate"}
+    files = {
+        f"{section}.tlsCertFile": Answer(("/etc/serving.crt", certificate)),
+        f"{section}.tlsKeyFile": Answer(("/etc/serving.key", key)),
+    }
+    return facts(topology=topology(**fields), files=files)
+
+
+def about_files(known: Facts) -> list[Finding]:
+    """Give what is told of files."""
+    return [one for one in told(known) if "/etc/" in one.what]
+
+
+def test_a_good_serving_certificate() -> None:
+    """Whose, by whom, for which names, until when."""
+    finding = only(about_files(served(addresses=("192.0.2.9",))))
+    assert (finding.cluster, finding.level) == (UPPER, Level.OK)
+    assert finding.what.startswith(
+        "kubelet.tlsCertFile: /etc/serving.crt: CN=engine, issued by CN=cluster-ca, for 192."
+    )
+
+
+def test_a_serving_certificate_for_another_address() -> None:
+    """It has to name the address of the nodes."""
+    finding = only(about_files(served(addresses=("192.0.2.8",))))
+    assert finding.level == Level.FAIL
+    assert "it names 192.0.2.8, and the upper's apiserver calls the nodes at 192.0.2.9" in finding.what
+    assert "IP:192.0.2.9" in finding.advice
+
+
+def test_a_serving_certificate_that_ended_or_ends_soon() -> None:
+    """One fails, the other is worth a word."""
+    ended = only(about_files(served(ago=2 * YEAR, addresses=("192.0.2.9",))))
+    assert (ended.level, "it ended on" in ended.what, ended.advice) == (Level.FAIL, True, "renew it")
+    soon = only(about_files(served(ago=YEAR - timedelta(days=2), addresses=("192.0.2.9",))))
+    assert (soon.level, "until 2026-06-03" in soon.what, "renew it" in soon.advice) == (Level.WARN, True, True)
+
+
+def test_a_key_of_another_certificate() -> None:
+    """Both files are named."""
+    finding = only(about_files(with_files("kubelet", pair()[0], pair()[1])))
+    assert finding.level == Level.FAIL
+    assert "is not the certificate of the key in kubelet.tlsKeyFile: /etc/serving.key" in finding.what
+
+
+def test_files_that_cannot_be_read() -> None:
+    """Each is told, with what to do."""
+    gone, locked = FileNotFoundError(2, "No such file or directory"), PermissionError(13, "Permission denied")
+    first, second = about_files(with_files("kubelet", gone, locked))
+    assert first.what == "kubelet.tlsCertFile: /etc/serving.crt: cannot be read (No such file or directory)"
+    assert "give a path that exists" in first.advice
+    assert second.what == "kubelet.tlsKeyFile: /etc/serving.key: cannot be read (Permission denied)"
+    assert levels([first, second]) == [Level.FAIL] * 2
+
+
+@pytest.mark.parametrize(
+    ("hosts", "is_good"), [(("hooks.example",), True), (("*.example",), True), (("x.org",), False)]
+)
+def test_the_webhooks_certificate_has_to_name_where_it_is_called(hosts: tuple[str, ...], *, is_good: bool) -> None:
+    """By its URL, or the name of its Service; a wildcard counts."""
+    finding = only(about_files(served("webhook", hosts=hosts)))
+    assert (finding.level == Level.OK) == is_good
+    if not is_good:
+        assert finding.what.endswith("it names x.org, and the upper's apiserver calls the webhook at hooks.example")
+
+
+def test_a_webhook_without_certificate_files() -> None:
+    """Its certificate is of the engine's own making."""
+    known = facts(topology=topology(webhook={"enabled": True, "url": "https://hooks.example:8443/"}))
+    assert {one.level for one in told(known)} == {Level.OK}
+
+
+# The authority of those who call the kubelet API.
+
+
+def published(answer: Answer) -> list[Finding]:
+    """Look at what the upper cluster publishes."""
+    known = facts(side(UPPER, answers={AUTHORITY: answer}))
+    return [one for one in told(known) if "extension-apiserver-authentication" in one.what]
+
+
+def test_an_authority_that_is_published() -> None:
+    """Until when it holds."""
+    finding = only(published(Answer({"data": {"client-ca-file": CA.pair.certificate.decode()}})))
+    assert (finding.level, "holds until 2027-06-01" in finding.what) == (Level.OK, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer({"data": {}}), "it has no client-ca-file"),
+        (Answer({}), "it has no client-ca-file"),
+        (Answer(error='configmaps "x" is forbidden', status=403), "is forbidden"),
+    ],
+)
+def test_an_authority_that_is_not_published(answer: Answer, words: str) -> None:
+    """Nobody gets in then."""
+    finding = only(published(answer))
+    assert finding.level == Level.FAIL
+    assert words in finding.what
+    assert finding.what.endswith("so every call of the kubelet API is refused")
+    assert "--client-ca-file" in finding.advice
+
+
+def test_an_authority_in_a_file() -> None:
+    """It takes the place of the published one."""
+    named = topology(kubelet={"clientCAFile": "ca.crt"})
+    for content, level in ((CA.pair.certificate, Level.OK), (signed_by(), Level.WARN), (CA.pair.key, Level.FAIL)):
+        known = facts(topology=named, files={"kubelet.clientCAFile": Answer(("/etc/ca.crt", content))})
+        finding = only(about_files(known))
+        assert (finding.level, finding.what.startswith("kubelet.clientCAFile: /etc/ca.crt: ")) == (level, True)
+
+
+def test_an_authority_whose_file_is_gone() -> None:
+    """As with other files."""
+    gone = Answer(("/etc/ca.crt", FileNotFoundError(2, "No such file or directory")))
+    known = facts(topology=topology(kubelet={"clientCAFile": "ca.crt"}), files={"kubelet.clientCAFile": gone})
+    assert only(about_files(known)).level == Level.FAIL
+
+
+def test_an_upper_cluster_that_was_not_asked() -> None:
+    """Nothing is said of what it publishes."""
+    upper = side(UPPER)
+    upper.answers.clear()
+    assert not any("every call" in one.what for one in told(facts(upper)))
+
+
+# Requests for serving certificates.
+
+
+def request(name: str, minute: int, *, approved: bool = False) -> Manifest:
+    """Make a request as the API has it."""
+    status = {"conditions": [{"type": "Approved", "status": "True"}]} if approved else {}
+    return {"metadata": {"name": name, "creationTimestamp": f"2026-06-01T11:{minute:02}:00Z"}, "status": status}
+
+
+def waiting(*requests: Manifest) -> list[Finding]:
+    """Look at an upper cluster with these requests."""
+    upper = side(UPPER, answers={REQUESTS: Answer(list(requests))})
+    return at(told(facts(upper)), Level.WARN)
+
+
+def test_a_request_that_nobody_has_approved() -> None:
+    """The command is told, for the lower whose node it is."""
+    finding = only(waiting(request("tensile-lower-a-0123abcd", 5)))
+    assert (finding.cluster, finding.advice) == (LOWER, "kubectl certificate approve tensile-lower-a-0123abcd")
+
+
+def test_only_the_newest_request_of_a_node_counts() -> None:
+    """Older ones were made before a restart: nobody waits for them."""
+    assert (
+        "tensile-lower-a-new"
+        in only(waiting(request("tensile-lower-a-old", 1), request("tensile-lower-a-new", 2))).advice
+    )
+    assert not waiting(request("tensile-lower-a-old", 1), request("tensile-lower-a-new", 2, approved=True))
+
+
+def test_requests_of_others_are_not_looked_at() -> None:
+    """Nodes of other topologies, and other programs'."""
+    assert not waiting(request("csr-abc", 1), request("tensile-lower-b-0123", 2), request("tensile-lower-a-b-0123", 3))

@@ -1,0 +1,121 @@
+"""Which rights are missing, for what, and the commands that grant them."""
+
+from typing import Any
+
+from doctorkit import LOWER, at, facts, only, side
+
+from tensile.doctor.facts import Answer, Stage
+from tensile.doctor.finding import Finding, Level
+from tensile.doctor.permission import permitted
+from tensile.names import LEASE_NAMESPACE
+from tensile.objects import ENDPOINT_SLICE, LEASE, NAMESPACE, POD, SERVICE, UPPER
+from tensile.rights import ALL_KINDS, Right
+
+PODS = Right(POD, ("create", "delete"), "mirrored pods")
+LOGS = Right(POD, ("get",), "kubectl logs", "log")
+LEASES = Right(LEASE, ("patch",), "heartbeats", namespace=LEASE_NAMESPACE)
+EVERYTHING = Right(ALL_KINDS, ("list",), "whether a namespace is empty", lost="tidiness")
+
+
+def told(*missing: Right, name: str = LOWER, **fields: Any) -> list[Finding]:
+    """Look at a cluster that does not grant these."""
+    one = side(name, missing=list(missing), **fields)
+    return list(permitted(one, facts(one) if name == UPPER else facts(None, one)))
+
+
+def test_all_that_is_needed() -> None:
+    """One word is enough."""
+    assert only(told()).level == Level.OK
+
+
+def test_what_is_missing_is_told_with_what_it_is_for() -> None:
+    """As kubectl names resources, so that one can be asked about: kubectl auth can-i."""
+    finding = only(told(PODS, LOGS, Right(SERVICE, ("create",), "controller Service")))
+    assert finding.level == Level.FAIL
+    assert finding.what == (
+        "missing: create, delete pods (mirrored pods); get pods/log (kubectl logs); "
+        "create services (controller Service)"
+    )
+
+
+def test_commands_grant_what_is_missing_and_nothing_else() -> None:
+    """A role for each set of verbs: one of all verbs on all resources would be more than is missing."""
+    slices = Right(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
+    assert only(told(PODS, LOGS, slices)).advice.splitlines() == [
+        "as an administrator of cluster lower-a:",
+        (
+            "kubectl create clusterrole tensile-demo-lower-a-1 --verb=create,delete "
+            "--resource=pods,endpointslices.discovery.k8s.io"
+        ),
+        "kubectl create clusterrolebinding tensile-demo-lower-a-1 --clusterrole=tensile-demo-lower-a-1 --user=engine",
+        "kubectl create clusterrole tensile-demo-lower-a-2 --verb=get --resource=pods/log",
+        "kubectl create clusterrolebinding tensile-demo-lower-a-2 --clusterrole=tensile-demo-lower-a-2 --user=engine",
+    ]
+
+
+def test_a_right_in_one_namespace_is_a_role_there() -> None:
+    """And the account that gets it is named as kubectl wants it."""
+    finding = only(told(LEASES, name=UPPER, user="system:serviceaccount:ops:engine"))
+    assert finding.advice.splitlines() == [
+        "as an administrator of the upper cluster:",
+        (
+            "kubectl -n kube-node-lease create role tensile-demo-upper-1 --verb=patch "
+            "--resource=leases.coordination.k8s.io"
+        ),
+        (
+            "kubectl -n kube-node-lease create rolebinding tensile-demo-upper-1 --role=tensile-demo-upper-1 "
+            "--serviceaccount=ops:engine"
+        ),
+    ]
+
+
+def test_who_gets_it_may_not_be_known() -> None:
+    """Older clusters do not say who one is."""
+    assert only(told(PODS, user="")).advice.endswith("--user=USER")
+
+
+def test_a_name_cannot_become_another_command() -> None:
+    """It is quoted for a shell."""
+    assert only(told(PODS, user="a; rm -rf /")).advice.endswith("--user='a; rm -rf /'")
+
+
+def test_what_the_engine_can_do_without_is_a_warning() -> None:
+    """With what is lost, and a command that a shell does not expand."""
+    finding = only(told(EVERYTHING))
+    assert finding.level == Level.WARN
+    assert finding.what.endswith("without it there is none of this: tidiness")
+    assert "--verb=list --resource='*.*'" in finding.advice
+
+
+def test_needed_and_other_rights_are_told_apart() -> None:
+    """Only what is needed fails."""
+    found = told(PODS, EVERYTHING)
+    assert "list" not in only(at(found, Level.FAIL)).what
+    assert "create" not in only(at(found, Level.WARN)).what
+
+
+def test_rights_that_cannot_be_asked_for() -> None:
+    """It may be well all the same."""
+    one = side(missing=None, answers={"rights": Answer(error="forbidden", status=403)})
+    finding = only(permitted(one, facts(None, one)))
+    assert (finding.level, "(forbidden)" in finding.what) == (Level.WARN, True)
+    assert "system:basic-user" in finding.advice
+
+
+def test_rights_that_were_not_told_in_time() -> None:
+    """The same."""
+    one = side(missing=None)
+    assert "(no answer in time)" in only(permitted(one, facts(None, one))).what
+
+
+def test_a_cluster_that_is_not_reached_is_not_looked_at() -> None:
+    """That is told elsewhere."""
+    one = side(missing=None)
+    assert one.contact is not None
+    one.contact = one.contact._replace(stage=Stage.LOGIN)
+    assert not list(permitted(one, facts(None, one)))
+
+
+def test_roles_of_other_kinds() -> None:
+    """A kind without a group has none behind its name."""
+    assert "--resource=namespaces" in only(told(Right(NAMESPACE, ("get",), "x"))).advice

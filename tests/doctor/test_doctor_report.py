@@ -1,0 +1,132 @@
+"""What doctor prints: a table by cluster, what is not well with its remedy, and the same for programs."""
+
+import re
+
+from doctorkit import LOWER, facts, side
+
+from tensile.doctor.diagnosis import diagnosed, worst
+from tensile.doctor.facts import Facts
+from tensile.doctor.finding import CHECKS, Finding, Level
+from tensile.doctor.report import as_document, as_text
+from tensile.objects import UPPER
+from tensile.rights import lower_rights
+
+FOUND = [
+    Finding(UPPER, "reach", Level.OK, "https://192.0.2.1:6443 answers"),
+    Finding(UPPER, "version", Level.OK, "v1.36.3"),
+    Finding(UPPER, "certificates", Level.OK, "CA holds"),
+    Finding(UPPER, "certificates", Level.WARN, "token ends", "renew it"),
+    Finding(LOWER, "reach", Level.OK, "https://192.0.2.2:6443 answers"),
+    Finding(LOWER, "rights", Level.FAIL, "missing: create pods", "as an administrator:\nkubectl create this\nand that"),
+    Finding(LOWER, "node", Level.SKIP, "there is no Node"),
+]
+TEXT = """\
+CLUSTER   REACH   VERSION   CERTIFICATES   RIGHTS   NODE
+upper     ok      ok        warn
+lower-a   ok                               FAIL     -
+
+upper: v1.36.3, https://192.0.2.1:6443 answers
+  ok   certificates: CA holds
+  warn certificates: token ends
+         -> renew it
+
+lower-a: https://192.0.2.2:6443 answers
+  FAIL rights: missing: create pods
+         -> as an administrator:
+            kubectl create this
+            and that
+  -    node: there is no Node
+
+1 thing fails, 1 thing is worth a look."""
+
+
+def test_findings_as_text() -> None:
+    """The worst of each check in the table; below it what is not well, and until when papers hold."""
+    assert as_text(facts(), FOUND, colour=False) == TEXT
+
+
+def test_colours_are_marks_only() -> None:
+    """Without them it is the same text, and commands can be copied as they are."""
+    coloured = as_text(facts(), FOUND, colour=True)
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == TEXT
+    assert "\x1b[31mFAIL\x1b[0m" in coloured
+    assert "\x1b[33mwarn\x1b[0m" in coloured
+    assert "\x1b" not in next(line for line in coloured.splitlines() if "kubectl" in line)
+
+
+def test_words_of_a_server_do_nothing_to_a_terminal() -> None:
+    """What is not printed is escaped, and one finding stays one line."""
+    found = [Finding(UPPER, "reach", Level.FAIL, "it said \x1b[2Jand\nFAIL", "say \x07")]
+    text = as_text(facts(), found, colour=False)
+    assert "it said \\x1b[2Jand\\nFAIL" in text
+    assert "-> say \\x07" in text
+
+
+def last(*levels: Level) -> str:
+    """Give the last line for findings of these levels."""
+    return as_text(facts(), [Finding(UPPER, "reach", level, "x") for level in levels], colour=False).splitlines()[-1]
+
+
+def test_the_last_line_counts() -> None:
+    """One or many."""
+    assert last(Level.OK, Level.SKIP) == "All is well."
+    assert last(Level.WARN, Level.WARN) == "All is well, 2 things are worth a look."
+    assert last(Level.FAIL, Level.FAIL, Level.FAIL) == "3 things fail."
+    assert last() == "All is well."
+
+
+def test_findings_for_programs() -> None:
+    """Everything, with its level in words; the upper cluster has no name, as no lower can be called so."""
+    document = as_document(facts(), FOUND)
+    assert (document["formatVersion"], document["topology"], document["level"]) == (1, "demo", "fail")
+    upper, lower = document["clusters"]
+    assert (upper["name"], lower["name"]) == (None, LOWER)
+    assert [one["level"] for one in upper["findings"]] == ["ok", "ok", "ok", "warn"]
+    assert lower["findings"][1] == {
+        "check": "rights",
+        "level": "fail",
+        "what": "missing: create pods",
+        "advice": ["as an administrator:", "kubectl create this", "and that"],
+    }
+    assert lower["findings"][2]["level"] == "skipped"
+
+
+def test_the_worst_of_some() -> None:
+    """What was not looked at is no fault, and yet not well."""
+    assert worst([]) == Level.SKIP
+    assert worst(FOUND) == Level.FAIL
+    assert worst(FOUND[:4]) == Level.WARN
+    assert worst(FOUND[:3]) == Level.OK
+
+
+def found_of(known: Facts) -> list[Finding]:
+    """Go through every check."""
+    return diagnosed(known)
+
+
+def test_clusters_that_are_well_have_no_advice() -> None:
+    """Nothing fails and nothing warns; every finding is of a check that there is, in order."""
+    found = found_of(facts())
+    assert worst([one for one in found if one.level != Level.SKIP]) == Level.OK
+    for name in (UPPER, LOWER):
+        places = [CHECKS.index(one.check) for one in found if one.cluster == name]
+        assert places == sorted(places)
+        assert len(set(places)) > 5
+
+
+def test_one_cluster_that_is_away_says_nothing_of_the_others() -> None:
+    """Each is told of by itself."""
+    away = side(contact=None, identity="", missing=None, answers={})
+    away.answers.clear()
+    found = found_of(facts(None, away))
+    assert [one.check for one in found if one.cluster == LOWER and one.level == Level.FAIL] == ["reach"]
+    assert not [one for one in found if one.cluster == UPPER and one.level == Level.FAIL]
+
+
+def test_a_lower_with_no_rights_at_all_has_few_lines() -> None:
+    """A command for each set of verbs, not for each resource."""
+    one = side()
+    known = facts(None, one)
+    one.missing = lower_rights(known.topology.lowers[0])
+    (failing,) = [found for found in found_of(known) if found.level == Level.FAIL]
+    assert len(failing.advice.splitlines()) < 20

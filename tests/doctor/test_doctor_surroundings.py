@@ -1,0 +1,286 @@
+"""What the work rests on around the clusters: metrics, storage, networks, the webhook."""
+
+from typing import Any
+
+import pytest
+from doctorkit import LOWER, at, contact, facts, only, side, topology
+from doctorkit import node as node_of
+
+from tensile.doctor.facts import (
+    ADVERTISED,
+    CLASSES,
+    HOOK,
+    HOOK_ADDRESS,
+    HOOK_CALL,
+    HOOK_SLICES,
+    METRICS,
+    NODES,
+    RANGES,
+    WAITING,
+    Answer,
+    Side,
+    Stage,
+)
+from tensile.doctor.finding import Finding, Level
+from tensile.doctor.hook import hooked
+from tensile.doctor.networks import networked
+from tensile.doctor.supplies import measured, stored
+from tensile.names import PROVISIONER
+from tensile.objects import UPPER, Manifest
+
+URL = "https://hooks.example:8443/mutate"
+
+
+# Metrics.
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "words"),
+    [
+        (Answer(), Level.OK, "the metrics API answers"),
+        (Answer(error="not found", status=404), Level.WARN, "it has no metrics API"),
+        (Answer(error="service unavailable", status=503), Level.WARN, "the metrics API fails (service unavailable)"),
+        (Answer(error="forbidden", status=403), Level.SKIP, "not looked at"),
+    ],
+)
+def test_metrics_of_a_lower(answer: Answer, level: Level, words: str) -> None:
+    """A cluster can do without, so it never fails."""
+    one = side(answers={METRICS: answer})
+    finding = only(measured(one, facts(None, one)))
+    assert (finding.level, words in finding.what) == (level, True)
+
+
+def test_nobody_asks_the_upper_for_metrics() -> None:
+    """It is the virtual nodes that tell it."""
+    known = facts()
+    assert not list(measured(known.upper, known))
+
+
+# Storage.
+
+
+def storage_class(
+    name: str, provisioner: str = PROVISIONER, mode: str = "WaitForFirstConsumer", **meta: Any
+) -> Manifest:
+    """Make a storage class."""
+    return {"metadata": {"name": name, **meta}, "provisioner": provisioner, "volumeBindingMode": mode}
+
+
+def classes(name: str, *found: Manifest) -> Side:
+    """Make a cluster with these storage classes."""
+    return side(name, answers={CLASSES: Answer(list(found))})
+
+
+def above(*found: Manifest) -> list[Finding]:
+    """Look at the upper cluster's storage classes."""
+    known = facts(classes(UPPER, *found))
+    return list(stored(known.upper, known))
+
+
+def test_a_class_whose_volumes_are_made_below() -> None:
+    """It is named."""
+    assert only(above(storage_class("tensile"))).what == "volumes are made in lower clusters for: tensile"
+
+
+def test_a_class_that_binds_at_once() -> None:
+    """The scheduler would never bind the pod."""
+    failing, _ = above(storage_class("tensile", mode="Immediate"))
+    assert (failing.level, "WaitForFirstConsumer" in failing.advice) == (Level.FAIL, True)
+
+
+def test_no_class_at_all() -> None:
+    """Claims are not everybody's, so it is only said."""
+    finding = only(above(storage_class("disks", "example.com/disks")))
+    assert (finding.level, "kubectl apply -f manifests/storageclass.yaml" in finding.advice) == (Level.SKIP, True)
+
+
+def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:
+    """A few are named; what other pods wait for is none of this."""
+    said = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+    pods = [{"name": f"shop/db-{number}", "message": said} for number in range(5)]
+    pods.append({"name": "shop/web", "message": "0/2 nodes are available: 2 Insufficient cpu."})
+    upper = classes(UPPER, storage_class("tensile"))
+    upper.answers[WAITING] = Answer(pods)
+    finding = only(at(list(stored(upper, facts(upper))), Level.WARN))
+    assert finding.what.endswith("with pods shop/db-0, shop/db-1, shop/db-2 and 2 more")
+    upper.answers[WAITING] = Answer(pods[-1:])
+    assert not at(list(stored(upper, facts(upper))), Level.WARN)
+
+
+def test_a_default_class_that_is_not_ours() -> None:
+    """Claims that name none are not for virtual nodes."""
+    default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    finding = only(at(above(storage_class("disks", "example.com/disks", **default)), Level.WARN))
+    assert "the default StorageClass disks is not tensile's" in finding.what
+    assert not at(above(storage_class("tensile", **default)), Level.WARN)
+
+
+def test_classes_that_are_missing_below() -> None:
+    """Those of the mapping, and those of ours that have no other name there."""
+    lower = classes(LOWER, storage_class("nvme", "example.com/disks"))
+    mapped = topology(lower={"storageClasses": {"fast": "nvme", "slow": "tape"}})
+    known = facts(classes(UPPER, storage_class("tensile"), storage_class("fast")), lower, topology=mapped)
+    told = at(list(stored(lower, known)), Level.WARN)
+    assert [one.what.partition(",")[0] for one in told] == [
+        "StorageClass tensile above is tensile here",
+        "StorageClass slow above is tape here",
+    ]
+    assert told[0].advice == "create it, or set storageClasses: {tensile: NAME} for lower-a (there are: nvme)"
+
+
+def test_classes_that_are_all_there_below() -> None:
+    """One word is enough, and none where no class is needed."""
+    lower = classes(LOWER, storage_class("tensile", "example.com/disks"))
+    assert only(stored(lower, facts(classes(UPPER, storage_class("tensile")), lower))).level == Level.OK
+    assert not list(stored(lower, facts(classes(UPPER), lower)))
+
+
+def test_storage_that_nobody_uses() -> None:
+    """Without the controller, classes do not matter."""
+    known = facts(classes(UPPER), topology=topology(controllers=["Service"]))
+    assert not list(stored(known.upper, known))
+
+
+def test_classes_that_are_not_told() -> None:
+    """The engine itself needs no right to read them below."""
+    lower = side(answers={CLASSES: Answer(error="forbidden", status=403)})
+    assert only(stored(lower, facts(None, lower))).level == Level.SKIP
+
+
+# Networks.
+
+
+def network(name: str, *pods: str, services: str = "", identity: str = "") -> Side:
+    """Make a cluster whose nodes have these addresses for pods, and Services those."""
+    ranges = [{"spec": {"cidrs": [services]}}] if services else []
+    nodes = [node_of(f"n{number}", ours=False, podCIDRs=[cidr]) for number, cidr in enumerate(pods)]
+    answers = {NODES: Answer(nodes), RANGES: Answer(ranges)}
+    return side(name, answers=answers, identity=identity or f"uid-of-{name}")
+
+
+def clash(first: Side, second: Side) -> list[Finding]:
+    """Look at the second of two clusters."""
+    known = facts(first if first.name == UPPER else None, *(one for one in (first, second) if one.name != UPPER))
+    lowers = [{"name": one, "kubeconfig": one} for one in known.lowers]
+    return list(networked(second, facts(known.upper, *known.lowers.values(), topology=topology(lowers=lowers))))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (network("a", "10.0.0.0/24"), network("b", "10.0.0.0/16"), "addresses of pods here (10.0.0.0/16)"),
+        (network(UPPER, services="10.96.0.0/12"), network("b", "10.100.0.0/24"), "those of Services of upper (10.96."),
+        (network("a", "10.100.0.0/24"), network("b", services="10.96.0.0/12"), "addresses of Services here"),
+        (network("a", "fd00::/64"), network("b", "fd00::/80"), "addresses of pods here (fd00::/80)"),
+    ],
+)
+def test_addresses_that_two_clusters_have(first: Side, second: Side, words: str) -> None:
+    """Pods of one cannot be reached from the other: that is a warning, as not everybody needs it."""
+    finding = only(clash(first, second))
+    assert (finding.level, words in finding.what) == (Level.WARN, True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (network("a", "10.0.0.0/24"), network("b", "10.0.1.0/24")),
+        (network("a", services="10.96.0.0/12"), network("b", services="10.96.0.0/12")),
+        (network("a", "10.0.0.0/24"), network("b", "fd00::/64")),
+        (network("a", "10.0.0.0/24", identity="same"), network("b", "10.0.0.0/24", identity="same")),
+    ],
+)
+def test_addresses_that_are_in_nobodys_way(first: Side, second: Side) -> None:
+    """Services leave no cluster, and two names of one cluster are told of elsewhere."""
+    assert only(clash(first, second)).level == Level.OK
+
+
+def test_many_nodes_with_many_overlaps_are_told_once() -> None:
+    """A thousand nodes have a thousand ranges."""
+    many = [f"10.0.{number}.0/24" for number in range(50)]
+    assert len(clash(network("a", *many), network("b", *many))) == 1
+    assert only(clash(network("a"), network("b", *many))).what.count("10.0.") == 4
+
+
+def test_virtual_nodes_have_no_addresses_for_pods() -> None:
+    """What somebody gave them is not used."""
+    virtual = node_of("lower-a", podCIDR="10.0.0.0/24")
+    upper = side(UPPER, answers={NODES: Answer([virtual])})
+    assert only(clash(upper, network("b", "10.0.0.0/24"))).level == Level.OK
+
+
+def test_clusters_that_tell_no_addresses() -> None:
+    """Some networks do not write them down."""
+    assert only(clash(network("a"), network("b"))).level == Level.SKIP
+
+
+def test_the_way_of_pods_to_the_upper_apiserver() -> None:
+    """Where its certificate does not name the host, clients below refuse it."""
+    for stage, warns in ((Stage.DONE, False), (Stage.TLS, True)):
+        upper = side(UPPER, answers={ADVERTISED: Answer(contact(stage, "Hostname mismatch"))})
+        found = at(list(networked(upper, facts(upper))), Level.WARN)
+        assert bool(found) == warns
+        assert not warns or "--apiserver-cert-extra-sans" in only(found).advice
+
+
+# The webhook.
+
+
+def hook(webhook: Manifest, **answers: Answer) -> list[Finding]:
+    """Look at a webhook that is enabled; answers are by the names of their questions."""
+    names = {"hook": HOOK, "call": HOOK_CALL, "address": HOOK_ADDRESS, "slices": HOOK_SLICES}
+    upper = side(UPPER, answers={names[name]: answer for name, answer in answers.items()})
+    return list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True, **webhook}))))
+
+
+def test_a_webhook_that_answers() -> None:
+    """Called at its URL, with the trust that the apiserver has."""
+    finding = only(hook({"url": URL}, address=Answer(contact()), hook=Answer({}), call=Answer()))
+    assert (finding.level, finding.what) == (Level.OK, f"it answers at {URL}, called from here")
+
+
+def test_a_webhook_that_nobody_serves() -> None:
+    """It fails, and whether it is registered is told apart."""
+    gone = Answer(contact(Stage.CONNECTION, "Connection refused"))
+    failing, warning = hook({"url": URL}, address=gone, hook=Answer(error="not found", status=404))
+    assert (failing.level, failing.what) == (Level.FAIL, f"nothing answers at {URL} (Connection refused)")
+    assert (warning.level, "it is not registered yet" in warning.what) == (Level.WARN, True)
+
+
+def test_a_webhook_at_which_something_else_answers() -> None:
+    """A call as the apiserver's tells."""
+    said = Answer(error=f"{URL}: something else answers there (HTTP 404)")
+    finding = only(hook({"url": URL}, address=Answer(contact()), hook=Answer({}), call=said))
+    assert (finding.level, "something else answers there" in finding.what) == (Level.FAIL, True)
+
+
+def test_a_webhook_of_which_nobody_said_where_it_is() -> None:
+    """It is never registered."""
+    assert "set webhook.service or webhook.url" in only(hook({})).advice
+
+
+SERVICE = {"service": {"namespace": "ops", "name": "hooks"}}
+
+
+@pytest.mark.parametrize(
+    ("address", "slices", "level", "words"),
+    [
+        (Answer(error="not found", status=404), [], Level.FAIL, "Service ops/hooks does not exist"),
+        (Answer(error="forbidden", status=403), [], Level.SKIP, "may not be read (forbidden)"),
+        (Answer({}), [], Level.FAIL, "has no ready endpoint"),
+        (Answer({}), [{"endpoints": None}], Level.FAIL, "has no ready endpoint"),
+        (Answer({}), [{"endpoints": [{"conditions": {"ready": False}}]}], Level.FAIL, "has no ready endpoint"),
+        (Answer({}), [{"endpoints": [{"conditions": {}}]}], Level.OK, "has ready endpoints"),
+    ],
+)
+def test_a_webhook_behind_a_service(address: Answer, slices: list[Manifest], level: Level, words: str) -> None:
+    """It has to be there, and lead somewhere."""
+    finding = only(hook(SERVICE, address=address, slices=Answer(slices)))
+    assert (finding.level, words in finding.what) == (level, True)
+
+
+def test_a_webhook_that_is_off_or_whose_cluster_is_away() -> None:
+    """Nothing is said."""
+    known = facts()
+    assert not list(hooked(known.upper, known))
+    upper = side(UPPER, contact=contact(Stage.LOGIN, "HTTP 401"))
+    assert not list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True}))))

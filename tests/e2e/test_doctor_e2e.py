@@ -1,0 +1,181 @@
+"""The list of rights, tried: an engine with these and no others does all its work, and doctor says what one lacks."""
+
+import asyncio
+import shlex
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import LOWERS, UPPER, A, B, Done, Edit, Ground, edit_lower, ran, with_fields
+from sitekit import LIMIT, Manifest, is_ready
+
+from tensile.rights import Right, lower_rights, upper_rights
+from tensile.sandbox import audit
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+GROUP = "rbac.authorization.k8s.io"
+ROLES, BINDINGS = f"/apis/{GROUP}/v1/clusterroles", f"/apis/{GROUP}/v1/clusterrolebindings"
+REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+LOOKS = {"get", "list"}
+ASKS = {"selfsubjectreviews", "selfsubjectaccessreviews"}
+"""What doctor creates: questions, which nobody stores."""
+EDITS: tuple[Edit, ...] = (
+    with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"]),
+    edit_lower(B, serviceAccounts={"identity": "upper"}),
+)
+
+
+def rules(rights: Iterable[Right]) -> list[Manifest]:
+    """Write rights as the rules of a role."""
+    return [{"apiGroups": [one.group], "resources": [one.resource], "verbs": list(one.verbs)} for one in rights]
+
+
+class Limited(Ground):
+    """A ground whose engine is a user that may do what the list says."""
+
+    async def limit(self, *edits: Edit, without: str = "") -> None:
+        """Give the user the rights of a topology, except for those on a resource; nothing else is granted to it."""
+        topology = self.topology(*edits)
+        wanted = {UPPER: upper_rights(topology), **{one.name: lower_rights(one) for one in topology.lowers}}
+        for name, rights in wanted.items():
+            (self.directory / f"{name}.kubeconfig").write_text(self.kubeconfig(name, self.user, ()))
+            await self._grant(name, [one for one in rights if one.resource != without])
+
+    async def _grant(self, cluster: str, rights: list[Right]) -> None:
+        site, role = self.sites[cluster], {"apiGroup": GROUP, "kind": "ClusterRole", "name": self.user}
+        subject = {"apiGroup": GROUP, "kind": "User", "name": self.user}
+        await site.create(ROLES, {"metadata": {"name": self.user}, "rules": rules(rights)})
+        await site.create(BINDINGS, {"metadata": {"name": self.user}, "roleRef": role, "subjects": [subject]})
+        await self._effective(cluster, rights[-1])
+
+    async def _effective(self, cluster: str, right: Right) -> None:
+        """Wait until an apiserver has heard of a grant: it looks into a cache."""
+        attributes = {"verb": right.verbs[0], "group": right.group, "resource": right.kind.plural}
+        attributes["subresource"] = right.subresource
+        body = {"spec": {"user": self.user, "resourceAttributes": attributes}}
+        async with asyncio.timeout(LIMIT):
+            while not (await self.sites[cluster].create(REVIEWS, body))["status"]["allowed"]:
+                pass
+
+    async def close(self) -> None:
+        """Take the rights away, too."""
+        for site in self.sites.values():
+            for path in (BINDINGS, ROLES):
+                await site.delete(f"{path}/{self.user}")
+        await super().close()
+
+    async def doctor(self) -> tuple[int, list[dict[str, Any]]]:
+        """Ask doctor about the topology as the engine has it; gives the exit code and all that fails."""
+        told: Done = await ran([sys.executable, "-m", "tensile", "doctor", "-o", "json", "-f", str(self.save(*EDITS))])
+        found = [
+            {"cluster": cluster["name"], **one}
+            for cluster in orjson.loads(told.out)["clusters"]
+            for one in cluster["findings"]
+        ]
+        return told.code, [one for one in found if one["level"] == "fail"]
+
+    def records(self, cluster: str, start: int = 0) -> list[audit.Record]:
+        """Give what the user asked of a cluster."""
+        found = audit.read(self.sites[cluster].audit_log, start)
+        return [one for one in found if one["user"].get("username") == self.user]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def limited(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Limited]:
+    """A ground on which nothing runs yet."""
+    ground = Limited(sandbox, tmp_path)
+    try:
+        await ground.open()
+        yield ground
+    finally:
+        await ground.close()
+
+
+async def test_an_engine_with_these_rights_alone_does_its_work(limited: Limited) -> None:
+    """Pods with all that they refer to, Services, accounts and tokens, changes, exec, logs, and the end of it all.
+
+    Nothing that it asks for is denied, in any cluster.
+    """
+    ground = limited
+    await ground.limit(*EDITS)
+    await ground.start(*EDITS)
+    await _populate(ground)
+    for lower in LOWERS:
+        name = f"web-{lower[-1]}"
+        await ground.bind(name, _pod(), lower, labels={"app": "web"})
+        await ground.upper.until(ground.pod_path(name), is_ready)
+        assert (await ground.kubectl("exec", name, "--", "true")).code == 0
+        assert (await ground.kubectl("logs", name)).code == 0
+        await ground.sites[lower].until(ground.path("services", "web"), bool)
+    patch = {"data": {"colour": "green"}}
+    await ground.upper.patch(ground.path("configmaps", "settings"), patch)
+    await ground.sites[A].until(ground.path("configmaps", "settings"), lambda one: one["data"] == patch["data"])
+    await ground.clear()
+    assert [one["requestURI"] for name in ground.sites for one in ground.records(name) if _is_denied(one)] == []
+    assert ground.heard.defects == []
+
+
+async def test_doctor_names_a_missing_right_and_its_commands_grant_it(limited: Limited) -> None:
+    """What it prints is run as it stands, by an administrator; then nothing fails any more. It writes nothing."""
+    await limited.limit(*EDITS, without="endpointslices")
+    starts = {name: audit.position(site.audit_log) for name, site in limited.sites.items()}
+    code, failing = await limited.doctor()
+    assert (code, {(one["cluster"], one["check"]) for one in failing}) == (1, {(n, "rights") for n in (None, *LOWERS)})
+    for one in failing:
+        assert "endpointslices.discovery.k8s.io (controller Service)" in one["what"]
+        who, *commands = one["advice"]
+        assert who.startswith("as an administrator of ")
+        for command in commands:
+            done = await limited.kubectl(*shlex.split(command)[1:], cluster=one["cluster"] or UPPER)
+            assert done.code == 0, done
+    try:
+        assert await _granted(limited) == (0, [])
+        asked = [one for name, start in starts.items() for one in limited.records(name, start)]
+        verbs = {(one["verb"], one["objectRef"]["resource"]) for one in asked if "objectRef" in one}
+        assert {resource for verb, resource in verbs if verb not in LOOKS} == ASKS
+    finally:
+        await _revoke(limited, failing)
+
+
+async def _granted(ground: Limited) -> tuple[int, list[dict[str, Any]]]:
+    """Ask doctor again, until the apiservers have heard of the grants."""
+    slices = next(one for one in lower_rights(ground.topology(*EDITS).lowers[0]) if one.resource == "endpointslices")
+    for name in ground.sites:
+        await ground._effective(name, slices)
+    return await ground.doctor()
+
+
+async def _revoke(ground: Limited, failing: list[dict[str, Any]]) -> None:
+    """Take away what the commands made."""
+    for one in failing:
+        for command in one["advice"][1:]:
+            kind, name = shlex.split(command)[2:4]
+            await ground.kubectl("delete", kind, name, cluster=one["cluster"] or UPPER)
+
+
+def _is_denied(record: audit.Record) -> bool:
+    """Say whether a right was lacking; a registration that it may not see is none of a webhook that is off."""
+    resource = record.get("objectRef", {}).get("resource")
+    return record.get("responseStatus", {}).get("code") == 403 and resource != "mutatingwebhookconfigurations"
+
+
+async def _populate(ground: Ground) -> None:
+    """Make all that the pods refer to."""
+    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"colour": "red"}})
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "stringData": {"key": "k"}})
+    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
+    service = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
+    await ground.upper.create(ground.path("services"), {"metadata": {"name": "web"}, "spec": service})
+
+
+def _pod() -> Manifest:
+    """Make a pod that refers to them."""
+    sources = [{"configMapRef": {"name": "settings"}}, {"secretRef": {"name": "key"}}]
+    main = {"name": "main", "image": "app:1", "envFrom": sources}
+    return {"containers": [main], "serviceAccountName": "robot", "terminationGracePeriodSeconds": 0}

@@ -1,0 +1,149 @@
+"""Broken set-ups on real control planes, of which doctor has to name cause and remedy; all of them: bench.diagnoses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.diagnoses.__main__ import MOST_SECONDS, recognised
+from bench.diagnoses.setup import SETUPS, Setup
+from bench.diagnoses.stage import LOWERS, Diagnosis, Stage
+from bench.diagnoses.works import own_address, reachable
+from bench.sites import Refused, Site, until
+from tensile.doctor.finding import CHECKS
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.ports import choose
+
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+SHORT = (
+    "wrong CA",
+    "expired client certificate",
+    "wrong token",
+    "closed port",
+    "unknown name",
+    "wrong name in the certificate",
+    "clock skew",
+    "old version",
+    "wrong context",
+    "missing kubeconfig secret",
+    "missing right above",
+    "missing right for services",
+    "key of another certificate",
+    "serving certificate for another address",
+    "two lowers that are one",
+    "taken name of a node",
+    "metrics API without a server",
+    "overlapping networks",
+    "pod that waits for its claim",
+    "webhook out of reach",
+)
+ENGINE = ("kubelet port out of reach", "serving certificate that the apiserver refuses")
+"""Set-ups with an engine that runs, on an address which an apiserver proxies to."""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", SHORT)
+async def test_a_broken_set_up_is_recognised(sandbox: Sandbox, tmp_path: Path, name: str) -> None:
+    """The cause and the remedy are told for the right cluster, nothing else is said to fail, and in time."""
+    assert (await recognised(SETUPS[name], sandbox, tmp_path))["wrong"] == ""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ENGINE)
+async def test_a_kubelet_port_is_called_by_the_apiserver(sandbox: Sandbox, tmp_path: Path, name: str) -> None:
+    """What it says of the connection decides what is told."""
+    if not own_address():
+        pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
+    assert (await recognised(SETUPS[name], sandbox, tmp_path))["wrong"] == ""
+
+
+@pytest.mark.real
+async def test_an_engine_that_is_well(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Nothing fails: the upper's apiserver gets through to its nodes, and the webhook answers where it is registered.
+
+    The engine ends before what it registered is taken away, or it would register that again.
+    """
+    if not own_address():
+        pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
+    async with Stage(sandbox, tmp_path) as stage:
+        ((port,),) = choose([1])
+        url = f"https://127.0.0.1:{port}/mutate"
+        stage.topology["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": port, "url": url}
+        hook = f"{HOOKS}/tensile-{stage.user}"
+        stage.open.push_async_callback(stage.upper.remove, hook)
+        await reachable(stage)
+        await until(lambda: _is_there(stage.upper, hook), "the webhook is registered", 30.0)
+        found = await stage.diagnosed()
+    well = {one[:2]: one[2] for one in found.findings("ok")}
+    assert (found.code, found.findings("fail")) == (0, [])
+    assert well["upper", "webhook"] == f"it answers at {url}, called from here"
+    for lower in LOWERS:
+        assert well[lower, "node"] == f"Node {stage.nodes[lower]} is there, and an engine renews its lease"
+        assert well[lower, "kubelet"].startswith(f"the upper's apiserver reaches Node {stage.nodes[lower]} at ")
+
+
+async def _is_there(site: Site, path: str) -> bool:
+    """Say whether there is such an object."""
+    try:
+        return bool(await site.call("GET", path))
+    except Refused:
+        return False
+
+
+def test_there_are_enough_set_ups_of_enough_sorts() -> None:
+    """More than fifteen, and some for each thing that is looked at."""
+    assert len(SETUPS) >= 40
+    assert {setup.check for setup in SETUPS.values()} == set(CHECKS)
+    assert {*SHORT, *ENGINE} <= SETUPS.keys()
+
+
+# What counts as recognised.
+
+
+async def _nothing(_stage: object) -> None:
+    """Break nothing."""
+
+
+SETUP = Setup("one", "lower-a", "rights", "cause", "remedy", _nothing)
+
+
+def diagnosis(*found: tuple[str | None, str, str, str, str], code: int = 1) -> Diagnosis:
+    """Make what doctor said: cluster, check, level, what, and what to do."""
+    clusters: list[dict[str, Any]] = [
+        {"name": name, "findings": [{"check": check, "level": level, "what": what, "advice": [advice]}]}
+        for name, check, level, what, advice in found
+    ]
+    return Diagnosis(code, {"clusters": clusters}, 1.0)
+
+
+TOLD = ("lower-a", "rights", "fail", "the cause", "the remedy")
+
+
+@pytest.mark.parametrize(
+    ("found", "is_right"),
+    [
+        (diagnosis(TOLD), True),
+        (diagnosis(), False),
+        (diagnosis(TOLD, code=0), False),
+        (diagnosis(("lower-b", *TOLD[1:])), False),
+        (diagnosis(("lower-a", "reach", *TOLD[2:])), False),
+        (diagnosis(("lower-a", "rights", "warn", *TOLD[3:])), False),
+        (diagnosis((*TOLD[:3], "nothing", "the remedy")), False),
+        (diagnosis((*TOLD[:3], "the cause", "nothing")), False),
+        (diagnosis(TOLD, (None, "reach", "fail", "x", "y")), False),
+        (diagnosis(TOLD, (None, "reach", "warn", "x", "y")), True),
+    ],
+)
+def test_what_counts_as_recognised(found: Diagnosis, *, is_right: bool) -> None:
+    """Cluster, check, cause, remedy and exit code, and nothing said of clusters that are well."""
+    assert (SETUP.judge(found) == "") == is_right
+
+
+def test_a_warning_is_recognised_only_where_nothing_fails() -> None:
+    """The exit code is 0 then."""
+    warning = SETUP._replace(level="warn")
+    told = ("lower-a", "rights", "warn", "the cause", "the remedy")
+    assert warning.judge(diagnosis(told, code=0)) == ""
+    assert warning.judge(diagnosis(told, code=1))
+    assert warning.judge(diagnosis(told, ("lower-a", "reach", "fail", "x", "y"), code=1))
+    assert MOST_SECONDS == 15.0

@@ -1,0 +1,167 @@
+"""The list of rights: what follows from a topology, and that it holds no more than the security model allows."""
+
+from typing import Any
+
+import orjson
+import pytest
+from rightstable import DOCUMENT, rewritten, table
+from rightstable import topology as whole
+
+from tensile.objects import CLAIM, POD, SECRET, STORAGE_CLASS, Kind
+from tensile.reconcile.following import FOLLOWS
+from tensile.rights import ALL_KINDS, READ, WRITTEN, Right, lower_rights, upper_rights
+from tensile.topology import Topology, parse
+
+EVERYTHING = {
+    "controllers": ["PV", "Service", "RBAC", "ServiceAccount"],
+    "serviceAccounts": {"identity": "upper"},
+    "webhook": {"enabled": True},
+    "descheduler": {"enabled": True},
+}
+
+
+def topology(**fields: Any) -> Topology:
+    """Make a topology of one lower; `lower` holds fields of that."""
+    lower = {"name": "a", "kubeconfig": "a", **fields.pop("lower", {})}
+    file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": [lower], **fields}
+    return parse(orjson.dumps(file).decode(), name="topology.yaml")
+
+
+def verbs(rights: list[Right], resource: str, group: str = "") -> set[str]:
+    """Give the verbs that a resource is listed with."""
+    return {verb for one in rights if (one.resource, one.group) == (resource, group) for verb in one.verbs}
+
+
+def above(**fields: Any) -> list[Right]:
+    """Give the rights in the upper cluster."""
+    return upper_rights(topology(**fields))
+
+
+def below(**fields: Any) -> list[Right]:
+    """Give the rights in the lower cluster."""
+    return lower_rights(topology(**fields).lowers[0])
+
+
+BARE: dict[str, Any] = {"controllers": [], "kubelet": {"tlsCertFile": "c", "tlsKeyFile": "k"}}
+
+
+def test_each_resource_stands_once() -> None:
+    """So that a role made of the list has one rule for each."""
+    for rights in (above(**EVERYTHING), below(**EVERYTHING)):
+        keys = [(one.group, one.resource, one.namespace) for one in rights]
+        assert len(keys) == len(set(keys))
+        assert all(len(one.verbs) == len(set(one.verbs)) > 0 for one in rights)
+        assert all(one.purpose for one in rights)
+
+
+@pytest.mark.parametrize(
+    ("fields", "resource", "group", "wanted"),
+    [
+        ({"controllers": ["PV"]}, "persistentvolumeclaims/status", "", {"patch"}),
+        ({"controllers": ["PV"]}, "persistentvolumes", "", {*READ, *WRITTEN}),
+        ({"controllers": ["PV"]}, "storageclasses", "storage.k8s.io", {"list", "watch"}),
+        ({"controllers": ["Service"]}, "endpointslices", "discovery.k8s.io", set(READ)),
+        ({"controllers": ["RBAC", "ServiceAccount"]}, "roles", "rbac.authorization.k8s.io", set(READ)),
+        (
+            {"controllers": ["ServiceAccount"], "serviceAccounts": {"identity": "upper"}},
+            "serviceaccounts/token",
+            "",
+            {"create"},
+        ),
+        ({"kubelet": {}}, "certificatesigningrequests", "certificates.k8s.io", {"create", "get"}),
+        (
+            {"webhook": {"enabled": True}},
+            "mutatingwebhookconfigurations",
+            "admissionregistration.k8s.io",
+            {"get", *WRITTEN},
+        ),
+        ({"webhook": {"enabled": True}}, "persistentvolumeclaims", "", {"list", "watch"}),
+        ({"descheduler": {"enabled": True}}, "pods/eviction", "", {"create"}),
+        ({"lower": {"maintenance": "drain"}}, "pods/eviction", "", {"create"}),
+    ],
+)
+def test_what_a_feature_needs_above(fields: dict[str, Any], resource: str, group: str, wanted: set[str]) -> None:
+    """It is in the list with the feature, and not without."""
+    assert verbs(above(**{**BARE, **fields}), resource, group) == wanted
+    assert not verbs(above(**BARE), resource, group)
+
+
+@pytest.mark.parametrize(
+    ("controller", "resource", "group", "wanted"),
+    [
+        ("PV", "persistentvolumeclaims", "", {*READ, *WRITTEN}),
+        ("PV", "persistentvolumes", "", {"list", "watch"}),
+        ("Service", "services", "", {*READ, *WRITTEN}),
+        ("Service", "endpointslices", "discovery.k8s.io", {*READ, *WRITTEN}),
+        ("RBAC", "rolebindings", "rbac.authorization.k8s.io", {*READ, *WRITTEN}),
+        ("RBAC", "clusterroles", "rbac.authorization.k8s.io", {"list", "watch"}),
+    ],
+)
+def test_what_a_controller_needs_below(controller: str, resource: str, group: str, wanted: set[str]) -> None:
+    """Objects of our own are written, others only looked at."""
+    controllers = ["ServiceAccount", controller] if controller == "RBAC" else [controller]
+    assert verbs(below(controllers=controllers), resource, group) == wanted
+    assert not verbs(below(controllers=[]), resource, group)
+
+
+def test_accounts_below_are_written_only_with_their_controller() -> None:
+    """The account `default` is looked at in any case."""
+    assert verbs(below(controllers=[]), "serviceaccounts") == {"list", "watch"}
+    assert verbs(below(controllers=["ServiceAccount"]), "serviceaccounts") == {*READ, *WRITTEN}
+
+
+def test_a_lower_needs_what_its_own_controllers_need() -> None:
+    """Above, those of any lower count."""
+    one = topology(controllers=["PV"], lower={"controllers": ["Service"]})
+    assert verbs(lower_rights(one.lowers[0]), "services")
+    assert not verbs(lower_rights(one.lowers[0]), "persistentvolumeclaims")
+    assert not verbs(upper_rights(one), "persistentvolumeclaims")
+
+
+def test_every_kind_that_a_controller_follows_is_in_the_list() -> None:
+    """A kind that comes into FOLLOWS needs no word here."""
+    rights = {True: above(**EVERYTHING), False: below(**EVERYTHING)}
+    for follows in FOLLOWS.values():
+        for follow in follows:
+            found = {verb for one in rights[follow.above] if one.kind == follow.kind for verb in one.verbs}
+            assert found >= {"list", "watch"}
+            assert not follow.ours or found >= {*READ, *WRITTEN}
+
+
+def test_nobody_may_do_everything() -> None:
+    """No verb is a wildcard, and none of those by which one comes to other rights is there."""
+    for rights in (above(**EVERYTHING), below(**EVERYTHING)):
+        found = {verb for one in rights for verb in one.verbs}
+        assert found <= {*READ, *WRITTEN}
+        assert not any(one.resource in {"nodes/proxy", "users", "groups"} for one in rights)
+        assert all(one.verbs == ("list",) and one.lost for one in rights if one.kind == ALL_KINDS)
+
+
+def test_pods_above_are_never_made_and_secrets_never_written() -> None:
+    """What would let an engine that is taken over run what it likes, or leave secrets behind."""
+    rights = above(**{key: value for key, value in EVERYTHING.items() if key != "descheduler"})
+    assert "create" not in verbs(rights, POD.plural)
+    assert verbs(rights, SECRET.plural) == set(READ)
+
+
+def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
+    """Leases of nodes, and the status beside the topology's ConfigMap."""
+    rights = upper_rights(topology(), "ops")
+    leases = [one for one in rights if one.resource == "leases"]
+    assert [(one.namespace, one.verbs) for one in leases] == [("kube-node-lease", ("get", "create", "patch"))]
+    maps = {one.namespace: set(one.verbs) for one in rights if one.resource == "configmaps"}
+    assert maps == {"": set(READ), "ops": {"create", "patch"}}
+
+
+def test_how_a_right_is_written_in_a_role() -> None:
+    """By group and resource, with the subresource behind it."""
+    assert (Right(POD, ("get",), "", "log").group, Right(POD, ("get",), "", "log").resource) == ("", "pods/log")
+    assert (Right(STORAGE_CLASS, (), "").group, Right(CLAIM, (), "").group) == ("storage.k8s.io", "")
+    assert (Right(ALL_KINDS, (), "").group, Right(ALL_KINDS, (), "").resource) == ("*", "*")
+    assert Right(Kind("a.example/v1", "X", "xs", namespaced=True), (), "").group == "a.example"
+
+
+def test_the_documentation_lists_just_these() -> None:
+    """It is written from the list (tests/rightstable.py), so a change of a right is a change there."""
+    assert rewritten(DOCUMENT.read_text()) == DOCUMENT.read_text()
+    assert table().count("\n| `") == len(upper_rights(whole(), "x")) + len(lower_rights(whole().lowers[0]))
