@@ -10,6 +10,7 @@ import random
 import structlog
 
 from tensile.clusters import Clusters, utc_now
+from tensile.extending import Extending
 from tensile.hookport import HookPort, own_namespace
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
@@ -38,6 +39,7 @@ class Engine:
     loop: Loop
     ports: NodePorts
     hook: HookPort
+    extender: Extending
 
     def __init__(self, topology: Topology, ways: Ways, observer: Observer, fleet: Fleet) -> None:
         self.topology = topology
@@ -63,6 +65,8 @@ class Engine:
         _say_without_alias(world)
         self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
         await self.hook.open(self.topology)
+        self.extender = Extending(world, self.clusters.connections[UPPER], self._ways.directory)
+        await self.extender.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         for spec in self.topology.lowers:
@@ -76,6 +80,8 @@ class Engine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for name in tuple(self._opened):
             await self.loop.close(name)
+        if hasattr(self, "extender"):
+            await self.extender.close()
         if hasattr(self, "hook"):
             await self.hook.close()
         if hasattr(self, "ports"):
@@ -112,6 +118,8 @@ class Engine:
             else:
                 await self._change(joined_now, spec)
         self.clusters.follow_controllers()
+        await self.extender.serve(topology)
+        await self.clusters.leave_places()
         for name in tuple(self._opened):
             self._wake(name)
 
@@ -171,6 +179,7 @@ class Engine:
             await self._serve(joined)
         self.loop.open(spec.name)
         self._opened.add(spec.name)
+        self.extender.follow()
 
     async def _leave(self, name: str) -> None:
         node = self.clusters.joined[name].lower.node
@@ -178,6 +187,7 @@ class Engine:
         await self.loop.close(name)
         await self.clusters.leave(name)
         await self.ports.stop(node)
+        self.extender.follow()
 
     async def _serve(self, joined: Joined) -> None:
         lower, connections = joined.lower, self.clusters.connections

@@ -27,7 +27,7 @@ BANNED = {
     "types",
 }
 EDGES = {
-    "app", "cluster", "clusters", "followed", "hookport", "inspection/reading", "joined", "kube/access", "kube/calls",
+    "app", "cluster", "clusters", "extending", "followed", "hookport", "inspection/reading", "joined", "kube/access", "kube/calls",
     "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/pluginrun", "kube/secretfile", "kube/tail",
     "kube/transport", "kubelet/api/authentication", "kubelet/api/authority", "kubelet/api/authorization",
     "kubelet/api/certs", "kubelet/api/dialogue", "kubelet/api/enrolment", "kubelet/api/exec", "kubelet/api/listener",

@@ -7,16 +7,13 @@ made room, so the search goes on where the last one stopped; and where none does
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-import orjson
-
 from tensile.policy.filling import ALONE
-from tensile.policy.ground import Ground
+from tensile.policy.ground import Ground, kind_of
 from tensile.policy.placement import Refusal, message, prepare
 from tensile.policy.placing.check import Judge
 from tensile.policy.placing.snapshot import Node, Pod
 
 _KEPT = 256
-_FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "volumes")
 
 
 @dataclass(slots=True)
@@ -56,7 +53,7 @@ class Seeker:
 
     def _search(self, pod: Pod) -> _Search:
         """Give the search for pods of this kind, begun anew where something has happened that matters to them."""
-        kind = _kind(pod)
+        kind = kind_of(pod)
         known = self._known.pop(kind, None)
         if known is None or known.seen != self._count(alone=known.alone):
             known = self._begin(pod)
@@ -87,12 +84,3 @@ def _reasons(node: Node, judges: list[Judge]) -> tuple[str, ...]:
         if reasons:
             return reasons
     return ()
-
-
-def _kind(pod: Pod) -> bytes:
-    """Give what is the same of pods that fit on the same nodes."""
-    spec = {field: pod.spec[field] for field in _FIELDS if field in pod.spec}
-    kind = [pod.namespace, pod.labels, pod.requests, pod.ports, spec]
-    if pod.own_claims:
-        kind.append(pod.name)
-    return orjson.dumps(kind, option=orjson.OPT_SORT_KEYS)

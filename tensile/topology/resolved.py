@@ -83,7 +83,7 @@ class Topology(TopologyFile):
     @property
     def places(self) -> bool:
         """Whether anything asks where in a lower cluster a pod fits, so that its nodes have to be known one by one."""
-        return self.descheduler.enabled
+        return self.descheduler.enabled or self.extender.enabled
 
     @property
     def source(self) -> Source:
