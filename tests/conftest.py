@@ -25,6 +25,7 @@ from tensile.sandbox.environment import Sandbox
 OWN_SANDBOX = {
     "tests/demo/test_demo_whole.py",
     "tests/e2e/test_descheduler_e2e.py",
+    "tests/e2e/test_extender_e2e.py",
     "tests/e2e/test_streams.py",
     "tests/e2e/test_webhook_e2e.py",
     "tests/faults/test_credentials_real.py",
