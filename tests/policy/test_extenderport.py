@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 from placekit import asking, node, pod
 from test_extender import extender
@@ -16,11 +17,15 @@ from test_ground import ground
 from tensile import certificates
 from tensile.errors import TensileError
 from tensile.kubelet.api.certs import tls_context
+from tensile.policy.extender import seeking
 from tensile.policy.extenderport import SCHEDULER, ExtenderPort, listening
+from tensile.policy.ground import kind_of
 from tensile.sandbox.certificates import Authority, Pair, authority
 
 NOW = datetime.now(UTC)
 HOST = "127.0.0.1"
+RECORDED = Path(__file__).resolve().parent / "scheduler_question.json"
+"""What a real scheduler asked about a pod of a Deployment."""
 
 
 def stored(directory: Path, name: str, pair: Pair) -> tuple[Path, Path]:
@@ -103,6 +108,31 @@ async def test_a_scheduler_is_answered(ask: Ask) -> None:
         "Error": "",
     }
     assert await ask("/prioritize", question("1", "a")) == (200, [{"Host": "a", "Score": 10}])
+
+
+async def test_a_real_question_is_answered(papers: Papers) -> None:
+    """As kube-scheduler 1.36.3 sent it, byte for byte."""
+    whole = RECORDED.read_bytes()
+    names = orjson.loads(whole)["NodeNames"]
+    made = ExtenderPort(listening(HOST, 0), extender(**{names[0]: ground(node("n", cpu="500m"))}), clock=lambda: 0.0)
+    await made.show(papers.serving(papers.ours))
+    async with aiohttp.ClientSession() as session:
+        url = f"https://{HOST}:{made.port}/filter"
+        kind = {"Content-Type": "application/json"}
+        async with session.post(url, ssl=papers.client(papers.ours), data=whole, headers=kind) as answer:
+            assert (await answer.json())["NodeNames"] == names[1:]
+    await made.close()
+
+
+def test_replicas_are_alike_whatever_their_tokens_are_called() -> None:
+    """The apiserver gives the volume of each pod's token a name of its own: that makes no other kind of pod."""
+    recorded = RECORDED.read_bytes()
+    first = orjson.loads(recorded)["Pod"]
+    second = orjson.loads(recorded.replace(b"kube-api-access-", b"kube-api-access-x"))["Pod"]
+    second["metadata"] |= {"name": "other", "uid": "other"}
+    assert kind_of(seeking(first)) == kind_of(seeking(second))
+    second["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
+    assert kind_of(seeking(first)) != kind_of(seeking(second))
 
 
 async def test_what_was_answered_is_promised(ask: Ask) -> None:

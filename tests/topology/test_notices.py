@@ -10,7 +10,6 @@ from tensile.topology.messages import _fields, _section_at
 from tensile.topology.notices import NOT_YET, Row
 from tensile.yamltree import show_path
 
-
 ROWS = (
     Row(("extender", "enabled"), (False,), "it comes in a later release"),
     Row(("extender", "strategy"), ("spread",), "it comes in a later release"),
@@ -101,7 +100,7 @@ def test_a_topology_that_was_not_read_from_a_text_has_no_notices() -> None:
     assert not_yet(made, ROWS) == []
 
 
-@pytest.mark.parametrize("row", (*NOT_YET, *ROWS), ids=lambda row: show_path(row.path))
+@pytest.mark.parametrize("row", [*NOT_YET, *ROWS], ids=lambda row: show_path(row.path))
 def test_every_row_of_the_table_is_a_field(row: Row) -> None:
     """A row for a key that is not in the format would never be told."""
     assert row.path[-1] in _fields(_section_at(row.path[:-1]))
