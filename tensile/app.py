@@ -14,6 +14,7 @@ from tensile.extending import Extending
 from tensile.hookport import HookPort, own_namespace
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
+from tensile.kubelet import node
 from tensile.kubelet.mirrored import MirroredPods
 from tensile.nodeaddress import node_address
 from tensile.nodeports import NodePorts
@@ -201,6 +202,8 @@ class Engine:
 
     async def _look(self) -> None:
         self._greet()
+        for name in self.extender.relieved():
+            self.loop.wake(name, node.NAME)
         for stray in self.clusters.strays():
             await self._join(stray, connect=False)
         for name, joined in tuple(self.clusters.joined.items()):

@@ -8,6 +8,8 @@ restart. Nothing is known of the lowers' nodes and pods while it is not enabled.
 import asyncio
 import ssl
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.certs import Serving
 from tensile.kubelet.prospects import Prospects
 from tensile.nodeports import authority_of, files_of
+from tensile.objects import timestamp
 from tensile.policy.extender import Extender, Site
 from tensile.policy.extenderport import ExtenderPort, listening
 from tensile.policy.survey import Survey
@@ -53,10 +56,18 @@ class _Papers(NamedTuple):
 class Extending:
     """Serves the extender where the topology in force wants it, from the first `open` to `close`.
 
-    Paths of the topology are relative to `directory`; `upper` is asked for the authority of callers.
+    Paths of the topology are relative to `directory`; `upper` is asked for the authority of callers, `now` gives the
+    time of day.
     """
 
-    def __init__(self, world: World, upper: Cluster, directory: Path) -> None:
+    def __init__(
+        self,
+        world: World,
+        upper: Cluster,
+        directory: Path,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._now = now
         self._world = world
         self._upper = upper
         self._directory = directory
@@ -106,6 +117,17 @@ class Extending:
                 self._surveys[name] = Survey(self._world, lower, below, self._bound)
         self._sites.clear()
         self._sites.update({survey.lower.node: survey.site for survey in self._surveys.values()})
+
+    def relieved(self) -> list[str]:
+        """Note on each lower that has room for what was refused that it has, and give their names.
+
+        The upper scheduler asks about such a pod again when something has happened above, or after minutes: room
+        below is nothing that it sees, unless the virtual node says so.
+        """
+        found = [name for name, survey in self._surveys.items() if survey.is_relieved(time.monotonic())]
+        for name in found:
+            self._surveys[name].lower.room = timestamp(self._now())
+        return found
 
     async def look(self) -> None:
         """Show another certificate, or heed another authority, where there is one."""

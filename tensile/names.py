@@ -42,6 +42,8 @@ CLUSTER_ID = "clusterID"
 
 TRIED = PREFIX + "tried"
 """On virtual nodes: which pods the descheduler took off them lately, as JSON."""
+ROOM = PREFIX + "room"
+"""On virtual nodes: when room came for pods that the extender had refused, so that the upper scheduler asks again."""
 
 MIRRORED = PREFIX + "Mirrored"
 IN_STEP = PREFIX + "InStep"

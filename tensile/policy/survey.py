@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tensile.cache import Cache, Delta, Entry, Listener
 from tensile.objects import labels
 from tensile.policy import live
-from tensile.policy.extender import Below, Site, seeking
+from tensile.policy.extender import LAPSE, Below, Site, seeking
 from tensile.policy.ground import Ground, PodName
 from tensile.policy.placing.reading import pod_of
 from tensile.policy.seeking import Seeker
@@ -60,6 +60,11 @@ class Survey:
     def release(self, pod: Entry) -> None:
         """Keep no room for a pod that is bound elsewhere."""
         self.ground.break_promise(self._name(pod))
+
+    def is_relieved(self, now: float) -> bool:
+        """Say whether a pod that was refused would find a node now, in seconds; of each kind that is said once."""
+        self.ground.lapse(now - LAPSE)
+        return self._is_known() and self.seeker.relieved()
 
     def _is_known(self) -> bool:
         """Say whether everything is known that counts; those that have no room yet get theirs first."""

@@ -29,7 +29,7 @@ def configuration(layout: Layout, port: int) -> str:
             "certFile": str(layout.pki / "kube-scheduler.crt"),
             "keyFile": str(layout.pki / "kube-scheduler.key"),
         },
-        "httpTimeout": "500ms",
+        "httpTimeout": "2s",
         "nodeCacheCapable": True,
         "ignorable": True,
     }

@@ -12,6 +12,7 @@ import yaml
 from enginekit import LOWERS, B, Ground, polled, with_fields
 from sitekit import Manifest, condition_of, is_ready
 
+from tensile.names import ROOM
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.manifests import RESOURCES
 from tensile.sandbox.state import Options
@@ -110,15 +111,40 @@ async def test_a_pod_that_fits_on_no_single_node_is_not_sent(ground: Advised) ->
     await site.gone(f"/api/v1/nodes/{name}")
 
 
-async def test_a_burst_is_not_sent_where_it_finds_no_room(ground: Advised) -> None:
-    """Nine tenths of every node are taken by others: as many pods run as there is room for, and no other is sent."""
-    fillers = [(name, f"{name}-node-{number}") for name in LOWERS for number in range(1, NODES + 1)]
-    for name, node in fillers:
-        container = {"name": "c", "image": "app:1", "resources": {"requests": {"cpu": FULL}}}
-        body = {"metadata": {"name": f"full-{node}"}, "spec": {"nodeName": node, "containers": [container]}}
-        await ground.sites[name].create("/api/v1/namespaces/default/pods", body)
+@pytest_asyncio.fixture(loop_scope="module")
+async def full(ground: Advised) -> AsyncIterator[list[tuple[str, str]]]:
+    """Take nine tenths of every node below in the name of strangers; gives each one's lower and path."""
+    fillers = []
+    for name in LOWERS:
+        for node in (f"{name}-node-{number}" for number in range(1, NODES + 1)):
+            container = {"name": "c", "image": "app:1", "resources": {"requests": {"cpu": FULL}}}
+            body = {"metadata": {"name": f"full-{node}"}, "spec": {"nodeName": node, "containers": [container]}}
+            await ground.sites[name].create("/api/v1/namespaces/default/pods", body)
+            fillers.append((name, f"/api/v1/namespaces/default/pods/full-{node}"))
     lowers = ground.engine.clusters.world.lowers
     await polled(lambda: all(len(lowers[name].place_pods) >= NODES for name in LOWERS))
+    yield fillers
+    for name, path in fillers:
+        await ground.sites[name].delete(path, 0)
+        await ground.sites[name].gone(path)
+
+
+async def test_room_that_comes_below_is_told_above(ground: Advised, full: list[tuple[str, str]]) -> None:
+    """A stranger leaves, of which nothing shows above, where all of what nodes can have is shown: a pod goes there."""
+    query = await ground.deployed("patient", 1, "8")
+    await ground.upper.until_all(query, lambda found: any(map(unschedulable, found.values())))
+    lower, path = full[0]
+    await ground.sites[lower].delete(path, 0)
+    pods = await ground.upper.until_all(query, lambda found: any(map(is_ready, found.values())))
+    assert [pod["spec"]["nodeName"] for pod in pods.values()] == [ground.nodes[lower]]
+    node = await ground.upper.read(f"/api/v1/nodes/{ground.nodes[lower]}")
+    assert node["metadata"]["annotations"][ROOM]
+    await ground.remove("patient")
+
+
+@pytest.mark.usefixtures("full")
+async def test_a_burst_is_not_sent_where_it_finds_no_room(ground: Advised) -> None:
+    """Nine tenths of every node are taken by others: as many pods run as there is room for, and no other is sent."""
     places = EACH * NODES * len(LOWERS)
     refused: set[str] = set()
 
@@ -144,8 +170,6 @@ async def test_a_burst_is_not_sent_where_it_finds_no_room(ground: Advised) -> No
     assert sum("nodeName" in pod["spec"] for pod in pods.values()) == places
     assert len(await ground.below(query)) == places
     await ground.remove("burst")
-    for name, node in fillers:
-        await ground.sites[name].delete(f"/api/v1/namespaces/default/pods/full-{node}", 0)
 
 
 async def test_it_is_switched_off_and_on_while_the_engine_runs(ground: Advised) -> None:

@@ -48,7 +48,7 @@ class Scene:
             put(lower.place_nodes, lower_node("n1", "4"))
         self.serving, self.callers = authority("serving", NOW), authority("callers", NOW)
         self.write(self.serving, self.callers)
-        self.made = Extending(self.world, self.upper, directory)
+        self.made = Extending(self.world, self.upper, directory, lambda: datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC))
 
     def write(self, serving: Authority, callers: Authority) -> None:
         """Write the certificate that is shown, and the authority of those who are heard."""
@@ -124,6 +124,17 @@ async def test_a_pod_that_is_bound_frees_the_other_lower(here: Scene) -> None:
     assert await here.names(pod) == [A, B]
     put(here.world.lowers[A].upper_pods, {**pod, "spec": {**pod["spec"], "nodeName": A}})
     assert await here.names(asking("two")) == [B]
+
+
+async def test_room_that_came_is_noted_on_the_lower(here: Scene) -> None:
+    """By name, with the time of day: its virtual node is to tell the upper scheduler."""
+    await here.made.open(here.topology())
+    assert await here.names(asking("one", "8")) == []
+    assert here.made.relieved() == []
+    put(here.world.lowers[B].place_nodes, lower_node("n2", "8"))
+    assert here.made.relieved() == [B]
+    assert (here.world.lowers[A].room, here.world.lowers[B].room) == ("", "2031-05-06T07:08:09Z")
+    assert here.made.relieved() == []
 
 
 async def test_another_strategy_keeps_port_and_promises(here: Scene) -> None:

@@ -245,6 +245,35 @@ def test_what_is_not_bound_yet_and_has_lost_its_place_is_not_waited_for() -> Non
     assert here.ask(asking("next")) == [A]
 
 
+def test_room_that_came_for_a_refused_pod_is_told() -> None:
+    """Once all is known; who waits for room and is bound already comes first."""
+    here = Here(("2",), ("1",))
+    survey = here.surveys[A]
+    assert here.ask(asking()) == []
+    assert not survey.is_relieved(0.0)
+    here.nodes(A, lower_node("n2", "4"))
+    here.world.lowers[A].place_pods.distrust()
+    assert not survey.is_relieved(0.0)
+    here.world.lowers[A].place_pods.replace((), 1)
+    assert survey.is_relieved(0.0)
+    assert not survey.is_relieved(0.0)
+    here.bind(asking("bound"), A)
+    assert here.ask(asking("second")) == []
+    here.bind(asking("third"), A)
+    here.nodes(A, lower_node("n3", "4"))
+    assert not survey.is_relieved(0.0)
+
+
+def test_a_promise_that_lapses_is_room_that_came() -> None:
+    """Though nobody asks meanwhile: the pod that it was made to was never bound."""
+    here = Here(("4",), ("1",))
+    assert here.ask(asking("one")) == [A]
+    assert here.ask(asking("two")) == []
+    assert not here.surveys[A].is_relieved(LAPSE)
+    assert here.surveys[A].is_relieved(LAPSE + 1)
+    assert here.ask(asking("two"), LAPSE + 1) == [A]
+
+
 def test_pods_that_are_not_mirrored_are_let_through() -> None:
     """Of excluded namespaces, and of DaemonSets: nothing is kept for them."""
     here = Here()
