@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,7 @@ import yaml
 from enginekit import LOWERS, B, Ground, polled, with_fields
 from sitekit import Manifest, condition_of, is_ready
 
+from tensile.errors import TensileError
 from tensile.names import ROOM
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.manifests import RESOURCES
@@ -188,6 +190,18 @@ async def test_it_is_switched_off_and_on_while_the_engine_runs(ground: Advised) 
     pods = await ground.upper.until_all(query, lambda found: any(map(unschedulable, found.values())))
     assert not any("nodeName" in pod["spec"] for pod in pods.values())
     await ground.remove("seen")
+
+
+async def test_a_port_that_is_taken_ends_a_start(ground: Advised, tmp_path: Path) -> None:
+    """As with every other port: what to change is said, and nothing runs."""
+    other = Advised(ground.sandbox, tmp_path)
+    await other.open()
+    try:
+        with pytest.raises(TensileError, match=r"the extender cannot listen on .* set extender\.port"):
+            await other.start(other.on())
+        assert not other.engine.is_running
+    finally:
+        await other.close()
 
 
 async def test_who_is_not_the_scheduler_is_not_heard(ground: Advised) -> None:
