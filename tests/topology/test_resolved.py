@@ -171,3 +171,17 @@ def test_a_port_of_null_goes_before_that_of_lower_defaults() -> None:
         "{name: b, kubeconfig: k, node: {kubeletPort: null}}",
     )
     assert [one.node.kubelet_port for one in found] == [5, 10351]
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("", False),
+        ("descheduler: {enabled: true}\n", True),
+        ("extender: {enabled: true}\n", True),
+        ("webhook: {enabled: true, url: 'https://a'}\n", False),
+    ],
+)
+def test_nodes_are_known_one_by_one_only_where_something_asks(text: str, *, places: bool) -> None:
+    """What placement needs costs memory: the descheduler and the extender are worth it."""
+    assert parse(EMPTY + text).places is places
