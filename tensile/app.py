@@ -12,9 +12,11 @@ import random
 import structlog
 
 from tensile.clusters import Clusters, utc_now
+from tensile.extending import Extending
 from tensile.hookport import HookPort, own_namespace
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
+from tensile.kubelet import node
 from tensile.kubelet.mirrored import MirroredPods
 from tensile.nodeaddress import node_address
 from tensile.nodeports import NodePorts
@@ -40,6 +42,7 @@ class Engine:
     loop: Loop
     ports: NodePorts
     hook: HookPort
+    extender: Extending
 
     def __init__(self, topology: Topology, ways: Ways, observer: Observer, fleet: Fleet) -> None:
         self.topology = topology
@@ -80,6 +83,8 @@ class Engine:
         _say_without_alias(world)
         self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
         await self.hook.open(self.topology)
+        self.extender = Extending(world, self.clusters.connections[UPPER], self._ways.directory)
+        await self.extender.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
 
@@ -97,6 +102,8 @@ class Engine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for name in tuple(self._opened):
             await self.loop.close(name)
+        if hasattr(self, "extender"):
+            await self.extender.close()
         if hasattr(self, "hook"):
             await self.hook.close()
         if hasattr(self, "ports"):
@@ -125,6 +132,8 @@ class Engine:
         if self.drives:
             await self._reload_lowers(topology)
         self.clusters.follow_controllers()
+        await self.extender.serve(topology)
+        await self.clusters.leave_places()
         for name in tuple(self._opened):
             self._wake(name)
 
@@ -197,6 +206,7 @@ class Engine:
             await self._serve(joined)
         self.loop.open(spec.name)
         self._opened.add(spec.name)
+        self.extender.follow()
 
     async def _leave(self, name: str) -> None:
         node = self.clusters.joined[name].lower.node
@@ -204,6 +214,7 @@ class Engine:
         await self.loop.close(name)
         await self.clusters.leave(name)
         await self.ports.stop(node)
+        self.extender.follow()
 
     async def _serve(self, joined: Joined) -> None:
         lower, connections = joined.lower, self.clusters.connections
@@ -217,6 +228,8 @@ class Engine:
 
     async def _look(self) -> None:
         self._greet()
+        for name in self.extender.relieved():
+            self.loop.wake(name, node.NAME)
         for stray in self.clusters.strays():
             await self._join(stray, connect=False)
         for name, joined in tuple(self.clusters.joined.items()):

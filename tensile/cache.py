@@ -223,8 +223,12 @@ class Cache:
         self._gone.pop((namespace, name), None)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` after every change, until the cache is dropped."""
+        """Call `listener` after every change, until `unsubscribe`."""
         self._listeners.append(listener)
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """Call a listener no more."""
+        self._listeners.remove(listener)
 
     def on_sync(self, listener: Callable[[], None]) -> None:
         """Call `listener` each time the cache becomes complete, after the changes that this brought."""

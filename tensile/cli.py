@@ -14,6 +14,7 @@ import typer
 
 from tensile.errors import TensileError
 from tensile.options import (
+    AskExtender,
     ConfigMapOption,
     ContextOption,
     DirectoryOption,
@@ -386,12 +387,13 @@ def up(
     _log_format: LogFormat = None,
     *,
     real_node: RealNode = False,
+    extender: AskExtender = False,
     _version: Version = False,
 ) -> None:
     """Start the clusters; they live until `down`."""
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
-    raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node))
+    raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node, extender=extender))
 
 
 @sandbox.command()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tensile.cluster import Cluster
-from tensile.feeds import lower_feeds, upper_feeds, upper_world
+from tensile.feeds import lower_feeds, place_caches, upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
 from tensile.kube.fleet import Fleet
 from tensile.names import owner_of
@@ -101,6 +101,13 @@ class Clusters:
             if lower.name in self.fleet.names():
                 for feed in lower_feeds(lower, world.owner, places=world.topology.places):
                     self.fleet.ensure(feed)
+
+    async def leave_places(self) -> None:
+        """Follow what placement needs no more, and keep nothing of it, where nothing asks where pods fit."""
+        for lower in () if self.world.topology.places else self.world.lowers.values():
+            for cache in lower.place_caches():
+                await self.fleet.leave(lower.name, cache)
+            lower.place_nodes, lower.place_pods = place_caches()
 
     def join(self, spec: Lower, *, connect: bool = True) -> Joined:
         """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind."""

@@ -65,8 +65,14 @@ def node_feed(nodes: Cache) -> Feed:
     return Feed(UPPER, NODE, Selection(labels="=".join(VIRTUAL_NODE)), nodes)
 
 
+def place_caches() -> tuple[Cache, Cache]:
+    """Make the caches of placement, empty: of nodes, and of strangers' pods."""
+    return Cache(live.digest_node), Cache(live.digest_pod)
+
+
 def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:
     """Make the caches of one lower and of the pods bound to its node, empty; `naming` counts for `mapping: prefix`."""
+    nodes, pods = place_caches()
     return LowerWorld(
         spec,
         upper_pods=Cache(digest_above, INDEXES),
@@ -79,8 +85,8 @@ def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:
         nodes=Cache(node_offer),
         more=following.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,
-        place_nodes=Cache(live.digest_node),
-        place_pods=Cache(live.digest_pod),
+        place_nodes=nodes,
+        place_pods=pods,
     )
 
 

@@ -54,6 +54,8 @@ DESCHEDULED = "create-by-descheduler"
 """The label of pods that a descheduler made anew: tensile-kube's, and ours."""
 DESCHEDULE_COUNT = "sigs.k8s.io/deschedule-count"
 UNSCHEDULABLE_NODE = "unschedulable-node"
+ROOM = PREFIX + "room"
+"""On virtual nodes: when room came for pods that the extender had refused, so that the upper scheduler asks again."""
 
 MIRRORED = PREFIX + "Mirrored"
 IN_STEP = PREFIX + "InStep"

@@ -20,7 +20,7 @@ from tensile.kubelet.api.enrolment import Enrolment
 from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.target import Pods
+from tensile.kubelet.api.target import Log, Pods
 from tensile.kubelet.api.wire import Limits
 from tensile.kubelet.mirrored import NoPods
 from tensile.supervision import supervised
@@ -39,20 +39,8 @@ class NodePorts:
     """The kubelet API of all virtual nodes; one port each."""
 
     def __init__(self, topology: Topology, directory: Path, upper: Cluster, address: str) -> None:
-        kubelet = topology.kubelet
-        files = None
-        if kubelet.tls_cert_file and kubelet.tls_key_file:
-            files = ServingFiles(directory / kubelet.tls_cert_file, directory / kubelet.tls_key_file)
-
-        async def callers() -> str:
-            """Read the authority that the upper's apiserver shows itself with."""
-            found: str = (orjson.loads(await upper.read(_CALLERS_CA)).get("data") or {}).get(_CALLERS_KEY, "")
-            if not found:
-                raise TensileError(f"it has no {_CALLERS_KEY}: the apiserver runs without --client-ca-file")
-            return found
-
-        file = directory / kubelet.client_ca_file if kubelet.client_ca_file else None
-        authority = ClientAuthority(_log, file, None if file else callers)
+        files = files_of(topology, directory)
+        authority = authority_of(topology, directory, upper, _log)
         serving = Serving(_log, address, files)
         self._server = KubeletServer(
             Gate(serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)),
@@ -91,6 +79,26 @@ class NodePorts:
         if self._enrolment is not None and node not in self._enrolling:
             work = partial(self._enrolment.run, node)
             self._enrolling[node] = supervised(f"certificate of {node}", work)
+
+
+def files_of(topology: Topology, directory: Path) -> ServingFiles | None:
+    """Give the files of the serving certificate, None where the topology names none."""
+    certificate, key = topology.kubelet.tls_cert_file, topology.kubelet.tls_key_file
+    return ServingFiles(directory / certificate, directory / key) if certificate and key else None
+
+
+def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log) -> ClientAuthority:
+    """Give who vouches for callers: a file, or what the upper cluster publishes."""
+    file = topology.kubelet.client_ca_file
+
+    async def callers() -> str:
+        """Read the authority that the upper's apiserver shows itself with."""
+        found: str = (orjson.loads(await upper.read(_CALLERS_CA)).get("data") or {}).get(_CALLERS_KEY, "")
+        if not found:
+            raise TensileError(f"it has no {_CALLERS_KEY}: the apiserver runs without --client-ca-file")
+        return found
+
+    return ClientAuthority(log, directory / file if file else None, None if file else callers)
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:

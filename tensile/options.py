@@ -84,4 +84,7 @@ DirectoryOption = Annotated[Path, typer.Option("--dir", help="Where the sandbox 
 RealNode = Annotated[
     bool, typer.Option("--real-node", help="Give lower-a one node that runs containers, in place of its others: root.")
 ]
+AskExtender = Annotated[
+    bool, typer.Option("--extender", help="Have the upper scheduler ask the engine where below a pod fits.")
+]
 TextOrJson = Annotated[str, typer.Option("-o", "--output", help="text or json.", callback=one_of("text", "json"))]

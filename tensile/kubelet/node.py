@@ -28,6 +28,7 @@ from tensile.names import (
     OWNER,
     OWNER_NAME,
     PREFIX,
+    ROOM,
     TRIED,
     UNREACHABLE_TAINT,
     UPPER_UID,
@@ -192,7 +193,8 @@ def _annotations(
         KUBELET_PORT: str(lower.spec.node.kubelet_port),
         TAINTS: ",".join(sorted(_identity(taint) for taint in taints)),
     }
-    sometimes = {LOWER_UID: known, CORDONED_BY: cordon, TRIED: annotations(seen).get(TRIED, "")}
+    noted = {TRIED: annotations(seen).get(TRIED, ""), ROOM: lower.room or annotations(seen).get(ROOM, "")}
+    sometimes = {LOWER_UID: known, CORDONED_BY: cordon, **noted}
     return {**lower.spec.node.annotations, **ours, **{name: text for name, text in sometimes.items() if text}}
 
 

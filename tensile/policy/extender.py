@@ -6,11 +6,11 @@ until the pod has its node below, and given back by the others; what nobody come
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from tensile.objects import Manifest
-from tensile.policy.ground import Ground, PodName
+from tensile.objects import Manifest, metadata
+from tensile.policy.ground import Ground
 from tensile.policy.placing.reading import pod_of
 from tensile.policy.placing.snapshot import Pod
 from tensile.policy.seeking import Seeker
@@ -26,12 +26,16 @@ Below = Callable[[Manifest], Manifest | None]
 
 
 class Site(NamedTuple):
-    """One lower cluster: how pods are there, what is known of it, and whether all of that is known."""
+    """One lower cluster: how pods are there, what is known of it, and whether all of that is known.
+
+    `namespace` gives the namespace below for one above.
+    """
 
     below: Below
     ground: Ground
     seeker: Seeker
     is_known: Callable[[], bool]
+    namespace: Callable[[str], str] = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Extender:
         for name in names:
             why = self._promise(name, pod, now) if name in self.sites else ""
             if why:
-                refused[name] = why
+                refused[name] = f"no node behind {name} takes it ({why.rstrip('.')})"
             else:
                 kept.append(name)
         for name in self.sites.keys() - set(kept):
@@ -72,8 +76,8 @@ class Extender:
         manifest = site.below(upper_pod)
         if manifest is None:
             return ""
-        pod = pod_of(manifest)
-        site.ground.break_promise(_name(pod))
+        pod = seeking(manifest)
+        site.ground.break_promise((pod.namespace, pod.name))
         node, why = site.seeker.find(pod)
         if node:
             site.ground.promise(pod, node, now)
@@ -81,9 +85,8 @@ class Extender:
 
     def _give_back(self, name: str, upper_pod: Manifest) -> None:
         """Keep no room where the pod does not come."""
-        manifest = self.sites[name].below(upper_pod) if self.sites[name].ground.promises else None
-        if manifest is not None:
-            self.sites[name].ground.break_promise(_name(pod_of(manifest)))
+        site, meta = self.sites[name], metadata(upper_pod)
+        site.ground.break_promise((site.namespace(meta.get("namespace") or "default"), meta["name"]))
 
     def _score(self, name: str, upper_pod: Manifest) -> int:
         """Say from 0 to 10 how good a lower is, by the share that is free of what the pod asks for."""
@@ -91,7 +94,7 @@ class Extender:
         manifest = site.below(upper_pod) if site and site.is_known() else None
         if site is None or manifest is None:
             return 0
-        free = free_share(pod_of(manifest), site.ground)
+        free = free_share(seeking(manifest), site.ground)
         return round(BEST * (free if self.strategy == "spread" else 1 - free))
 
 
@@ -103,12 +106,13 @@ def asked(question: Mapping[str, Any]) -> list[str]:
     return [node["metadata"]["name"] for node in (question.get("Nodes") or {}).get("items") or ()]
 
 
+def seeking(manifest: Manifest) -> Pod:
+    """Read a pod that looks for a node; without its claims, as nobody follows volumes below."""
+    return replace(pod_of(manifest), claims=(), own_claims={})
+
+
 def free_share(pod: Pod, ground: Ground) -> float:
     """Give how much of a lower is free of the resource that it has least of, among those that a pod asks for."""
     offered, used = ground.offered, ground.used
     names = [name for name in pod.requests or ("cpu", "memory") if offered[name] > 0]
     return min((max(0.0, 1 - used[name] / offered[name]) for name in names), default=0.0)
-
-
-def _name(pod: Pod) -> PodName:
-    return pod.namespace, pod.name

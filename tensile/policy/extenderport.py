@@ -6,10 +6,10 @@ a certificate of the right authority is not enough: it has to be the scheduler's
 """
 
 import errno
+import socket
 import ssl
 from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -33,79 +33,68 @@ _ADVICE = {
 _log = structlog.get_logger("tensile.extender")
 
 
-def mutual(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
-    """Make the TLS of the port from files: callers have to show a certificate that the authority signed.
-
-    Raises TensileError that names the file that is not good.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_REQUIRED
+def listening(bind: str, port: int) -> socket.socket:
+    """Take a port (0 for any free one); raises TensileError, saying what to change, when it cannot be had."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise TensileError(f"{certificate}, {key}: not a certificate and its key: {error}") from None
-    try:
-        context.load_verify_locations(authority)
-    except (OSError, ssl.SSLError) as error:
-        raise TensileError(f"{authority}: not the certificate of an authority: {error}") from None
-    return context
+        return socket.create_server((bind, port), family=family)
+    except OSError as error:
+        why = _ADVICE.get(error.errno or 0, f"{error.strerror or error}: set extender.bind or extender.port")
+        raise TensileError(f"the extender cannot listen on {bind}:{port}: {why}") from None
 
 
 class ExtenderPort:
-    """Serves on `bind`:`port` (0 for any free port) from `start` to `close`.
+    """Serves on a port that was taken, from the first `show` to `close`.
 
-    `callers` are the users who may ask; `clock` gives seconds.
+    `callers` are the users who may ask; `clock` gives seconds. `extender` may be another one between two questions.
     """
 
     def __init__(
         self,
-        bind: str,
-        port: int,
-        tls: ssl.SSLContext,
+        port: socket.socket,
         extender: Extender,
         *,
         clock: Callable[[], float],
         callers: Collection[str] = (SCHEDULER,),
     ) -> None:
-        self._bind = bind
-        self._port = port
-        self._tls = tls
-        self._extender = extender
+        self._socket = port
+        self.extender = extender
         self._clock = clock
         self._callers = frozenset(callers)
         self._runner: web.AppRunner | None = None
 
     @property
     def port(self) -> int:
-        """The port that it listens on, once started."""
-        return int(self._runner.addresses[0][1]) if self._runner and self._runner.addresses else self._port
+        """The port that it listens on."""
+        return int(self._socket.getsockname()[1])
 
-    async def start(self) -> None:
-        """Begin to listen; raises TensileError, saying what to change, when that is not possible."""
+    async def show(self, tls: ssl.SSLContext) -> None:
+        """Serve with this certificate, to those of this authority; connections that are there end, with their answer.
+
+        Nobody is served who shows no certificate, whatever the context asks for.
+        """
+        tls.verify_mode = ssl.CERT_REQUIRED
         app = web.Application(client_max_size=_LARGEST)
         app.add_routes([web.post("/filter", self._filter), web.post("/prioritize", self._prioritize)])
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE)
         await runner.setup()
-        try:
-            await web.TCPSite(runner, self._bind, self._port, ssl_context=self._tls).start()
-        except OSError as error:
-            await runner.cleanup()
-            why = _ADVICE.get(error.errno or 0, f"{error.strerror or error}: set extender.bind or extender.port")
-            raise TensileError(f"the extender cannot listen on {self._bind}:{self._port}: {why}") from None
-        self._runner = runner
+        await web.SockSite(runner, self._socket.dup(), ssl_context=tls).start()
+        before, self._runner = self._runner, runner
+        if before:
+            await before.cleanup()
 
     async def close(self) -> None:
         """Stop listening; a question under way has a second to be answered."""
         runner, self._runner = self._runner, None
+        self._socket.close()
         if runner:
             await runner.cleanup()
 
     async def _filter(self, request: web.Request) -> web.Response:
-        return await self._answered(request, lambda question: self._extender.filter(question, self._clock()))
+        return await self._answered(request, lambda question: self.extender.filter(question, self._clock()))
 
     async def _prioritize(self, request: web.Request) -> web.Response:
-        return await self._answered(request, self._extender.prioritize)
+        return await self._answered(request, self.extender.prioritize)
 
     async def _answered(self, request: web.Request, decide: Callable[[Mapping[str, Any]], Any]) -> web.Response:
         """Answer a question; one that is none is refused with words, and a defect costs this answer only."""

@@ -1,7 +1,8 @@
 """A lower cluster as it is now, kept up to date change by change, with what has been promised to pods on their way.
 
 A snapshot of thousands of nodes cannot be made for each question. A change touches one node; what a pod was promised
-counts as if it were there, until it is, or until the promise lapses.
+counts as if it were there, until it is, or until the promise lapses. The node of a promise is a guess: of pods that are
+alike each may come where another was expected, and then they trade places, since what counts is how many there are.
 """
 
 from collections import Counter
@@ -9,10 +10,13 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
+import orjson
+
 from tensile.policy.placing.snapshot import Node, Pod, Snapshot, Storage
 
 PodName = tuple[str, str]
 """Namespace and name of a pod in the lower cluster."""
+_FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 
 
 class Promise(NamedTuple):
@@ -65,7 +69,7 @@ class Ground:
     def put_pod(self, pod: Pod) -> None:
         """Take a pod as it is now, which has its node; what was promised to it is kept no longer."""
         name = (pod.namespace, pod.name)
-        promised = self.promises.get(name)
+        promised = self._traded(name, pod.node)
         if promised and (promised.node, promised.pod.requests) == (pod.node, pod.requests):
             del self.promises[name]
             self._unseat(name, pod.node)
@@ -83,6 +87,24 @@ class Ground:
         if pod is not None:
             self._take(name, pod.node)
             self._grow()
+
+    def has(self, name: PodName) -> bool:
+        """Say whether a pod has its node."""
+        return name in self._there
+
+    def pledged(self, node: str) -> list[PodName]:
+        """Give the pods that are expected on a node and are not there yet."""
+        place = self.snapshot.nodes.get(node)
+        names = place.pods if place else self._early.get(node, ())
+        return [name for name in names if name in self.promises]
+
+    def is_crowded(self, node: str) -> bool:
+        """Say whether more is on a node, or expected there, than it has room for."""
+        place = self.snapshot.nodes.get(node)
+        if place is None:
+            return True
+        over = any(amount > place.allocatable.get(name, 0) for name, amount in place.used.items())
+        return over or len(place.pods) > place.room
 
     def put_storage(self, storage: Storage) -> None:
         """Take the storage as it is now."""
@@ -121,6 +143,27 @@ class Ground:
         for name in [name for name, one in self.promises.items() if one.since < before]:
             self.break_promise(name)
 
+    def _traded(self, name: PodName, node: str) -> Promise | None:
+        """Give what was promised to a pod that came to a node, where another like it is expected in its place."""
+        promised = self.promises.get(name)
+        if promised is None or promised.node == node:
+            return promised
+        kind = kind_of(promised.pod)
+        other = next((one for one in self.pledged(node) if kind_of(self.promises[one].pod) == kind), None)
+        if other is None:
+            return promised
+        for one, place in ((name, promised.node), (other, node)):
+            self._unseat(one, place)
+            self._early.get(place, set()).discard(one)
+        self._move(other, promised.node)
+        return self._move(name, node)
+
+    def _move(self, name: PodName, node: str) -> Promise:
+        """Expect a pod, which has no seat, on another node."""
+        promise = self.promises[name] = self.promises[name]._replace(node=node)
+        self._add(promise.pod, node)
+        return promise
+
     def _add(self, pod: Pod, node: str) -> None:
         self.changed += 1
         self.grown += bool(pod.apart)  # it keeps away pods that no other pod was in the way of
@@ -154,6 +197,15 @@ class Ground:
     def _grow(self) -> None:
         self.grown += 1
         self.changed += 1
+
+
+def kind_of(pod: Pod) -> bytes:
+    """Give what is the same of pods that look for a node and fit on the same ones."""
+    spec = {field: pod.spec[field] for field in _FIELDS if field in pod.spec}
+    kind = [pod.namespace, pod.labels, pod.requests, pod.ports, pod.claims, pod.disks, spec]
+    if pod.own_claims:
+        kind.append(pod.name)
+    return orjson.dumps(kind, option=orjson.OPT_SORT_KEYS)
 
 
 def _counts_as(pod: Pod) -> tuple[object, ...]:

@@ -6,26 +6,28 @@ made room, so the search goes on where the last one stopped; and where none does
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-
-import orjson
+from itertools import islice
 
 from tensile.policy.filling import ALONE
-from tensile.policy.ground import Ground
+from tensile.policy.ground import Ground, kind_of
 from tensile.policy.placement import Refusal, message, prepare
 from tensile.policy.placing.check import Judge
 from tensile.policy.placing.snapshot import Node, Pod
 
 _KEPT = 256
-_FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "volumes")
+_LOOKED_AT = 8
+"""Kinds that are looked at again at a time, where a node may have come for one of them."""
 
 
 @dataclass(slots=True)
 class _Search:
     """What is known of pods of one kind: nodes that may do, the next one last, and why none does once that is known.
 
-    It holds until the ground's `grown` is another one (`alone`), or its `changed`, where nodes depend on each other.
+    `pod` is one of them. It holds until the ground's `grown` is another one (`alone`), or its `changed`, where nodes
+    depend on each other.
     """
 
+    pod: Pod
     alone: bool
     seen: int
     judges: list[Judge]
@@ -54,9 +56,14 @@ class Seeker:
             search.why = message(0, len(search.refusals), search.refusals)
         return "", search.why
 
+    def relieved(self) -> bool:
+        """Say whether there is a node now for a kind of pods that had none when somebody asked last."""
+        stale = (one for one in reversed(self._known.values()) if one.why and one.seen != self._count(alone=one.alone))
+        return any(self.find(one.pod)[0] for one in tuple(islice(stale, _LOOKED_AT)))
+
     def _search(self, pod: Pod) -> _Search:
         """Give the search for pods of this kind, begun anew where something has happened that matters to them."""
-        kind = _kind(pod)
+        kind = kind_of(pod)
         known = self._known.pop(kind, None)
         if known is None or known.seen != self._count(alone=known.alone):
             known = self._begin(pod)
@@ -70,11 +77,11 @@ class Seeker:
         if isinstance(prepared, Refusal):
             total = len(self.ground.snapshot.nodes)
             why = f"0/{total} nodes are available: {', '.join(prepared.reasons)}."
-            return _Search(alone=False, seen=self.ground.changed, judges=[], left=[], why=why)
+            return _Search(pod, alone=False, seen=self.ground.changed, judges=[], left=[], why=why)
         alone = {name for name, _ in prepared} <= ALONE
         judges = [one.judge for _, one in prepared]
         nodes = list(reversed(self.ground.snapshot.nodes.values()))
-        return _Search(alone=alone, seen=self._count(alone=alone), judges=judges, left=nodes)
+        return _Search(pod, alone=alone, seen=self._count(alone=alone), judges=judges, left=nodes)
 
     def _count(self, *, alone: bool) -> int:
         return self.ground.grown if alone else self.ground.changed
@@ -87,12 +94,3 @@ def _reasons(node: Node, judges: list[Judge]) -> tuple[str, ...]:
         if reasons:
             return reasons
     return ()
-
-
-def _kind(pod: Pod) -> bytes:
-    """Give what is the same of pods that fit on the same nodes."""
-    spec = {field: pod.spec[field] for field in _FIELDS if field in pod.spec}
-    kind = [pod.namespace, pod.labels, pod.requests, pod.ports, spec]
-    if pod.own_claims:
-        kind.append(pod.name)
-    return orjson.dumps(kind, option=orjson.OPT_SORT_KEYS)

@@ -7,11 +7,12 @@ controller-manager and scheduler, which would otherwise be what a measurement me
 
 from collections.abc import Sequence
 
+from tensile.sandbox import advised
 from tensile.sandbox.credentials import FRONT_PROXY_CLIENT, KUBELET_CLIENT
 from tensile.sandbox.layout import LOOPBACK, Layout
 from tensile.sandbox.state import Binaries, Options
 
-FAST_CLIENT = ("--kube-api-qps=5000", "--kube-api-burst=10000")
+FAST_CLIENT = (f"--kube-api-qps={advised.QPS}", f"--kube-api-burst={advised.BURST}")
 FAST_DETECTION = (
     "--node-monitor-grace-period=12s",
     "--node-monitor-period=1s",
@@ -82,9 +83,10 @@ def controller_manager(layout: Layout, binaries: Binaries, options: Options) -> 
     ]
 
 
-def scheduler(layout: Layout, binaries: Binaries) -> list[str]:
-    """Return kube-scheduler's command line."""
-    return [binaries.scheduler, *_controller(layout, "kube-scheduler", layout.ports.scheduler)]
+def scheduler(layout: Layout, binaries: Binaries, options: Options) -> list[str]:
+    """Return kube-scheduler's command line; the upper one may have a configuration, in which the extender is."""
+    config = [f"--config={layout.directory / advised.FILE}"] if options.extender and layout.place == 0 else []
+    return [binaries.scheduler, *_controller(layout, "kube-scheduler", layout.ports.scheduler), *config]
 
 
 def kwok(layout: Layout, binaries: Binaries, stages: Sequence[str]) -> list[str]:
@@ -124,7 +126,7 @@ def commands(layout: Layout, binaries: Binaries, options: Options, stages: Seque
         "etcd": etcd(layout, binaries),
         "kube-apiserver": apiserver(layout, binaries, options),
         "kube-controller-manager": controller_manager(layout, binaries, options),
-        "kube-scheduler": scheduler(layout, binaries),
+        "kube-scheduler": scheduler(layout, binaries, options),
     }
     if layout.network or (layout.place == 0 and layout.nodes == 0):
         return whole

@@ -43,6 +43,7 @@ def up(
     *,
     compressed_eviction: bool = False,
     real_node: bool = False,
+    extender: bool = False,
 ) -> int:
     """Start a sandbox that lives until `down`; says so when it already runs.
 
@@ -52,6 +53,7 @@ def up(
         directory: where its files go.
         compressed_eviction: let the upper cluster give up a silent node after seconds instead of minutes.
         real_node: give the first lower cluster one node that runs containers, in place of its others.
+        extender: have the upper scheduler ask the engine's extender, which the topology file then enables.
 
     Returns:
         0, or 1 when it could not be started or one that is not as asked runs there; nothing is left of what was begun.
@@ -61,6 +63,7 @@ def up(
         "nodes": nodes,
         "compressed_eviction": compressed_eviction or None,
         "real_node": real_node or None,
+        "extender": extender or None,
     }
     asked = {key: value for key, value in given.items() if value is not None}
     directory = directory.resolve()

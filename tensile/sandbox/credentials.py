@@ -15,9 +15,10 @@ ADMINISTRATORS = "system:masters"
 NODES = "system:nodes"
 KUBELET_CLIENT = "kube-apiserver-kubelet-client"
 FRONT_PROXY_CLIENT = "front-proxy-client"
+SCHEDULER = "kube-scheduler"
 COMPONENT_USERS = {
     "kube-controller-manager": ("system:kube-controller-manager", ()),
-    "kube-scheduler": ("system:kube-scheduler", ()),
+    SCHEDULER: ("system:kube-scheduler", ()),
     "kwok": ("kwok", (ADMINISTRATORS,)),
     "endpoint": ("endpoint", (ADMINISTRATORS,)),
 }
@@ -75,14 +76,16 @@ def _write_node(layout: Layout, signer: Authority) -> None:
 
 
 def _write_clients(layout: Layout, signer: Authority) -> None:
-    """Write what the apiserver shows to kubelets, and the kubeconfigs of people and components."""
+    """Write what the apiserver shows to kubelets and the scheduler to an extender, and everybody's kubeconfigs."""
     write_pair(layout.pki / "kubelet-client", signer.issue(KUBELET_CLIENT))
     admin = signer.issue("kubernetes-admin", (ADMINISTRATORS,))
     write_pair(layout.pki / "admin", admin)
     _write_kubeconfig(layout, layout.kubeconfig, f"{layout.name}-admin", signer, admin)
     for component, (user, groups) in COMPONENT_USERS.items():
-        path = layout.pki / f"{component}.kubeconfig"
-        _write_kubeconfig(layout, path, component, signer, signer.issue(user, groups))
+        path, pair = layout.pki / f"{component}.kubeconfig", signer.issue(user, groups)
+        _write_kubeconfig(layout, path, component, signer, pair)
+        if component == SCHEDULER:
+            write_pair(layout.pki / component, pair)
 
 
 def _write_kubeconfig(layout: Layout, path: Path, user: str, signer: Authority, pair: Pair) -> None:

@@ -34,6 +34,12 @@ telemetry:
   bind: {address}
   port: {telemetry}
 """
+EXTENDER = """\
+extender:
+  enabled: true
+  bind: {address}
+  port: {extender}
+"""
 LOWER = """
 - name: {name}
   kubeconfig: {name}.kubeconfig"""
@@ -86,13 +92,14 @@ def kubelet_binding() -> Manifest:
     }
 
 
-def topology(lowers: Sequence[str], kubelet_port: int, telemetry_port: int) -> str:
-    """Return a topology file for these lowers, with paths relative to its own place."""
-    return TOPOLOGY.format(
+def topology(lowers: Sequence[str], kubelet_port: int, telemetry_port: int, extender_port: int = 0) -> str:
+    """Return a topology file for these lowers, with paths relative to its own place; without an extender for port 0."""
+    return (TOPOLOGY + (EXTENDER if extender_port else "")).format(
         lowers="".join(LOWER.format(name=name) for name in lowers) or " []",
         address=LOOPBACK,
         kubelet=kubelet_port,
         telemetry=telemetry_port,
+        extender=extender_port,
     )
 
 

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tensile.sandbox import arguments, binaries, credentials, machine, manifests, ports, processes, readiness, realnode
+from tensile.sandbox import (
+    advised,
+    arguments,
+    binaries,
+    credentials,
+    machine,
+    manifests,
+    ports,
+    processes,
+    readiness,
+    realnode,
+)
 from tensile.sandbox.api import Api
 from tensile.sandbox.claim import Claim, claimed
 from tensile.sandbox.errors import PortTakenError, SandboxError
@@ -172,12 +183,13 @@ def _launch(directory: Path, state: State, progress: Progress) -> None:
 def _launch_once(directory: Path, state: State, progress: Progress) -> None:
     """Choose ports, write the files, start the processes."""
     names = cluster_names(state.options.lowers)
-    runs = ports.choose([PORTS_OF_A_CLUSTER] * len(names) + [len(names) + SPARE_KUBELET_PORTS, 1])
+    runs = ports.choose([PORTS_OF_A_CLUSTER] * len(names) + [len(names) + SPARE_KUBELET_PORTS, 2])
     state.clusters = {
         name: Cluster(_layout(directory, state, name, place, Ports(*run)))
         for place, (name, run) in enumerate(zip(names, runs, strict=False))
     }
-    _write_files(directory, state, kubelet_port=runs[-2][0], telemetry_port=runs[-1][0])
+    telemetry, extender = runs[-1]
+    _write_files(directory, state, runs[-2][0], telemetry, extender if state.options.extender else 0)
     progress(f"starting {len(names)} control planes on {LOOPBACK}: {', '.join(names)}")
     _start(directory, state)
 
@@ -188,8 +200,8 @@ def _layout(directory: Path, state: State, name: str, place: int, run: Ports) ->
     return Layout(str(directory), name, place, nodes_of(place, state.options), run, network)
 
 
-def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_port: int) -> None:
-    """Write credentials and configuration of all clusters, and the topology file."""
+def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_port: int, extender_port: int) -> None:
+    """Write credentials and configuration of all clusters, and the topology file; the extender's port is 0 for none."""
     now = datetime.now(UTC)
     for cluster in state.clusters.values():
         signer = credentials.write(cluster.layout, now)
@@ -198,8 +210,11 @@ def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_por
             realnode.write(cluster.layout, state.node)
         if not cluster.layout.place:
             credentials.write_pair(directory / "kubelet", credentials.kubelet_pair(signer))
+            if extender_port:
+                text = advised.configuration(cluster.layout, extender_port)
+                (cluster.layout.directory / advised.FILE).write_text(text)
     lowers = [name for name, cluster in state.clusters.items() if cluster.layout.place]
-    text = manifests.topology(lowers, kubelet_port, telemetry_port)
+    text = manifests.topology(lowers, kubelet_port, telemetry_port, extender_port)
     (directory / "topology.yaml").write_text(text)
 
 

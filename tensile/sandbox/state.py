@@ -46,6 +46,7 @@ class Options(msgspec.Struct, frozen=True):
             instead of 40 s and 5 minutes. It then has one cordoned node of its own that stays alive:
             Kubernetes evicts nothing while every node of a cluster is silent.
         real_node: the first lower cluster has one node that runs containers, in place of those in name only.
+        extender: the upper scheduler asks the engine's extender, which the topology file then enables.
         verify_kubelet: apiservers accept only kubelets whose certificate their authority signed.
     """
 
@@ -54,6 +55,7 @@ class Options(msgspec.Struct, frozen=True):
     compressed_eviction: bool = False
     real_node: bool = False
     verify_kubelet: bool = True
+    extender: bool = False
 
 
 class Process(msgspec.Struct, frozen=True):

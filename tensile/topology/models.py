@@ -221,7 +221,10 @@ class Webhook(Section):
 
 
 class Extender(Section):
-    """The scheduler extender that tells the upper scheduler whether a pod fits a lower cluster's real nodes."""
+    """The scheduler extender that tells the upper scheduler whether a pod fits a lower cluster's real nodes.
+
+    It shows kubelet.tlsCertFile, and hears only system:kube-scheduler with a certificate of kubelet.clientCAFile.
+    """
 
     enabled: bool = False
     """Serve it; off, since the upper scheduler must be configured to call it."""

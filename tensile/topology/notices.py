@@ -4,10 +4,10 @@ The format is whole from the start, so that files stay valid; what does not work
 feature that comes takes its row out of the table.
 """
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from tensile.topology.models import TopologyFile
 from tensile.topology.problems import Notice
 from tensile.topology.resolved import Topology
 from tensile.topology.syntax import duration
@@ -23,13 +23,8 @@ class Row(NamedTuple):
     coming: str
 
 
-_EXTENDER = "the scheduler extender comes in a later release"
-
-NOT_YET: tuple[Row, ...] = tuple(
-    Row((section, str(field.alias)), (field.default,), coming)
-    for section, coming in (("extender", _EXTENDER),)
-    for field in type(TopologyFile.model_fields[section].default).model_fields.values()
-)
+NOT_YET: tuple[Row, ...] = ()
+"""Every field is in effect now."""
 
 
 def _is_harmless(value: Any, row: Row) -> bool:
@@ -39,14 +34,14 @@ def _is_harmless(value: Any, row: Row) -> bool:
     return value in row.harmless
 
 
-def not_yet(topology: Topology) -> list[Notice]:
-    """Give a notice for each field that is set and has no effect yet, in the order of the file."""
+def not_yet(topology: Topology, rows: Iterable[Row] = NOT_YET) -> list[Notice]:
+    """Give a notice for each field of the rows that is set and has no effect yet, in the order of the file."""
     name, root = topology.source.name, topology.source.root
     if root is None:
         return []
     data = plain(root)
     notices = []
-    for row in NOT_YET:
+    for row in rows:
         if find(root, row.path) and not _is_harmless(get(data, row.path), row):
             words = f"accepted, not in effect yet: {row.coming}"
             notices.append(Notice(name, locate(root, row.path, key=True), row.path, words))

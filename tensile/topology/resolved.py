@@ -83,7 +83,8 @@ class Topology(TopologyFile):
     @property
     def places(self) -> bool:
         """Whether anything asks where in a lower cluster a pod fits, so that its nodes have to be known one by one."""
-        return self.descheduler.enabled or any(lower.maintenance == "drain" for lower in self.lowers)
+        drained = any(lower.maintenance == "drain" for lower in self.lowers)
+        return self.descheduler.enabled or self.extender.enabled or drained
 
     @property
     def source(self) -> Source:

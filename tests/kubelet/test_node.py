@@ -27,7 +27,7 @@ from worldkit import (
 from tensile.cache import Delta
 from tensile.kubelet.node import HEARTBEAT, TAINTS, NodeRule, key_of
 from tensile.kubelet.nodestatus import SILENT_AFTER
-from tensile.names import CORDONED_BY, KUBELET_PORT, LOWER_UID, OWNER, OWNER_NAME, UNREACHABLE_TAINT, UPPER_UID
+from tensile.names import CORDONED_BY, KUBELET_PORT, LOWER_UID, OWNER, OWNER_NAME, ROOM, UNREACHABLE_TAINT, UPPER_UID
 from tensile.objects import NODE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
@@ -155,6 +155,18 @@ def test_the_node_remembers_which_cluster_is_behind_it() -> None:
     assert planned(here) == Plan(())
     here.lowers[A].identity = "cluster-2"
     assert carried_out(here)["metadata"]["annotations"][LOWER_UID] == "cluster-2"
+
+
+def test_the_node_tells_of_room_that_came_for_refused_pods() -> None:
+    """The upper scheduler asks about them again whenever that changes; an engine that starts anew leaves it."""
+    here = standing()
+    here.lowers[A].room = "2026-03-01T12:00:00Z"
+    assert operations(here) == [("add", "/metadata/annotations/tensile-kube.io~1room", "2026-03-01T12:00:00Z")]
+    assert carried_out(here)["metadata"]["annotations"][ROOM] == "2026-03-01T12:00:00Z"
+    here.lowers[A].room = ""
+    assert planned(here) == Plan(())
+    here.lowers[A].room = "2026-03-01T12:00:01Z"
+    assert carried_out(here)["metadata"]["annotations"][ROOM] == "2026-03-01T12:00:01Z"
 
 
 def test_a_node_is_tainted_from_the_first_moment() -> None:

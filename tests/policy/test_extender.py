@@ -45,7 +45,7 @@ def test_a_pod_that_fits_on_no_single_node_is_not_sent_there() -> None:
     assert answer == {
         "NodeNames": ["b"],
         "FailedNodes": {},
-        "FailedAndUnresolvableNodes": {"a": "0/2 nodes are available: 2 Insufficient cpu."},
+        "FailedAndUnresolvableNodes": {"a": "no node behind a takes it (0/2 nodes are available: 2 Insufficient cpu)"},
         "Error": "",
     }
 
@@ -116,6 +116,29 @@ def test_nodes_may_come_whole() -> None:
     assert asked(whole) == ["a", "b"]
     assert asked({"Pod": {}, "NodeNames": []}) == []
     assert asked({"Pod": {}}) == []
+
+
+def test_volumes_are_not_looked_at() -> None:
+    """Nobody follows claims and volumes below: a pod with them is judged by everything else."""
+    made = extender(a=ground(node("n")))
+    claims = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}
+    assert made.filter(question(pod("one", asking(cpu="3") | claims), "a"), 0.0)["NodeNames"] == ["a"]
+    assert made.filter(question(pod("two", asking(cpu="3") | claims), "a"), 0.0)["NodeNames"] == []
+
+
+def test_names_below_may_be_others() -> None:
+    """What is given back is the promise to the pod as it is called there."""
+
+    def below(manifest: Manifest) -> Manifest:
+        """Have a pod in another namespace below."""
+        return {**manifest, "metadata": {**manifest["metadata"], "namespace": "demo-default"}}
+
+    here = ground(node("n"))
+    made = Extender({"a": Site(below, here, Seeker(here), lambda: True, lambda name: f"demo-{name}")})
+    made.filter(question(wants("one", cpu="3"), "a"), 0.0)
+    assert list(here.promises) == [("demo-default", "one")]
+    made.filter(question(wants("one", cpu="3"), "b"), 0.0)
+    assert not here.promises
 
 
 @settings(max_examples=100)

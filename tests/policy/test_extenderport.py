@@ -8,17 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 import pytest
 from placekit import asking, node, pod
 from test_extender import extender
 from test_ground import ground
 
+from tensile import certificates
 from tensile.errors import TensileError
-from tensile.policy.extenderport import SCHEDULER, ExtenderPort, mutual
+from tensile.kubelet.api.certs import tls_context
+from tensile.policy.extender import seeking
+from tensile.policy.extenderport import SCHEDULER, ExtenderPort, listening
+from tensile.policy.ground import kind_of
 from tensile.sandbox.certificates import Authority, Pair, authority
 
 NOW = datetime.now(UTC)
 HOST = "127.0.0.1"
+RECORDED = Path(__file__).resolve().parent / "scheduler_question.json"
+"""What a real scheduler asked about a pod of a Deployment."""
 
 
 def stored(directory: Path, name: str, pair: Pair) -> tuple[Path, Path]:
@@ -35,12 +42,16 @@ class Papers:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.ours, self.theirs = authority("ours", NOW), authority("theirs", NOW)
-        self.ca, _ = stored(directory, "ca", self.ours.pair)
-        self.server = stored(directory, "server", self.ours.issue("extender", addresses=[HOST]))
+        self.server = self.ours.issue("extender", addresses=[HOST])
+
+    def serving(self, hears: Authority | None) -> ssl.SSLContext:
+        """Make the TLS of a port that hears those of an authority; of nobody, where there is none."""
+        heard = hears.pair.certificate.decode() if hears else ""
+        return tls_context(certificates.Pair(self.server.certificate, self.server.key), heard)
 
     def client(self, signer: Authority | None, user: str = SCHEDULER) -> ssl.SSLContext:
         """Make the TLS of a caller; without a signer, of one that shows nothing."""
-        context = ssl.create_default_context(cafile=str(self.ca))
+        context = ssl.create_default_context(cadata=self.ours.pair.certificate.decode())
         if signer is not None:
             context.load_cert_chain(*stored(self.directory, "client", signer.issue(user)))
         return context
@@ -55,8 +66,8 @@ def papers(tmp_path: Path) -> Papers:
 @pytest.fixture
 async def port(papers: Papers) -> AsyncIterator[ExtenderPort]:
     """Serve an extender for one lower of 4 cpu on a free port."""
-    made = ExtenderPort(HOST, 0, mutual(*papers.server, papers.ca), extender(a=ground(node("n"))), clock=lambda: 0.0)
-    await made.start()
+    made = ExtenderPort(listening(HOST, 0), extender(a=ground(node("n"))), clock=lambda: 0.0)
+    await made.show(papers.serving(papers.ours))
     yield made
     await made.close()
 
@@ -93,10 +104,35 @@ async def test_a_scheduler_is_answered(ask: Ask) -> None:
     assert answer == {
         "NodeNames": ["worker"],
         "FailedNodes": {},
-        "FailedAndUnresolvableNodes": {"a": "0/1 nodes are available: 1 Insufficient cpu."},
+        "FailedAndUnresolvableNodes": {"a": "no node behind a takes it (0/1 nodes are available: 1 Insufficient cpu)"},
         "Error": "",
     }
     assert await ask("/prioritize", question("1", "a")) == (200, [{"Host": "a", "Score": 10}])
+
+
+async def test_a_real_question_is_answered(papers: Papers) -> None:
+    """As kube-scheduler 1.36.3 sent it, byte for byte."""
+    whole = RECORDED.read_bytes()
+    names = orjson.loads(whole)["NodeNames"]
+    made = ExtenderPort(listening(HOST, 0), extender(**{names[0]: ground(node("n", cpu="500m"))}), clock=lambda: 0.0)
+    await made.show(papers.serving(papers.ours))
+    async with aiohttp.ClientSession() as session:
+        url = f"https://{HOST}:{made.port}/filter"
+        kind = {"Content-Type": "application/json"}
+        async with session.post(url, ssl=papers.client(papers.ours), data=whole, headers=kind) as answer:
+            assert (await answer.json())["NodeNames"] == names[1:]
+    await made.close()
+
+
+def test_replicas_are_alike_whatever_their_tokens_are_called() -> None:
+    """The apiserver gives the volume of each pod's token a name of its own: that makes no other kind of pod."""
+    recorded = RECORDED.read_bytes()
+    first = orjson.loads(recorded)["Pod"]
+    second = orjson.loads(recorded.replace(b"kube-api-access-", b"kube-api-access-x"))["Pod"]
+    second["metadata"] |= {"name": "other", "uid": "other"}
+    assert kind_of(seeking(first)) == kind_of(seeking(second))
+    second["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
+    assert kind_of(seeking(first)) != kind_of(seeking(second))
 
 
 async def test_what_was_answered_is_promised(ask: Ask) -> None:
@@ -138,25 +174,53 @@ async def test_other_paths_and_methods_are_none_of_it(ask: Ask) -> None:
     assert (await ask("/bind", question("1", "a")))[0] == 404
 
 
-async def test_a_port_that_is_taken(papers: Papers) -> None:
+async def test_whom_it_hears_may_change(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
+    """On the same port: the authority of before counts no more, and what was promised stands."""
+    assert (await ask("/filter", question("3", "a")))[0] == 200
+    await port.show(papers.serving(papers.theirs))
+    with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+        await ask("/filter", question("2", "a"))
+    status, answer = await ask("/filter", question("2", "a"), papers.client(papers.theirs))
+    assert (status, answer["NodeNames"]) == (200, [])
+
+
+async def test_nobody_is_heard_while_no_authority_is_known(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
+    """Neither with a certificate nor without."""
+    await port.show(papers.serving(None))
+    for signer in (papers.ours, papers.theirs, None):
+        with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+            await ask("/filter", question("1", "a"), papers.client(signer))
+
+
+async def test_another_extender_answers_on_the_same_connection(papers: Papers, port: ExtenderPort) -> None:
+    """As after a reload of the strategy."""
+    async with aiohttp.ClientSession() as session:
+        scores = []
+        for strategy in ("spread", "binpack"):
+            port.extender = extender(strategy, a=ground(node("n")))
+            url = f"https://{HOST}:{port.port}/prioritize"
+            async with session.post(url, ssl=papers.client(papers.ours), json=question("1", "a")) as answer:
+                scores += [one["Score"] for one in await answer.json()]
+    assert scores == [10, 0]
+
+
+async def test_a_port_that_is_taken() -> None:
     """What to change is said."""
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
         number = taken.getsockname()[1]
-        made = ExtenderPort(HOST, number, mutual(*papers.server, papers.ca), extender(), clock=lambda: 0.0)
         with pytest.raises(TensileError, match=f"cannot listen on {HOST}:{number}: another program .* extender.port"):
-            await made.start()
-    assert made.port == number
+            listening(HOST, number)
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", "::1"])
+async def test_a_port_that_was_closed_is_free(papers: Papers, bind: str) -> None:
+    """Of either family, also when nothing was ever shown on it."""
+    made = ExtenderPort(listening(bind, 0), extender(), clock=lambda: 0.0)
+    number = made.port
+    await made.show(papers.serving(papers.ours))
     await made.close()
-
-
-def test_files_that_are_not_good(papers: Papers) -> None:
-    """The file is named."""
-    certificate, key = papers.server
-    with pytest.raises(TensileError, match=r"ca\.crt, .*server\.key: not a certificate and its key"):
-        mutual(papers.ca, key, papers.ca)
-    with pytest.raises(TensileError, match=r"server\.key: not the certificate of an authority"):
-        mutual(certificate, key, key)
-    with pytest.raises(TensileError, match=r"gone: not the certificate of an authority"):
-        mutual(certificate, key, papers.directory / "gone")
+    again = ExtenderPort(listening(bind, number), extender(), clock=lambda: 0.0)
+    assert again.port == number
+    await again.close()

@@ -78,8 +78,23 @@ class Play:
     def _put_pod(self) -> None:
         name, made = self._pod()
         self.pods[name] = made
-        self.promised.pop(name, None)
+        promised = self.promised.pop(name, None)
         self.ground.put_pod(pod_of(made, settled=True))
+        if promised is not None:
+            self._trade(promised, made["spec"]["nodeName"])
+
+    def _trade(self, promised: dict[str, Any], came_to: str) -> None:
+        """Have one that is alike, and was expected where a pod came, expected where that one was."""
+        expected = promised["spec"]["nodeName"]
+        alike = [
+            name
+            for name, other in self.promised.items()
+            if other["spec"] == {**promised["spec"], "nodeName": came_to} and came_to != expected
+        ]
+        moved = [name for name in alike if self.ground.promises["default", name].node == expected]
+        assert len(moved) == bool(alike)
+        for name in moved:
+            self.promised[name] = {**self.promised[name], "spec": promised["spec"]}
 
     def _remove_pod(self) -> None:
         name = self.chance.choice("pqrs")
@@ -180,3 +195,54 @@ def test_what_makes_room_is_counted() -> None:
     here.remove_pod(("default", "nobody"))
     here.remove_node("nobody")
     assert here.grown == before
+
+
+def test_pods_that_are_alike_trade_places() -> None:
+    """One that comes where another like it is expected leaves its own place to that one, and makes no room."""
+    here = ground(node("a"), node("b"))
+    for name, place in (("one", "a"), ("two", "b")):
+        here.promise(pod_of(pod(name, asking(cpu="3"))), place, 0.0)
+    here.confirm(("default", "two"))
+    grown = here.grown
+    here.put_pod(pod_of(pod("one", asking(cpu="3"), on="b"), settled=True))
+    (left,) = here.promises.values()
+    assert (left.pod.name, left.node, left.since) == ("two", "a", float("inf"))
+    assert (here.grown, here.used["cpu"]) == (grown, 6000)
+    assert not any(map(here.is_crowded, "ab"))
+    here.put_pod(pod_of(pod("two", asking(cpu="3"), on="a"), settled=True))
+    assert (here.promises, here.grown, here.used["cpu"]) == ({}, grown, 6000)
+
+
+def test_pods_that_are_not_alike_do_not_trade() -> None:
+    """The node is crowded then, which is told, and who is expected there."""
+    here = ground(node("a"), node("b"))
+    here.promise(pod_of(pod("one", asking(cpu="2"))), "a", 0.0)
+    here.promise(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
+    here.put_pod(pod_of(pod("one", asking(cpu="2"), on="b"), settled=True))
+    assert here.is_crowded("b")
+    assert here.pledged("b") == [("default", "two")]
+    assert here.pledged("a") == []
+    assert fits(here, "4")
+
+
+def test_a_node_is_crowded_by_pods_too() -> None:
+    """Where it has fewer places than pods; one that is not there has none."""
+    here = ground(node("a", pods="1"))
+    here.promise(pod_of(pod("one")), "a", 0.0)
+    assert not here.is_crowded("a")
+    here.put_pod(pod_of(pod("two", on="a"), settled=True))
+    assert here.is_crowded("a")
+    assert here.is_crowded("nowhere")
+
+
+def test_what_is_expected_on_a_node_that_went() -> None:
+    """Trading works there as well: both places are kept in mind."""
+    here = ground(node("a"), node("b"))
+    here.promise(pod_of(pod("one", asking(cpu="3"))), "a", 0.0)
+    here.promise(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
+    here.remove_node("a")
+    assert here.pledged("a") == [("default", "one")]
+    here.put_pod(pod_of(pod("one", asking(cpu="3"), on="b"), settled=True))
+    assert here.pledged("a") == [("default", "two")]
+    here.put_node(node_of(node("a")))
+    assert (here.pledged("a"), here.used["cpu"], here.has(("default", "one"))) == ([("default", "two")], 6000, True)

@@ -47,6 +47,24 @@ def test_it_finds_what_looking_at_every_node_finds(seed: int) -> None:
         assert why == ("" if node_name else found.message)
 
 
+def test_room_for_what_was_refused_is_told_once() -> None:
+    """Of each kind, and only where somebody was refused before the room came."""
+    here = ground(node("a"))
+    seeker = Seeker(here)
+    large, huge = (pod_of(pod(name, asking(cpu=cpu))) for name, cpu in (("large", "5"), ("huge", "50")))
+    assert not seeker.relieved()
+    assert [seeker.find(one)[0] for one in (large, huge)] == ["", ""]
+    assert not seeker.relieved()
+    here.put_node(node_of(node("b", cpu="4")))
+    assert not seeker.relieved()
+    here.put_node(node_of(node("c", cpu="8")))
+    assert seeker.relieved()
+    here.put_node(node_of(node("d", cpu="8")))
+    assert not seeker.relieved()
+    here.put_node(node_of(node("e", cpu="64")))
+    assert seeker.relieved()
+
+
 class Watched(dict[str, int]):
     """A node's resources that count how often they are looked at."""
 

@@ -196,3 +196,14 @@ def test_service_ranges_agree_between_the_components(lower: Layout, binaries: Bi
     server = command(lower, binaries, "kube-apiserver")
     manager = command(lower, binaries, "kube-controller-manager")
     assert server["service-cluster-ip-range"] == manager["service-cluster-ip-range"] == "10.97.0.0/16"
+
+
+@pytest.mark.parametrize("extender", [False, True])
+def test_only_an_upper_scheduler_that_is_to_ask_has_a_configuration(
+    upper: Layout, lower: Layout, binaries: Binaries, *, extender: bool
+) -> None:
+    """The others know of no extender at all, which nobody pays for then."""
+    options = Options(extender=extender)
+    above, below = (command(one, binaries, "kube-scheduler", options) for one in (upper, lower))
+    assert above.get("config") == (str(upper.directory / "scheduler.yaml") if extender else None)
+    assert "config" not in below

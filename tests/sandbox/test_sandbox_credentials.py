@@ -1,6 +1,7 @@
 """The files of a cluster's credentials."""
 
 import base64
+import ssl
 from datetime import datetime
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def test_kubelets_are_on_loopback(written: Layout) -> None:
 def test_nobody_else_can_read_what_is_secret(written: Layout) -> None:
     """Keys and kubeconfigs are readable by their owner alone."""
     secret = [written.kubeconfig, *written.pki.glob("*.key"), *written.pki.glob("*.kubeconfig")]
-    assert len(secret) == 13
+    assert len(secret) == 14
     assert {path.stat().st_mode & 0o777 for path in secret} == {0o600}
 
 
@@ -108,3 +109,11 @@ def test_two_clusters_do_not_trust_each_other(lower: Layout, upper: Layout, now:
     credentials.write(upper, now)
     with pytest.raises(ValueError, match="Issuer"):
         certificate(lower.pki / "admin.crt").verify_directly_issued_by(certificate(upper.pki / "ca.crt"))
+
+
+def test_the_scheduler_shows_an_extender_who_it_is(written: Layout) -> None:
+    """The certificate beside its kubeconfig is its own, and its key goes with it."""
+    shown = certificate(written.pki / "kube-scheduler.crt")
+    (name,) = shown.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    assert name.value == "system:kube-scheduler"
+    ssl.create_default_context().load_cert_chain(written.pki / "kube-scheduler.crt", written.pki / "kube-scheduler.key")

@@ -99,6 +99,13 @@ def test_the_topology_keeps_to_loopback_and_to_free_ports() -> None:
     }
 
 
+def test_the_topology_may_have_an_extender() -> None:
+    """On loopback as well, and only where one is asked for."""
+    content = yaml.safe_load(manifests.topology([], 1, 2, 3))
+    assert content["extender"] == {"enabled": True, "bind": "127.0.0.1", "port": 3}
+    assert "extender" not in yaml.safe_load(manifests.topology([], 1, 2))
+
+
 def test_usable_nodes_are_ready() -> None:
     """As many usable nodes as wanted will do, more as well."""
     assert manifests.ready([USABLE, USABLE], 2)

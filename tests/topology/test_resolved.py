@@ -180,6 +180,8 @@ def test_a_port_of_null_goes_before_that_of_lower_defaults() -> None:
         ("maintenance: cordon", "", False),
         ("maintenance: drain", "", True),
         ("maintenance: none", "descheduler: {enabled: true}\n", True),
+        ("maintenance: none", "extender: {enabled: true}\n", True),
+        ("maintenance: none", "webhook: {enabled: true, url: 'https://a'}\n", False),
     ],
 )
 def test_real_nodes_are_known_one_by_one_where_pods_have_to_be_placed(fields: str, more: str, *, places: bool) -> None:

@@ -21,6 +21,10 @@ from tensile.kubelet.api.target import Log
 _LIFE = timedelta(days=365)
 _RENEWED_BEFORE = timedelta(days=30)
 _FIELDS = ("kubelet.tlsCertFile", "kubelet.tlsKeyFile")
+_ADVICE = (
+    "an apiserver with --kubelet-certificate-authority refuses it: approve the certificate that is asked for, or set "
+    "kubelet.tlsCertFile and kubelet.tlsKeyFile"
+)
 
 
 class ServingFiles(NamedTuple):
@@ -42,7 +46,7 @@ class _Known(NamedTuple):
 class Serving:
     """TLS contexts of the listeners, made anew when a certificate or the client authority has changed.
 
-    `address` is where the upper's apiserver calls the nodes.
+    `address` is where the upper's programs call; `advice` is what is said with a certificate of our own making.
     """
 
     def __init__(
@@ -51,8 +55,10 @@ class Serving:
         address: str,
         files: ServingFiles | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        advice: str = _ADVICE,
     ) -> None:
         self._log = log
+        self._advice = advice
         self.address = address
         self._files = files
         self._now = now
@@ -110,11 +116,7 @@ class Serving:
             end = self._now() + _LIFE
             pair = self_made(node, self.address, self._now())
             self._made[node] = (pair, end)
-            advice = (
-                "an apiserver with --kubelet-certificate-authority refuses it: approve the certificate that is asked "
-                "for, or set kubelet.tlsCertFile and kubelet.tlsKeyFile"
-            )
-            self._log.warning("serving with a certificate of our own making", node=node, advice=advice)
+            self._log.warning("serving with a certificate of our own making", node=node, advice=self._advice)
         return pair
 
     def _loaded(self, pair: Pair, authority: str) -> _Known:

@@ -1,0 +1,188 @@
+"""The scheduler extender of the topology in force, as the engine holds it: its port, its TLS, and what it knows.
+
+It shows the kubelet API's certificate, and heeds the same authority of callers: both are called by programs of the
+upper cluster, on the same machine. Files are looked at again and again, so that what is renewed counts without a
+restart. Nothing is known of the lowers' nodes and pods while it is not enabled.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from tensile.cache import Entry
+from tensile.cluster import Cluster
+from tensile.errors import TensileError
+from tensile.kubelet.api.authority import ClientAuthority
+from tensile.kubelet.api.certs import Serving
+from tensile.kubelet.prospects import Prospects
+from tensile.nodeports import authority_of, files_of
+from tensile.objects import timestamp
+from tensile.policy.extender import Extender, Site
+from tensile.policy.extenderport import ExtenderPort, listening
+from tensile.policy.survey import Survey
+from tensile.supervision import supervised
+from tensile.topology import Extender as Section
+from tensile.topology import Kubelet, Topology
+from tensile.world import World
+
+_LOOK = 10.0
+"""Seconds between two looks at certificates."""
+_WHO = "extender"
+_ADVICE = (
+    "the upper scheduler cannot verify it: set kubelet.tlsCertFile and kubelet.tlsKeyFile, and the certificate's "
+    "authority as tlsConfig.caFile of the extender in its configuration"
+)
+_log = structlog.get_logger("tensile.extender")
+
+
+class _Papers(NamedTuple):
+    """What the port shows and whom it hears, of which section of the topology; both are read again in time."""
+
+    section: Kubelet
+    serving: Serving
+    authority: ClientAuthority
+
+    async def tls(self) -> ssl.SSLContext:
+        """Give the TLS of now; raises TensileError where there has been no good certificate yet."""
+        return self.serving.context(_WHO, await self.authority.pem())
+
+
+class Extending:
+    """Serves the extender where the topology in force wants it, from the first `open` to `close`.
+
+    Paths of the topology are relative to `directory`; `upper` is asked for the authority of callers, `now` gives the
+    time of day.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        upper: Cluster,
+        directory: Path,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._now = now
+        self._world = world
+        self._upper = upper
+        self._directory = directory
+        self._surveys: dict[str, Survey] = {}
+        self._sites: dict[str, Site] = {}
+        self._port: ExtenderPort | None = None
+        self._section: Section
+        self._papers: _Papers | None = None
+        self._tls: ssl.SSLContext
+        self._looking: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, 0 for none."""
+        return self._port.port if self._port else 0
+
+    async def open(self, topology: Topology) -> None:
+        """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
+        if not topology.extender.enabled:
+            await self.close()
+            return
+        async with self._changing:
+            papers = self._papers_of(topology)
+            await self._listen(topology.extender, await papers.tls())
+            self._papers = papers
+        if self._looking is None:
+            self._looking = supervised("certificates of the extender", self._keep_looking)
+        self.follow()
+
+    async def serve(self, topology: Topology) -> None:
+        """Do as a topology says that is newly in force; where that is not possible it is said, and all is as before."""
+        try:
+            await self.open(topology)
+        except TensileError as error:
+            _log.error("the extender stays as it is", error=str(error))
+
+    def follow(self) -> None:
+        """Know the lowers that there are now, and no others."""
+        lowers = self._world.lowers if self._port else {}
+        for name, survey in tuple(self._surveys.items()):
+            if lowers.get(name) is not survey.lower:
+                self._surveys.pop(name).close()
+        for name, lower in lowers.items():
+            if name not in self._surveys:
+                below = Prospects(self._world, lower).below
+                self._surveys[name] = Survey(self._world, lower, below, self._bound)
+        self._sites.clear()
+        self._sites.update({survey.lower.node: survey.site for survey in self._surveys.values()})
+
+    def relieved(self) -> list[str]:
+        """Note on each lower that has room for what was refused that it has, and give their names.
+
+        The upper scheduler asks about such a pod again when something has happened above, or after minutes: room
+        below is nothing that it sees, unless the virtual node says so.
+        """
+        found = [name for name, survey in self._surveys.items() if survey.is_relieved(time.monotonic())]
+        for name in found:
+            self._surveys[name].lower.room = timestamp(self._now())
+        return found
+
+    async def look(self) -> None:
+        """Show another certificate, or heed another authority, where there is one."""
+        async with self._changing:
+            if self._port is not None and self._papers is not None:
+                await self._show(self._port, await self._papers.tls())
+
+    async def close(self) -> None:
+        """Serve no more, and know nothing any more."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        async with self._changing:
+            port, self._port, self._papers = self._port, None, None
+            if port is not None:
+                await port.close()
+        self.follow()
+
+    def _papers_of(self, topology: Topology) -> _Papers:
+        """Give the papers of a topology, those that there are where it says nothing new."""
+        kubelet, address = topology.kubelet, self._world.node_address
+        known = self._papers
+        if known is not None and (known.section, known.serving.address) == (kubelet, address):
+            return known
+        serving = Serving(_log, address, files_of(topology, self._directory), advice=_ADVICE)
+        return _Papers(kubelet, serving, authority_of(topology, self._directory, self._upper, _log))
+
+    async def _listen(self, section: Section, tls: ssl.SSLContext) -> None:
+        """Take the port, or change it; what was listened on before is given up once the new one is had."""
+        extender = Extender(self._sites, section.strategy)
+        before = self._port
+        if before is not None and (self._section.bind, self._section.port) == (section.bind, section.port):
+            before.extender = extender
+            await self._show(before, tls)
+        else:
+            port = ExtenderPort(listening(section.bind, section.port), extender, clock=time.monotonic)
+            await port.show(tls)
+            self._port, self._tls = port, tls
+            if before is not None:
+                await before.close()
+        self._section = section
+
+    async def _show(self, port: ExtenderPort, tls: ssl.SSLContext) -> None:
+        if tls is not self._tls:
+            await port.show(tls)
+            self._tls = tls
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK)
+            await self.look()
+
+    def _bound(self, survey: Survey, pod: Entry) -> None:
+        """Have the others keep no room for a pod that is bound to the node of one lower."""
+        for other in self._surveys.values():
+            if other is not survey:
+                other.release(pod)

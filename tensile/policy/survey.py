@@ -1,0 +1,184 @@
+"""Keeps the ground of one lower cluster in step with the caches that tell of it, as it is between two questions.
+
+What was promised to a pod is settled here: it stands until the pod has its node below, wherever that is; the others
+give theirs back once the pod is bound to a virtual node. A pod that is bound without having been asked about (by
+another scheduler, or before this program began) has its room kept like the others, before anybody new gets any.
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING
+
+from tensile.cache import Cache, Delta, Entry, Listener
+from tensile.objects import labels
+from tensile.policy import live
+from tensile.policy.extender import LAPSE, Below, Site, seeking
+from tensile.policy.ground import Ground, PodName
+from tensile.policy.placing.reading import pod_of
+from tensile.policy.seeking import Seeker
+from tensile.reconcile.podfacts import lives_below
+
+if TYPE_CHECKING:
+    from tensile.policy.placing.selectors import Labels
+    from tensile.policy.placing.snapshot import Node, Pod
+    from tensile.world import LowerWorld, World
+
+Bound = Callable[["Survey", Entry], None]
+"""Is told of each pod that comes to be bound to the lower's virtual node."""
+
+
+class Survey:
+    """One lower, from now until `close`; `below` gives an upper pod as it would be there."""
+
+    def __init__(self, world: "World", lower: "LowerWorld", below: Below, bound: Bound) -> None:
+        self.lower = lower
+        self.ground = Ground()
+        self.seeker = Seeker(self.ground)
+        self.site = Site(below, self.ground, self.seeker, self._is_known, lower.namespace)
+        self._world = world
+        self._told = bound
+        self._spaces: dict[str, Labels] = {}
+        self._unseated: dict[PodName, Entry] = {}
+        self._tried = -1
+        self._heard: list[tuple[Cache, Listener]] = [
+            (lower.place_nodes, self._node),
+            (lower.namespaces, self._space),
+            (lower.place_pods, self._stranger),
+            (lower.pods, self._own),
+            (lower.upper_pods, self._bound),
+        ]
+        for cache, listener in self._heard:
+            cache.subscribe(listener)
+            for entry in cache:
+                listener(Delta(None, entry))
+
+    def close(self) -> None:
+        """Hear of nothing any more."""
+        for cache, listener in self._heard:
+            cache.unsubscribe(listener)
+
+    def release(self, pod: Entry) -> None:
+        """Keep no room for a pod that is bound elsewhere."""
+        self.ground.break_promise(self._name(pod))
+
+    def is_relieved(self, now: float) -> bool:
+        """Say whether a pod that was refused would find a node now, in seconds; of each kind that is said once."""
+        self.ground.lapse(now - LAPSE)
+        return self._is_known() and self.seeker.relieved()
+
+    def _is_known(self) -> bool:
+        """Say whether everything is known that counts; those that have no room yet get theirs first."""
+        if not live.is_known(self.lower):
+            return False
+        if self._unseated and self._tried != self.ground.grown:
+            self._seat()
+        return True
+
+    def _name(self, upper: Entry) -> PodName:
+        return self.lower.namespace(upper.namespace), upper.name
+
+    # What is told.
+
+    def _node(self, delta: Delta) -> None:
+        """Take a node; a heartbeat changes nothing of what is kept of it."""
+        name = delta.entry.name
+        if delta.after is None:
+            self.ground.remove_node(name)
+        elif delta.before is None or _form(delta.before.facts) != _form(delta.after.facts):
+            self.ground.put_node(delta.after.facts.copy())
+            self._spread_out(name)
+
+    def _space(self, delta: Delta) -> None:
+        name, known = delta.entry.name, self._spaces.get(delta.entry.name)
+        now = None if delta.after is None else labels(delta.after.manifest())
+        if now is None:
+            self._spaces.pop(name, None)
+        else:
+            self._spaces[name] = now
+        if now != known:
+            self.ground.put_spaces(self._spaces)
+
+    def _stranger(self, delta: Delta) -> None:
+        self._put(delta.entry, delta.after.facts if delta.after else None)
+
+    def _own(self, delta: Delta) -> None:
+        """Take a pod of ours as far as it has its node."""
+        after = delta.after
+        pod = {} if after is None or after.facts.terminal else after.manifest()
+        is_there = pod and pod["spec"].get("nodeName")
+        self._put(delta.entry, pod_of(pod, settled=True) if is_there else None)
+
+    def _put(self, entry: Entry, pod: "Pod | None") -> None:
+        name = (entry.namespace, entry.name)
+        if pod is None:
+            self.ground.remove_pod(name)
+            return
+        self._unseated.pop(name, None)
+        self.ground.put_pod(pod)
+        self._spread_out(pod.node)
+
+    def _bound(self, delta: Delta) -> None:
+        """Take what becomes of a pod that is bound to the virtual node."""
+        before, after = delta.before, delta.after
+        was, is_bound = self._counts(before), self._counts(after)
+        if before is not None and was and not (is_bound and after is not None and after.uid == before.uid):
+            self._unseated.pop(self._name(before), None)
+            self.release(before)
+        if after is not None and is_bound and not (was and before is not None and after.uid == before.uid):
+            self._told(self, after)
+            self._expect(after)
+
+    def _counts(self, upper: Entry | None) -> bool:
+        """Say whether a pod takes room below, or is going to."""
+        excluded = self._world.topology.exclude_namespaces
+        return upper is not None and lives_below(upper, excluded) and not upper.facts.terminating
+
+    # Promises.
+
+    def _expect(self, upper: Entry) -> None:
+        """Keep room until a pod has its node."""
+        name = self._name(upper)
+        if name in self.ground.promises:
+            self.ground.confirm(name)
+            return
+        if not self.ground.has(name):
+            self._unseated[name] = upper
+            self._tried = -1
+
+    def _seat(self) -> None:
+        """Keep room for those who have none, where there is some; the others are tried again when there may be."""
+        for name, upper in tuple(self._unseated.items()):
+            manifest = self.site.below(upper.manifest())
+            pod = seeking(manifest) if manifest is not None else None
+            node = self.seeker.find(pod)[0] if pod is not None else ""
+            if pod is not None and node:
+                self.ground.promise(pod, node, inf)
+            if pod is None or node:
+                del self._unseated[name]
+        self._tried = self.ground.grown
+
+    def _spread_out(self, node: str) -> None:
+        """Have those who are expected on a node, where something else has come, expected elsewhere."""
+        for name in self.ground.pledged(node) if self.ground.promises else ():
+            if not self.ground.is_crowded(node):
+                return
+            pod, _, since = self.ground.promises[name]
+            self.ground.break_promise(name)
+            other, _ = self.seeker.find(pod)
+            if other:
+                self.ground.promise(pod, other, since)
+            elif since == inf:
+                self._unseat(name)
+
+    def _unseat(self, name: PodName) -> None:
+        """Note that a pod which is bound has no room."""
+        namespace, pod = name
+        for above in self.lower.above(namespace):
+            upper = self.lower.upper_pods.get(above, pod)
+            if upper is not None:
+                self._unseated[name] = upper
+
+
+def _form(node: "Node") -> tuple[object, ...]:
+    """Give what placement compares of a node, apart from its pods."""
+    return node.labels, node.taints, node.unschedulable, node.allocatable, node.ready

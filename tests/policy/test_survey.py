@@ -1,0 +1,368 @@
+"""A lower's ground follows what the caches are told; what was promised is settled by what becomes of the pods."""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worldkit import A, B, drop, home, lower_node, marked, put, raised, space, stored, thing, upper_pod, world
+
+from tensile.cache import Cache
+from tensile.kubelet.prospects import Prospects
+from tensile.objects import Manifest, labels
+from tensile.policy.extender import LAPSE, Extender
+from tensile.policy.survey import Survey
+
+if TYPE_CHECKING:
+    from tensile.world import World
+
+TOLERANT = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
+ON = "extender: {enabled: true}\n"
+
+
+def asking(name: str = "web", cpu: str = "3", node: str = "", spec: Manifest | None = None, **meta: Any) -> Manifest:
+    """Make an upper pod that requests cpu; `node` is the virtual one that it is bound to, "" for none yet."""
+    container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": cpu}}}
+    whole = {"containers": [container], "tolerations": TOLERANT, **(spec or {})}
+    made = upper_pod(name, whole, **meta)
+    made["spec"].pop("nodeName", None)
+    return {**made, "spec": made["spec"] | ({"nodeName": node} if node else {})}
+
+
+def stranger(name: str, node: str, cpu: str, phase: str = "Running") -> Manifest:
+    """Make a lower pod that is not ours."""
+    container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        **thing("Pod", name),
+        "spec": {"nodeName": node, "containers": [container]},
+        "status": {"phase": phase},
+    }
+
+
+def went(cache: Cache, manifest: Manifest) -> None:
+    """Let the watch tell that an object went of which only facts are kept."""
+    cache.remove(stored(manifest, cache.version + 1))
+
+
+class Here:
+    """Two lowers, surveyed, with nodes of so many cpu each, and an extender that knows both."""
+
+    def __init__(self, *cpus: tuple[str, ...], **given: Any) -> None:
+        self.world: World = world(more=ON, **given)
+        for lower, sizes in zip(self.world.lowers, cpus or (("4",), ("4",)), strict=True):
+            home(self.world, lower)
+            raised(self.world, lower)
+            self.nodes(lower, *(lower_node(f"n{place}", cpu) for place, cpu in enumerate(sizes, 1)))
+        self.surveys = {
+            name: Survey(self.world, lower, Prospects(self.world, lower).below, self.bound)
+            for name, lower in self.world.lowers.items()
+        }
+        self.extender = Extender({survey.lower.node: survey.site for survey in self.surveys.values()})
+
+    def bound(self, survey: Survey, pod: Any) -> None:
+        """Have the other lowers give back what they keep."""
+        for other in self.surveys.values():
+            if other is not survey:
+                other.release(pod)
+
+    def nodes(self, lower: str, *nodes: Manifest) -> None:
+        """Let a lower have nodes."""
+        put(self.world.lowers[lower].nodes, *nodes)
+        put(self.world.lowers[lower].place_nodes, *nodes)
+
+    def ask(self, pod: Manifest, now: float = 0.0) -> list[str]:
+        """Ask where a pod may go."""
+        names: list[str] = self.extender.filter({"Pod": pod, "NodeNames": [A, B]}, now)["NodeNames"]
+        return names
+
+    def bind(self, pod: Manifest, lower: str) -> Manifest:
+        """Let the watch tell that a pod was bound to a virtual node."""
+        bound: Manifest = {**pod, "spec": {**pod["spec"], "nodeName": lower}}
+        put(self.world.lowers[lower].upper_pods, bound)
+        return bound
+
+    def land(self, pod: Manifest, lower: str, node: str, phase: str = "Pending") -> None:
+        """Let the watch tell that the pod below has its node."""
+        below = Prospects(self.world, self.world.lowers[lower]).below(pod)
+        assert below is not None
+        copy = marked({**below, "status": {"phase": phase}}, pod["metadata"]["uid"])
+        meta = {**copy["metadata"], "uid": f"below-{pod['metadata']['uid']}"}
+        put(self.world.lowers[lower].pods, {**copy, "metadata": meta, "spec": {**copy["spec"], "nodeName": node}})
+
+    def used(self, lower: str, node: str = "n1") -> float:
+        """Give how many cpus of a node are taken or promised."""
+        return self.surveys[lower].ground.snapshot.nodes[node].used.get("cpu", 0) / 1000
+
+
+def test_what_is_there_already_counts() -> None:
+    """Nodes, namespaces, strangers and our own pods that were known before it began."""
+    before = Here()
+    pod = before.bind(asking("ours", "1"), A)
+    before.land(pod, A, "n1")
+    put(before.world.lowers[A].place_pods, stranger("theirs", "n1", "2"))
+    made = Survey(before.world, before.world.lowers[A], Prospects(before.world, before.world.lowers[A]).below, print)
+    node = made.ground.snapshot.nodes["n1"]
+    assert (sorted(node.pods), node.used["cpu"]) == ([("default", "ours"), ("default", "theirs")], 3000)
+    assert "default" in made.ground.snapshot.spaces
+
+
+def test_it_follows_what_comes_and_goes() -> None:
+    """Strangers' pods come, end and go; nodes come, change and go; a heartbeat makes no room."""
+    here = Here()
+    lower, ground = here.world.lowers[A], here.surveys[A].ground
+    put(lower.place_pods, stranger("s", "n1", "3"))
+    assert here.ask(asking()) == [B]
+    grown = ground.grown
+    here.nodes(A, lower_node("n1", "4"))
+    assert ground.grown == grown
+    put(lower.place_pods, stranger("s", "n1", "3", "Succeeded"))
+    assert here.ask(asking()) == [A, B]
+    here.nodes(A, lower_node("n1", "2"))
+    assert here.ask(asking()) == [B]
+    here.nodes(A, lower_node("n2", "8"))
+    assert here.ask(asking(cpu="8")) == [A]
+    went(lower.place_nodes, lower_node("n2", "8"))
+    assert here.ask(asking(cpu="8")) == []
+
+
+def test_the_labels_of_namespaces_are_known() -> None:
+    """As they are now; the same told again makes no room."""
+    here = Here()
+    lower, ground = here.world.lowers[A], here.surveys[A].ground
+    put(lower.namespaces, space("other", labels={"team": "x"}))
+    assert ground.snapshot.spaces["other"]["team"] == "x"
+    grown = ground.grown
+    put(lower.namespaces, space("other", labels={"team": "x"}))
+    assert ground.grown == grown
+    drop(lower.namespaces, "other", "")
+    assert "other" not in ground.snapshot.spaces
+
+
+def test_a_pod_that_is_bound_keeps_its_room_and_the_other_lower_gives_it_back() -> None:
+    """For as long as it has no node below: nothing lapses then."""
+    here = Here()
+    pod = asking()
+    assert here.ask(pod) == [A, B]
+    assert (here.used(A), here.used(B)) == (3, 3)
+    here.bind(pod, A)
+    assert (here.used(A), here.used(B)) == (3, 0)
+    assert here.ask(asking("next"), LAPSE * 9) == [B]
+    here.land(pod, A, "n1")
+    assert here.used(A) == 3
+    assert not here.surveys[A].ground.promises
+
+
+def test_a_pod_that_nobody_asked_about_has_its_room_kept() -> None:
+    """Bound by another scheduler, or before this program began: the next one does not get it."""
+    here = Here()
+    here.bind(asking("early"), A)
+    assert here.ask(asking("next")) == [B]
+    assert here.used(A) == 3
+
+
+def test_a_pod_without_room_gets_the_next_that_there_is() -> None:
+    """Before anybody new does; and once it has its node, or is gone, nobody waits for it."""
+    here = Here(("2",), ("2",))
+    waiting = here.bind(asking("waiting"), A)
+    assert here.ask(asking("next")) == []
+    here.nodes(A, lower_node("n2", "4"))
+    assert here.ask(asking("next")) == []
+    here.land(waiting, A, "n2")
+    assert here.ask(asking("next", "1")) == [A, B]
+    gone = here.bind(asking("gone"), B)
+    drop(here.world.lowers[B].upper_pods, gone["metadata"]["name"])
+    here.nodes(B, lower_node("n2", "4"))
+    assert here.ask(asking("last")) == [B]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda here, pod: drop(here.world.lowers[A].upper_pods, pod["metadata"]["name"]),
+        lambda here, pod: put(here.world.lowers[A].upper_pods, {**pod, "status": {"phase": "Failed"}}),
+        lambda here, pod: put(
+            here.world.lowers[A].upper_pods,
+            {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-03-01T12:00:00Z"}},
+        ),
+    ],
+    ids=["gone", "failed", "being deleted"],
+)
+def test_a_pod_that_ends_before_it_has_a_node_needs_no_room(end: Callable[[Here, Manifest], object]) -> None:
+    """However it ends."""
+    here = Here()
+    pod = asking()
+    here.ask(pod)
+    end(here, here.bind(pod, A))
+    assert here.used(A) == 0
+
+
+def test_a_pod_below_that_ends_makes_room() -> None:
+    """Also before it is gone."""
+    here = Here()
+    pod = here.bind(asking(), A)
+    here.land(pod, A, "n1", "Running")
+    assert here.ask(asking("next")) == [B]
+    here.land(pod, A, "n1", "Succeeded")
+    assert here.ask(asking("after")) == [A]
+
+
+def test_another_pod_of_the_same_name_is_another_one() -> None:
+    """The room of the first is not that of the second, which has its own."""
+    here = Here()
+    here.bind(asking(cpu="3", uid="first"), A)
+    here.ask(asking("x", "1"))
+    here.bind(asking(cpu="1", uid="second"), A)
+    assert here.ask(asking("next", "2")) == [A, B]
+    assert here.used(A) == 1 + 2 + 1
+
+
+def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
+    """On a node with room; where there is none it waits for some, as it is bound already."""
+    here = Here(("4", "4"), ("1",))
+    pod = asking()
+    here.ask(pod)
+    here.bind(pod, A)
+    place = here.surveys[A].ground.promises["default", "web"].node
+    other = "n2" if place == "n1" else "n1"
+    put(here.world.lowers[A].place_pods, stranger("one", place, "3"))
+    assert here.surveys[A].ground.promises["default", "web"].node == other
+    put(here.world.lowers[A].place_pods, stranger("two", other, "3"))
+    assert not here.surveys[A].ground.promises
+    went(here.world.lowers[A].place_pods, stranger("one", "n1", "3"))
+    assert here.ask(asking("next")) == []
+    assert here.surveys[A].ground.promises["default", "web"].node == place
+
+
+def test_what_is_not_bound_yet_and_has_lost_its_place_is_not_waited_for() -> None:
+    """It may never come."""
+    here = Here(("4",), ("1",))
+    here.ask(asking())
+    put(here.world.lowers[A].place_pods, stranger("one", "n1", "3"))
+    assert not here.surveys[A].ground.promises
+    went(here.world.lowers[A].place_pods, stranger("one", "n1", "3"))
+    assert here.ask(asking("next")) == [A]
+
+
+def test_room_that_came_for_a_refused_pod_is_told() -> None:
+    """Once all is known; who waits for room and is bound already comes first."""
+    here = Here(("2",), ("1",))
+    survey = here.surveys[A]
+    assert here.ask(asking()) == []
+    assert not survey.is_relieved(0.0)
+    here.nodes(A, lower_node("n2", "4"))
+    here.world.lowers[A].place_pods.distrust()
+    assert not survey.is_relieved(0.0)
+    here.world.lowers[A].place_pods.replace((), 1)
+    assert survey.is_relieved(0.0)
+    assert not survey.is_relieved(0.0)
+    here.bind(asking("bound"), A)
+    assert here.ask(asking("second")) == []
+    here.bind(asking("third"), A)
+    here.nodes(A, lower_node("n3", "4"))
+    assert not survey.is_relieved(0.0)
+
+
+def test_a_promise_that_lapses_is_room_that_came() -> None:
+    """Though nobody asks meanwhile: the pod that it was made to was never bound."""
+    here = Here(("4",), ("1",))
+    assert here.ask(asking("one")) == [A]
+    assert here.ask(asking("two")) == []
+    assert not here.surveys[A].is_relieved(LAPSE)
+    assert here.surveys[A].is_relieved(LAPSE + 1)
+    assert here.ask(asking("two"), LAPSE + 1) == [A]
+
+
+def test_pods_that_are_not_mirrored_are_let_through() -> None:
+    """Of excluded namespaces, and of DaemonSets: nothing is kept for them."""
+    here = Here()
+    owner = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
+    for pod in (asking(cpu="99", namespace="kube-system"), asking(cpu="99", ownerReferences=owner)):
+        assert here.ask(pod) == [A, B]
+    assert not here.surveys[A].ground.promises
+    here.bind(asking(cpu="3", namespace="kube-system"), A)
+    assert here.ask(asking("next")) == [A, B]
+
+
+def test_nothing_is_refused_while_something_is_not_known() -> None:
+    """A list that may be lost, of any kind that counts."""
+    here = Here(("1",), ("1",))
+    assert here.ask(asking()) == []
+    lower = here.world.lowers[A]
+    for cache in (*lower.place_caches(), lower.pods, lower.upper_pods, lower.namespaces):
+        cache.distrust()
+        assert here.ask(asking()) == [A]
+        cache.take_over(cache, cache.version)
+    assert here.ask(asking()) == []
+
+
+def test_the_pod_is_judged_as_it_would_be_below() -> None:
+    """By what the webhook moved out of its spec, and without what is meant for above."""
+    here = Here()
+    here.nodes(A, {**lower_node("n2", "8"), "metadata": {"name": "n2", "labels": {"gpu": "a100"}}})
+    moved = {"clusterSelector": '{"nodeSelector":{"gpu":"a100"}}'}
+    above = {"nodeSelector": {"clusterID": A, "type": "virtual-kubelet"}}
+    assert here.ask(asking("one", "1", spec=above)) == [A, B]
+    assert here.ask(asking("two", "1", spec=above, annotations=moved)) == [A]
+    assert here.ask(asking("three", "1", spec={"nodeSelector": {"gpu": "h100"}})) == []
+
+
+def test_prospects_follow_the_place() -> None:
+    """Another topology, and labels of nodes that came since."""
+    here = Here()
+    lower = here.world.lowers[A]
+    prospects = Prospects(here.world, lower)
+    pod = asking(spec={"nodeSelector": {"team": "x"}}, labels={"secret": "s"})
+    assert labels(prospects.below(pod) or {})["secret"] == "s"
+    lower.spec = lower.spec.model_copy(update={"ignore_labels": ("secret",)})
+    here.world.topology = here.world.topology.model_copy()
+    assert "secret" not in labels(prospects.below(pod) or {})
+
+
+def test_a_survey_that_was_closed_hears_nothing() -> None:
+    """And what it had stays as it is."""
+    here = Here()
+    here.surveys[A].close()
+    here.nodes(A, lower_node("n2", "8"))
+    here.bind(asking(), A)
+    assert list(here.surveys[A].ground.snapshot.nodes) == ["n1"]
+    assert not here.surveys[A].ground.promises
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_burst_that_comes_down_anywhere_is_never_too_large(seed: int) -> None:
+    """Pods of two sizes are bound and come down late, each to any node that still has room; none is left over.
+
+    The scheduler below may choose otherwise than was expected here; pods of one size are interchangeable.
+    """
+    chance = Random(seed)
+    size = chance.choice("12")
+    here = Here(tuple("4" * 5), tuple("3" * 5))
+    free = {A: dict.fromkeys([f"n{n}" for n in range(1, 6)], 4), B: dict.fromkeys([f"n{n}" for n in range(1, 6)], 3)}
+    under_way: list[tuple[Manifest, str]] = []
+    for number in range(60):
+        pod = asking(f"p{number}", size)
+        names = here.ask(pod)
+        if names:
+            lower = chance.choice(names)
+            under_way.append((here.bind(pod, lower), lower))
+        while under_way and chance.random() < 0.4:
+            bound, lower = under_way.pop(chance.randrange(len(under_way)))
+            _come_down(here, chance, bound, lower, free[lower])
+    for bound, lower in under_way:
+        _come_down(here, chance, bound, lower, free[lower])
+    fitting = sum(room // int(size) for nodes in free.values() for room in nodes.values())
+    assert fitting == 0
+    assert not any(survey.ground.promises for survey in here.surveys.values())
+
+
+def _come_down(here: Here, chance: Random, pod: Manifest, lower: str, free: dict[str, int]) -> None:
+    """Have a pod get a node below that has room for it, which there has to be."""
+    cpu = int(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"])
+    open_nodes = [name for name, room in free.items() if room >= cpu]
+    assert open_nodes, "a pod was sent where no node has room"
+    node = chance.choice(open_nodes)
+    free[node] -= cpu
+    here.land(pod, lower, node)
