@@ -3,16 +3,16 @@
 What a command needs is imported when it runs, so that `--version` and `validate` answer in a fraction of a second.
 """
 
-import errno
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tensile.errors import TensileError
+from tensile.inputs import contents, file_name, map_of, read, topology_of
 from tensile.options import (
     AskExtender,
     ConfigMapOption,
@@ -31,11 +31,6 @@ from tensile.options import (
     one_of,
 )
 
-if TYPE_CHECKING:
-    from tensile.joined import Ways
-    from tensile.reconcile.mapsource import Place
-    from tensile.topology import Topology
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 sandbox = typer.Typer(no_args_is_help=True)
 app.add_typer(sandbox, name="sandbox")
@@ -43,7 +38,6 @@ explain = typer.Typer(no_args_is_help=True)
 app.add_typer(explain, name="explain")
 
 _SANDBOX = Path(".tensile-sandbox")
-_STANDARD_INPUT = "standard input"
 _POD = ("pod", "name another with -f")
 _INTERRUPTED = 130
 """What typer makes of Ctrl-C."""
@@ -84,7 +78,7 @@ def validate(
     """Check a topology file; open nothing but the file itself."""
     from tensile.topology import decode, not_yet, parse  # noqa: PLC0415 - see the module's docstring
 
-    name, data = _read(file)
+    name, data = read(file)
     topology = parse(decode(data, name=name), name=name)
     for notice in not_yet(topology):
         typer.echo(str(notice), err=True)
@@ -120,12 +114,12 @@ def run(
     from tensile import running  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "info", log_format)
-    found = _map(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
     manner = running.Manner(only, leader_elect)
     if found is not None:
         running.run_map(*found, manner=manner)
         return
-    name = _file_name(file)
+    name = file_name(file)
     if name == "-":
         raise TensileError("run follows a file: standard input cannot be followed; give its name with -f")
     running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins, manner=manner)
@@ -145,7 +139,7 @@ def plan(
     from tensile import planning  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "warn", log_format)
-    topology, directory = _topology(file)
+    topology, directory = topology_of(file)
     text, changed = planning.plan(
         topology, directory, output, colour=sys.stdout.isatty(), allow_exec_plugins=allow_exec_plugins
     )
@@ -176,7 +170,7 @@ def drain(
     if not plan:
         raise TensileError(f"drain {name}: set maintenance: drain for it in the topology file; --plan says what comes")
     _configure_logs(log_level or "warn", log_format)
-    topology, directory = _topology(file)
+    topology, directory = topology_of(file)
     text, leaves = planning.drain_plan(topology, directory, name, output, allow_exec_plugins=allow_exec_plugins)
     typer.echo(text)
     raise typer.Exit(2 if leaves else 0)
@@ -196,7 +190,7 @@ def apply(
     from tensile import planning  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "info", log_format)
-    topology, directory = _topology(file)
+    topology, directory = topology_of(file)
     typer.echo(planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins))
 
 
@@ -227,8 +221,8 @@ def mutate(
     if file == topology == "-":
         raise TensileError("-f and --topology: only one of them can be standard input")
     given = topology or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
-    terms = _topology(topology)[0] if given else mutation.default_topology()
-    name, data = _contents(file, *_POD)
+    terms = topology_of(topology)[0] if given else mutation.default_topology()
+    name, data = contents(file, *_POD)
     found = mutation.mutation(mutation.read_pod(data, name), terms)
     for line in found.told:
         typer.echo(line, err=True)
@@ -256,7 +250,7 @@ def explain_pod(
     from tensile.joined import Ways  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
-    topology, directory = _topology(file)
+    topology, directory = topology_of(file)
     typer.echo(commands.explain(topology, Ways(directory, allow_exec_plugins), name, output))
 
 
@@ -289,8 +283,8 @@ def simulate(
 
     _configure_logs(log_level or "error", log_format)
     case = commands.case_of(replicas, without or (), add_nodes or ())
-    wanted = template.template(_contents(pod, *_POD)[1].decode(errors="replace"), pod) if pod is not None else None
-    topology, directory = _topology(topology_file)
+    wanted = template.template(contents(pod, *_POD)[1].decode(errors="replace"), pod) if pod is not None else None
+    topology, directory = topology_of(topology_file)
     picture = commands.pictured(topology, Ways(directory, allow_exec_plugins), snapshot)
     if save is not None:
         save.write_bytes(picture.to_bytes())
@@ -317,8 +311,8 @@ def show_status(
     from tensile.status import inquiry, table  # noqa: PLC0415 - see the module's docstring
 
     _configure_logs(log_level or "warn", log_format)
-    found = _map(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    answer = inquiry.ask_engine(_topology(file)[0]) if found is None else inquiry.ask_map(*found)
+    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    answer = inquiry.ask_engine(topology_of(file)[0]) if found is None else inquiry.ask_map(*found)
     typer.echo(
         table.as_json(answer.document)
         if output == "json"
@@ -343,7 +337,7 @@ def doctor(
     from tensile.joined import Ways  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
-    topology, directory = _topology(file)
+    topology, directory = topology_of(file)
     ways = Ways(directory, allow_exec_plugins)
     text, is_well = commands.examine(topology, ways, output, colour=sys.stdout.isatty())
     typer.echo(text)
@@ -430,85 +424,6 @@ def prepare() -> None:
     from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
 
     raise typer.Exit(commands.prepare())
-
-
-def _file_name(file: str | None) -> str:
-    if file == "":
-        raise TensileError("-f: empty: name a topology file, or leave the option away")
-    return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
-
-
-def _read(file: str | None) -> tuple[str, bytes]:
-    """Read a topology file; gives with it its name for messages."""
-    return _contents(_file_name(file), "topology", "name another with -f or $TENSILE_TOPOLOGY")
-
-
-def _contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
-    """Read a file, never much more than one can be; gives with it its name for messages."""
-    try:
-        if name == "-":
-            return _STANDARD_INPUT, _bytes_of(_standard_input())
-        return name, _bytes_of(name)
-    except FileNotFoundError:
-        why = f"no such file: put it there, or {advice}"
-    except IsADirectoryError:
-        why = f"not a file: name a {what} file"
-    except OSError as error:
-        why = f"cannot be read: {error.strerror}: mend that, or {advice}"
-    raise TensileError(f"{_STANDARD_INPUT if name == '-' else name}: {why}")
-
-
-def _standard_input() -> int:
-    if sys.stdin is None:  # started with it closed
-        raise OSError(errno.EBADF, "closed")
-    return sys.stdin.fileno()
-
-
-def _bytes_of(file: str | int) -> bytes:
-    from tensile.yamltext import MAX_BYTES  # noqa: PLC0415 - see the module's docstring
-
-    with open(file, "rb", closefd=isinstance(file, str)) as stream:
-        return stream.read(MAX_BYTES + 1)
-
-
-def _topology(file: str | None) -> "tuple[Topology, Path]":
-    """Read a topology; gives with it the directory that paths in it start from."""
-    from tensile.topology import decode, not_yet, parse  # noqa: PLC0415 - see the module's docstring
-
-    name, data = _read(file)
-    topology = parse(decode(data, name=name), name=name)
-    for notice in not_yet(topology):
-        typer.echo(str(notice), err=True)
-    return topology, Path.cwd() if name == _STANDARD_INPUT else Path(name).absolute().parent
-
-
-def _map(
-    file: str | None,
-    configmap: str | None,
-    key: str | None,
-    kubeconfig: str | None,
-    context: str | None,
-    *,
-    allow_exec_plugins: bool,
-) -> "tuple[Place, Ways] | None":
-    """Say which ConfigMap is meant and how its cluster is reached; None where a file is."""
-    from tensile.joined import Ways  # noqa: PLC0415 - see the module's docstring
-    from tensile.reconcile.mapsource import KEY, Place  # noqa: PLC0415
-
-    given = {"--key": key, "--kubeconfig": kubeconfig, "--context": context}
-    if configmap is None:
-        lonely = next((name for name, value in given.items() if value is not None), None)
-        if lonely:
-            raise TensileError(f"{lonely}: goes with --configmap: a topology file names its clusters itself")
-        return None
-    if file is not None:
-        raise TensileError("--configmap and -f: give one of them")
-    namespace, _, name = configmap.partition("/")
-    if not namespace or not name or "/" in name:
-        raise TensileError(f"--configmap {configmap!r}: write NAMESPACE/NAME")
-    if context is not None and kubeconfig is None:
-        raise TensileError("--context: goes with --kubeconfig")
-    return Place(namespace, name, key or KEY), Ways(Path.cwd(), allow_exec_plugins, kubeconfig, context)
 
 
 def _configure_logs(level: str, form: str | None) -> None:
