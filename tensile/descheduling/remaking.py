@@ -96,7 +96,8 @@ def _while_it_stands(standing: _Standing, secret: Entry, kept: Kept, world: Worl
     if pod.facts.terminal:
         return Decision((_done(secret, kept, "the pod that it keeps has ended"),))
     if not (is_emptied(lower, world) or _is_stuck(standing, world)):
-        return _withdrawn(secret, kept, world)
+        is_known = lower.pods.synced and world.upper.nodes.synced
+        return _withdrawn(secret, kept, world) if is_known else Decision(again=_LOOK)
     wanted = (noted(secret, WITHDRAWN, None, "the pod is to leave after all"),) if kept.withdrawn else ()
     return Decision(wanted, again=_LOOK)
 

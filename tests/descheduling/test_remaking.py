@@ -187,6 +187,14 @@ def test_a_pod_that_may_stay_is_let_go_of_after_a_while() -> None:
         assert [is_let_go(step) for step in steps(here)] == due
 
 
+@pytest.mark.parametrize("cache", ["pods", "nodes"])
+def test_nothing_is_withdrawn_while_it_is_not_known_whether_it_is_wanted(cache: str) -> None:
+    """An engine that starts knows nothing yet."""
+    here = keeping(ground())
+    (here.lowers[A].pods if cache == "pods" else here.upper.nodes).distrust()
+    assert steps(here) == []
+
+
 def test_a_pod_that_is_to_leave_after_all_is_kept_again() -> None:
     """The note is taken back before it leaves."""
     here = stuck({WITHDRAWN: timestamp(NOW)})
