@@ -20,6 +20,7 @@ from tensile.kubelet.api.faults import (
     unreadable,
 )
 from tensile.objects import UPPER, Manifest, metadata
+from tensile.policy.registration import certificates_in
 from tensile.policy.registration import names_of as webhook_names
 
 CHECK = "certificates"
@@ -38,13 +39,13 @@ def papers(side: Side, facts: Facts) -> Iterator[Finding]:
 def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]:
     """Look at the certificates of a connection, and at the token."""
     way = contact.way
-    for certificate in _certificates(way.certificate)[:1]:
+    for certificate in certificates_in(way.certificate)[:1]:
         whose = f"client certificate of {certificate.subject.rfc4514_string()}"
         yield _dated(cluster, whose, certificate.not_valid_after_utc, now, f"renew it, and put it into {way.origin}")
     if way.token.until is not None:
         advice = f"put another one into {way.origin}, unless something renews it there"
         yield _dated(cluster, f"token of {way.token.subject or 'unknown'}", way.token.until, now, advice)
-    for certificate in _certificates(way.authority):
+    for certificate in certificates_in(way.authority):
         whose = f"CA {certificate.subject.rfc4514_string()}"
         yield _dated(
             cluster, whose, certificate.not_valid_after_utc, now, f"put the cluster's new CA into {way.origin}"
@@ -132,7 +133,7 @@ def _authority(upper: Side, facts: Facts) -> Iterator[Finding]:
     if fault is not None:
         yield _fault(fault._replace(what=f"{fault.what}, so every call of the kubelet API is refused"))
         return
-    certificates = _certificates(content)
+    certificates = certificates_in(content)
     wrong = [_fault(each, Level.WARN) for each in authority_doubts(which, certificates, facts.now)]
     until = min((each.not_valid_after_utc for each in certificates), default=facts.now)
     yield from wrong or [Finding(UPPER, CHECK, Level.OK, f"{which}: holds until {date_of(until)}")]
@@ -171,10 +172,3 @@ def _fault(fault: Fault, level: Level = Level.FAIL) -> Finding:
 
 def _which(field: str, answer: Answer) -> str:
     return f"{field}: {answer.value[0]}"
-
-
-def _certificates(pem: bytes) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        return []

@@ -10,6 +10,7 @@ from tensile.doctor.facts import Contact, Facts, Side, Stage, Way
 from tensile.doctor.finding import Finding, Level
 from tensile.kubelet.api.faults import date_of, described, names_of
 from tensile.objects import UPPER
+from tensile.policy.registration import certificates_in
 
 MOST_SECONDS = 5.0
 """Between two clocks, before that is worth a word."""
@@ -87,7 +88,7 @@ def _untrusted(contact: Contact, shown: x509.Certificate, facts: Facts) -> tuple
         names = names_of(shown)
         other = f"tls-server-name: {names[0]} in {way.origin}" if names else "a `server` that it names"
         return what, f"it is not for {way.name}: set {other}, or have the apiserver's certificate made for {way.name}"
-    known = ", ".join(each.subject.rfc4514_string() for each in _certificates(way.authority)) or "the system's"
+    known = ", ".join(each.subject.rfc4514_string() for each in certificates_in(way.authority)) or "the system's"
     issuer = shown.issuer.rfc4514_string()
     return what, (
         f"the CA in {way.origin} is {known}, and the certificate is by {issuer}: put that CA there, which the cluster "
@@ -100,14 +101,14 @@ def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
     refused = f"the credential in {way.origin} is not accepted"
     if way.token.until is not None and way.token.until < facts.now:
         return f"{refused}: its token ended on {date_of(way.token.until)}", _renew_token(way)
-    for certificate in _certificates(way.certificate)[:1]:
+    for certificate in certificates_in(way.certificate)[:1]:
         who = certificate.subject.rfc4514_string()
         advice = (
             f"have the cluster's CA sign a new one, and put it into {way.origin}; with kubeadm: {_signed(certificate)}"
         )
         if certificate.not_valid_after_utc < facts.now:
             return f"{refused}: the client certificate of {who} ended on {_end(certificate)}", advice
-        authorities = [each.subject for each in _certificates(way.authority)]
+        authorities = [each.subject for each in certificates_in(way.authority)]
         signer = certificate.issuer.rfc4514_string()
         advice = f"have the CA that the apiserver's --client-ca-file holds sign one, and put it into {way.origin}"
         if authorities and certificate.issuer not in authorities:
@@ -182,13 +183,6 @@ def minor_of(version: str) -> tuple[int, int] | None:
 
 def _upper_version(facts: Facts) -> str:
     return facts.upper.contact.version if facts.upper.contact is not None else ""
-
-
-def _certificates(pem: bytes) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        return []
 
 
 def _end(certificate: x509.Certificate) -> str:
