@@ -64,10 +64,11 @@ class Right(NamedTuple):
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
 
-def upper_rights(topology: Topology, configmap_namespace: str = "") -> list[Right]:
+def upper_rights(topology: Topology, *, configmap_namespace: str = "", lease_namespace: str = "") -> list[Right]:
     """Give what the engine of a topology may do in the upper cluster.
 
-    `configmap_namespace` is that of the ConfigMap which holds the topology, "" where a file does.
+    `configmap_namespace` is that of the ConfigMap which holds the topology, "" where a file does; `lease_namespace` is
+    that of the Lease by which several engines take turns, "" where they do not.
     """
     found = [*_ABOVE, *_controllers(topology.enabled, above=True)]
     if topology.kubelet.tls_cert_file is None:
@@ -79,12 +80,15 @@ def upper_rights(topology: Topology, configmap_namespace: str = "") -> list[Righ
         found.append(Right(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
     if topology.descheduler.enabled or any(lower.maintenance == "drain" for lower in topology.lowers):
         found.append(Right(POD, ("create",), "evictions by descheduler and maintenance: drain", "eviction"))
+        found += [Right(POD, ("create",), _BARE), Right(SECRET, WRITTEN, _BARE)]
     if topology.webhook.enabled:
         found.append(Right(MUTATING_WEBHOOK, ("get", *WRITTEN), "registration of the webhook"))
         found.append(Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes"))
     if configmap_namespace:
         purpose = "the topology's status beside its ConfigMap"
         found.append(Right(CONFIG_MAP, ("create", "patch"), purpose, namespace=configmap_namespace))
+    if lease_namespace:
+        found.append(Right(LEASE, ("get", "create", "patch"), "replicas that take turns", namespace=lease_namespace))
     return _joined(found)
 
 
@@ -93,6 +97,7 @@ def lower_rights(lower: Lower) -> list[Right]:
     return _joined([*_BELOW, *_controllers(lower.controllers, above=False)])
 
 
+_BARE = "pods without a controller that are moved"
 _ABOVE = (
     Right(NODE, (*READ, *WRITTEN), "virtual nodes"),
     Right(NODE, ("patch",), "virtual nodes", "status"),

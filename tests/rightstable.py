@@ -25,6 +25,7 @@ EVERYTHING = {
 }
 """A topology that asks for all there is."""
 PLACE = "that of the topology's ConfigMap"
+LEASES = "that of the engine"
 
 
 def topology() -> Topology:
@@ -35,7 +36,8 @@ def topology() -> Topology:
 def table() -> str:
     """Write both sides."""
     whole = topology()
-    return "\n".join([*_side("upper cluster", upper_rights(whole, PLACE)), "", *_side("lower clusters", _below(whole))])
+    above = upper_rights(whole, configmap_namespace=PLACE, lease_namespace=LEASES)
+    return "\n".join([*_side("upper cluster", above), "", *_side("lower clusters", _below(whole))])
 
 
 def _below(whole: Topology) -> list[Right]:

@@ -137,18 +137,24 @@ def test_nobody_may_do_everything() -> None:
         assert all(one.verbs == ("list",) and one.lost for one in rights if one.kind == ALL_KINDS)
 
 
-def test_pods_above_are_never_made_and_secrets_never_written() -> None:
-    """What would let an engine that is taken over run what it likes, or leave secrets behind."""
+def test_pods_above_are_made_and_secrets_written_only_where_pods_are_moved() -> None:
+    """Elsewhere that would only let an engine that is taken over run what it likes, or leave secrets behind."""
     rights = above(**{key: value for key, value in EVERYTHING.items() if key != "descheduler"})
     assert "create" not in verbs(rights, POD.plural)
     assert verbs(rights, SECRET.plural) == set(READ)
+    for moving in (topology(descheduler={"enabled": True}), topology(lower={"maintenance": "drain"})):
+        rights = upper_rights(moving)
+        assert "create" in verbs(rights, POD.plural)
+        assert verbs(rights, SECRET.plural) == {*READ, *WRITTEN}
 
 
 def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
     """Leases of nodes, and the status beside the topology's ConfigMap."""
-    rights = upper_rights(topology(), "ops")
+    rights = upper_rights(topology(), configmap_namespace="ops")
     leases = [one for one in rights if one.resource == "leases"]
     assert [(one.namespace, one.verbs) for one in leases] == [("kube-node-lease", ("get", "create", "patch"))]
+    taking_turns = upper_rights(topology(), lease_namespace="ops")
+    assert {one.namespace for one in taking_turns if one.resource == "leases"} == {"kube-node-lease", "ops"}
     maps = {one.namespace: set(one.verbs) for one in rights if one.resource == "configmaps"}
     assert maps == {"": set(READ), "ops": {"create", "patch"}}
 
@@ -164,4 +170,5 @@ def test_how_a_right_is_written_in_a_role() -> None:
 def test_the_documentation_lists_just_these() -> None:
     """It is written from the list (tests/rightstable.py), so a change of a right is a change there."""
     assert rewritten(DOCUMENT.read_text()) == DOCUMENT.read_text()
-    assert table().count("\n| `") == len(upper_rights(whole(), "x")) + len(lower_rights(whole().lowers[0]))
+    above_all = upper_rights(whole(), configmap_namespace="x", lease_namespace="y")
+    assert table().count("\n| `") == len(above_all) + len(lower_rights(whole().lowers[0]))

@@ -35,6 +35,7 @@ from tensile.doctor.facts import (
 from tensile.doctor.presence import endpoint_of, is_renewed, lease_of, node_named, port_of, strays
 from tensile.doctor.questions import Asking, opened
 from tensile.errors import AccessError, ClusterError, NotFound
+from tensile.hookport import own_namespace
 from tensile.joined import Ways
 from tensile.kube.access import Access
 from tensile.kubelet.api.authority import CALLERS
@@ -111,7 +112,7 @@ class _Gathering:
             more.append(asking.note(HOOK, asking.read(ref_of(topology))))
         if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
             more.append(asking.note(ADVERTISED, _advertised(topology.upper, asking.access)))
-        await asking.everything(upper_rights(topology), *more)
+        await asking.everything(upper_rights(topology, lease_namespace=own_namespace()), *more)
         ports = (self._call_node(asking, node) for node in nodes)
         others = strays(self.upper, topology)
         leases = (asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in others)
