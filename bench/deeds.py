@@ -32,7 +32,9 @@ class Deed:
 
     `prepare` brings about what has to be there before, and returns when it is; `do` is what the engine answers; `done`
     says whether that has happened, as far as it has to be known from outside; `counts` which writes are its own.
-    `restore` makes up for it, where it was done to the topology.
+    `restore` makes up for it, where it was done to the topology. Writes of the resources `late` may come when all else
+    is over: what the scheduler below says of a pod is carried up when there is time, and five seconds after a refusal
+    once more.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Deed:
     prepare: Act = _nothing
     restore: Act = _nothing
     counts: Callable[[Scene, Asked], bool] = Scene.is_here
+    late: tuple[str, ...] = ()
 
 
 def _things(scene: Scene) -> list[tuple[str, Manifest]]:
@@ -198,7 +201,15 @@ DEEDS = (
     Deed("create", _make, _runs, restore=_remove),
     Deed("update", _change, _has_changed, prepare=_made, restore=_remove),
     Deed("delete", _remove, _is_gone, prepare=_made),
-    Deed("bare pod moved", _strand, _has_moved, prepare=_descheduling, restore=_free, counts=_of_the_move),
+    Deed(
+        "bare pod moved",
+        _strand,
+        _has_moved,
+        prepare=_descheduling,
+        restore=_free,
+        counts=_of_the_move,
+        late=("events",),
+    ),
     Deed("lower added", _save_both, _both_ready, prepare=_with_one, counts=_of_the_node),
     Deed("lower removed", _save_one, _one_left, prepare=_with_both, restore=_with_both, counts=_of_the_node),
 )

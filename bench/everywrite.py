@@ -135,7 +135,8 @@ async def strike(rig: Rig, deed: Deed, known: Reference, number: int, moment: st
         if not broken:
             quiet = await rig.silence(start, QUIET)
             await asyncio.sleep(QUIET)
-            broken = [f"{one.asked} in a quiet time" for one in rig.written(quiet) if deed.counts(scene, one.asked)]
+            counted = [one.asked for one in rig.written(quiet) if deed.counts(scene, one.asked)]
+            broken = [f"{asked} in a quiet time" for asked in counted if asked.resource not in deed.late]
         broken += await judge(scene, deed, known, start)
         await end(scene, deed)
         struck = None if crash.struck is None else f"{crash.struck.verb} {crash.struck.kind}"
