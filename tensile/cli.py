@@ -76,12 +76,10 @@ def validate(
     file: FileOption = None, _log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False
 ) -> None:
     """Check a topology file; open nothing but the file itself."""
-    from tensile.topology import decode, not_yet, parse  # noqa: PLC0415 - see the module's docstring
+    from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
 
     name, data = read(file)
     topology = parse(decode(data, name=name), name=name)
-    for notice in not_yet(topology):
-        typer.echo(str(notice), err=True)
     typer.echo(f"{name}: valid: topology {topology.name} with {len(topology.lowers)} lower clusters")
 
 

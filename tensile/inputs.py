@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from tensile.errors import TensileError
 
 if TYPE_CHECKING:
@@ -63,12 +61,10 @@ def _bytes_of(file: str | int) -> bytes:
 
 def topology_of(file: str | None) -> "tuple[Topology, Path]":
     """Read a topology; gives with it the directory that paths in it start from."""
-    from tensile.topology import decode, not_yet, parse  # noqa: PLC0415 - see the module's docstring
+    from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
 
     name, data = read(file)
     topology = parse(decode(data, name=name), name=name)
-    for notice in not_yet(topology):
-        typer.echo(str(notice), err=True)
     return topology, Path.cwd() if name == STANDARD_INPUT else Path(name).absolute().parent
 
 

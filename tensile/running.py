@@ -39,7 +39,7 @@ from tensile.reconcile.reading import Reading
 from tensile.status.standing import Standing
 from tensile.supervision import supervised
 from tensile.telemetry import Metrics, TelemetryServer
-from tensile.topology import Topology, not_yet
+from tensile.topology import Topology
 from tensile.topology.edit import Edit, edit
 
 _LEASES = "kube-system"
@@ -121,7 +121,6 @@ async def _run(followed: Followed, standing: Standing, ways: Ways, manner: Manne
 
 
 async def _run_engine(topology: Topology, around: _Around) -> None:
-    _say_not_yet(topology)
     metrics = Metrics()
     engine = Engine(
         topology,
@@ -289,7 +288,6 @@ async def _reload(topology: Topology, engine: Running, telemetry: _Telemetry) ->
     """Put a topology in force, but for what of it asks for a restart."""
     change = edit(engine.topology, topology)
     _say(change)
-    _say_not_yet(topology)
     await engine.reload(change.topology)
     try:
         await telemetry.serve(engine.topology)
@@ -302,11 +300,6 @@ def _say(change: Edit) -> None:
         _log.warning("not reloaded", change=words)
     for words in change.words:
         _log.info("topology changed", change=words)
-
-
-def _say_not_yet(topology: Topology) -> None:
-    for notice in not_yet(topology):
-        _log.warning(str(notice))
 
 
 def _stopped_by_signal() -> asyncio.Event:

@@ -21,9 +21,8 @@ from tensile.topology.models import (
     Upper,
     Webhook,
 )
-from tensile.topology.notices import not_yet
 from tensile.topology.parsing import decode, parse
-from tensile.topology.problems import Notice, Problem, TopologyErrors
+from tensile.topology.problems import Problem, TopologyErrors
 from tensile.topology.resolved import Lower, SecretRef, Topology, VirtualNode
 from tensile.topology.schema import schema
 
@@ -36,7 +35,6 @@ __all__ = [
     "Kubelet",
     "Lower",
     "Namespaces",
-    "Notice",
     "Problem",
     "SecretRef",
     "ServiceAccounts",
@@ -52,7 +50,6 @@ __all__ = [
     "VirtualNode",
     "Webhook",
     "decode",
-    "not_yet",
     "parse",
     "schema",
 ]

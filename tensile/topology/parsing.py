@@ -15,7 +15,7 @@ from tensile.topology.checks import check
 from tensile.topology.messages import explain
 from tensile.topology.models import TopologyFile
 from tensile.topology.problems import MOST_SHOWN, Problem, TopologyErrors
-from tensile.topology.resolved import Source, Topology, resolve
+from tensile.topology.resolved import Topology, resolve
 from tensile.yamltext import MAX_BYTES, compose
 from tensile.yamltree import Node, Path, Position, find, locate, plain
 
@@ -95,4 +95,4 @@ def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = Fals
     problems += [Problem(locate(root, path), path, words) for path, words in faults]
     if file is None or problems:
         raise TopologyErrors(name, tuple(sorted(dict.fromkeys(problems), key=lambda one: one.position)))
-    return resolve(file, Source(name, root))
+    return resolve(file)

@@ -1,4 +1,4 @@
-"""What is said about a topology file: errors and notices, each with its place.
+"""What is said about a topology file: errors, each with its place.
 
 One form for all, FILE:LINE:COLUMN: path.to.key: words, because editors and CI systems jump to it.
 """
@@ -22,18 +22,6 @@ class Problem(NamedTuple):
     def line(self, name: str) -> str:
         """Write it as one line, for the file of that name."""
         return f"{name}:{self.position.line}:{self.position.column}: {show_path(self.path)}: {self.text}"
-
-
-class Notice(NamedTuple):
-    """Something that is no error but that whoever wrote the file should know, and where."""
-
-    name: str
-    position: Position
-    path: Path
-    text: str
-
-    def __str__(self) -> str:
-        return Problem(self.position, self.path, self.text).line(self.name)
 
 
 class TopologyErrors(TensileError):

@@ -5,10 +5,7 @@ and nothing is checked again: the parts were checked in the file, where they hav
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
-
-from pydantic import PrivateAttr
 
 from tensile.names import CLUSTER_ID
 from tensile.topology import fields
@@ -20,7 +17,6 @@ from tensile.topology.models import (
     ServiceAccounts,
     TopologyFile,
 )
-from tensile.yamltree import Node
 
 _NO_IDENTITY = ServiceAccounts.model_construct(identity="none")
 
@@ -60,20 +56,11 @@ class Lower(LowerEntry):
     """Whose API a pod's token is for; none without the ServiceAccount controller."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The text that a topology was read from; two topologies that say the same are equal wherever it is written."""
-
-    name: str = field(default="", compare=False)
-    root: Node | None = field(default=None, compare=False)
-
-
 class Topology(TopologyFile):
     """A valid topology; its lowers have everything that they inherit."""
 
     lowers: tuple[Lower, ...]
     """The lower clusters, in the order of the file."""
-    _source: Source = PrivateAttr(default=Source())
 
     @property
     def enabled(self) -> frozenset[fields.Controller]:
@@ -85,11 +72,6 @@ class Topology(TopologyFile):
         """Whether anything asks where in a lower cluster a pod fits, so that its nodes have to be known one by one."""
         drained = any(lower.maintenance == "drain" for lower in self.lowers)
         return self.descheduler.enabled or self.extender.enabled or drained
-
-    @property
-    def source(self) -> Source:
-        """The text that it was read from."""
-        return self._source
 
 
 def _merge(own: Any, default: Any) -> Any:
@@ -139,10 +121,8 @@ def _lower(file: TopologyFile, place: int) -> Lower:
     return Lower.model_construct(**values)
 
 
-def resolve(file: TopologyFile, source: Source) -> Topology:
+def resolve(file: TopologyFile) -> Topology:
     """Make the topology of a file that was found right."""
     values = {name: getattr(file, name) for name in TopologyFile.model_fields}
     values["lowers"] = tuple(_lower(file, place) for place in range(len(file.lowers)))
-    topology = Topology.model_construct(**values)
-    topology._source = source  # noqa: SLF001 - a model takes its private attributes only once it is made
-    return topology
+    return Topology.model_construct(**values)
