@@ -84,13 +84,16 @@ class Engine:
         self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
         await self.hook.open(self.topology)
         self.extender = Extending(world, self.clusters.connections[UPPER], self._ways.directory)
-        await self.extender.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
 
     async def drive(self) -> None:
-        """Join the lowers and drive them from now on."""
+        """Join the lowers and drive them from now on; raises TensileError: the extender's port is taken.
+
+        Only one that drives serves the extender: another knows nothing of the lowers, and would let everything pass.
+        """
         async with self._changing:
+            await self.extender.open(self.topology)
             for spec in self.topology.lowers:
                 await self._join(spec)
             self._tasks = [supervised("lookout", self._keep_looking)]
@@ -132,7 +135,8 @@ class Engine:
         if self.drives:
             await self._reload_lowers(topology)
         self.clusters.follow_controllers()
-        await self.extender.serve(topology)
+        if self.drives:
+            await self.extender.serve(topology)
         await self.clusters.leave_places()
         for name in tuple(self._opened):
             self._wake(name)

@@ -48,6 +48,8 @@ class Election:
         self._pace = pace or Pace()
         self._lease: Manifest | None = None
         self._since = 0.0
+        self._fresh = 0.0
+        """When the write was sent by which the lease holds: nobody else can have seen it change earlier."""
         self._said = ""
 
     async def won(self) -> None:
@@ -96,6 +98,7 @@ class Election:
         return False
 
     async def _taken(self) -> bool:
+        self._fresh = self._clock()
         try:
             self._see(orjson.loads(await self._upper.read(self._ref)))
         except NotFound:
@@ -115,20 +118,24 @@ class Election:
 
     async def _kept(self) -> str:
         """Renew; a renewal that fails is tried again until the time to give up has come."""
-        why, fresh = "", self._clock()
-        while (left := fresh + self._pace.gives_up - self._clock()) > 0:
+        why = ""
+        while (left := self._left()) > 0:
             try:
                 async with asyncio.timeout(left):
                     begun = self._clock()
                     if not await self._renewed():
                         return f"{holder(self._lease) or 'nobody'} holds it"
-                    fresh = begun
+                    self._fresh = begun
             except TimeoutError:
                 why = why or "the upper cluster does not answer"
             except ClusterError as error:
                 why = str(error)
-            await asyncio.sleep(min(self._pace.look, max(left, 0.0)))
+            await asyncio.sleep(max(0.0, min(self._pace.look, self._left())))
         return f"it could not be renewed for {self._pace.gives_up:g} s: {why or 'this engine was stopped meanwhile'}"
+
+    def _left(self) -> float:
+        """Give the seconds until it is time to give up."""
+        return self._fresh + self._pace.gives_up - self._clock()
 
     async def _renewed(self) -> bool:
         """Renew once, whoever wrote what else to the lease; says whether this engine still holds it."""

@@ -156,19 +156,28 @@ async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) ->
 
 async def _lead(engine: Engine, around: _Around, election: Election | None) -> None:
     """Have the engine drive once nobody else does; raises TensileError when it may no more."""
-    if election is not None:
+    if election is None:
+        await _drive(engine, around)
+    else:
         await election.won()
+        await _side_by_side(_until_lost(election), _drive(engine, around))
+
+
+async def _until_lost(election: Election) -> None:
+    why = await election.lost()
+    raise TensileError(f"this engine leads no more: {why}: it ends, to stand by when it is started again")
+
+
+async def _drive(engine: Engine, around: _Around) -> None:
+    """Have the engine drive, and tell of it; done when all is in order."""
+    if not engine.drives:
         await engine.drive()
     topology = engine.topology
     _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=around.followed.name)
     around.followed.lead()
     settling = supervised("settling", partial(_settle, engine))
     try:
-        if election is None:
-            await settling
-        else:
-            why = await election.lost()
-            raise TensileError(f"this engine leads no more: {why}: it ends, to stand by when it is started again")
+        await settling
     finally:
         settling.cancel()
 

@@ -13,7 +13,7 @@ from worldkit import OWNER_HERE as OWNER
 from tensile.cluster import Patch
 from tensile.election import Election
 from tensile.lease import Pace, lease_ref, new
-from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, metadata, uid
+from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, metadata, uid
 
 PACE = Pace()
 REF = lease_ref("demo", "tensile")
@@ -22,11 +22,29 @@ SKEW = timedelta(hours=1)
 """By how much the clocks of two engines differ: nothing may depend on it."""
 
 
+class Upper(Weather):
+    """An upper cluster that `takes` so many seconds over the answer to a write."""
+
+    takes = 0.0
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Create, and take time."""
+        found = await super().create(ref, body)
+        await asyncio.sleep(self.takes)
+        return found
+
+    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
+        """Patch, and take time."""
+        found = await super().patch(ref, patch, subresource)
+        await asyncio.sleep(self.takes)
+        return found
+
+
 class Ground:
     """An upper cluster in memory, and engines that would lead."""
 
     def __init__(self) -> None:
-        self.upper = Weather(UPPER, ends_pods=False, now=lambda: BEGIN)
+        self.upper = Upper(UPPER, ends_pods=False, now=lambda: BEGIN)
         self.upper.place(NAMESPACE, {"metadata": {"name": REF.namespace}})
         self.engines = 0
 
@@ -142,6 +160,29 @@ async def test_a_leader_that_cannot_renew_gives_up_before_anybody_else_may_lead(
         assert PACE.gives_up - PACE.look <= clock() - down <= PACE.gives_up
     assert "could not be renewed for 10 s" in why
     assert "no answer" in why
+
+
+@in_virtual_time
+async def test_a_renewal_that_hangs_does_not_put_off_the_end() -> None:
+    """The time to stop in is the same as where renewals are refused."""
+    ground = Ground()
+    async with leading(ground.engine()) as ended:
+        await asyncio.sleep(1)
+        ground.upper.takes = 3600
+        await ended
+        assert clock() == PACE.gives_up
+
+
+@in_virtual_time
+async def test_a_lease_counts_from_when_it_was_asked_for() -> None:
+    """Others see it change as soon as it is written, however late the answer is."""
+    ground = Ground()
+    ground.upper.takes = 8
+    engine = ground.engine()
+    await engine.won()
+    ground.upper.down = True
+    await engine.lost()
+    assert clock() == PACE.gives_up
 
 
 @in_virtual_time

@@ -50,7 +50,7 @@ class Extender:
 
         What does not fit is unresolvable: no pod has to go above for the sake of a node below.
         """
-        pod, names = question["Pod"], asked(question)
+        pod, names = question["Pod"], question["NodeNames"]
         kept, refused = [], {}
         for name in names:
             why = self._promise(name, pod, now) if name in self.sites else ""
@@ -65,7 +65,7 @@ class Extender:
     def prioritize(self, question: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Answer an ExtenderArgs with a HostPriorityList: how full each lower is, or how empty."""
         pod = question["Pod"]
-        return [{"Host": name, "Score": self._score(name, pod)} for name in asked(question)]
+        return [{"Host": name, "Score": self._score(name, pod)} for name in question["NodeNames"]]
 
     def _promise(self, name: str, upper_pod: Manifest, now: float) -> str:
         """Keep room for a pod in one lower; gives why there is none."""
@@ -96,14 +96,6 @@ class Extender:
             return 0
         free = free_share(seeking(manifest), site.ground)
         return round(BEST * (free if self.strategy == "spread" else 1 - free))
-
-
-def asked(question: Mapping[str, Any]) -> list[str]:
-    """Give the nodes that a question is about, whether they come as names or whole."""
-    names = question.get("NodeNames")
-    if names is not None:
-        return list(names)
-    return [node["metadata"]["name"] for node in (question.get("Nodes") or {}).get("items") or ()]
 
 
 def seeking(manifest: Manifest) -> Pod:

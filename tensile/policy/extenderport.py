@@ -30,6 +30,10 @@ _ADVICE = {
     errno.EADDRNOTAVAIL: "this machine has no such address: set extender.bind in the topology file",
     errno.EACCES: "only root may listen there: set extender.port in the topology file to 1024 or above",
 }
+_NO_QUESTION = (
+    "not the ExtenderArgs of a kube-scheduler with the names of nodes: set nodeCacheCapable: true for this extender in "
+    "the scheduler's configuration"
+)
 _log = structlog.get_logger("tensile.extender")
 
 
@@ -62,6 +66,7 @@ class ExtenderPort:
         self._clock = clock
         self._callers = frozenset(callers)
         self._runner: web.AppRunner | None = None
+        self._has_refused = False
 
     @property
     def port(self) -> int:
@@ -104,12 +109,19 @@ class ExtenderPort:
             return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{words}\n")
         question = _question(await request.read())
         if question is None:
-            return web.Response(status=HTTPStatus.BAD_REQUEST, text="not the ExtenderArgs of a kube-scheduler\n")
+            return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{self._refuse()}\n")
         try:
             return web.Response(body=orjson.dumps(decide(question)), content_type="application/json")
         except Exception as error:  # noqa: BLE001 - the scheduler goes on without us
             _log.error("a question could not be answered, a defect: please report this line", error=described(error))
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
+
+    def _refuse(self) -> str:
+        """Say what a question lacks, and tell of it once: the scheduler goes on without an extender that refuses."""
+        if not self._has_refused:
+            _log.error("questions of the upper scheduler are refused", why=_NO_QUESTION)
+        self._has_refused = True
+        return _NO_QUESTION
 
 
 def _caller(request: web.Request) -> str:
@@ -120,7 +132,10 @@ def _caller(request: web.Request) -> str:
 
 
 def _question(body: bytes) -> dict[str, Any] | None:
-    """Read a question, None for what is none."""
+    """Read a question, None for what is none.
+
+    So is one that has whole nodes for names: its scheduler would take names in the answer for no node at all.
+    """
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -128,4 +143,4 @@ def _question(body: bytes) -> dict[str, Any] | None:
     pod = found.get("Pod") if isinstance(found, dict) else None
     if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict) or not isinstance(pod.get("spec"), dict):
         return None
-    return dict(found)
+    return dict(found) if isinstance(found.get("NodeNames"), list) else None

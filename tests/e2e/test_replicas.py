@@ -43,11 +43,12 @@ class Replicated(Program):
 
 
 class Other(NamedTuple):
-    """The second engine, its log, and the port of its telemetry."""
+    """The second engine, its log, and the ports of its telemetry and of its extender."""
 
     process: Process
     log: Path
     port: int
+    extender: int
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -62,20 +63,21 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
 @asynccontextmanager
 async def beside(program: Replicated) -> AsyncIterator[Other]:
     """Have a second engine run on the same topology; as both share a machine, its ports are others."""
-    ports = spare_ports(4)
+    ports = spare_ports(5)
 
     def elsewhere(file: Manifest) -> None:
         """Give the file other ports."""
         for lower, port in zip(file["lowers"], ports, strict=False):
             lower["node"]["kubeletPort"] = port
-        file["kubelet"]["port"], file["telemetry"]["port"] = ports[2:]
+        file["kubelet"]["port"], file["telemetry"]["port"] = ports[2:4]
+        file["extender"] = {"enabled": True, "bind": "127.0.0.1", "port": ports[4]}
 
     file, log = program.directory / "other.yaml", program.directory / "other.log"
     file.write_bytes(orjson.dumps(program.file(elsewhere)))
     process = await program.begun(file, log)
     try:
         await polled(lambda: WAITS in log.read_text())
-        yield Other(process, log, ports[3])
+        yield Other(process, log, *ports[3:])
     finally:
         if process.returncode is None:
             process.kill()
@@ -103,6 +105,8 @@ async def test_an_engine_that_ends_hands_over_to_the_other_and_back(program: Rep
             await program.stop()
             await polled(lambda: LEADS in other.log.read_text())
         await runs(program, "second")
+        _, asking = await asyncio.open_connection("127.0.0.1", other.extender)
+        asking.close()
         await program.start(await_nodes=False)
         await program.logged(WAITS)
         other.process.send_signal(signal.SIGTERM)
@@ -118,7 +122,10 @@ async def test_an_engine_that_ends_hands_over_to_the_other_and_back(program: Rep
 
 
 async def test_an_engine_that_stands_by_is_ready_and_drives_nothing(program: Replicated) -> None:
-    """It follows the upper cluster, so that it can take over; the nodes' ports stay those of the one that drives."""
+    """It follows the upper cluster, so that it can take over; the nodes' ports stay those of the one that drives.
+
+    Nor does it answer the upper scheduler: it knows nothing of the lowers.
+    """
     node = f"/api/v1/nodes/{program.nodes[A]}"
     async with beside(program) as other, aiohttp.ClientSession() as session:
         async with asyncio.timeout(HAND_OVER):
@@ -126,6 +133,8 @@ async def test_an_engine_that_stands_by_is_ready_and_drives_nothing(program: Rep
                 await asyncio.sleep(POLL)
         async with session.get(f"http://127.0.0.1:{other.port}/metrics") as answer:
             assert "tensile_leads 0.0" in await answer.text()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", other.extender)
         await runs(program, "beside")
         port = (await program.upper.read(node))["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
         assert port == program.topology().lowers[0].node.kubelet_port

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from placekit import asking, node, pod
 from test_ground import ground
 
-from tensile.policy.extender import LAPSE, Extender, Site, asked
+from tensile.policy.extender import LAPSE, Extender, Site
 from tensile.policy.ground import Ground
 from tensile.policy.placing.reading import pod_of
 from tensile.policy.seeking import Seeker
@@ -108,14 +108,6 @@ def test_scores_stay_in_their_range() -> None:
     scores = [one["Score"] for one in made.prioritize(question(wants(cpu="1"), "a", "b", "c"))]
     assert scores == [0, 10, 0]
     assert [one["Score"] for one in extender("binpack", a=over).prioritize(question(wants(cpu="1"), "a"))] == [10]
-
-
-def test_nodes_may_come_whole() -> None:
-    """From a scheduler that keeps no cache of nodes for extenders."""
-    whole = {"Pod": {}, "Nodes": {"items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]}}
-    assert asked(whole) == ["a", "b"]
-    assert asked({"Pod": {}, "NodeNames": []}) == []
-    assert asked({"Pod": {}}) == []
 
 
 def test_volumes_are_not_looked_at() -> None:

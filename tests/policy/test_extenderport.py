@@ -155,10 +155,17 @@ async def test_who_is_no_scheduler_is_turned_away(ask: Ask, papers: Papers) -> N
     assert (await ask("/filter", question("2", "a")))[1]["NodeNames"] == ["a"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"{}", b'{"Pod":null}', b'{"Pod":{"metadata":{}}}'])
-async def test_what_is_no_question_is_refused(ask: Ask, body: bytes) -> None:
-    """With words; a scheduler to which the extender is ignorable goes on without it."""
-    assert await ask("/filter", body) == (400, "not the ExtenderArgs of a kube-scheduler\n")
+WHOLE = b'{"Pod":{"metadata":{},"spec":{}},"Nodes":{"items":[{"metadata":{"name":"a"}}]},"NodeNames":null}'
+"""What a scheduler asks whose configuration has no `nodeCacheCapable: true`: it takes names for no node at all."""
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"{}", b'{"Pod":null}', b'{"Pod":{"metadata":{}}}', WHOLE])
+async def test_what_is_no_question_is_refused(ask: Ask, body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    """With words, and once in the log; a scheduler to which the extender is ignorable goes on without it."""
+    for path in ("/filter", "/prioritize"):
+        status, words = await ask(path, body)
+        assert (status, "set nodeCacheCapable: true" in str(words)) == (400, True)
+    assert "".join(capsys.readouterr()).count("questions of the upper scheduler are refused") == 1
 
 
 async def test_a_defect_costs_one_answer(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
