@@ -92,9 +92,9 @@ class Election:
         except (Conflict, AlreadyExists):
             return False
         except TimeoutError:
-            self._say("the upper cluster does not answer")
+            self._say("the upper cluster does not answer", _log.warning)
         except ClusterError as error:
-            self._say(str(error))
+            self._say(str(error), _log.warning)
         return False
 
     async def _taken(self) -> bool:
@@ -108,10 +108,11 @@ class Election:
         lease = self._lease
         assert lease is not None, "it was seen"
         if not is_ours(lease, self._owner()):
-            self._say(f"{self._ref} is not ours, and stays as it is: delete it, or give the topology another name")
+            words = f"{self._ref} is not ours, and stays as it is: delete it, or give the topology another name"
+            self._say(words, _log.warning)
             return False
         if holder(lease) != self._identity and not is_free(lease, self._clock() - self._since):
-            self._say(f"{holder(lease)} leads")
+            self._say(f"{holder(lease)} leads", _log.info)
             return False
         self._see(await self._patched(taken(lease, self._identity, self._now(), self._pace)))
         return True
@@ -160,9 +161,9 @@ class Election:
             self._since = self._clock()
         self._lease = lease
 
-    def _say(self, why: str) -> None:
+    def _say(self, why: str, tell: Callable[..., object]) -> None:
         if why != self._said:
-            _log.info("waiting to lead", lease=str(self._ref), why=why)
+            tell("waiting to lead", lease=str(self._ref), why=why)
         self._said = why
 
     @staticmethod

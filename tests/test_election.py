@@ -259,6 +259,20 @@ async def test_a_lease_that_is_not_ours_is_left_alone(capsys: pytest.CaptureFixt
 
 
 @in_virtual_time
+async def test_who_may_not_have_a_lease_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a warning, once: nothing is driven until somebody grants the right."""
+    ground = Ground()
+    ground.upper.denied["create", LEASE.name] = "leases is forbidden"
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await ground.engine().won()
+    said = [line for line in capsys.readouterr().out.splitlines() if "waiting to lead" in line]
+    assert len(said) == 1
+    assert "warning" in said[0]
+    assert "leases is forbidden" in said[0]
+
+
+@in_virtual_time
 async def test_an_engine_waits_for_an_upper_cluster_that_is_away() -> None:
     """And leads within two seconds when it answers."""
     ground = Ground()
