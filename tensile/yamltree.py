@@ -90,10 +90,10 @@ def _inside(node: Node, step: str | int) -> tuple[Position, Node] | None:
     return None
 
 
-def locate(root: Node, path: Path) -> Position:
+def locate(root: Node, path: Path, *, key: bool = False) -> Position:
     """Find where a path is written, or the nearest thing around it that is.
 
-    A value that stands on its key's line is pointed at itself, any other by its key.
+    A value that stands on its key's line is pointed at itself, any other by its key; `key` asks for the key always.
     """
     here, node = root.start, root
     for step in path:
@@ -101,7 +101,7 @@ def locate(root: Node, path: Path) -> Position:
         if found is None:
             return here
         here, node = found
-    return node.start if node.start.line == here.line else here
+    return node.start if not key and node.start.line == here.line else here
 
 
 def find(root: Node, path: Path) -> Node | None:

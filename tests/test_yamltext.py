@@ -128,24 +128,26 @@ def test_plain_data_has_tuples_for_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
+    ("path", "value", "key"),
     [
-        ((), (1, 1)),
-        (("a",), (1, 4)),
-        (("b",), (2, 1)),
-        (("b", "c"), (3, 6)),
-        (("b", "c", 0), (3, 7)),
-        (("b", "c", 1), (3, 10)),
-        (("b", "c", 1, "d"), (3, 14)),
-        (("b", "e"), (4, 3)),
-        (("b", "e", 0), (5, 7)),
-        (("b", "e", 1), (7, 7)),
-        (("b", "e", 1, "g"), (7, 10)),
+        ((), (1, 1), (1, 1)),
+        (("a",), (1, 4), (1, 1)),
+        (("b",), (2, 1), (2, 1)),
+        (("b", "c"), (3, 6), (3, 3)),
+        (("b", "c", 0), (3, 7), (3, 7)),
+        (("b", "c", 1), (3, 10), (3, 10)),
+        (("b", "c", 1, "d"), (3, 14), (3, 11)),
+        (("b", "e"), (4, 3), (4, 3)),
+        (("b", "e", 0), (5, 7), (5, 7)),
+        (("b", "e", 1), (7, 7), (7, 7)),
+        (("b", "e", 1, "g"), (7, 10), (7, 7)),
     ],
 )
-def test_everything_has_a_place(path: Any, value: tuple[int, int]) -> None:
+def test_everything_has_a_place(path: Any, value: tuple[int, int], key: tuple[int, int]) -> None:
     """A value on its key's line is pointed at itself, any other by its key."""
-    assert locate(read(TEXT), path) == Position(*value)
+    root = read(TEXT)
+    assert locate(root, path) == Position(*value)
+    assert locate(root, path, key=True) == Position(*key)
 
 
 @pytest.mark.parametrize(
