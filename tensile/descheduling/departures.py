@@ -12,8 +12,8 @@ import orjson
 from tensile.cache import Entry
 from tensile.descheduling.bare import loosed, uses_claims
 from tensile.descheduling.clearing import placed
+from tensile.descheduling.drain import is_bare, kept
 from tensile.descheduling.ground import Ground, said_of
-from tensile.policy.drain import is_bare, kept
 from tensile.world import LowerWorld, Problem, World
 
 FORMAT = 1

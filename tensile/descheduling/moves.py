@@ -8,11 +8,13 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from tensile.cache import Entry
-from tensile.descheduling.bare import CLAIMED, loosed, tie_of, uses_claims
+from tensile.descheduling.bare import CLAIMED, is_safe, loosed, tie_of, uses_claims
 from tensile.descheduling.ground import Ground, said_of
 from tensile.descheduling.stuck import Stuck, is_open, stuck_in
+from tensile.descheduling.successor import nodes_off
 from tensile.descheduling.underway import underway
 from tensile.objects import controller_of
+from tensile.policy.safekeeping import kept_of
 from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
 from tensile.world import LowerWorld, World
 
@@ -132,6 +134,18 @@ def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground
     others = sorted({*targets, *could} - {targets[0]})
     avoided = (source.node, *sorted(refused.keys() & never.keys()))
     return Move(one.upper, one.lower, targets[0], node, owner, avoided, tuple(others))
+
+
+def is_safe_move(move: Move, world: World) -> bool:
+    """Say whether a pod without a controller is kept, for where there is room for it now.
+
+    What it was kept off when it was kept will do, as long as that is where it leaves from and not where it goes.
+    """
+    kept = None if move.owner else kept_of(move.upper, world)
+    if kept is None or kept.pod is None:
+        return False
+    off = nodes_off(kept.pod)
+    return move.avoided[0] in off and move.target not in off and is_safe(move.upper, world, off)
 
 
 def note_of(move: Move, world: World) -> Note:

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 
 from tensile.cache import Delta
 from tensile.cluster import Patch
-from tensile.descheduling.bare import loosed
-from tensile.descheduling.moves import DEADLOCK, Move, Pass, Stay, is_source, listed, note_of, one_pass
+from tensile.descheduling.bare import successor_now
+from tensile.descheduling.moves import DEADLOCK, Move, Pass, Stay, is_safe_move, is_source, listed, note_of, one_pass
 from tensile.descheduling.stuck import stuck_in
-from tensile.descheduling.successor import successor_of
 from tensile.descheduling.underway import told_lately
 from tensile.names import TRIED
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
-from tensile.policy.safekeeping import kept_of, of_pod, present
+from tensile.policy.safekeeping import kept_of, of_pod, present, withdrawal
 from tensile.policy.tried import Note, kept_for, node_ref, notes_on, recent, written
 from tensile.reconcile.desired import Absent, Decision, Moving, Patched, Route, Told, Wanted
 from tensile.topology.syntax import write_duration
@@ -64,7 +63,7 @@ class DeschedulerRule:
         if rest > 0 and not policy.dry_run:
             found = one_pass(world)
             problem = world.problems.get(key) or _kept(_stays(found, lower))
-            safe = [move for move in _moves(found, lower) if _is_safe(move, world)]
+            safe = [move for move in _moves(found, lower) if is_safe_move(move, world)]
             return Decision((*told, *(_evictions(safe, lower, world) if safe else ())), problem=problem, again=rest)
         found = one_pass(world)
         moves = _moves(found, lower)
@@ -77,19 +76,16 @@ class DeschedulerRule:
 
 def _departures(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
     """Let those leave who may, and keep those who have to be kept for that: they leave when they are."""
-    ready = [move for move in moves if move.owner or _is_safe(move, world)]
+    ready = [move for move in moves if move.owner or is_safe_move(move, world)]
     if ready:
         yield from _evictions(ready, lower, world)
     for move in moves:
-        if not move.owner and kept_of(move.upper, world) is None:
-            successor = successor_of(loosed(move.upper, world).manifest(), move.avoided)
+        kept = kept_of(move.upper, world)
+        if not move.owner and kept is None:
+            successor = successor_now(move.upper, world, move.avoided)
             yield present(successor, move.upper, world.owner, _reason(move, world))
-
-
-def _is_safe(move: Move, world: World) -> bool:
-    """Say whether a pod without a controller is kept: it may leave in the interval in which room was counted for it."""
-    kept = None if move.owner else kept_of(move.upper, world)
-    return kept is not None and kept.is_safe
+        elif kept is not None and kept.withdrawn is None and not is_safe_move(move, world):
+            yield withdrawal(move.upper, world, "what it keeps is not what would be made now")
 
 
 def _moves(found: Pass, lower: LowerWorld) -> list[Move]:

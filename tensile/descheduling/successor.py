@@ -43,6 +43,17 @@ def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(freed["spec"], nodes)}
 
 
+def is_alike(one: Manifest, other: Manifest) -> bool:
+    """Say whether two such pods come to the same, but for what the engine itself adds to a pod that it mirrors."""
+    return _unlapsed(one) == _unlapsed(other)
+
+
+def _unlapsed(pod: Manifest) -> Manifest:
+    """Give a pod without what it tolerates while its node does not answer."""
+    left = [one for one in pod["spec"].get("tolerations") or () if one.get("key") not in (NOT_READY, UNREACHABLE)]
+    return {**pod, "spec": {**pod["spec"], "tolerations": left}}
+
+
 def nodes_off(pod: Manifest) -> list[str]:
     """Give the virtual nodes that a pod is kept off for our sake."""
     noted = annotations(pod).get(KEPT_OFF, "")
