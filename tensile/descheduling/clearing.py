@@ -11,6 +11,7 @@ from tensile.descheduling.bare import is_safe, loosed, successor_now, tie_of
 from tensile.descheduling.drain import is_bare, is_drained, is_emptied
 from tensile.descheduling.ground import Ground, said_of
 from tensile.descheduling.moves import listed
+from tensile.descheduling.underway import settle, underway
 from tensile.policy import live
 from tensile.policy.safekeeping import Kept, kept_of, present, withdrawal
 from tensile.reconcile.desired import Decision, Route, Wanted
@@ -59,7 +60,10 @@ class ClearingRule:
             return Decision()
         if any(map(_is_coming, _others(lower, world))):
             return Decision(again=_SOON)
-        return _sorted_out(bare, lower, world, Ground(world, without=lower.node))
+        ground = Ground(world, without=lower.node)
+        for going in underway(world, but=lower.name):
+            settle(going, world, ground)
+        return _sorted_out(bare, lower, world, ground)
 
 
 def placed(pod: Entry, lower: LowerWorld, world: World, ground: Ground) -> tuple[str, str] | Problem:

@@ -12,10 +12,10 @@ from tensile.descheduling.bare import CLAIMED, is_safe, loosed, tie_of, uses_cla
 from tensile.descheduling.ground import Ground, said_of
 from tensile.descheduling.stuck import Stuck, is_open, stuck_in
 from tensile.descheduling.successor import nodes_off
-from tensile.descheduling.underway import underway
+from tensile.descheduling.underway import left_by, settle, underway
 from tensile.objects import controller_of
 from tensile.policy.safekeeping import kept_of
-from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
+from tensile.policy.tried import MOST, Note, kept_for, notes_on, recent
 from tensile.world import LowerWorld, World
 
 DEADLOCK = "DeschedulingDeadlock"
@@ -62,8 +62,8 @@ def one_pass(world: World) -> Pass:
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
     turns = {lower.name: _Turn(lower, world) for lower in lowers}
     ground, start = Ground(world), cache(partial(Ground, world))
-    for upper, node, owner in underway(world):
-        _settled(upper, node, owner, world, ground)
+    for going in underway(world):
+        settle(going, world, ground)
     moves: list[Move] = []
     stays: list[Stay] = []
     waiting = 0
@@ -100,20 +100,6 @@ class _Turn:
         self.left = min(policy.max_evictions_per_node - len(lately), MOST - len(notes))
 
 
-def _settled(upper: Entry, node: str, owner: str, world: World, ground: Ground) -> None:
-    """Take the room for a pod that was told to leave before."""
-    targets, _ = ground.others(upper, node, _left(world, owner))
-    if targets:
-        ground.move(upper, node, targets[0])
-
-
-def _left(world: World, owner: str) -> frozenset[str]:
-    """Give the virtual nodes that an owner's pods left lately; nobody's pods have none in common."""
-    if not owner:
-        return frozenset()
-    return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
-
-
 def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground]) -> Move | Stay:
     """Say where a pod goes, or why it stays; `start` gives the ground as it was before this pass.
 
@@ -125,7 +111,7 @@ def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground
     tie = (CLAIMED if uses_claims(pod) else None) if owner else tie_of(one.upper, world)
     if tie is not None:
         return Stay(one.upper, one.lower, *tie)
-    going, left = one.upper if owner else loosed(one.upper, world), _left(world, owner)
+    going, left = one.upper if owner else loosed(one.upper, world), left_by(owner, world)
     targets, refused = ground.others(going, source.node, left)
     if not targets:
         return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")

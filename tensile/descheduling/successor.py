@@ -28,8 +28,14 @@ _POD_TERM = "podAffinityTerm"
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep of a pod that a descheduler made only whose place it has: a UID, "" where it does not say."""
-    return Kept(b"", annotations(decoded(raw)).get(REPLACES, ""))
+    """Keep of a pod that a descheduler made only whose place it has: a UID, "" where it does not say.
+
+    All of it is kept while it has somebody's place and waits for a node.
+    """
+    pod = decoded(raw)
+    replaces = annotations(pod).get(REPLACES, "")
+    is_waiting = replaces and not pod["spec"].get("nodeName") and "deletionTimestamp" not in metadata(pod)
+    return Kept(raw if is_waiting else b"", replaces)
 
 
 def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
 from deschedulingkit import NOW, TOLERANT, A, B, seeker
 from worldkit import upper_pod
@@ -167,9 +168,15 @@ def test_a_pod_is_not_changed_by_what_is_made_of_it() -> None:
 
 
 def test_only_whose_place_it_has_is_kept_of_one_that_was_made() -> None:
-    """There may be thousands by another descheduler."""
-    raw = b'{"metadata": {"name": "x", "annotations": {"tensile-kube.io/replaces": "u"}}}'
-    assert digest(raw) == (b"", "u", None)
+    """There may be thousands by another descheduler; one that waits for a node is to have room."""
+    meta = {"name": "x", "annotations": {"tensile-kube.io/replaces": "u"}}
+    for pod, is_whole in (
+        ({"metadata": meta, "spec": {"nodeName": "n"}}, False),
+        ({"metadata": {**meta, "deletionTimestamp": "x"}, "spec": {}}, False),
+        ({"metadata": meta, "spec": {}}, True),
+    ):
+        raw = orjson.dumps(pod)
+        assert digest(raw) == (raw if is_whole else b"", "u", None)
     assert digest(b'{"metadata": {"name": "x"}}') == (b"", "", None)
 
 
