@@ -119,6 +119,21 @@ def test_what_changes_while_it_is_kept_is_let_go_of_and_kept_anew() -> None:
     assert (withdrawn(here), kept(here), evicted(here, "one")) == ([], [], False)
 
 
+def test_a_secret_of_somebody_else_in_the_place_of_ours_holds_up_nobody_else() -> None:
+    """Who may make Secrets in one namespace says nothing of the pods of another; what was to be told still is."""
+    here = drained(bare("one", cpu="1"), bare("two", cpu="1"))
+    put(here.upper.secrets, {"metadata": {"name": "tensile-pod-Pod-one", "namespace": "default", "uid": "x"}})
+    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    assert [step.ref.name for step in steps] == ["tensile-pod-Pod-two"]
+    assert problem is not None
+    assert problem.reason == "NameConflict"
+    put(here.lowers[A].upper_pods, bare("large", cpu="7"))
+    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    assert [step.ref.name for step in steps] == ["tensile-pod-Pod-two"]
+    assert problem is not None
+    assert problem.message.startswith("default/large: ")
+
+
 def test_what_is_kept_for_room_that_is_gone_by_now_does_not_leave() -> None:
     """A budget may hold an eviction up for hours; it is looked at again for as long as the pod stands, and told."""
     here = drained(bare("one"), cpus=(("8",), ("3",)))
