@@ -19,6 +19,8 @@ from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "clearing"
 NO_PLACE = "FitsNowhereElse"
+OTHERWISE = "KeptOtherwise"
+_OTHERWISE = "the Secret that keeps it holds something else than would be made now: it goes, and the pod is kept anew"
 _COLLECT = 5.0
 """Seconds in which what may make room is looked at together: each look is at every node of every lower."""
 _SOON = 1.0
@@ -88,6 +90,8 @@ def _sorted_out(pods: list[Entry], lower: LowerWorld, world: World, ground: Grou
     stays: list[tuple[str, Problem]] = []
     for pod, kept in sorted(((one, kept_of(one, world)) for one in pods), key=_turn):
         place = placed(pod, lower, world, ground)
+        if not isinstance(place, Problem) and kept is not None and not is_safe(pod, world):
+            place = Problem(OTHERWISE, _OTHERWISE)
         if isinstance(place, Problem):
             stays.append((f"{pod.namespace}/{pod.name}: {place.message}", place))
         wanted += _due(pod, kept, place, lower, world)
@@ -105,16 +109,13 @@ def _turn(one: tuple[Entry, Kept | None]) -> tuple[bool, str, str]:
 def _due(
     pod: Entry, kept: Kept | None, place: tuple[str, str] | Problem, lower: LowerWorld, world: World
 ) -> Iterator[Wanted]:
-    """Keep a pod that has a place, and let nobody rely on what is kept of one that has none, or is another by now."""
+    """Keep a pod that has a place, and let nobody rely on what is kept of one that stays."""
     if kept is None:
         if not isinstance(place, Problem):
             reason = f"lower cluster {lower.name} is drained, and the pod fits on node {place[0]} ({place[1]})"
             yield present(successor_now(pod, world), pod, world.owner, reason)
-    elif kept.withdrawn is None:
-        if isinstance(place, Problem):
-            yield withdrawal(pod, world, f"the pod stays for now: {place.message}")
-        elif not is_safe(pod, world):
-            yield withdrawal(pod, world, "what it keeps is not what would be made now")
+    elif kept.withdrawn is None and isinstance(place, Problem):
+        yield withdrawal(pod, world, f"the pod stays for now: {place.message}")
 
 
 def _others(lower: LowerWorld, world: World) -> Iterator[LowerWorld]:

@@ -71,16 +71,23 @@ def one_pass(world: World) -> Pass:
         turn = turns[one.lower]
         if one.upper.uid in turn.told_to_go:
             continue
-        if turn.left <= 0:
+        is_ready = _is_ready(one.upper, world)
+        if turn.left[is_ready] <= 0:
             waiting += 1
             continue
         result = _judged(one, world, ground, start)
         if isinstance(result, Move):
-            turn.left -= 1
+            turn.left[is_ready] -= 1
             moves.append(result)
         else:
             stays.append(result)
     return Pass(tuple(moves), tuple(stays), waiting)
+
+
+def _is_ready(upper: Entry, world: World) -> bool:
+    """Say whether a pod may leave at once: a controller makes it again, or it is kept."""
+    kept = kept_of(upper, world) if upper.facts.bare else None
+    return not upper.facts.bare or (kept is not None and kept.is_safe)
 
 
 def is_source(lower: LowerWorld, world: World) -> bool:
@@ -89,7 +96,11 @@ def is_source(lower: LowerWorld, world: World) -> bool:
 
 
 class _Turn:
-    """How many pods may leave a lower now, and the UIDs of those that were told to within this interval."""
+    """How many pods may leave a lower now, and the UIDs of those that were told to within this interval.
+
+    `left` has a bound of its own for those that have to be kept before (False): one that cannot be kept, whatever
+    refuses its Secret, takes nobody else's turn.
+    """
 
     def __init__(self, lower: LowerWorld, world: World) -> None:
         policy = world.topology.descheduler
@@ -97,7 +108,8 @@ class _Turn:
         notes = recent(notes_on(node.manifest()) if node else (), world.now, kept_for(policy))
         lately = recent(notes, world.now, policy.interval)
         self.told_to_go = {note.pod for note in lately}
-        self.left = min(policy.max_evictions_per_node - len(lately), MOST - len(notes))
+        most = policy.max_evictions_per_node
+        self.left = {True: min(most - len(lately), MOST - len(notes)), False: most}
 
 
 def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground]) -> Move | Stay:

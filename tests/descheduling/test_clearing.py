@@ -117,6 +117,20 @@ def test_what_changes_while_it_is_kept_is_let_go_of_and_kept_anew() -> None:
     assert (withdrawn(here), evicted(here, "one")) == (["tensile-pod-Pod-one"], False)
     safe(here, "one", notes={WITHDRAWN: "2026-03-01T12:00:00Z"})
     assert (withdrawn(here), kept(here), evicted(here, "one")) == ([], [], False)
+    problem = decided(ClearingRule(), KEY, here)[1].problem
+    assert problem is not None
+    assert problem.reason == "KeptOtherwise"
+
+
+def test_a_secret_that_holds_no_pod_is_told_and_goes() -> None:
+    """Nothing could be made of it; what it was meant for stands and is kept anew."""
+    here = drained(bare("one"))
+    safe(here, "one")
+    changed(here.upper.secrets, "tensile-pod-Pod-one", lambda secret: secret.update(data={}))
+    assert (withdrawn(here), evicted(here, "one")) == (["tensile-pod-Pod-one"], False)
+    problem = decided(ClearingRule(), KEY, here)[1].problem
+    assert problem is not None
+    assert problem.message.startswith("default/one: the Secret that keeps it holds something else")
 
 
 def test_a_secret_of_somebody_else_in_the_place_of_ours_holds_up_nobody_else() -> None:
