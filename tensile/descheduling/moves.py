@@ -71,20 +71,20 @@ def one_pass(world: World) -> Pass:
         turn = turns[one.lower]
         if one.upper.uid in turn.told_to_go:
             continue
-        is_ready = _is_ready(one.upper, world)
-        if turn.left[is_ready] <= 0:
+        ready = is_ready(one.upper, world)
+        if turn.left[ready] <= 0:
             waiting += 1
             continue
         result = _judged(one, world, ground, start)
         if isinstance(result, Move):
-            turn.left[is_ready] -= 1
+            turn.left[ready] -= 1
             moves.append(result)
         else:
             stays.append(result)
     return Pass(tuple(moves), tuple(stays), waiting)
 
 
-def _is_ready(upper: Entry, world: World) -> bool:
+def is_ready(upper: Entry, world: World) -> bool:
     """Say whether a pod may leave at once: a controller makes it again, or it is kept."""
     kept = kept_of(upper, world) if upper.facts.bare else None
     return not upper.facts.bare or (kept is not None and kept.is_safe)

@@ -9,10 +9,21 @@ more pods leave than the topology allows. A pod that fits nowhere else is told o
 
 from collections.abc import Iterator
 
-from tensile.cache import Delta
+from tensile.cache import Delta, Entry
 from tensile.cluster import Patch
 from tensile.descheduling.bare import successor_now
-from tensile.descheduling.moves import DEADLOCK, Move, Pass, Stay, is_safe_move, is_source, listed, note_of, one_pass
+from tensile.descheduling.moves import (
+    DEADLOCK,
+    Move,
+    Pass,
+    Stay,
+    is_ready,
+    is_safe_move,
+    is_source,
+    listed,
+    note_of,
+    one_pass,
+)
 from tensile.descheduling.stuck import stuck_in
 from tensile.descheduling.underway import told_lately
 from tensile.names import TRIED
@@ -57,14 +68,13 @@ class DeschedulerRule:
         if not is_source(lower, world):
             return Decision(again=again)
         told = tuple(_left(lower, world))
-        if next(stuck_in(lower, world), None) is None:
+        stuck = [one.upper for one in stuck_in(lower, world)]
+        if not stuck:
             return Decision(told, again=again)
         rest = _rest(lower, world)
         if rest > 0 and not policy.dry_run:
-            found = one_pass(world)
-            problem = world.problems.get(key) or _kept(_stays(found, lower))
-            safe = [move for move in _moves(found, lower) if is_safe_move(move, world)]
-            return Decision((*told, *(_evictions(safe, lower, world) if safe else ())), problem=problem, again=rest)
+            wanted = (*told, *_of_the_last_pass(stuck, lower, world))
+            return Decision(wanted, problem=world.problems.get(key), again=rest)
         found = one_pass(world)
         moves = _moves(found, lower)
         stays = _stays(found, lower)
@@ -72,6 +82,14 @@ class DeschedulerRule:
         if policy.dry_run:
             return Decision(told, problem=_rehearsed(moves) or _kept(stays), again=again)
         return Decision((*told, *_departures(moves, lower, world)), problem=_kept(stays), again=again)
+
+
+def _of_the_last_pass(stuck: list[Entry], lower: LowerWorld, world: World) -> Iterator[Wanted]:
+    """Let those leave that are safe by now, for which room was counted in this interval; only for them it is looked."""
+    told = {note.pod for note in told_lately(lower, world)}
+    if any(is_ready(one, world) for one in stuck if one.facts.bare and one.uid not in told):
+        safe = [move for move in _moves(one_pass(world), lower) if is_safe_move(move, world)]
+        yield from _evictions(safe, lower, world) if safe else ()
 
 
 def _departures(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
@@ -194,6 +212,12 @@ def _safe(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    begins = delta.after is not None and delta.after.facts.terminating
-    if begins and world.topology.descheduler.enabled and not (delta.before and delta.before.facts.terminating):
+    """Hear of those that begin to end, having been told to leave: it is said of them."""
+    pod, before = delta.after, delta.before
+    begins = pod is not None and pod.facts.terminating and not (before and before.facts.terminating)
+    if begins and world.topology.descheduler.enabled and _was_told(delta.entry, world.lowers[lower], world):
         yield key_of(lower)
+
+
+def _was_told(pod: Entry, lower: LowerWorld, world: World) -> bool:
+    return any(note.pod == pod.uid for note in told_lately(lower, world))

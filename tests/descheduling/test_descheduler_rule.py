@@ -119,6 +119,19 @@ def test_a_pod_that_is_another_by_now_does_not_leave() -> None:
     assert asked(here)[1].steps == ()
 
 
+def test_between_two_passes_only_what_is_safe_by_now_is_looked_at() -> None:
+    """A pass looks at every node, and pods may begin to end by the thousand; whom the last one told does not count."""
+    here = ground(cpus=(("2",), ("64",)))
+    wait(here, seeker("large", cpu="65"))
+    noted(here, left("gone", "x", ago=20))
+    decision, plan = asked(here)
+    assert (plan, decision.again) == (Plan((), None), pytest.approx(40.05))
+    kept_bare(here, A)
+    assert [step.ref.name for step in asked(here)[1].steps] == [A, "web"]
+    noted(here, left("Pod-web", "", ago=20))
+    assert asked(here)[1] == Plan((), None)
+
+
 def test_the_plan_says_where_from_and_where_to() -> None:
     """All nodes that will do, the one first on which room was counted."""
     here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=(("2",), ("4",), ("4",)))
@@ -225,7 +238,9 @@ def test_a_pod_that_begins_to_leave_is_heard_of() -> None:
     here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(route.keys(here, A, delta)))
     pod = seeker()
     put(here.lowers[A].upper_pods, pod)
-    assert not heard
+    put(here.lowers[A].upper_pods, seeker("other", deletionTimestamp="2026-03-01T12:00:00Z"))
+    assert not heard, "nobody has told that one to leave"
+    noted(here, left())
     for _ in range(2):
         put(here.lowers[A].upper_pods, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
     drop(here.lowers[A].upper_pods, "web")
