@@ -1,6 +1,7 @@
 """Every rule there is, in the order in which they are asked which keys they have."""
 
 from tensile.descheduling.clearing import ClearingRule
+from tensile.descheduling.drain import DrainRule
 from tensile.descheduling.remaking import RemakingRule
 from tensile.descheduling.rule import DeschedulerRule
 from tensile.kubelet.issuance import TokenRule
@@ -8,7 +9,6 @@ from tensile.kubelet.lifecycle import PodRule
 from tensile.kubelet.node import NodeRule
 from tensile.kubelet.orphans import OrphanRule
 from tensile.kubelet.waiting import WaitingRule
-from tensile.policy.drain import DrainRule
 from tensile.reconcile.accounts import AccountRule
 from tensile.reconcile.claimorphans import ClaimOrphanRule
 from tensile.reconcile.dependencies import DependencyRule

@@ -249,9 +249,9 @@ BUGS = (
     ),
     Bug(
         "a pod without a controller leaves before it is kept",
-        "tensile/policy/drain.py",
-        "return not is_bare(pod) or (",
-        "return True or (",
+        "tensile/descheduling/drain.py",
+        "return not is_bare(pod) or is_safe(",
+        "return True or is_safe(",
         _in("descheduling", "bare_whole"),
     ),
     Bug(

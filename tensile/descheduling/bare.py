@@ -1,16 +1,19 @@
 """Pods that no controller would make again: what keeps one where it is, and what it is where one may go.
 
-Its object is all that there is of such a pod, so it leaves only for where a node is known to take it.
+Its object is all that there is of such a pod, so it leaves only for where a node is known to take it, and only while
+what is kept of it is what would be made in its place now.
 """
+
+from collections.abc import Collection
 
 import orjson
 from msgspec.structs import replace
 
 from tensile.cache import Entry
-from tensile.descheduling.successor import freed_in_time
+from tensile.descheduling.successor import freed_in_time, is_alike, successor_of
 from tensile.names import REPLACES
 from tensile.objects import Manifest, annotations
-from tensile.policy.safekeeping import PREFIX
+from tensile.policy.safekeeping import PREFIX, kept_of
 from tensile.world import Problem, World
 
 CLAIMED = Problem("UsesClaims", "its claims are of the lower cluster that it is bound to")
@@ -43,3 +46,20 @@ def loosed(pod: Entry, world: World) -> Entry:
     manifest = pod.manifest()
     freed = freed_in_time(manifest, world.now, world.topology.descheduler.cooldown)
     return pod if freed is manifest else replace(pod, raw=orjson.dumps(freed))
+
+
+def successor_now(pod: Entry, world: World, off: Collection[str] = ()) -> Manifest:
+    """Give the pod that would be made in one's place now, kept off the virtual nodes `off`."""
+    return successor_of(loosed(pod, world).manifest(), off)
+
+
+def is_safe(pod: Entry, world: World, off: Collection[str] = ()) -> bool:
+    """Say whether a pod may leave: what is kept is what would be made now, and nobody is about to let go of it.
+
+    Somebody may have changed the pod since it was kept; and kept off other nodes than `off`, the new one could not go
+    where there is room for it.
+    """
+    kept = kept_of(pod, world)
+    if kept is None or kept.pod is None or not kept.is_safe:
+        return False
+    return is_alike(kept.pod, successor_now(pod, world, off))

@@ -7,18 +7,20 @@ nowhere else stays, and it is said why: evicted, it would run nowhere.
 from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
-from tensile.descheduling.bare import loosed, tie_of
+from tensile.descheduling.bare import is_safe, loosed, successor_now, tie_of
+from tensile.descheduling.drain import is_bare, is_drained, is_emptied
 from tensile.descheduling.ground import Ground, said_of
 from tensile.descheduling.moves import listed
-from tensile.descheduling.successor import successor_of
+from tensile.descheduling.underway import settle, underway
 from tensile.policy import live
-from tensile.policy.drain import is_bare, is_drained, is_emptied
-from tensile.policy.safekeeping import kept_of, present
-from tensile.reconcile.desired import Decision, Present, Route
+from tensile.policy.safekeeping import Kept, kept_of, present, withdrawal
+from tensile.reconcile.desired import Decision, Route, Wanted
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "clearing"
 NO_PLACE = "FitsNowhereElse"
+OTHERWISE = "KeptOtherwise"
+_OTHERWISE = "the Secret that keeps it holds something else than would be made now: it goes, and the pod is kept anew"
 _COLLECT = 5.0
 """Seconds in which what may make room is looked at together: each look is at every node of every lower."""
 _SOON = 1.0
@@ -56,16 +58,14 @@ class ClearingRule:
         if not is_emptied(lower, world) or not lower.upper_pods.synced:
             return Decision()
         bare = [pod for pod in lower.upper_pods if is_bare(pod) and not pod.facts.terminating]
-        unkept = [pod for pod in bare if kept_of(pod, world) is None]
-        if not unkept:
+        if not bare:
             return Decision()
         if any(map(_is_coming, _others(lower, world))):
             return Decision(again=_SOON)
         ground = Ground(world, without=lower.node)
-        for pod in bare:
-            if kept_of(pod, world) is not None:
-                placed(pod, lower, world, ground)
-        return _sorted_out(unkept, lower, world, ground)
+        for going in underway(world, but=lower.name):
+            settle(going, world, ground)
+        return _sorted_out(bare, lower, world, ground)
 
 
 def placed(pod: Entry, lower: LowerWorld, world: World, ground: Ground) -> tuple[str, str] | Problem:
@@ -82,20 +82,40 @@ def placed(pod: Entry, lower: LowerWorld, world: World, ground: Ground) -> tuple
 
 
 def _sorted_out(pods: list[Entry], lower: LowerWorld, world: World, ground: Ground) -> Decision:
-    """Keep those that have a place elsewhere, and tell of the others."""
-    wanted: list[Present] = []
+    """Keep those that have a place elsewhere, and tell of the others; what is kept already has its place first.
+
+    It is looked at again for as long as it stands: a budget may hold it up until its place is another's.
+    """
+    wanted: list[Wanted] = []
     stays: list[tuple[str, Problem]] = []
-    for pod in sorted(pods, key=lambda one: (one.namespace, one.name)):
+    for pod, kept in sorted(((one, kept_of(one, world)) for one in pods), key=_turn):
         place = placed(pod, lower, world, ground)
+        if not isinstance(place, Problem) and kept is not None and not is_safe(pod, world):
+            place = Problem(OTHERWISE, _OTHERWISE)
         if isinstance(place, Problem):
             stays.append((f"{pod.namespace}/{pod.name}: {place.message}", place))
-        else:
-            reason = f"lower cluster {lower.name} is drained, and the pod fits on node {place[0]} ({place[1]})"
-            wanted.append(present(successor_of(loosed(pod, world).manifest()), pod, world.owner, reason))
+        wanted += _due(pod, kept, place, lower, world)
     if not stays:
-        return Decision(tuple(wanted))
+        return Decision(tuple(wanted), again=_LOOK)
     problem = Problem(stays[0][1].reason, listed([words for words, _ in stays]))
     return Decision(tuple(wanted), problem=problem, again=_LOOK)
+
+
+def _turn(one: tuple[Entry, Kept | None]) -> tuple[bool, str, str]:
+    pod, kept = one
+    return kept is None or not kept.is_safe, pod.namespace, pod.name
+
+
+def _due(
+    pod: Entry, kept: Kept | None, place: tuple[str, str] | Problem, lower: LowerWorld, world: World
+) -> Iterator[Wanted]:
+    """Keep a pod that has a place, and let nobody rely on what is kept of one that stays."""
+    if kept is None:
+        if not isinstance(place, Problem):
+            reason = f"lower cluster {lower.name} is drained, and the pod fits on node {place[0]} ({place[1]})"
+            yield present(successor_now(pod, world), pod, world.owner, reason)
+    elif kept.withdrawn is None and isinstance(place, Problem):
+        yield withdrawal(pod, world, f"the pod stays for now: {place.message}")
 
 
 def _others(lower: LowerWorld, world: World) -> Iterator[LowerWorld]:

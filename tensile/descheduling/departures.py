@@ -1,7 +1,8 @@
 """What a drain of a lower cluster would come to: who would leave its node, and where each would find a place.
 
 The pods leave one after the other as their disruption budgets allow; each takes its room where it would go, so that
-what is told of the last one holds beside all others.
+what is told of the last one holds beside all others. Those that a controller makes again come first: they leave in any
+case, and the others only for room that is left.
 """
 
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ import orjson
 from tensile.cache import Entry
 from tensile.descheduling.bare import loosed, uses_claims
 from tensile.descheduling.clearing import placed
+from tensile.descheduling.drain import is_bare, kept
 from tensile.descheduling.ground import Ground, said_of
-from tensile.policy.drain import is_bare, kept
+from tensile.descheduling.underway import settle, underway
 from tensile.world import LowerWorld, Problem, World
 
 FORMAT = 1
@@ -48,14 +50,18 @@ def departures(world: World, name: str) -> list[Departure]:
     """Say it of every pod on the node of a lower, by namespace and name; raises KeyError for a lower that is not."""
     lower = world.lowers[name]
     ground, start = Ground(world, without=lower.node), Ground(world, without=lower.node)
-    pods = sorted(lower.upper_pods, key=lambda one: (one.namespace, one.name))
+    for going in underway(world):
+        if going.node != lower.node:
+            settle(going, world, ground)
+    pods = sorted(lower.upper_pods, key=lambda one: (_goes_alone(one), one.namespace, one.name))
     is_asked = world.topology.extender.enabled
-    return [
+    found = [
         _of_bare(one, lower, world, ground, start, is_asked=is_asked)
         if _goes_alone(one)
         else _departure(one, lower, ground, start, is_asked=is_asked)
         for one in pods
     ]
+    return sorted(found, key=lambda one: (one.namespace, one.name))
 
 
 def _goes_alone(upper: Entry) -> bool:

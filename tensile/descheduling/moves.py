@@ -8,12 +8,14 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from tensile.cache import Entry
-from tensile.descheduling.bare import CLAIMED, loosed, tie_of, uses_claims
+from tensile.descheduling.bare import CLAIMED, is_safe, loosed, tie_of, uses_claims
 from tensile.descheduling.ground import Ground, said_of
 from tensile.descheduling.stuck import Stuck, is_open, stuck_in
-from tensile.descheduling.underway import underway
+from tensile.descheduling.successor import nodes_off
+from tensile.descheduling.underway import left_by, settle, underway
 from tensile.objects import controller_of
-from tensile.policy.tried import MOST, Note, kept_for, nodes_left, notes_on, recent
+from tensile.policy.safekeeping import kept_of
+from tensile.policy.tried import MOST, Note, kept_for, notes_on, recent
 from tensile.world import LowerWorld, World
 
 DEADLOCK = "DeschedulingDeadlock"
@@ -60,8 +62,8 @@ def one_pass(world: World) -> Pass:
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
     turns = {lower.name: _Turn(lower, world) for lower in lowers}
     ground, start = Ground(world), cache(partial(Ground, world))
-    for upper, node, owner in underway(world):
-        _settled(upper, node, owner, world, ground)
+    for going in underway(world):
+        settle(going, world, ground)
     moves: list[Move] = []
     stays: list[Stay] = []
     waiting = 0
@@ -69,16 +71,23 @@ def one_pass(world: World) -> Pass:
         turn = turns[one.lower]
         if one.upper.uid in turn.told_to_go:
             continue
-        if turn.left <= 0:
+        ready = is_ready(one.upper, world)
+        if turn.left[ready] <= 0:
             waiting += 1
             continue
         result = _judged(one, world, ground, start)
         if isinstance(result, Move):
-            turn.left -= 1
+            turn.left[ready] -= 1
             moves.append(result)
         else:
             stays.append(result)
     return Pass(tuple(moves), tuple(stays), waiting)
+
+
+def is_ready(upper: Entry, world: World) -> bool:
+    """Say whether a pod may leave at once: a controller makes it again, or it is kept."""
+    kept = kept_of(upper, world) if upper.facts.bare else None
+    return not upper.facts.bare or (kept is not None and kept.is_safe)
 
 
 def is_source(lower: LowerWorld, world: World) -> bool:
@@ -87,7 +96,11 @@ def is_source(lower: LowerWorld, world: World) -> bool:
 
 
 class _Turn:
-    """How many pods may leave a lower now, and the UIDs of those that were told to within this interval."""
+    """How many pods may leave a lower now, and the UIDs of those that were told to within this interval.
+
+    `left` has a bound of its own for those that have to be kept before (False): one that cannot be kept, whatever
+    refuses its Secret, takes nobody else's turn.
+    """
 
     def __init__(self, lower: LowerWorld, world: World) -> None:
         policy = world.topology.descheduler
@@ -95,21 +108,8 @@ class _Turn:
         notes = recent(notes_on(node.manifest()) if node else (), world.now, kept_for(policy))
         lately = recent(notes, world.now, policy.interval)
         self.told_to_go = {note.pod for note in lately}
-        self.left = min(policy.max_evictions_per_node - len(lately), MOST - len(notes))
-
-
-def _settled(upper: Entry, node: str, owner: str, world: World, ground: Ground) -> None:
-    """Take the room for a pod that was told to leave before."""
-    targets, _ = ground.others(upper, node, _left(world, owner))
-    if targets:
-        ground.move(upper, node, targets[0])
-
-
-def _left(world: World, owner: str) -> frozenset[str]:
-    """Give the virtual nodes that an owner's pods left lately; nobody's pods have none in common."""
-    if not owner:
-        return frozenset()
-    return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
+        most = policy.max_evictions_per_node
+        self.left = {True: min(most - len(lately), MOST - len(notes)), False: most}
 
 
 def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground]) -> Move | Stay:
@@ -123,7 +123,7 @@ def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground
     tie = (CLAIMED if uses_claims(pod) else None) if owner else tie_of(one.upper, world)
     if tie is not None:
         return Stay(one.upper, one.lower, *tie)
-    going, left = one.upper if owner else loosed(one.upper, world), _left(world, owner)
+    going, left = one.upper if owner else loosed(one.upper, world), left_by(owner, world)
     targets, refused = ground.others(going, source.node, left)
     if not targets:
         return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")
@@ -132,6 +132,18 @@ def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground
     others = sorted({*targets, *could} - {targets[0]})
     avoided = (source.node, *sorted(refused.keys() & never.keys()))
     return Move(one.upper, one.lower, targets[0], node, owner, avoided, tuple(others))
+
+
+def is_safe_move(move: Move, world: World) -> bool:
+    """Say whether a pod without a controller is kept, for where there is room for it now.
+
+    What it was kept off when it was kept will do, as long as that is where it leaves from and not where it goes.
+    """
+    kept = None if move.owner else kept_of(move.upper, world)
+    if kept is None or kept.pod is None:
+        return False
+    off = nodes_off(kept.pod)
+    return move.avoided[0] in off and move.target not in off and is_safe(move.upper, world, off)
 
 
 def note_of(move: Move, world: World) -> Note:

@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from tensile.cache import Delta, Entry
+from tensile.descheduling.drain import is_emptied
 from tensile.descheduling.stuck import stuck_in
 from tensile.kubelet.conditions import DISRUPTION
 from tensile.kubelet.statuspatch import conditions_of
 from tensile.names import PLACE_TAKEN, WITHDRAWN
 from tensile.objects import POD, UPPER, Ref, metadata, timestamp
-from tensile.policy.drain import is_emptied
 from tensile.policy.safekeeping import PREFIX, Kept, kept_in, noted, ref_of
 from tensile.reconcile.adoption import REASON as TAKEN
 from tensile.reconcile.desired import Absent, Decision, Present, Route, Told
@@ -95,11 +95,10 @@ def _while_it_stands(standing: _Standing, secret: Entry, kept: Kept, world: Worl
         return _NOTHING if _is_disrupted(pod) else Decision((_done(secret, kept, "somebody deleted the pod"),))
     if pod.facts.terminal:
         return Decision((_done(secret, kept, "the pod that it keeps has ended"),))
-    if not (is_emptied(lower, world) or _is_stuck(standing, world)):
-        is_known = lower.pods.synced and world.upper.nodes.synced
-        return _withdrawn(secret, kept, world) if is_known else Decision(again=_LOOK)
-    wanted = (noted(secret, WITHDRAWN, None, "the pod is to leave after all"),) if kept.withdrawn else ()
-    return Decision(wanted, again=_LOOK)
+    if kept.withdrawn is None and (is_emptied(lower, world) or _is_stuck(standing, world)):
+        return Decision(again=_LOOK)
+    is_known = lower.pods.synced and world.upper.nodes.synced
+    return _withdrawn(secret, kept, world) if is_known else Decision(again=_LOOK)
 
 
 def _is_stuck(standing: _Standing, world: World) -> bool:
@@ -115,12 +114,12 @@ def _is_disrupted(pod: Entry) -> bool:
 
 
 def _withdrawn(secret: Entry, kept: Kept, world: World) -> Decision:
-    """Let the Secret go after a while."""
+    """Let the Secret go after a while; a pod that is to leave after all is then kept anew, as it is by then."""
     if kept.withdrawn is None:
         return Decision((noted(secret, WITHDRAWN, timestamp(world.now), "the pod may stay"),), again=_LOOK)
     if world.now - kept.withdrawn < _WITHDRAWN_FOR:
         return Decision(again=_LOOK)
-    return Decision((_done(secret, kept, "the pod that it keeps may stay"),))
+    return Decision((_done(secret, kept, "nothing rests on it any more"),))
 
 
 def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision:

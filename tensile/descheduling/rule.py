@@ -9,16 +9,26 @@ more pods leave than the topology allows. A pod that fits nowhere else is told o
 
 from collections.abc import Iterator
 
-from tensile.cache import Delta
+from tensile.cache import Delta, Entry
 from tensile.cluster import Patch
-from tensile.descheduling.bare import loosed
-from tensile.descheduling.moves import DEADLOCK, Move, Pass, Stay, is_source, listed, note_of, one_pass
+from tensile.descheduling.bare import successor_now
+from tensile.descheduling.moves import (
+    DEADLOCK,
+    Move,
+    Pass,
+    Stay,
+    is_ready,
+    is_safe_move,
+    is_source,
+    listed,
+    note_of,
+    one_pass,
+)
 from tensile.descheduling.stuck import stuck_in
-from tensile.descheduling.successor import successor_of
 from tensile.descheduling.underway import told_lately
 from tensile.names import TRIED
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
-from tensile.policy.safekeeping import kept_of, of_pod, present
+from tensile.policy.safekeeping import kept_of, of_pod, present, withdrawal
 from tensile.policy.tried import Note, kept_for, node_ref, notes_on, recent, written
 from tensile.reconcile.desired import Absent, Decision, Moving, Patched, Route, Told, Wanted
 from tensile.topology.syntax import write_duration
@@ -58,14 +68,13 @@ class DeschedulerRule:
         if not is_source(lower, world):
             return Decision(again=again)
         told = tuple(_left(lower, world))
-        if next(stuck_in(lower, world), None) is None:
+        stuck = [one.upper for one in stuck_in(lower, world)]
+        if not stuck:
             return Decision(told, again=again)
         rest = _rest(lower, world)
         if rest > 0 and not policy.dry_run:
-            found = one_pass(world)
-            problem = world.problems.get(key) or _kept(_stays(found, lower))
-            safe = [move for move in _moves(found, lower) if _is_safe(move, world)]
-            return Decision((*told, *(_evictions(safe, lower, world) if safe else ())), problem=problem, again=rest)
+            wanted = (*told, *_of_the_last_pass(stuck, lower, world))
+            return Decision(wanted, problem=world.problems.get(key), again=rest)
         found = one_pass(world)
         moves = _moves(found, lower)
         stays = _stays(found, lower)
@@ -75,21 +84,26 @@ class DeschedulerRule:
         return Decision((*told, *_departures(moves, lower, world)), problem=_kept(stays), again=again)
 
 
+def _of_the_last_pass(stuck: list[Entry], lower: LowerWorld, world: World) -> Iterator[Wanted]:
+    """Let those leave that are safe by now, for which room was counted in this interval; only for them it is looked."""
+    told = {note.pod for note in told_lately(lower, world)}
+    if any(is_ready(one, world) for one in stuck if one.facts.bare and one.uid not in told):
+        safe = [move for move in _moves(one_pass(world), lower) if is_safe_move(move, world)]
+        yield from _evictions(safe, lower, world) if safe else ()
+
+
 def _departures(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
     """Let those leave who may, and keep those who have to be kept for that: they leave when they are."""
-    ready = [move for move in moves if move.owner or _is_safe(move, world)]
+    ready = [move for move in moves if move.owner or is_safe_move(move, world)]
     if ready:
         yield from _evictions(ready, lower, world)
     for move in moves:
-        if not move.owner and kept_of(move.upper, world) is None:
-            successor = successor_of(loosed(move.upper, world).manifest(), move.avoided)
+        kept = kept_of(move.upper, world)
+        if not move.owner and kept is None:
+            successor = successor_now(move.upper, world, move.avoided)
             yield present(successor, move.upper, world.owner, _reason(move, world))
-
-
-def _is_safe(move: Move, world: World) -> bool:
-    """Say whether a pod without a controller is kept: it may leave in the interval in which room was counted for it."""
-    kept = None if move.owner else kept_of(move.upper, world)
-    return kept is not None and kept.is_safe
+        elif kept is not None and kept.withdrawn is None and not is_safe_move(move, world):
+            yield withdrawal(move.upper, world, "what it keeps is not what would be made now")
 
 
 def _moves(found: Pass, lower: LowerWorld) -> list[Move]:
@@ -198,6 +212,12 @@ def _safe(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    begins = delta.after is not None and delta.after.facts.terminating
-    if begins and world.topology.descheduler.enabled and not (delta.before and delta.before.facts.terminating):
+    """Hear of those that begin to end, having been told to leave: it is said of them."""
+    pod, before = delta.after, delta.before
+    begins = pod is not None and pod.facts.terminating and not (before and before.facts.terminating)
+    if begins and world.topology.descheduler.enabled and _was_told(delta.entry, world.lowers[lower], world):
         yield key_of(lower)
+
+
+def _was_told(pod: Entry, lower: LowerWorld, world: World) -> bool:
+    return any(note.pod == pod.uid for note in told_lately(lower, world))

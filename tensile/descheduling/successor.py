@@ -28,8 +28,14 @@ _POD_TERM = "podAffinityTerm"
 
 
 def digest(raw: bytes) -> Kept:
-    """Keep of a pod that a descheduler made only whose place it has: a UID, "" where it does not say."""
-    return Kept(b"", annotations(decoded(raw)).get(REPLACES, ""))
+    """Keep of a pod that a descheduler made only whose place it has: a UID, "" where it does not say.
+
+    All of it is kept while it has somebody's place and waits for a node.
+    """
+    pod = decoded(raw)
+    replaces = annotations(pod).get(REPLACES, "")
+    is_waiting = replaces and not pod["spec"].get("nodeName") and "deletionTimestamp" not in metadata(pod)
+    return Kept(raw if is_waiting else b"", replaces)
 
 
 def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:
@@ -41,6 +47,17 @@ def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:
     meta["labels"] = {**carried, DESCHEDULED: "true"}
     meta["annotations"] = {**annotations(freed), **_marks(pod, nodes)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(freed["spec"], nodes)}
+
+
+def is_alike(one: Manifest, other: Manifest) -> bool:
+    """Say whether two such pods come to the same, but for what the engine itself adds to a pod that it mirrors."""
+    return _unlapsed(one) == _unlapsed(other)
+
+
+def _unlapsed(pod: Manifest) -> Manifest:
+    """Give a pod without what it tolerates while its node does not answer."""
+    left = [one for one in pod["spec"].get("tolerations") or () if one.get("key") not in (NOT_READY, UNREACHABLE)]
+    return {**pod, "spec": {**pod["spec"], "tolerations": left}}
 
 
 def nodes_off(pod: Manifest) -> list[str]:

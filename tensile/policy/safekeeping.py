@@ -15,7 +15,7 @@ import orjson
 from tensile.cache import Entry
 from tensile.cluster import Patch
 from tensile.names import OWNER, OWNER_NAME, PLACE_TAKEN, UPPER_UID, WITHDRAWN, Owner
-from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, metadata, moment_of, uid
+from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, metadata, moment_of, timestamp, uid
 from tensile.reconcile.desired import Patched, Present
 from tensile.reconcile.observed import is_ours, upper_uid_of
 from tensile.world import LowerWorld, World
@@ -92,6 +92,14 @@ def noted(entry: Entry, key: str, value: str | None, reason: str) -> Patched:
     fence = {"uid": uid(entry.manifest()), "resourceVersion": meta["resourceVersion"]}
     patch = Patch("merge-patch", {"metadata": {**fence, "annotations": {key: value}}})
     return Patched(Ref(UPPER, SECRET, entry.namespace, entry.name), patch, reason)
+
+
+def withdrawal(pod: Entry, world: World, reason: str) -> Patched:
+    """Want it noted on the Secret that keeps a pod that nobody may rely on it: it goes after a while."""
+    ref = ref_of(pod.namespace, pod.uid)
+    entry = world.upper.secrets.get(ref.namespace, ref.name)
+    assert entry is not None
+    return noted(entry, WITHDRAWN, timestamp(world.now), reason)
 
 
 def _moment(noted: str | None) -> datetime | None:

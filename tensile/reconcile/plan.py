@@ -86,15 +86,18 @@ class Plan(NamedTuple):
 
 
 def plan(key: Key, decision: Decision, world: World) -> Plan:
-    """Work out the steps that make a decision come true."""
+    """Work out the steps that make a decision come true; what is in the way of one that is apart holds up no other."""
     steps: list[Step] = []
     problem = decision.problem
     for wanted in decision.wanted:
         found = _steps(key, wanted, world)
-        if isinstance(found, Problem):
+        if not isinstance(found, Problem):
+            steps += found
+        elif isinstance(wanted, Present) and wanted.apart:
+            problem = problem or found
+        else:
             problem = found
             break
-        steps += found
     return Plan(tuple(steps), problem)
 
 

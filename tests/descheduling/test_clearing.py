@@ -2,12 +2,15 @@
 
 from typing import Any
 
-from deschedulingkit import A, B, ground, owned_by, seeker
+from deschedulingkit import A, B, crowd, ground, owned_by, seeker, stranger
 from worldkit import changed, decided, put, reload, written
 
 from tensile.cache import Delta
 from tensile.descheduling.clearing import ClearingRule, key_of
-from tensile.names import KEPT_OFF
+from tensile.descheduling.drain import DrainRule
+from tensile.descheduling.drain import key_of as drain_key
+from tensile.descheduling.successor import successor_of
+from tensile.names import KEPT_OFF, WITHDRAWN
 from tensile.objects import Manifest, annotations
 from tensile.policy.safekeeping import kept_in, present, ref_of
 from tensile.reconcile.desired import Decision
@@ -35,6 +38,27 @@ def bare(name: str, cpu: str = "3", **given: Any) -> Manifest:
 def kept(here: World) -> list[str]:
     """Give the names of those that are to be kept."""
     return [str(kept_pod(step.body)["name"]) for step in decided(ClearingRule(), KEY, here)[1].steps]
+
+
+def safe(here: World, name: str, *, off: tuple[str, ...] = (), notes: dict[str, str] | None = None) -> None:
+    """Let a pod of lower-a be kept as it is, and kept off some nodes."""
+    pod = here.lowers[A].upper_pods.get("default", name)
+    assert pod is not None
+    secret = present(successor_of(pod.manifest(), off), pod, here.owner, "it moves").manifest
+    marks = {**annotations(secret), **(notes or {})}
+    meta = {**secret["metadata"], "uid": "s", "annotations": marks}
+    put(here.upper.secrets, written({**secret, "metadata": meta}))
+
+
+def evicted(here: World, name: str) -> bool:
+    """Say whether the rule of the drain has the pod leave."""
+    return bool(decided(DrainRule(), drain_key(A, "default", name), here)[1].steps)
+
+
+def withdrawn(here: World) -> list[str]:
+    """Give the names of the Secrets on which it is to be noted that they go."""
+    steps = decided(ClearingRule(), KEY, here)[1].steps
+    return [step.ref.name for step in steps if step.patch and WITHDRAWN in annotations(step.patch.body)]
 
 
 def kept_pod(secret: Manifest | None) -> Manifest:
@@ -68,21 +92,73 @@ def test_pods_that_leave_together_do_not_count_on_the_same_room() -> None:
     assert problem.message.startswith(
         "default/two: it has no controller, and fits in no other lower cluster: lower-b: "
     )
-    pod = here.lowers[A].upper_pods.get("default", "one")
-    assert pod is not None
-    secret = present(bare("one"), pod, here.owner, "it moves").manifest
-    put(here.upper.secrets, written({**secret, "metadata": {**secret["metadata"], "uid": "s"}}))
+    safe(here, "one")
     assert kept(here) == ["three"]
 
 
 def test_what_is_kept_has_its_place_before_others() -> None:
     """It is about to go there, whatever its name is."""
     here = drained(bare("one"), bare("two"), cpus=(("8",), ("3",)))
-    pod = here.lowers[A].upper_pods.get("default", "two")
-    assert pod is not None
-    secret = present(bare("two"), pod, here.owner, "it moves").manifest
-    put(here.upper.secrets, written({**secret, "metadata": {**secret["metadata"], "uid": "s"}}))
+    safe(here, "two")
     assert kept(here) == []
+
+
+def test_what_changes_while_it_is_kept_is_let_go_of_and_kept_anew() -> None:
+    """The pod that is made would be the old one, or could not go where there is room now; it does not leave meanwhile.
+
+    While nobody may rely on the Secret it is not touched: an eviction may be on its way.
+    """
+    here = drained(bare("one"), cpus=(("8",), ("3",)))
+    safe(here, "one")
+    assert (withdrawn(here), evicted(here, "one")) == ([], True)
+    changed(here.lowers[A].upper_pods, "one", lambda pod: pod["metadata"].update(labels={"new": "yes"}))
+    assert (withdrawn(here), evicted(here, "one")) == (["tensile-pod-Pod-one"], False)
+    safe(here, "one", off=(B,))
+    assert (withdrawn(here), evicted(here, "one")) == (["tensile-pod-Pod-one"], False)
+    safe(here, "one", notes={WITHDRAWN: "2026-03-01T12:00:00Z"})
+    assert (withdrawn(here), kept(here), evicted(here, "one")) == ([], [], False)
+    problem = decided(ClearingRule(), KEY, here)[1].problem
+    assert problem is not None
+    assert problem.reason == "KeptOtherwise"
+
+
+def test_a_secret_that_holds_no_pod_is_told_and_goes() -> None:
+    """Nothing could be made of it; what it was meant for stands and is kept anew."""
+    here = drained(bare("one"))
+    safe(here, "one")
+    changed(here.upper.secrets, "tensile-pod-Pod-one", lambda secret: secret.update(data={}))
+    assert (withdrawn(here), evicted(here, "one")) == (["tensile-pod-Pod-one"], False)
+    problem = decided(ClearingRule(), KEY, here)[1].problem
+    assert problem is not None
+    assert problem.message.startswith("default/one: the Secret that keeps it holds something else")
+
+
+def test_a_secret_of_somebody_else_in_the_place_of_ours_holds_up_nobody_else() -> None:
+    """Who may make Secrets in one namespace says nothing of the pods of another; what was to be told still is."""
+    here = drained(bare("one", cpu="1"), bare("two", cpu="1"))
+    put(here.upper.secrets, {"metadata": {"name": "tensile-pod-Pod-one", "namespace": "default", "uid": "x"}})
+    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    assert [step.ref.name for step in steps] == ["tensile-pod-Pod-two"]
+    assert problem is not None
+    assert problem.reason == "NameConflict"
+    put(here.lowers[A].upper_pods, bare("large", cpu="7"))
+    steps, problem = decided(ClearingRule(), KEY, here)[1]
+    assert [step.ref.name for step in steps] == ["tensile-pod-Pod-two"]
+    assert problem is not None
+    assert problem.message.startswith("default/large: ")
+
+
+def test_what_is_kept_for_room_that_is_gone_by_now_does_not_leave() -> None:
+    """A budget may hold an eviction up for hours; it is looked at again for as long as the pod stands, and told."""
+    here = drained(bare("one"), cpus=(("8",), ("3",)))
+    safe(here, "one")
+    decision, plan = decided(ClearingRule(), KEY, here)
+    assert (plan, decision.again) == (Plan((), None), 15.0)
+    crowd(here, B, stranger("theirs", "lower-b-n1", "1"))
+    assert withdrawn(here) == ["tensile-pod-Pod-one"]
+    problem = decided(ClearingRule(), KEY, here)[1].problem
+    assert problem is not None
+    assert problem.reason == "FitsNowhereElse"
 
 
 def test_those_that_a_controller_would_make_again_are_not_kept() -> None:

@@ -51,14 +51,15 @@ def test_those_that_stay_are_those_that_a_drain_leaves() -> None:
 
 
 def test_a_pod_without_a_controller_leaves_where_there_is_room() -> None:
-    """It takes it like any other; one with claims stays, since nobody would make it Pending either."""
+    """Those that leave in any case come first; one with claims stays, since nobody would make it Pending either."""
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     bare = seeker("bare", cpu="4", ownerReferences=[])
     told = found(
-        running(bare, seeker("later", cpu="3"), seeker("stored", ownerReferences=[], spec={"volumes": volumes}))
+        running(bare, seeker("later", cpu="2"), seeker("stored", ownerReferences=[], spec={"volumes": volumes}))
     )
-    assert told["bare"] == Departure("default", "bare", leaves=True, target=B, node="lower-b-n1")
-    assert told["later"].is_lost
+    assert list(told) == ["bare", "later", "stored"]
+    assert (told["bare"].leaves, told["later"].node) == (False, "lower-b-n1")
+    assert found(running(bare))["bare"] == Departure("default", "bare", leaves=True, target=B, node="lower-b-n1")
     assert (told["stored"].leaves, told["stored"].why.split(" of ")[0]) == (False, "its claims are")
 
 

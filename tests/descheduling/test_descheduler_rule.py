@@ -2,10 +2,13 @@
 
 import pytest
 from deschedulingkit import NOW, ON, A, B, ground, left, noted, notes_in, seeker, wait
-from worldkit import decided, drop, names, put, reload
+from worldkit import changed, decided, drop, names, put, reload, written
 
 from tensile.descheduling.rule import DeschedulerRule, key_of
-from tensile.objects import EVENT, NODE, POD, UPPER, Ref
+from tensile.descheduling.successor import successor_of
+from tensile.names import WITHDRAWN
+from tensile.objects import EVENT, NODE, POD, UPPER, Ref, annotations
+from tensile.policy.safekeeping import present, ref_of
 from tensile.policy.tried import Note
 from tensile.reconcile.desired import Decision, Moving
 from tensile.reconcile.plan import Plan
@@ -78,6 +81,55 @@ def test_what_leaves_is_told_once_it_does() -> None:
     assert told.body is not None
     assert (told.body["reason"], told.body["type"]) == ("Rescheduled", "Normal")
     assert told.body["message"] == "no node of lower-a takes it: its controller's pods are kept off lower-a for 10m"
+
+
+def kept_bare(here: World, *off: str, notes: dict[str, str] | None = None) -> None:
+    """Let a pod without a controller wait in lower-a, kept, and kept off some nodes."""
+    pod = seeker(ownerReferences=[])
+    wait(here, pod)
+    entry = here.lowers[A].upper_pods.get("default", "web")
+    assert entry is not None
+    secret = present(successor_of(pod, off), entry, here.owner, "it moves").manifest
+    marks = {**annotations(secret), **(notes or {})}
+    put(here.upper.secrets, written({**secret, "metadata": {**secret["metadata"], "uid": "s", "annotations": marks}}))
+
+
+def test_a_pod_leaves_only_for_where_what_is_kept_of_it_may_go() -> None:
+    """Room may have come elsewhere since it was kept, and gone where it was; then it is kept anew."""
+    here = ground(*(f"name: lower-{letter}" for letter in "abc"), cpus=(("2",), ("4",), ("4",)))
+    kept_bare(here, A)
+    assert [step.verb for step in asked(here)[1].steps] == ["patch", "delete"]
+    kept_bare(here, A, "lower-c")
+    assert [step.verb for step in asked(here)[1].steps] == ["patch", "delete"], "it goes to lower-b"
+    for off in ((A, B), ()):
+        kept_bare(here, *off)
+        (note,) = asked(here)[1].steps
+        assert note.patch is not None
+        assert WITHDRAWN in annotations(note.patch.body)
+
+
+def test_a_pod_that_is_another_by_now_does_not_leave() -> None:
+    """What is made would be as it was; nothing more is done about it while nobody may rely on what is kept."""
+    here = ground()
+    kept_bare(here, A)
+    changed(here.lowers[A].upper_pods, "web", lambda pod: pod["spec"]["containers"][0].update(image="app:2"))
+    (note,) = asked(here)[1].steps
+    assert note.ref == ref_of("default", "Pod-web")
+    kept_bare(here, A, notes={WITHDRAWN: "2026-03-01T12:00:00Z"})
+    assert asked(here)[1].steps == ()
+
+
+def test_between_two_passes_only_what_is_safe_by_now_is_looked_at() -> None:
+    """A pass looks at every node, and pods may begin to end by the thousand; whom the last one told does not count."""
+    here = ground(cpus=(("2",), ("64",)))
+    wait(here, seeker("large", cpu="65"))
+    noted(here, left("gone", "x", ago=20))
+    decision, plan = asked(here)
+    assert (plan, decision.again) == (Plan((), None), pytest.approx(40.05))
+    kept_bare(here, A)
+    assert [step.ref.name for step in asked(here)[1].steps] == [A, "web"]
+    noted(here, left("Pod-web", "", ago=20))
+    assert asked(here)[1] == Plan((), None)
 
 
 def test_the_plan_says_where_from_and_where_to() -> None:
@@ -186,7 +238,9 @@ def test_a_pod_that_begins_to_leave_is_heard_of() -> None:
     here.lowers[A].upper_pods.subscribe(lambda delta: heard.extend(route.keys(here, A, delta)))
     pod = seeker()
     put(here.lowers[A].upper_pods, pod)
-    assert not heard
+    put(here.lowers[A].upper_pods, seeker("other", deletionTimestamp="2026-03-01T12:00:00Z"))
+    assert not heard, "nobody has told that one to leave"
+    noted(here, left())
     for _ in range(2):
         put(here.lowers[A].upper_pods, seeker(deletionTimestamp="2026-03-01T12:00:00Z"))
     drop(here.lowers[A].upper_pods, "web")

@@ -203,6 +203,16 @@ def test_no_more_leave_a_node_than_the_topology_allows() -> None:
     assert found.waiting == 3
 
 
+def test_those_that_are_to_be_kept_take_nobody_elses_turn() -> None:
+    """Something may refuse their Secrets for ever; as many as may leave are kept in one pass."""
+    here = ground(cpus=(("2",), ("64",)), more=ON.replace("true,", "true, maxEvictionsPerNode: 2,"))
+    for place in range(3):
+        wait(here, seeker(f"bare-{place}", ownerReferences=[]), status=refused(400 - place))
+    wait(here, seeker("one"), seeker("two"), seeker("three"))
+    assert [name for name, _, _ in moves(here)] == ["bare-0", "bare-1", "one", "three"]
+    assert one_pass(here).waiting == 2
+
+
 def test_who_left_within_the_interval_counts() -> None:
     """Also where another engine, or this one before it was started again, has noted it."""
     here = ground(more="descheduler: {enabled: true, maxEvictionsPerNode: 2}\n", cpus=(("2",), ("64",)))

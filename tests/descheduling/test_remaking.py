@@ -195,12 +195,10 @@ def test_nothing_is_withdrawn_while_it_is_not_known_whether_it_is_wanted(cache: 
     assert steps(here) == []
 
 
-def test_a_pod_that_is_to_leave_after_all_is_kept_again() -> None:
-    """The note is taken back before it leaves."""
-    here = stuck({WITHDRAWN: timestamp(NOW)})
-    (note,) = steps(here)
-    assert note.patch is not None
-    assert note.patch.body["metadata"]["annotations"] == {WITHDRAWN: None}
+def test_what_nobody_may_rely_on_goes_though_the_pod_is_to_leave() -> None:
+    """Others keep it anew, as it is by then."""
+    assert steps(stuck({WITHDRAWN: timestamp(NOW)})) == []
+    assert list(map(is_let_go, steps(stuck({WITHDRAWN: timestamp(NOW - timedelta(seconds=120))})))) == [True]
 
 
 @pytest.mark.parametrize("more", ["", "descheduler: {enabled: true, dryRun: true}\n"])

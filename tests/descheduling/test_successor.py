@@ -3,11 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
+import orjson
 import pytest
-from deschedulingkit import NOW, A, B
+from deschedulingkit import NOW, TOLERANT, A, B, seeker
 from worldkit import upper_pod
 
-from tensile.descheduling.successor import digest, freed_from, freed_in_time, nodes_off, successor_of
+from tensile.descheduling.successor import digest, freed_from, freed_in_time, is_alike, nodes_off, successor_of
 from tensile.objects import Manifest, annotations, labels, metadata, timestamp
 
 TOKEN = {"name": "kube-api-access-x1", "projected": {"sources": []}}
@@ -167,7 +168,24 @@ def test_a_pod_is_not_changed_by_what_is_made_of_it() -> None:
 
 
 def test_only_whose_place_it_has_is_kept_of_one_that_was_made() -> None:
-    """There may be thousands by another descheduler."""
-    raw = b'{"metadata": {"name": "x", "annotations": {"tensile-kube.io/replaces": "u"}}}'
-    assert digest(raw) == (b"", "u", None)
+    """There may be thousands by another descheduler; one that waits for a node is to have room."""
+    meta = {"name": "x", "annotations": {"tensile-kube.io/replaces": "u"}}
+    for pod, is_whole in (
+        ({"metadata": meta, "spec": {"nodeName": "n"}}, False),
+        ({"metadata": {**meta, "deletionTimestamp": "x"}, "spec": {}}, False),
+        ({"metadata": meta, "spec": {}}, True),
+    ):
+        raw = orjson.dumps(pod)
+        assert digest(raw) == (raw if is_whole else b"", "u", None)
     assert digest(b'{"metadata": {"name": "x"}}') == (b"", "", None)
+
+
+def test_pods_are_alike_but_for_what_the_engine_adds() -> None:
+    """That they outlast an engine that is down is written to every mirrored pod; all else is somebody's wish."""
+    made = successor_of(seeker())
+    lapse = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
+    other = {"key": "disk", "operator": "Exists"}
+    assert is_alike(made, successor_of(seeker(spec={"tolerations": [*TOLERANT, lapse]})))
+    assert not is_alike(made, successor_of(seeker(spec={"tolerations": [*TOLERANT, other]})))
+    assert not is_alike(made, successor_of(seeker(labels={"new": "yes"})))
+    assert not is_alike(made, successor_of(seeker(), (A,)))

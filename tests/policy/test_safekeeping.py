@@ -7,9 +7,9 @@ import orjson
 import pytest
 from worldkit import A, B, decided, marked, put, upper_pod, world, written
 
+from tensile.descheduling.drain import DrainRule, key_of
 from tensile.names import OWNER, PLACE_TAKEN, UPPER_UID, WITHDRAWN
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels
-from tensile.policy.drain import DrainRule, key_of
 from tensile.policy.safekeeping import PREFIX, kept_in, kept_of, noted, of_pod, present, ref_of
 from tensile.reconcile.desired import Present
 from tensile.world import World

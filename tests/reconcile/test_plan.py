@@ -132,6 +132,19 @@ def test_a_conflict_ends_the_plan_there() -> None:
     assert found.problem is not None
 
 
+def test_a_conflict_about_what_stands_apart_holds_up_nothing() -> None:
+    """It is told, unless the decision itself has something to tell."""
+    here = world()
+    put(here.lowers[A].config_maps, config_map("settings"))
+    after = Confirmed(POD_ABOVE, "one", "because")
+    found = planned(here, wanting(copy(), apart=True), after)
+    assert [one.verb for one in found.steps] == ["confirm"]
+    assert found.problem is not None
+    assert found.problem.reason == "NameConflict"
+    said = Problem("Because", "so it is")
+    assert planned(here, wanting(copy(), apart=True), after, problem=said) == Plan(found.steps, said)
+
+
 def test_a_copy_for_an_earlier_object_is_replaced() -> None:
     """The upper object was deleted and made anew: the copy goes, by its UID, and comes again."""
     here = world()
@@ -285,7 +298,7 @@ def test_an_event_about_a_node_goes_where_the_kubelets_do() -> None:
 
 
 def test_a_decisions_problem_is_the_plans() -> None:
-    """Unless the plan finds one of its own."""
+    """Unless the plan finds one that it ends at."""
     problem = Problem("Because", "so it is")
     assert planned(world(), problem=problem) == Plan((), problem)
 

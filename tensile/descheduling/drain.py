@@ -8,8 +8,9 @@ and it is said. One that no controller would make anew leaves once it is in safe
 from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
+from tensile.descheduling.bare import is_safe
 from tensile.objects import POD, UPPER, Ref, controller_of
-from tensile.policy.safekeeping import kept_of, of_pod
+from tensile.policy.safekeeping import of_pod
 from tensile.reconcile.desired import Absent, Decision, Route
 from tensile.reconcile.observed import has_node
 from tensile.world import Key, LowerWorld, Problem, World
@@ -67,8 +68,7 @@ def is_bare(pod: Entry) -> bool:
 
 def _can_leave(pod: Entry, world: World) -> bool:
     """Say whether a pod would be made again."""
-    safe = kept_of(pod, world) if is_bare(pod) else None
-    return not is_bare(pod) or (safe is not None and safe.is_safe)
+    return not is_bare(pod) or is_safe(pod, world)
 
 
 def kept(pod: Entry) -> Problem | None:

@@ -7,8 +7,8 @@ from stagekit import Stage
 from virtualtime import in_virtual_time
 from worldkit import A, B, decided, home, lower_node, names, put, raised, reload, space, twin, upper_pod, world
 
+from tensile.descheduling.drain import DrainRule, key_of
 from tensile.objects import NAMESPACE, NODE, POD, UPPER, Manifest, Ref
-from tensile.policy.drain import DrainRule, key_of
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
 from tensile.world import Problem, World
