@@ -26,6 +26,8 @@ STOPPED = "PodPlaceTaken"
 REFUSED = "PodNotMadeAgain"
 _LOOK = 30.0
 """Seconds between two looks at a pod that has not left yet."""
+_SOON = 2.0
+"""Seconds until it is looked again whether all pods are known: more than what `plan` waits for."""
 _WITHDRAWN_FOR = timedelta(minutes=2)
 """For so long a Secret stays that is not wanted any more: longer than an eviction that was sent can be on its way."""
 _NOTHING = Decision()
@@ -62,8 +64,10 @@ class RemakingRule:
         """Say what is due."""
         secret = world.upper.secrets.get(key.namespace, key.name)
         kept = kept_in(secret, world.owner) if secret is not None else None
-        if secret is None or kept is None or not all(lower.upper_pods.synced for lower in world.lowers.values()):
+        if secret is None or kept is None:
             return _NOTHING
+        if not all(lower.upper_pods.synced for lower in world.lowers.values()):
+            return Decision(again=_SOON)  # that a cache is complete by now wakes its own lower alone
         standing = _standing(kept.uid, world)
         if standing is not None:
             return _while_it_stands(standing, secret, kept, world)

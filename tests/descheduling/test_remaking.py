@@ -12,7 +12,8 @@ from tensile.descheduling.successor import successor_of
 from tensile.names import PLACE_TAKEN, REPLACES, WITHDRAWN
 from tensile.objects import EVENT, POD, SECRET, UPPER, Manifest, Ref, annotations, metadata, timestamp
 from tensile.policy.safekeeping import PREFIX, present, ref_of
-from tensile.reconcile.plan import Step
+from tensile.reconcile.desired import Decision
+from tensile.reconcile.plan import Plan, Step
 from tensile.topology import Topology
 from tensile.world import REMAKING, Key, Problem, World
 
@@ -131,10 +132,11 @@ def test_the_old_pod_may_be_one_that_was_made_again_itself() -> None:
 
 
 def test_nothing_is_made_while_it_is_not_known_which_pods_there_are() -> None:
-    """What is missing may only not be told yet."""
+    """What is missing may only not be told yet; nobody says when it is, so it is looked at again."""
     here = left()
     here.lowers[B].upper_pods.distrust()
-    assert steps(here) == []
+    decision, plan = decided(RemakingRule(), KEY, here)
+    assert (plan.steps, decision.again) == ((), 2.0)
 
 
 def test_what_keeps_it_from_being_made_is_told_at_the_secret() -> None:
@@ -215,7 +217,8 @@ def test_others_secrets_are_none_of_its_business() -> None:
     """By their name alone they are not ours."""
     here = ground()
     put(here.upper.secrets, {"metadata": {"name": SAFE.name, "namespace": "default", "uid": "x"}, "data": {}})
-    assert decided(RemakingRule(), KEY, here)[1] == ((), None)
+    here.lowers[B].upper_pods.distrust()
+    assert decided(RemakingRule(), KEY, here) == (Decision(), Plan(()))
 
 
 def test_the_first_lower_speaks_for_all() -> None:
