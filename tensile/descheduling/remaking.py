@@ -141,7 +141,7 @@ def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision
         return Decision((_done(secret, kept, "the pod that it kept is made again"),))
     if made is not None and made.uid == kept.uid:
         return _NOTHING
-    if known is not None and known.reason == TAKEN:
+    if made is not None or (known is not None and known.reason == TAKEN):
         return Decision((noted(secret, PLACE_TAKEN, "true", "another pod has the name of the one that it keeps"),))
     wanted = Present(ref, kept.pod, "it left its node, and has no controller that would make it again")
     return Decision((*_refusal(secret, known), wanted))

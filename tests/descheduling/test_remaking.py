@@ -169,6 +169,16 @@ def test_a_name_that_is_taken_is_noted_and_no_more_is_done() -> None:
     assert f"Secret default/{SAFE.name}" in said.message
 
 
+def test_the_name_may_be_taken_by_a_pod_that_was_made_in_anothers_place() -> None:
+    """It is as strange as any other: that is noted, and nothing of what is kept of it is read."""
+    here = left()
+    made(here, replaces="another")
+    (note,) = steps(here)
+    assert (note.verb, note.ref) == ("patch", SAFE)
+    assert note.patch is not None
+    assert note.patch.body["metadata"]["annotations"] == {PLACE_TAKEN: "true"}
+
+
 def test_a_secret_without_a_pod_is_said() -> None:
     """Nobody can make what it does not hold."""
     here = left(data={})
