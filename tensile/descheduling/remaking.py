@@ -54,14 +54,17 @@ class RemakingRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of all of them, in one lower's queue."""
+        """Give the keys of all of them, in one lower's queue, and those that something is still said of in another."""
+        yield from [key for key in world.problems if key.rule == REMAKING and key.lower == lower != speaker(world)]
         if lower == speaker(world):
             for entry in world.upper.secrets:
                 if entry.name.startswith(PREFIX):
                     yield _key(lower, entry.namespace, entry.name)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say what is due."""
+        """Say what is due; nothing where another lower's key says it."""
+        if key.lower != speaker(world):
+            return _NOTHING
         secret = world.upper.secrets.get(key.namespace, key.name)
         kept = kept_in(secret, world.owner) if secret is not None else None
         if secret is None or kept is None:

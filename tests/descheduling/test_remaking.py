@@ -244,6 +244,21 @@ def test_the_first_lower_speaks_for_all() -> None:
     assert speaker(here) == ""
 
 
+def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first() -> None:
+    """That says it now: once is enough."""
+    here = left({PLACE_TAKEN: "true"})
+    here.problems[KEY] = Problem("PodPlaceTaken", "said before")
+    assert list(RemakingRule().keys(here, A)) == [KEY]
+    reload(here, f"name: {B}", f"name: {A}")
+    assert list(RemakingRule().keys(here, A)) == [KEY]
+    assert decided(RemakingRule(), KEY, here) == (Decision(), Plan(()))
+    other = KEY._replace(lower=B)
+    assert list(RemakingRule().keys(here, B)) == [other]
+    said = decided(RemakingRule(), other, here)[1].problem
+    assert said is not None
+    assert said.reason == "PodPlaceTaken"
+
+
 def test_it_hears_of_all_that_matters() -> None:
     """The Secret, the old pod, the new one; not of other pods."""
     here = ground(more=ON)
