@@ -151,8 +151,8 @@ def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision
 
 
 def _refusal(secret: Entry, known: Problem | None) -> Iterator[Told]:
-    """Tell, where the Secret is, what keeps the pod from being made."""
-    if known is not None:
+    """Tell, where the Secret is, what keeps the pod from being made; that its place was taken holds no more."""
+    if known is not None and known.reason != STOPPED:
         words = f"the pod is kept here and tried again until it is made: {known.message}"
         yield _told(secret, Problem(REFUSED, words))
 

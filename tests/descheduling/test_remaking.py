@@ -151,6 +151,13 @@ def test_what_keeps_it_from_being_made_is_told_at_the_secret() -> None:
     assert told.body["message"] == "the pod is kept here and tried again until it is made: exceeded quota"
 
 
+def test_a_place_that_was_freed_is_not_told_of_once_more() -> None:
+    """Somebody has taken the note off the Secret; that the name was taken is what was said last."""
+    here = left()
+    here.problems[KEY] = Problem("PodPlaceTaken", "another pod has the name")
+    assert [(step.verb, step.ref) for step in steps(here)] == [("create", ABOVE)]
+
+
 def test_a_name_that_is_taken_is_noted_and_no_more_is_done() -> None:
     """Whoever comes next reads it there."""
     here = left()
