@@ -14,14 +14,13 @@ import orjson
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
-from tensile.names import OWNER, OWNER_NAME, PLACE_TAKEN, REPLACES, UPPER_UID, WITHDRAWN, Owner
+from tensile.names import KEPT_POD, OWNER, OWNER_NAME, PLACE_TAKEN, REPLACES, UPPER_UID, WITHDRAWN, Owner
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, metadata, moment_of, uid
 from tensile.reconcile.desired import Patched, Present
 from tensile.reconcile.observed import is_ours, upper_uid_of
 from tensile.world import LowerWorld, World
 
 PREFIX = "tensile-pod-"
-_TYPE = "tensile-kube.io/pod"
 _CONTENT = "pod.json"
 
 
@@ -56,7 +55,7 @@ def present(successor: Manifest, pod: Entry, owner: Owner, reason: str) -> Prese
         "apiVersion": SECRET.api,
         "kind": SECRET.name,
         "metadata": {"name": ref.name, "namespace": ref.namespace, **marks},
-        "type": _TYPE,
+        "type": KEPT_POD,
         "immutable": True,
         "data": {_CONTENT: b64encode(orjson.dumps(successor)).decode()},
     }
