@@ -25,7 +25,7 @@ from tensile.world import REMAKING, Key, LowerWorld, Problem, World
 STOPPED = "PodPlaceTaken"
 REFUSED = "PodNotMadeAgain"
 _LOOK = 30.0
-"""Seconds between two looks at a pod that has not left yet."""
+"""Seconds between two looks at a pod that has not left yet, or of which something is said."""
 _SOON = 2.0
 """Seconds until it is looked again whether all pods are known: more than what `plan` waits for."""
 _WITHDRAWN_FOR = timedelta(minutes=2)
@@ -133,12 +133,13 @@ def _withdrawn(secret: Entry, kept: Kept, world: World) -> Decision:
 def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision:
     """Make the new pod, and let the Secret go once it is there."""
     if kept.pod is None:
-        return Decision(problem=Problem(REFUSED, f"{_named(secret)} does not hold a pod: mend it, or delete it"))
+        problem = Problem(REFUSED, f"{_named(secret)} does not hold a pod: mend it, or delete it")
+        return Decision(problem=problem, again=_LOOK)
     ref = Ref(UPPER, POD, secret.namespace, metadata(kept.pod)["name"])
     known = world.problems.get(key)
     if kept.taken:
         problem = _stopped(ref, secret)
-        return Decision((_told(secret, problem),), problem=problem)
+        return Decision((_told(secret, problem),), problem=problem, again=_LOOK)
     made = world.upper.remade.get(ref.namespace, ref.name)
     if made is not None and made.facts == kept.uid:
         return Decision((_done(secret, kept, "the pod that it kept is made again"),))

@@ -266,6 +266,12 @@ def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first()
     assert said.reason == "PodPlaceTaken"
 
 
+@pytest.mark.parametrize("here", [left({PLACE_TAKEN: "true"}), left(data={})], ids=["taken", "no pod"])
+def test_what_is_said_is_looked_at_again(here: World) -> None:
+    """A lower that joins may come first, and says it from then on."""
+    assert decided(RemakingRule(), KEY, here)[0].again == 30.0
+
+
 def test_it_hears_of_all_that_matters() -> None:
     """The Secret, the old pod, the new one; not of other pods."""
     here = ground(more=ON)
