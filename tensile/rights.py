@@ -78,7 +78,7 @@ def upper_rights(topology: Topology, *, configmap_namespace: str = "", lease_nam
         found.append(Right(CLAIM, ("patch",), "controller PV", "status"))
     if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
         found.append(Right(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
-    if topology.descheduler.enabled or any(lower.maintenance == "drain" for lower in topology.lowers):
+    if evicts(topology):
         found.append(Right(POD, ("create",), "evictions by descheduler and maintenance: drain", "eviction"))
         found += [Right(POD, ("create",), _BARE), Right(SECRET, WRITTEN, _BARE)]
     if topology.webhook.enabled:
@@ -90,6 +90,11 @@ def upper_rights(topology: Topology, *, configmap_namespace: str = "", lease_nam
     if lease_namespace:
         found.append(Right(LEASE, ("get", "create", "patch"), "replicas that take turns", namespace=lease_namespace))
     return _joined(found)
+
+
+def evicts(topology: Topology) -> bool:
+    """Say whether pods may have to leave the virtual nodes that they are on."""
+    return topology.descheduler.enabled or any(lower.maintenance == "drain" for lower in topology.lowers)
 
 
 def lower_rights(lower: Lower) -> list[Right]:

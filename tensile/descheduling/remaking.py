@@ -25,7 +25,9 @@ from tensile.world import REMAKING, Key, LowerWorld, Problem, World
 STOPPED = "PodPlaceTaken"
 REFUSED = "PodNotMadeAgain"
 _LOOK = 30.0
-"""Seconds between two looks at a pod that has not left yet."""
+"""Seconds between two looks at a pod that has not left yet, or of which something is said."""
+_SOON = 2.0
+"""Seconds until it is looked again whether all pods are known: more than what `plan` waits for."""
 _WITHDRAWN_FOR = timedelta(minutes=2)
 """For so long a Secret stays that is not wanted any more: longer than an eviction that was sent can be on its way."""
 _NOTHING = Decision()
@@ -52,18 +54,23 @@ class RemakingRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of all of them, in one lower's queue."""
+        """Give the keys of all of them, in one lower's queue, and those that something is still said of in another."""
+        yield from [key for key in world.problems if key.rule == REMAKING and key.lower == lower != speaker(world)]
         if lower == speaker(world):
             for entry in world.upper.secrets:
                 if entry.name.startswith(PREFIX):
                     yield _key(lower, entry.namespace, entry.name)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say what is due."""
+        """Say what is due; nothing where another lower's key says it."""
+        if key.lower != speaker(world):
+            return _NOTHING
         secret = world.upper.secrets.get(key.namespace, key.name)
         kept = kept_in(secret, world.owner) if secret is not None else None
-        if secret is None or kept is None or not all(lower.upper_pods.synced for lower in world.lowers.values()):
+        if secret is None or kept is None:
             return _NOTHING
+        if not all(lower.upper_pods.synced for lower in world.lowers.values()):
+            return Decision(again=_SOON)  # that a cache is complete by now wakes its own lower alone
         standing = _standing(kept.uid, world)
         if standing is not None:
             return _while_it_stands(standing, secret, kept, world)
@@ -125,26 +132,27 @@ def _withdrawn(secret: Entry, kept: Kept, world: World) -> Decision:
 def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision:
     """Make the new pod, and let the Secret go once it is there."""
     if kept.pod is None:
-        return Decision(problem=Problem(REFUSED, f"{_named(secret)} does not hold a pod: mend it, or delete it"))
+        problem = Problem(REFUSED, f"{_named(secret)} does not hold a pod: mend it, or delete it")
+        return Decision(problem=problem, again=_LOOK)
     ref = Ref(UPPER, POD, secret.namespace, metadata(kept.pod)["name"])
     known = world.problems.get(key)
     if kept.taken:
         problem = _stopped(ref, secret)
-        return Decision((_told(secret, problem),), problem=problem)
+        return Decision((_told(secret, problem),), problem=problem, again=_LOOK)
     made = world.upper.remade.get(ref.namespace, ref.name)
     if made is not None and made.facts == kept.uid:
         return Decision((_done(secret, kept, "the pod that it kept is made again"),))
     if made is not None and made.uid == kept.uid:
         return _NOTHING
-    if known is not None and known.reason == TAKEN:
+    if made is not None or (known is not None and known.reason == TAKEN):
         return Decision((noted(secret, PLACE_TAKEN, "true", "another pod has the name of the one that it keeps"),))
     wanted = Present(ref, kept.pod, "it left its node, and has no controller that would make it again")
     return Decision((*_refusal(secret, known), wanted))
 
 
 def _refusal(secret: Entry, known: Problem | None) -> Iterator[Told]:
-    """Tell, where the Secret is, what keeps the pod from being made."""
-    if known is not None:
+    """Tell, where the Secret is, what keeps the pod from being made; that its place was taken holds no more."""
+    if known is not None and known.reason != STOPPED:
         words = f"the pod is kept here and tried again until it is made: {known.message}"
         yield _told(secret, Problem(REFUSED, words))
 

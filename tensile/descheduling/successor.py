@@ -22,6 +22,7 @@ _ADMITTED = frozenset({"nodeName", "priority", "preemptionPolicy", "overhead", "
 _DOMAINS = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
 """Labels that a pod is given with its node."""
 _ADMITTED_SECONDS = 300
+_DIGITS = 9
 _TERMS = ("podAffinity", "podAntiAffinity")
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _POD_TERM = "podAffinityTerm"
@@ -105,11 +106,15 @@ def _without(term: Manifest, requirement: Manifest) -> Manifest:
 
 def _marks(pod: Manifest, nodes: list[str]) -> dict[str, str]:
     """Give the annotations of the new pod: tensile-kube's, and ours."""
-    count = annotations(pod).get(DESCHEDULE_COUNT, "")
-    marks = {REPLACES: uid(pod), DESCHEDULE_COUNT: str(int(count) + 1 if count.isdecimal() else 1)}
+    marks = {REPLACES: uid(pod), DESCHEDULE_COUNT: str(_count(annotations(pod).get(DESCHEDULE_COUNT, "")) + 1)}
     if not nodes:
         return marks
     return {**marks, UNSCHEDULABLE_NODE: pod["spec"].get("nodeName", ""), KEPT_OFF: ",".join(nodes)}
+
+
+def _count(noted: str) -> int:
+    """Read how often a pod was moved; what is no such number, or too large for one, counts for nothing."""
+    return int(noted) if noted.isdecimal() and len(noted) <= _DIGITS else 0
 
 
 def _spec(spec: Manifest, nodes: list[str]) -> Manifest:

@@ -11,11 +11,14 @@ from tensile.doctor.finding import Finding, Level
 from tensile.kubelet.api.faults import date_of, described, names_of
 from tensile.objects import UPPER
 from tensile.policy.registration import certificates_in
+from tensile.rights import evicts
 
 MOST_SECONDS = 5.0
 """Between two clocks, before that is worth a word."""
 OLDEST, TRIED = (1, 25), (1, 36)
 """The first minor version that has every API which is used, and the one that everything is tried on."""
+_TOLD_APART = (1, 26)
+"""The first minor version that notes on a pod that it was evicted, so that it is not taken for one that was deleted."""
 _MOST_MINORS = 3
 """By so many minor versions a kubelet may be older than its apiserver, and so a lower cluster than the upper one."""
 _UNITS = (("days", 86_400), ("hours", 3600), ("minutes", 60))
@@ -143,6 +146,13 @@ def _version(side: Side, contact: Contact, facts: Facts) -> Finding:
     if found < OLDEST:
         advice = f"upgrade the cluster: {_dotted(OLDEST)} is the oldest that has every API the engine uses"
         return Finding(side.name, "version", Level.FAIL, f"{told} is too old", advice)
+    if side.name == UPPER and found < _TOLD_APART and evicts(facts.topology):
+        what = f"{told} is too old for pods without a controller to leave a node: an evicted one would be lost"
+        advice = (
+            f"upgrade the cluster to {_dotted(_TOLD_APART)} or newer, or do without descheduler.enabled and "
+            "maintenance: drain"
+        )
+        return Finding(side.name, "version", Level.FAIL, what, advice)
     if side.name != UPPER and above is not None and not above[1] - _MOST_MINORS <= found[1] <= above[1]:
         what = f"{told} below, and {_upper_version(facts)} above"
         advice = (

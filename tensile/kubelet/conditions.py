@@ -153,10 +153,14 @@ def _since(above: dict[str, Manifest], status: str, otherwise: str) -> dict[str,
 def _disruption(
     upper_pod: Manifest, lower_pod: Manifest, above: dict[str, Manifest], below: dict[str, Manifest]
 ) -> Manifest | None:
-    """Give the condition that tells a Job's failure policy that a pod did not fail by itself; None: leave as it is."""
-    if DISRUPTION in below:
-        return below[DISRUPTION]
+    """Give the condition that tells a Job's failure policy that a pod did not fail by itself; None: leave as it is.
+
+    What is said above, by an eviction for one, is taken back above alone: it says whether the pod is made again.
+    """
     marked = (above.get(DISRUPTION) or {}).get("status") == "True"
+    said = below.get(DISRUPTION)
+    if said is not None and (said["status"] == "True" or not marked):
+        return said
     if marked or not is_disrupted(upper_pod, lower_pod):
         return None
     return _deleted_below(DISRUPTION, "True", lower_pod)

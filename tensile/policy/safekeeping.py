@@ -14,14 +14,13 @@ import orjson
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
-from tensile.names import OWNER, OWNER_NAME, PLACE_TAKEN, UPPER_UID, WITHDRAWN, Owner
+from tensile.names import KEPT_POD, OWNER, OWNER_NAME, PLACE_TAKEN, REPLACES, UPPER_UID, WITHDRAWN, Owner
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, metadata, moment_of, timestamp, uid
 from tensile.reconcile.desired import Patched, Present
 from tensile.reconcile.observed import is_ours, upper_uid_of
 from tensile.world import LowerWorld, World
 
 PREFIX = "tensile-pod-"
-_TYPE = "tensile-kube.io/pod"
 _CONTENT = "pod.json"
 
 
@@ -56,7 +55,7 @@ def present(successor: Manifest, pod: Entry, owner: Owner, reason: str) -> Prese
         "apiVersion": SECRET.api,
         "kind": SECRET.name,
         "metadata": {"name": ref.name, "namespace": ref.namespace, **marks},
-        "type": _TYPE,
+        "type": KEPT_POD,
         "immutable": True,
         "data": {_CONTENT: b64encode(orjson.dumps(successor)).decode()},
     }
@@ -64,10 +63,12 @@ def present(successor: Manifest, pod: Entry, owner: Owner, reason: str) -> Prese
 
 
 def kept_of(pod: Entry, world: World) -> Kept | None:
-    """Give what is kept of a pod above, None for nothing."""
+    """Give what is kept of a pod above, None for nothing; what has another name is not it."""
     ref = ref_of(pod.namespace, pod.uid)
     entry = world.upper.secrets.get(ref.namespace, ref.name)
-    return None if entry is None else kept_in(entry, world.owner)
+    kept = kept_in(entry, world.owner) if entry is not None else None
+    is_other = kept is not None and kept.pod is not None and metadata(kept.pod)["name"] != pod.name
+    return kept._replace(pod=None) if kept is not None and is_other else kept
 
 
 def kept_in(entry: Entry, owner: Owner) -> Kept | None:
@@ -77,7 +78,7 @@ def kept_in(entry: Entry, owner: Owner) -> Kept | None:
     if entry.name != PREFIX + pod_uid or not is_ours(secret, owner):
         return None
     notes = annotations(secret)
-    return Kept(pod_uid, _content(secret), PLACE_TAKEN in notes, _moment(notes.get(WITHDRAWN)))
+    return Kept(pod_uid, _content(secret, pod_uid), PLACE_TAKEN in notes, _moment(notes.get(WITHDRAWN)))
 
 
 def of_pod(secret: Entry, lower: LowerWorld) -> Iterator[Entry]:
@@ -110,11 +111,13 @@ def _moment(noted: str | None) -> datetime | None:
         return None
 
 
-def _content(secret: Manifest) -> Manifest | None:
-    """Read the pod; one of another name or place than the Secret may speak of is none."""
+def _content(secret: Manifest, pod_uid: str) -> Manifest | None:
+    """Read the pod; what is none, or is not in the place that the Secret may speak of, counts as none."""
     try:
         pod: Manifest = orjson.loads(b64decode(secret["data"][_CONTENT]))
-        is_whole = pod["metadata"]["namespace"] == metadata(secret)["namespace"] and pod["metadata"]["name"]
+        meta, containers = pod["metadata"], pod["spec"]["containers"]
+        is_its_own = meta["namespace"] == metadata(secret)["namespace"] and annotations(pod)[REPLACES] == pod_uid
+        is_whole = isinstance(meta["name"], str) and meta["name"] != "" and isinstance(containers, list)
     except (KeyError, TypeError, ValueError):
         return None
-    return pod if is_whole and "containers" in pod.get("spec", {}) else None
+    return pod if is_its_own and is_whole else None

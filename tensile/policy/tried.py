@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from tensile.cache import Entry
 from tensile.names import TRIED
@@ -15,7 +16,9 @@ from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, metadata
 from tensile.topology import Descheduler
 
 MOST = 1_000
-"""Notes on one Node: far below what fits into its annotations."""
+"""Notes on one Node: without the nodes in them they fit into its annotations several times."""
+_MOST_BYTES = 160 * 1024
+"""Of what is written: all annotations of an object may have 256 KiB together."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -46,8 +49,25 @@ def recent(notes: Iterable[Note], now: datetime, within: timedelta) -> list[Note
 
 
 def written(notes: Iterable[Note]) -> str:
-    """Write notes as the annotation has them."""
-    return msgspec.json.encode(list(notes)).decode()
+    """Write notes as the annotation has them; where that is too much, the oldest without their nodes.
+
+    What limits need is left: who left and when. Which nodes will not do counts in the latest of a controller.
+    """
+    every, cut = list(notes), set[str]()
+    over = sum(map(_size, every)) - _MOST_BYTES
+    for note in sorted(every, key=lambda one: one.at):
+        if over > 0:
+            over -= _size(note) - _size(_bare(note))
+            cut.add(note.pod)
+    return msgspec.json.encode([_bare(note) if note.pod in cut else note for note in every]).decode()
+
+
+def _bare(note: Note) -> Note:
+    return replace(note, nodes=())
+
+
+def _size(note: Note) -> int:
+    return len(msgspec.json.encode(note)) + 1
 
 
 def kept_for(policy: Descheduler) -> timedelta:

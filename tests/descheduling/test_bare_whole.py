@@ -16,6 +16,7 @@ from tensile.policy.safekeeping import PREFIX, ref_of
 SMALL = "descheduler: {enabled: true, cooldown: 10m, maxEvictionsPerNode: 2}\n"
 DRAINED = f"name: {A}, maintenance: drain"
 ABOVE = Ref(UPPER, POD, "default", "web")
+BELOW = Ref(A, POD, "default", "web")
 SAFE = ref_of("default", "Pod-web")
 
 
@@ -187,6 +188,29 @@ async def test_a_drain_moves_what_has_no_controller_when_its_budget_allows_it() 
     assert KEPT_OFF not in annotations(moved(stage))
     assert await kept(stage) == []
     assert not stage.world.problems
+    await stage.stop()
+
+
+def held(pod: Manifest) -> None:
+    """Keep a lower pod from going, which was to be preempted once, and was not."""
+    pod["metadata"]["finalizers"] = ["example.com/held"]
+    denied = {"type": "DisruptionTarget", "status": "False", "reason": "PreemptionByScheduler"}
+    pod["status"] = {"phase": "Pending", "conditions": [denied]}
+
+
+@in_virtual_time
+async def test_what_the_lower_pod_says_of_a_disruption_does_not_lose_one_that_was_evicted() -> None:
+    """It denies one while the pod above is ending; that was evicted all the same."""
+    stage = Leaving(bare(cpu="1"), more="")
+    await stage.passing(1)
+    stage.reload(topology(DRAINED, f"name: {B}"))
+    stage.clusters[A].alter(BELOW, held)
+    await stage.passing(2)
+    assert "deletionTimestamp" in (stage.find(ABOVE) or {})["metadata"]
+    stage.clusters[A].alter(BELOW, lambda one: one["metadata"].pop("finalizers"))
+    await stage.passing(2)
+    assert moved(stage)
+    assert await kept(stage) == []
     await stage.stop()
 
 

@@ -12,7 +12,8 @@ from tensile.descheduling.successor import successor_of
 from tensile.names import PLACE_TAKEN, REPLACES, WITHDRAWN
 from tensile.objects import EVENT, POD, SECRET, UPPER, Manifest, Ref, annotations, metadata, timestamp
 from tensile.policy.safekeeping import PREFIX, present, ref_of
-from tensile.reconcile.plan import Step
+from tensile.reconcile.desired import Decision
+from tensile.reconcile.plan import Plan, Step
 from tensile.topology import Topology
 from tensile.world import REMAKING, Key, Problem, World
 
@@ -131,10 +132,11 @@ def test_the_old_pod_may_be_one_that_was_made_again_itself() -> None:
 
 
 def test_nothing_is_made_while_it_is_not_known_which_pods_there_are() -> None:
-    """What is missing may only not be told yet."""
+    """What is missing may only not be told yet; nobody says when it is, so it is looked at again."""
     here = left()
     here.lowers[B].upper_pods.distrust()
-    assert steps(here) == []
+    decision, plan = decided(RemakingRule(), KEY, here)
+    assert (plan.steps, decision.again) == ((), 2.0)
 
 
 def test_what_keeps_it_from_being_made_is_told_at_the_secret() -> None:
@@ -147,6 +149,13 @@ def test_what_keeps_it_from_being_made_is_told_at_the_secret() -> None:
     assert told.body["involvedObject"]["kind"] == "Secret"
     assert (told.body["involvedObject"]["uid"], told.body["reason"]) == ("secret", "PodNotMadeAgain")
     assert told.body["message"] == "the pod is kept here and tried again until it is made: exceeded quota"
+
+
+def test_a_place_that_was_freed_is_not_told_of_once_more() -> None:
+    """Somebody has taken the note off the Secret; that the name was taken is what was said last."""
+    here = left()
+    here.problems[KEY] = Problem("PodPlaceTaken", "another pod has the name")
+    assert [(step.verb, step.ref) for step in steps(here)] == [("create", ABOVE)]
 
 
 def test_a_name_that_is_taken_is_noted_and_no_more_is_done() -> None:
@@ -165,6 +174,16 @@ def test_a_name_that_is_taken_is_noted_and_no_more_is_done() -> None:
     assert said.reason == "PodPlaceTaken"
     assert "another pod has the name default/web" in said.message
     assert f"Secret default/{SAFE.name}" in said.message
+
+
+def test_the_name_may_be_taken_by_a_pod_that_was_made_in_anothers_place() -> None:
+    """It is as strange as any other: that is noted, and nothing of what is kept of it is read."""
+    here = left()
+    made(here, replaces="another")
+    (note,) = steps(here)
+    assert (note.verb, note.ref) == ("patch", SAFE)
+    assert note.patch is not None
+    assert note.patch.body["metadata"]["annotations"] == {PLACE_TAKEN: "true"}
 
 
 def test_a_secret_without_a_pod_is_said() -> None:
@@ -213,7 +232,8 @@ def test_others_secrets_are_none_of_its_business() -> None:
     """By their name alone they are not ours."""
     here = ground()
     put(here.upper.secrets, {"metadata": {"name": SAFE.name, "namespace": "default", "uid": "x"}, "data": {}})
-    assert decided(RemakingRule(), KEY, here)[1] == ((), None)
+    here.lowers[B].upper_pods.distrust()
+    assert decided(RemakingRule(), KEY, here) == (Decision(), Plan(()))
 
 
 def test_the_first_lower_speaks_for_all() -> None:
@@ -227,6 +247,27 @@ def test_the_first_lower_speaks_for_all() -> None:
     assert speaker(here) == A
     here.lowers.clear()
     assert speaker(here) == ""
+
+
+def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first() -> None:
+    """That says it now: once is enough."""
+    here = left({PLACE_TAKEN: "true"})
+    here.problems[KEY] = Problem("PodPlaceTaken", "said before")
+    assert list(RemakingRule().keys(here, A)) == [KEY]
+    reload(here, f"name: {B}", f"name: {A}")
+    assert list(RemakingRule().keys(here, A)) == [KEY]
+    assert decided(RemakingRule(), KEY, here) == (Decision(), Plan(()))
+    other = KEY._replace(lower=B)
+    assert list(RemakingRule().keys(here, B)) == [other]
+    said = decided(RemakingRule(), other, here)[1].problem
+    assert said is not None
+    assert said.reason == "PodPlaceTaken"
+
+
+@pytest.mark.parametrize("here", [left({PLACE_TAKEN: "true"}), left(data={})], ids=["taken", "no pod"])
+def test_what_is_said_is_looked_at_again(here: World) -> None:
+    """A lower that joins may come first, and says it from then on."""
+    assert decided(RemakingRule(), KEY, here)[0].again == 30.0
 
 
 def test_it_hears_of_all_that_matters() -> None:

@@ -125,9 +125,10 @@ def test_a_second_move_counts_on_and_adds_to_what_it_is_kept_off() -> None:
     }
 
 
-def test_a_count_that_is_none_begins_anew() -> None:
-    """Anybody may write an annotation."""
-    made = successor_of(upper_pod(annotations={"sigs.k8s.io/deschedule-count": "many"}))
+@pytest.mark.parametrize("count", ["many", "-1", "1.5", "9" * 10, pytest.param("9" * 5000, id="no number to Python")])
+def test_a_count_that_is_none_begins_anew(count: str) -> None:
+    """Anybody may write an annotation, and nobody else's pods shall stay for it."""
+    made = successor_of(upper_pod(annotations={"sigs.k8s.io/deschedule-count": count}))
     assert annotations(made)["sigs.k8s.io/deschedule-count"] == "1"
 
 

@@ -11,7 +11,7 @@ from tensile.cache import Cache
 from tensile.kubelet.node import NodeRule
 from tensile.kubelet.node import key_of as node_key
 from tensile.names import TRIED
-from tensile.policy.tried import Note, kept_for, nodes_left, nodes_tried, notes_on, recent, written
+from tensile.policy.tried import MOST, Note, kept_for, nodes_left, nodes_tried, notes_on, recent, written
 from tensile.topology import Descheduler
 from tensile.world import World
 
@@ -25,6 +25,22 @@ def test_notes_are_read_as_they_were_written() -> None:
     """Times keep their parts of a second."""
     notes = [Note("rs", "pod", NOW + timedelta(milliseconds=250), (A, B)), Note("rs", "other", NOW)]
     assert notes_on({"metadata": {"annotations": {TRIED: written(notes)}}}) == notes
+
+
+def test_notes_always_fit_into_the_annotations_of_a_node() -> None:
+    """The oldest lose the names of nodes; who left and when is all there, in their order."""
+    nodes = tuple(f"{place:03}{'n' * 60}" for place in range(100))
+    uids = [f"{place:036}" for place in range(MOST)]
+    notes = [Note(uid, uid, NOW + timedelta(seconds=place, milliseconds=1), nodes) for place, uid in enumerate(uids)]
+    text = written(notes)
+    assert len(text) < 200 * 1024
+    found = notes_on({"metadata": {"annotations": {TRIED: text}}})
+    assert [(note.owner, note.pod, note.at) for note in found] == [(note.owner, note.pod, note.at) for note in notes]
+    full = [bool(note.nodes) for note in found]
+    assert full == sorted(full)
+    assert found[-1] == notes[-1]
+    few = notes[-20:]
+    assert notes_on({"metadata": {"annotations": {TRIED: written(few)}}}) == few
 
 
 @pytest.mark.parametrize(

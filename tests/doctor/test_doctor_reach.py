@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, way
+from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, topology, way
 
 from tensile.doctor.facts import Contact, Stage, Token
 from tensile.doctor.finding import Finding, Level
@@ -192,6 +192,27 @@ def test_the_upper_cluster_has_no_distance_to_itself() -> None:
     upper = side(UPPER, contact=contact(version="v1.30.0"))
     found = [one for one in reached(upper, facts(upper)) if one.check == "version"]
     assert "has not been tried" in only(found).what
+
+
+@pytest.mark.parametrize(
+    ("fields", "version", "level"),
+    [
+        ({}, "v1.25.9", Level.WARN),
+        ({"descheduler": {"enabled": True}}, "v1.25.9", Level.FAIL),
+        ({"descheduler": {"enabled": True}}, "v1.26.0", Level.WARN),
+        ({"lower": {"maintenance": "drain"}}, "v1.25.9", Level.FAIL),
+        ({"lower": {"maintenance": "cordon"}}, "v1.25.9", Level.WARN),
+    ],
+)
+def test_pods_leave_only_where_an_eviction_is_told_from_a_delete(fields: Any, version: str, level: Level) -> None:
+    """Before 1.26 an evicted pod does not say so, and would be lost; what a lower cluster is does not matter."""
+    old = contact(version=version)
+    known = facts(side(UPPER, contact=old), side(contact=old), topology=topology(**fields))
+    found = only(one for one in reached(known.upper, known) if one.check == "version")
+    assert found.level == level
+    assert ("an evicted one would be lost" in found.what) == (level == Level.FAIL)
+    below = only(one for one in reached(known.lowers[LOWER], known) if one.check == "version")
+    assert below.level == Level.WARN
 
 
 @pytest.mark.parametrize("version", ["", "1", "v1", "v1.x", "vx.36", "v1.36"])

@@ -226,3 +226,22 @@ async def test_a_pod_whose_name_somebody_took_is_kept(ground: Hooked) -> None:
     assert (await runs(ground, "taken", made))["metadata"]["uid"] == other["metadata"]["uid"]
     await ground.upper.delete(ground.path("secrets", secret["metadata"]["name"]))
     await ground.upper.delete(ground.pod_path("taken"), 0)
+
+
+async def test_a_pod_that_cannot_be_kept_stays_and_it_is_said_why(ground: Hooked) -> None:
+    """In the apiserver's own words; it leaves when there is room for its Secret."""
+    await ground.reload(ground.hooked(), CLOSED_B)
+    await closed(ground, B)
+    made = await asked(ground, "unkept", "1")
+    await runs_in(ground, "unkept", A)
+    quota = {"metadata": {"name": "secrets"}, "spec": {"hard": {"secrets": "0"}}}
+    await ground.upper.create(ground.path("resourcequotas"), quota)
+    await ground.upper.until(ground.path("resourcequotas", "secrets"), lambda one: one.get("status", {}).get("used"))
+    await ground.reload(ground.hooked(), DRAINED_A)
+    problems = ground.heard.problems
+    await polled(lambda: [said for _, said in problems if "exceeded quota: secrets" in said.message], 30)
+    assert (await ground.upper.read(ground.pod_path("unkept")))["metadata"]["uid"] == made["metadata"]["uid"]
+    await ground.upper.delete(ground.path("resourcequotas", "secrets"))
+    await runs(ground, "unkept", made)
+    await none_kept(ground)
+    await ground.upper.delete(ground.pod_path("unkept"), 0)

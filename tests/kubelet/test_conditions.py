@@ -239,6 +239,17 @@ def test_a_disruption_that_is_said_above_stays() -> None:
     assert reflected(denied, lower(*READY_BELOW, **DELETED))["DisruptionTarget"]["status"] == "True"
 
 
+@pytest.mark.parametrize("meta", [{}, {"deletionTimestamp": NOW}])
+def test_an_eviction_above_is_not_taken_back_by_what_is_said_below(meta: dict[str, Any]) -> None:
+    """Below the pod was not evicted; above it was, and only so is it known that it has to be made again."""
+    upper = pod(status={"conditions": [said("DisruptionTarget", reason="EvictionByEvictionAPI")]}, **meta)
+    no = said("DisruptionTarget", "False", reason="PreemptionByScheduler")
+    assert "DisruptionTarget" not in reflected(upper, lower(*READY_BELOW, no))
+    yes = said("DisruptionTarget", reason="PreemptionByScheduler")
+    assert reflected(upper, lower(*READY_BELOW, yes))["DisruptionTarget"]["reason"] == "PreemptionByScheduler"
+    assert reflected(pod(**meta), lower(*READY_BELOW, no))["DisruptionTarget"]["status"] == "False"
+
+
 def test_a_pod_that_the_upper_deleted_is_not_disrupted() -> None:
     """Its lower pod goes because it was asked to; it stays ready until its containers stop."""
     upper = pod(deletionTimestamp=NOW)

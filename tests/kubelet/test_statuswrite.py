@@ -1,5 +1,6 @@
 """The write of an upper pod's status: to whom it is, and what may not have happened meanwhile."""
 
+import pytest
 from worldkit import upper_pod
 
 from tensile.kubelet.statuswrite import status_write
@@ -19,6 +20,14 @@ def test_a_phase_holds_only_while_nobody_else_has_written() -> None:
     for phase in ("Pending", "Running", "Failed"):
         fence = {"uid": POD_ABOVE["metadata"]["uid"], "resourceVersion": "7"}
         assert written({"phase": phase}) == {"metadata": fence, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize("status", ["True", "False"])
+def test_what_says_of_a_disruption_holds_only_while_nobody_else_has_written(status: str) -> None:
+    """An eviction says it, and deletes the pod: a word from before would have it look like somebody's will."""
+    said = {"conditions": [{"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", "status": status}]}
+    fence = {"uid": POD_ABOVE["metadata"]["uid"], "resourceVersion": "7"}
+    assert written(said) == {"metadata": fence, "status": said}
 
 
 def test_what_says_no_phase_comes_through_whoever_else_writes() -> None:

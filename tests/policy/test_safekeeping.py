@@ -8,14 +8,15 @@ import pytest
 from worldkit import A, B, decided, marked, put, upper_pod, world, written
 
 from tensile.descheduling.drain import DrainRule, key_of
-from tensile.names import OWNER, PLACE_TAKEN, UPPER_UID, WITHDRAWN
+from tensile.names import OWNER, PLACE_TAKEN, REPLACES, UPPER_UID, WITHDRAWN
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels
 from tensile.policy.safekeeping import PREFIX, kept_in, kept_of, noted, of_pod, present, ref_of
 from tensile.reconcile.desired import Present
 from tensile.world import World
 
-SUCCESSOR = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"}, "spec": {}}
-SUCCESSOR["spec"] = {"containers": [{"name": "main", "image": "app:1"}]}
+META = {"name": "web", "namespace": "default", "annotations": {REPLACES: "Pod-web"}}
+SPEC = {"containers": [{"name": "main", "image": "app:1"}]}
+SUCCESSOR = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": SPEC}
 
 
 def kept(here: World, **meta: Any) -> Manifest:
@@ -89,16 +90,25 @@ def test_what_is_not_ours_is_not_read(meta: Manifest) -> None:
     assert kept_in(entry, here.owner) is None
 
 
+def encoded(content: Any) -> str:
+    """Encode what such a Secret holds."""
+    return b64encode(orjson.dumps(content)).decode()
+
+
 @pytest.mark.parametrize(
     "content",
     [
         None,
         "no base64!",
         b64encode(b"no JSON").decode(),
-        b64encode(b"[]").decode(),
-        b64encode(b"{}").decode(),
-        b64encode(orjson.dumps({**SUCCESSOR, "metadata": {"name": "web", "namespace": "other"}})).decode(),
-        b64encode(orjson.dumps({"metadata": SUCCESSOR["metadata"]})).decode(),
+        *map(encoded, ([], {}, None, 7, "pod")),
+        *(encoded({**SUCCESSOR, "metadata": {**META, "namespace": other}}) for other in ("other", None, 7)),
+        *(encoded({**SUCCESSOR, "metadata": {**META, "name": name}}) for name in ("", None, 7, ["web"], {"web": 1})),
+        *(encoded({**SUCCESSOR, "metadata": {**META, "annotations": notes}}) for notes in ({}, None, [], "x", 7)),
+        encoded({**SUCCESSOR, "metadata": {**META, "annotations": {REPLACES: "another"}}}),
+        encoded({"metadata": META}),
+        *(encoded({**SUCCESSOR, "spec": spec}) for spec in ({}, None, 7, ["containers"], "containers")),
+        *(encoded({**SUCCESSOR, "spec": {"containers": of}}) for of in (None, 7, {}, "main")),
     ],
 )
 def test_what_is_no_pod_of_its_namespace_is_none(content: str | None) -> None:
@@ -108,6 +118,17 @@ def test_what_is_no_pod_of_its_namespace_is_none(content: str | None) -> None:
     found = kept_in(put(here.upper.secrets, {**kept(here), "data": data}), here.owner)
     assert found is not None
     assert (found.pod, found.is_safe) == (None, False)
+
+
+def test_a_pod_does_not_leave_for_one_of_another_name() -> None:
+    """What would be made is not that pod."""
+    here = world()
+    pod = put(here.lowers[A].upper_pods, upper_pod())
+    other = {**SUCCESSOR, "metadata": {**META, "name": "other"}}
+    put(here.upper.secrets, {**kept(here), "data": {"pod.json": encoded(other)}})
+    found = kept_of(pod, here)
+    assert found is not None
+    assert not found.is_safe
 
 
 def test_a_note_is_written_only_on_the_secret_as_it_was_read() -> None:
