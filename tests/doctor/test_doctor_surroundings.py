@@ -302,7 +302,7 @@ SERVICE = {"service": {"namespace": "ops", "name": "hooks"}}
     ("address", "slices", "level", "words"),
     [
         (Answer(error="not found", status=404), [], Level.FAIL, "Service ops/hooks does not exist"),
-        (Answer(error="forbidden", status=403), [], Level.SKIP, "may not be read (forbidden)"),
+        (Answer(error="forbidden", status=403), [], Level.SKIP, "Service ops/hooks is not told (forbidden)"),
         (Answer({}), [], Level.FAIL, "has no ready endpoint"),
         (Answer({}), [{"endpoints": None}], Level.FAIL, "has no ready endpoint"),
         (Answer({}), [{"endpoints": [{"conditions": {"ready": False}}]}], Level.FAIL, "has no ready endpoint"),
@@ -313,6 +313,17 @@ def test_a_webhook_behind_a_service(address: Answer, slices: list[Manifest], lev
     """It has to be there, and lead somewhere."""
     finding = only(hook(SERVICE, address=address, slices=Answer(slices)))
     assert (finding.level, words in finding.what) == (level, True)
+
+
+def test_endpoints_that_may_not_be_listed() -> None:
+    """Whether there are ready ones is not known then, nor where the answer did not come in time."""
+    finding = only(hook(SERVICE, address=Answer({}), slices=Answer(error="forbidden", status=403)))
+    assert (finding.level, finding.what) == (
+        Level.SKIP,
+        "not looked at: the endpoints of Service ops/hooks are not told (forbidden)",
+    )
+    assert only(hook(SERVICE, address=Answer({}))).what.endswith("(no answer in time)")
+    assert only(hook(SERVICE)).level == Level.SKIP
 
 
 def test_a_webhook_that_is_off_or_whose_cluster_is_away() -> None:
