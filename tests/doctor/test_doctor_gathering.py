@@ -4,6 +4,7 @@ What answers is the least of an apiserver that doctor asks about; how real ones 
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -19,12 +20,14 @@ from papers import Papers, inline, kubeconfig
 from tensile.doctor.diagnosis import diagnosed
 from tensile.doctor.facts import Facts, Stage
 from tensile.doctor.finding import Level
-from tensile.doctor.gathering import gathered
+from tensile.doctor.gathering import gathered, needed_above, topology_at
 from tensile.doctor.nodes import called
 from tensile.doctor.presence import port_of
 from tensile.doctor.report import as_text
+from tensile.errors import TensileError
 from tensile.joined import Ways
 from tensile.objects import UPPER, Manifest
+from tensile.reconcile.mapsource import Place
 
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -156,3 +159,58 @@ async def test_an_upper_cluster_that_answers_nonsense(papers: Papers, tmp_path: 
     known = await found(papers, tmp_path, odd, Apiserver("a"))
     assert levels_of(known, UPPER, "reach") == [Level.FAIL]
     assert levels_of(known, LOWER, "reach") == [Level.OK]
+
+
+# A topology that stands in a ConfigMap.
+
+PLACE = Place("ops", "topology", "a.yaml")
+MAP = "/api/v1/namespaces/ops/configmaps/topology"
+TEXT = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n"
+
+
+def config_map(**data: str) -> tuple[int, Manifest]:
+    """Answer with a ConfigMap."""
+    return 200, {"metadata": {"name": "topology", "namespace": "ops", "uid": "u", "resourceVersion": "1"}, "data": data}
+
+
+async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp_path: Path) -> None:
+    """With the kubeconfig that is given, by which the upper cluster is then looked at; its rights are asked for too."""
+    upper = Apiserver("upper", **{MAP: config_map(**{"a.yaml": TEXT})})
+    async with serving(papers, tmp_path / "above", upper):
+        ways = Ways(tmp_path, upper_kubeconfig="above")
+        spec = await topology_at(PLACE, ways)
+        known = await gathered(spec, ways, now, PLACE)
+    assert (spec.name, known.upper.is_in, known.upper.missing) == ("demo", True, [])
+    sent = [body["spec"]["resourceAttributes"] for path, body in upper.asked if path == ACCESS]
+    assert {one["verb"] for one in sent if (one["namespace"], one["resource"]) == ("ops", "configmaps")} == {
+        "create",
+        "patch",
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((404, {"kind": "Status", "reason": "NotFound", "message": "gone"}), "there is no such ConfigMap"),
+        (config_map(other=TEXT), "has no key a.yaml (there are: other)"),
+        (config_map(**{"a.yaml": "kind: Topology\n["}), "configmap/ops/topology/a.yaml:"),
+        ((403, REFUSED[1]), "no reviews for you"),
+    ],
+)
+async def test_a_config_map_that_tells_no_topology(
+    papers: Papers, tmp_path: Path, answer: tuple[int, Any], words: str
+) -> None:
+    """What is wrong with it is told, as there is nothing else to look at."""
+    async with serving(papers, tmp_path / "above", Apiserver("upper", **{MAP: answer})):
+        with pytest.raises(TensileError, match=re.escape(words)):
+            await topology_at(PLACE, Ways(tmp_path, upper_kubeconfig="above"))
+
+
+def test_which_rights_are_asked_for_above() -> None:
+    """Those of the Lease where it is: beside the ConfigMap, or beside the engine, and only where engines take turns."""
+    spec = topology()
+    for place, own, leases, maps in ((None, "own", ["own"], []), (PLACE, "own", ["ops"], ["ops"])):
+        rights = needed_above(spec, place, own)
+        assert [one.namespace for one in rights if one.purpose.startswith("replicas")] == leases
+        assert [one.namespace for one in rights if "beside its ConfigMap" in one.purpose] == maps
+    assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("replicas")]
