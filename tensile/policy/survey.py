@@ -84,6 +84,7 @@ class Survey:
         name = delta.entry.name
         if delta.after is None:
             self.ground.remove_node(name)
+            self._spread_out(name)
         elif delta.before is None or _form(delta.before.facts) != _form(delta.after.facts):
             self.ground.put_node(delta.after.facts.copy())
             self._spread_out(name)

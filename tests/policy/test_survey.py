@@ -235,6 +235,24 @@ def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
     assert here.surveys[A].ground.promises["default", "web"].node == place
 
 
+def test_who_is_expected_on_a_node_that_goes_is_expected_elsewhere() -> None:
+    """On a node with room, which then is not given to another; where there is none it waits for some."""
+    here = Here(("4", "4"), ("1",))
+    pod = asking()
+    here.ask(pod)
+    here.bind(pod, A)
+    place = here.surveys[A].ground.promises["default", "web"].node
+    other = "n2" if place == "n1" else "n1"
+    went(here.world.lowers[A].place_nodes, lower_node(place, "4"))
+    assert here.surveys[A].ground.promises["default", "web"].node == other
+    assert here.ask(asking("next")) == []
+    went(here.world.lowers[A].place_nodes, lower_node(other, "4"))
+    assert not here.surveys[A].ground.promises
+    here.nodes(A, lower_node("n3", "4"))
+    assert here.ask(asking("next")) == []
+    assert here.surveys[A].ground.promises["default", "web"].node == "n3"
+
+
 def test_what_is_not_bound_yet_and_has_lost_its_place_is_not_waited_for() -> None:
     """It may never come."""
     here = Here(("4",), ("1",))
