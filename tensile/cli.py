@@ -327,6 +327,10 @@ def doctor(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -335,9 +339,13 @@ def doctor(
     from tensile.joined import Ways  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
-    topology, directory = topology_of(file)
-    ways = Ways(directory, allow_exec_plugins)
-    text, is_well = commands.examine(topology, ways, output, colour=sys.stdout.isatty())
+    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    if found is None:
+        topology, directory = topology_of(file)
+        ways = Ways(directory, allow_exec_plugins)
+        text, is_well = commands.examine(topology, ways, output, colour=sys.stdout.isatty())
+    else:
+        text, is_well = commands.examine_map(*found, output, colour=sys.stdout.isatty())
     typer.echo(text)
     raise typer.Exit(0 if is_well else 1)
 

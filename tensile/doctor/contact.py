@@ -23,7 +23,7 @@ import orjson
 from tensile import __version__
 from tensile.doctor.facts import Contact, Stage, Token, Way
 from tensile.kube.access import Access
-from tensile.kube.aio import aiohttp
+from tensile.kube.aio import aiohttp, beginning
 
 STEP_SECONDS = 3.0
 """For one step."""
@@ -114,7 +114,7 @@ async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
             allow_redirects=False,
         ) as reply,
     ):
-        return reply.status, await reply.content.read(_MOST), reply.headers.get("Date", "")
+        return reply.status, await beginning(reply.content, _MOST), reply.headers.get("Date", "")
 
 
 def why(error: Exception) -> str:

@@ -22,18 +22,19 @@ _CHECKS: tuple[Check, ...] = (
     called,
     measured,
     stored,
-    networked,
     hooked,
 )
 
 
 def diagnosed(facts: Facts) -> list[Finding]:
     """Give all findings, cluster by cluster."""
-    return [finding for side in facts.sides() for finding in _of(side, facts)]
+    of_all = list(networked(facts))
+    return [finding for side in facts.sides() for finding in _of(side, facts, of_all)]
 
 
-def _of(side: Side, facts: Facts) -> list[Finding]:
+def _of(side: Side, facts: Facts, of_all: list[Finding]) -> list[Finding]:
     found = [finding for check in _CHECKS for finding in check(side, facts)]
+    found += [finding for finding in of_all if finding.cluster == side.name]
     return sorted(found, key=lambda finding: CHECKS.index(finding.check))
 
 

@@ -34,56 +34,93 @@ from tensile.doctor.facts import (
 )
 from tensile.doctor.presence import endpoint_of, is_renewed, lease_of, node_named, port_of, strays
 from tensile.doctor.questions import Asking, opened
-from tensile.errors import AccessError, ClusterError, NotFound
+from tensile.errors import AccessError, ClusterError, NotFound, TensileError
 from tensile.hookport import own_namespace
 from tensile.joined import Ways
 from tensile.kube.access import Access
+from tensile.kube.client import HttpCluster
 from tensile.kubelet.api.authority import CALLERS
 from tensile.names import LEASE_NAMESPACE
 from tensile.nodeaddress import node_address
-from tensile.objects import ENDPOINT_SLICE, LEASE, SECRET, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
+from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SECRET, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
 from tensile.policy.listening import call
 from tensile.policy.registration import address_of, bundle_in, is_reachable, ref_of
 from tensile.reconcile.alias import server_of
+from tensile.reconcile.mapsource import Place, document, read
 from tensile.reconcile.servicefacts import SERVICE_NAME
-from tensile.rights import lower_rights, upper_rights
+from tensile.rights import Right, lower_rights, upper_rights
+from tensile.telemetry import described
 from tensile.topology import Lower, Topology, Upper, Webhook
 
 LIMIT = 12.0
 """Seconds after which what is known by then has to do."""
+_PATIENCE = 5.0
 
 
-async def gathered(topology: Topology, ways: Ways, now: Now) -> Facts:
-    """Look at every cluster of a topology, and at the files that it names."""
-    work = _Gathering(topology, ways, now)
+async def topology_at(place: Place, ways: Ways) -> Topology:
+    """Read the topology in a ConfigMap of the upper cluster; raises TensileError, with what is wrong."""
+    cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            raw = await cluster.read(Ref(UPPER, CONFIG_MAP, place.namespace, place.name))
+    except NotFound:
+        raise TensileError(document(None, place).trouble) from None
+    except TimeoutError:
+        raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
+    finally:
+        await cluster.close()
+    return read(document(orjson.loads(raw), place), place)
+
+
+async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None = None) -> Facts:
+    """Look at every cluster of a topology, and at the files that it names; `place` is the ConfigMap that it is in."""
+    work = _Gathering(topology, ways, now, needed_above(topology, place, own_namespace()))
     await work.run()
     return Facts(topology, work.upper, work.lowers, _files(topology, ways.directory), work.address, now())
+
+
+def needed_above(topology: Topology, place: Place | None, own: str) -> list[Right]:
+    """Give the rights that the engine needs above, running in namespace `own` ("": in no cluster).
+
+    Engines take turns in a cluster only, by a Lease beside the topology's ConfigMap, or beside themselves.
+    """
+    if place is None:
+        return upper_rights(topology, lease_namespace=own)
+    leases = place.namespace if own else ""
+    return upper_rights(topology, configmap_namespace=place.namespace, lease_namespace=leases)
 
 
 class _Gathering:
     """What is found out so far. `above` is the upper cluster once it is known whether it can be asked."""
 
-    def __init__(self, topology: Topology, ways: Ways, now: Now) -> None:
+    def __init__(self, topology: Topology, ways: Ways, now: Now, rights: list[Right]) -> None:
         self.upper = Side(UPPER)
         self.lowers = {spec.name: Side(spec.name) for spec in topology.lowers}
         self.address = ""
         self._topology = topology
         self._ways = ways
         self._now = now
+        self._rights = rights
         self._above: asyncio.Future[Asking | None] = asyncio.get_running_loop().create_future()
         self._open = AsyncExitStack()
 
     async def run(self) -> None:
         """Ask everybody, and stop when the time is over."""
         async with self._open:
-            works = [self._ask_upper(), *(self._ask_lower(spec) for spec in self._topology.lowers)]
-            tasks = [asyncio.create_task(work) for work in works]
+            works = {self.upper.name: self._ask_upper()}
+            works |= {spec.name: self._ask_lower(spec) for spec in self._topology.lowers}
+            tasks = {asyncio.create_task(work): name for name, work in works.items()}
             done, late = await asyncio.wait(tasks, timeout=LIMIT)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
             for task in done:
-                task.result()
+                error = task.exception()
+                if error is not None:
+                    self._side(tasks[task]).trouble = _defect(error)
+
+    def _side(self, name: str) -> Side:
+        return self.upper if name == UPPER else self.lowers[name]
 
     async def _ask_upper(self) -> None:
         try:
@@ -112,24 +149,30 @@ class _Gathering:
             more.append(asking.note(HOOK, asking.read(ref_of(topology))))
         if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
             more.append(asking.note(ADVERTISED, _advertised(topology.upper, asking.access)))
-        await asking.everything(upper_rights(topology, lease_namespace=own_namespace()), *more)
-        ports = (self._call_node(asking, node) for node in nodes)
+        await asking.everything(self._rights, *more)
         others = strays(self.upper, topology)
         leases = (asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in others)
-        await asyncio.gather(self._call_hook(asking, topology.webhook), *leases, *ports)
+        await asyncio.gather(self._call_hook(asking, topology.webhook), *leases, self._call_nodes(asking, nodes))
 
-    async def _call_node(self, asking: Asking, name: str) -> None:
-        """Call a node's kubelet API as the upper's apiserver would, or have it do so."""
+    async def _call_nodes(self, asking: Asking, names: list[str]) -> None:
+        """Call the nodes' kubelet APIs as the upper's apiserver would, or have it do so where it lets us."""
+        ports = {name: port for name in names if (port := self._port(name)) is not None}
+        near = {name for name, (address, _) in ports.items() if ip_address(address).is_loopback}
+        far = ports.keys() - near
+        may_proxy = bool(far) and await asking.may_proxy()
+        calls = [asking.note(port_of(name), _dialled_blindly(*ports[name])) for name in near]
+        await asyncio.gather(*calls, *(self._have_called(asking, name) for name in far if may_proxy))
+
+    def _port(self, name: str) -> tuple[str, int] | None:
+        """Give the IP address and port of a node that an engine keeps, None for another one."""
         node = node_named(self.upper, name)
         if node is None or not is_renewed(self.upper, name, self._now()):
-            return
+            return None
         address, port = endpoint_of(node)
-        if not address or not port:
-            return
-        if ip_address(address).is_loopback:
-            await asking.note(port_of(name), _dialled_blindly(address, port))
-        elif await asking.may_proxy():
-            self.upper.answers[port_of(name)] = await asking.fetched(f"/api/v1/nodes/{name}/proxy/healthz")
+        return (address, port) if address and port else None
+
+    async def _have_called(self, asking: Asking, name: str) -> None:
+        self.upper.answers[port_of(name)] = await asking.fetched(f"/api/v1/nodes/{name}/proxy/healthz")
 
     async def _call_hook(self, asking: Asking, webhook: Webhook) -> None:
         """Call the webhook by its URL, or see what is behind its Service."""
@@ -181,6 +224,11 @@ class _Gathering:
         if side is self.upper:
             self._above.set_result(asking)
         return asking
+
+
+def _defect(error: BaseException) -> str:
+    """Say that a cluster was not asked to the end, for what should not have happened."""
+    return f"it was not asked to the end ({described(error)}): report this, with what the other lines say"
 
 
 async def _dialled_blindly(host: str, port: int) -> Contact:

@@ -8,6 +8,8 @@ from tensile.doctor.finding import Finding, Level
 from tensile.objects import UPPER, Manifest
 from tensile.policy.registration import address_of, is_reachable
 
+_LATE = Answer(error="no answer in time")
+
 
 def hooked(side: Side, facts: Facts) -> Iterator[Finding]:
     """Say whether the webhook is registered, and answers where it is called."""
@@ -46,13 +48,17 @@ def _url(upper: Side, facts: Facts) -> Iterator[Finding]:
 def _service(upper: Side, facts: Facts) -> Iterator[Finding]:
     service = facts.topology.webhook.service
     assert service is not None
-    name, answer = f"Service {service.namespace}/{service.name}", upper.answers.get(HOOK_ADDRESS, Answer())
+    name = f"Service {service.namespace}/{service.name}"
+    answer, slices = (upper.answers.get(one, _LATE) for one in (HOOK_ADDRESS, HOOK_SLICES))
     if answer.status == HTTPStatus.NOT_FOUND:
         advice = "create it, with port 443 leading to webhook.port of the engine, or correct webhook.service"
         yield Finding(UPPER, "webhook", Level.FAIL, f"{name} does not exist", advice)
     elif answer.error:
-        yield Finding(UPPER, "webhook", Level.SKIP, f"not looked at: {name} may not be read ({answer.error})")
-    elif not _ready(upper.items(HOOK_SLICES)):
+        yield Finding(UPPER, "webhook", Level.SKIP, f"not looked at: {name} is not told ({answer.error})")
+    elif slices.error:
+        what = f"not looked at: the endpoints of {name} are not told ({slices.error})"
+        yield Finding(UPPER, "webhook", Level.SKIP, what)
+    elif not _ready(slices.value):
         advice = (
             f"look whether the engine's pods are Ready, and at the selector: kubectl -n {service.namespace} get pods"
         )

@@ -45,15 +45,34 @@ def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]
     if way.token.until is not None:
         advice = f"put another one into {way.origin}, unless something renews it there"
         yield _dated(cluster, f"token of {way.token.subject or 'unknown'}", way.token.until, now, advice)
-    for certificate in certificates_in(way.authority):
-        whose = f"CA {certificate.subject.rfc4514_string()}"
-        yield _dated(
-            cluster, whose, certificate.not_valid_after_utc, now, f"put the cluster's new CA into {way.origin}"
-        )
+    bundle = certificates_in(way.authority)
+    if bundle:
+        yield _trusted(cluster, bundle, contact, now)
     if contact.shown and contact.stage > Stage.TLS:
         shown = x509.load_der_x509_certificate(contact.shown)
         advice = "renew it; with kubeadm: kubeadm certs renew apiserver"
         yield _dated(cluster, "the apiserver's certificate", shown.not_valid_after_utc, now, advice)
+
+
+def _trusted(cluster: str, bundle: list[x509.Certificate], contact: Contact, now: datetime) -> Finding:
+    """Say until when the authorities of a kubeconfig hold: those that ended do no harm beside a good one."""
+    ended = [one for one in bundle if one.not_valid_after_utc < now]
+    latest = max(_signers(bundle, contact, now), key=lambda one: one.not_valid_after_utc)
+    several = f", of {len(bundle)} in the bundle," * (len(bundle) > 1)
+    whose, origin = f"CA {latest.subject.rfc4514_string()}{several}", contact.way.origin
+    told = _dated(cluster, whose, latest.not_valid_after_utc, now, f"put the cluster's new CA into {origin}")
+    if not ended or latest in ended:
+        return told
+    first = f"{ended[0].subject.rfc4514_string()} on {date_of(ended[0].not_valid_after_utc)}"
+    what = f"{told.what}; {len(ended)} of them ended, such as {first}"
+    return told._replace(level=Level.WARN, what=what, advice=told.advice or f"take what has ended out of {origin}")
+
+
+def _signers(bundle: list[x509.Certificate], contact: Contact, now: datetime) -> list[x509.Certificate]:
+    """Give those authorities that may have signed what the apiserver shows, of those that hold if any does."""
+    good = [one for one in bundle if one.not_valid_after_utc >= now] or bundle
+    issuer = x509.load_der_x509_certificate(contact.shown).issuer if contact.shown else None
+    return [one for one in good if one.subject == issuer] or good
 
 
 def _dated(cluster: str, whose: str, until: datetime, now: datetime, advice: str) -> Finding:

@@ -1,6 +1,7 @@
 """Which rights the engine lacks in a cluster, and the commands that grant them."""
 
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from itertools import groupby
 from shlex import quote
 
@@ -11,6 +12,7 @@ from tensile.rights import Right
 
 CHECK = "rights"
 _ACCOUNT = "system:serviceaccount:"
+_DIGITS = 8
 
 
 def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
@@ -41,16 +43,21 @@ def _listed(rights: Iterable[Right]) -> str:
 
 def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
     """Give the commands that grant rights, roles with the same verbs being one."""
-    name = f"tensile-{facts.topology.name}"
+    name, subject = f"tensile-{facts.topology.name}-{side.name or 'upper'}", _subject(side.user)
     lines = [f"as an administrator of {'the upper cluster' if side.name == UPPER else f'cluster {side.name}'}:"]
-    ordered = sorted(rights, key=_group)
-    for number, ((namespace, verbs), group) in enumerate(groupby(ordered, _group), 1):
+    for (namespace, verbs), group in groupby(sorted(rights, key=_group), _group):
         resources = ",".join(quote(_resource(right)) for right in group)
-        role, kind = f"{name}-{side.name or 'upper'}-{number}", "role" if namespace else "clusterrole"
+        rules = f"--verb={','.join(verbs)} --resource={resources}"
+        role, kind = f"{name}-{_digest(rules, subject)}", "role" if namespace else "clusterrole"
         scope = f"-n {quote(namespace)} " if namespace else ""
-        lines.append(f"kubectl {scope}create {kind} {role} --verb={','.join(verbs)} --resource={resources}")
-        lines.append(f"kubectl {scope}create {kind}binding {role} --{kind}={role} {_subject(side.user)}")
+        lines.append(f"kubectl {scope}create {kind} {role} {rules}")
+        lines.append(f"kubectl {scope}create {kind}binding {role} --{kind}={role} {subject}")
     return "\n".join(lines)
+
+
+def _digest(*words: str) -> str:
+    """Tell roles apart by what they grant to whom: what was created for other rights is there already, and stays."""
+    return sha256("\0".join(words).encode()).hexdigest()[:_DIGITS]
 
 
 def _group(right: Right) -> tuple[str, tuple[str, ...]]:

@@ -98,8 +98,11 @@ class Asking:
         await self.cluster.list(NODE_METRICS, Selection())
 
     async def may_proxy(self) -> bool:
-        """Ask whether the apiserver lets us call nodes by it."""
-        return not await self._denied(_NODE_PROXY)
+        """Ask whether the apiserver lets us call nodes by it; where that cannot be asked, it does not."""
+        try:
+            return not await self._denied(_NODE_PROXY)
+        except ClusterError:
+            return False
 
     async def _identity(self) -> None:
         self.side.identity = await self._http.identity()

@@ -76,7 +76,7 @@ def _coloured(line: str) -> str:
 def _who(findings: Sequence[Finding]) -> str:
     """Say in a line what is known of a cluster that is reached."""
     known = ", ".join(words for check in ("version", "reach", "login") if (words := _first(findings, check)))
-    return f": {known}" if known else ""
+    return f": {_harmless(known)}" if known else ""
 
 
 def _first(findings: Sequence[Finding], check: str) -> str:

@@ -29,4 +29,12 @@ def without_authorities() -> Iterator[None]:
 with without_authorities():
     import aiohttp
 
-__all__ = ["aiohttp", "without_authorities"]
+__all__ = ["aiohttp", "beginning", "without_authorities"]
+
+
+async def beginning(content: aiohttp.StreamReader, most: int) -> bytes:
+    """Read a body to its end, or so many bytes of it: one read alone gives no more than has come by then."""
+    found = bytearray()
+    while len(found) < most and (piece := await content.read(most - len(found))):
+        found += piece
+    return bytes(found)

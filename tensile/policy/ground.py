@@ -62,7 +62,8 @@ class Ground:
         """Forget a node; pods that are still on it are kept in mind, in case it comes back."""
         known = self.snapshot.nodes.get(name)
         if known:
-            self._early[name] = set(known.pods)
+            if known.pods:
+                self._early[name] = set(known.pods)
             self._forget(name)
             self._grow()
 
@@ -154,7 +155,7 @@ class Ground:
             return promised
         for one, place in ((name, promised.node), (other, node)):
             self._unseat(one, place)
-            self._early.get(place, set()).discard(one)
+            self._dismiss(one, place)
         self._move(other, promised.node)
         return self._move(name, node)
 
@@ -173,8 +174,16 @@ class Ground:
             self._early.setdefault(node, set()).add((pod.namespace, pod.name))
 
     def _take(self, name: PodName, node: str) -> None:
-        self._early.get(node, set()).discard(name)
+        self._dismiss(name, node)
         self._unseat(name, node)
+
+    def _dismiss(self, name: PodName, node: str) -> None:
+        """Forget that a pod is on a node that is not known; of one without pods nothing is kept."""
+        names = self._early.get(node)
+        if names is not None:
+            names.discard(name)
+            if not names:
+                del self._early[node]
 
     def _seat(self, pod: Pod, node: str) -> None:
         self._unseat((pod.namespace, pod.name), node)

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from tensile.certificates import Pair, serving_tls, show
 from tensile.errors import TensileError
+from tensile.kube.aio import beginning
 from tensile.kube.tls import Papers, context
 from tensile.policy.review import VERSIONS, Malformed
 from tensile.telemetry import described
@@ -109,7 +110,7 @@ async def call(url: str, trusted: bytes) -> None:
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
             session.post(url, data=body, ssl=tls, allow_redirects=False) as response,
         ):
-            status, said = response.status, await response.content.read(_MOST_BYTES)
+            status, said = response.status, await beginning(response.content, _MOST_BYTES)
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise TensileError(f"{url}: {error or type(error).__name__}") from None
     if status != HTTPStatus.OK or not _is_answer(said, asked):

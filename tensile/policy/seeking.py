@@ -57,8 +57,11 @@ class Seeker:
         return "", search.why
 
     def relieved(self) -> bool:
-        """Say whether there is a node now for a kind of pods that had none when somebody asked last."""
-        stale = (one for one in reversed(self._known.values()) if one.why and one.seen != self._count(alone=one.alone))
+        """Say whether there is a node now for a kind of pods that had none when somebody asked last.
+
+        Those that were looked at longest ago come first, so that each has its turn however often something changes.
+        """
+        stale = (one for one in self._known.values() if one.why and one.seen != self._count(alone=one.alone))
         return any(self.find(one.pod)[0] for one in tuple(islice(stale, _LOOKED_AT)))
 
     def _search(self, pod: Pod) -> _Search:

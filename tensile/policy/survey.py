@@ -5,7 +5,7 @@ give theirs back once the pod is bound to a virtual node. A pod that is bound wi
 another scheduler, or before this program began) has its room kept like the others, before anybody new gets any.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -84,6 +84,7 @@ class Survey:
         name = delta.entry.name
         if delta.after is None:
             self.ground.remove_node(name)
+            self._spread_out(name)
         elif delta.before is None or _form(delta.before.facts) != _form(delta.after.facts):
             self.ground.put_node(delta.after.facts.copy())
             self._spread_out(name)
@@ -120,18 +121,17 @@ class Survey:
     def _bound(self, delta: Delta) -> None:
         """Take what becomes of a pod that is bound to the virtual node."""
         before, after = delta.before, delta.after
-        was, is_bound = self._counts(before), self._counts(after)
-        if before is not None and was and not (is_bound and after is not None and after.uid == before.uid):
+        is_same = before is not None and after is not None and before.uid == after.uid
+        if before is not None and _takes_room(before) and not (is_same and self._counts(after)):
             self._unseated.pop(self._name(before), None)
             self.release(before)
-        if after is not None and is_bound and not (was and before is not None and after.uid == before.uid):
+        if after is not None and self._counts(after) and not (is_same and self._counts(before)):
             self._told(self, after)
             self._expect(after)
 
     def _counts(self, upper: Entry | None) -> bool:
-        """Say whether a pod takes room below, or is going to."""
-        excluded = self._world.topology.exclude_namespaces
-        return upper is not None and lives_below(upper, excluded) and not upper.facts.terminating
+        """Say whether a pod takes room below, or is going to, as the topology is now."""
+        return upper is not None and _takes_room(upper, self._world.topology.exclude_namespaces)
 
     # Promises.
 
@@ -177,6 +177,11 @@ class Survey:
             upper = self.lower.upper_pods.get(above, pod)
             if upper is not None:
                 self._unseated[name] = upper
+
+
+def _takes_room(upper: Entry, excluded: Collection[str] = ()) -> bool:
+    """Say whether a pod takes room below; with no namespaces `excluded`, whether it did under any topology."""
+    return lives_below(upper, excluded) and not upper.facts.terminating
 
 
 def _form(node: "Node") -> tuple[object, ...]:

@@ -41,12 +41,13 @@ def test_options_that_do_not_go_together_are_refused(options: list[str], words: 
     assert refused("status", *options).startswith(words)
 
 
-def test_run_takes_the_same_options() -> None:
-    """And refuses the same."""
-    assert refused("run", "--configmap", "topo").startswith("--configmap 'topo': write NAMESPACE/NAME")
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_others_take_the_same_options(command: str) -> None:
+    """And refuse the same."""
+    assert refused(command, "--configmap", "topo").startswith("--configmap 'topo': write NAMESPACE/NAME")
 
 
-@pytest.mark.parametrize("command", ["run", "status"])
+@pytest.mark.parametrize("command", ["run", "status", "doctor"])
 def test_without_credentials_for_the_upper_cluster_it_ends(command: str, files: Files) -> None:
     """The kubeconfig that is missing is named, or that there is no cluster around it."""
     missing = files.directory / "none"

@@ -17,7 +17,7 @@ from aiohttp import web
 from cryptography import x509
 from papers import Papers, inline, kubeconfig
 
-from tensile.doctor.contact import contacted, dialled, token_of, way_of
+from tensile.doctor.contact import asked, contacted, dialled, token_of, way_of
 from tensile.doctor.facts import Contact, Stage, Token, Way
 from tensile.kube.access import Access, from_kubeconfig
 
@@ -93,6 +93,16 @@ async def test_a_version_that_may_not_be_read(papers: Papers, tmp_path: Path) ->
     async with serving(papers, status=403, body={}) as port:
         found = await contacted(await access(papers, tmp_path, port), now)
     assert (found.stage, found.version) == (Stage.DONE, "")
+
+
+async def test_an_answer_that_comes_in_pieces_is_read_whole(papers: Papers, tmp_path: Path) -> None:
+    """As far as its beginning goes: nobody has to be read for ever."""
+    async with serving(papers, body={"long": "x" * 700_000, "gitVersion": "v1.36.3"}) as port:
+        found = await contacted(await access(papers, tmp_path, port), now)
+    assert (found.stage, found.version) == (Stage.DONE, "v1.36.3")
+    async with serving(papers, body="x" * 3_000_000) as port:
+        status, body, _ = await asked(await access(papers, tmp_path, port), "/version")
+    assert (status, len(body)) == (200, 1 << 20)
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, {"hello": "world"}), (200, []), (502, {}), (302, {})])

@@ -11,6 +11,7 @@ from tensile.doctor.facts import AUTHORITY, REQUESTS, Answer, Facts, Stage, Toke
 from tensile.doctor.finding import Finding, Level
 from tensile.doctor.papers import papers
 from tensile.objects import UPPER, Manifest
+from tensile.sandbox.certificates import authority
 
 YEAR = timedelta(days=365)
 KUBELET = {"tlsCertFile": "serving.crt", "tlsKeyFile": "serving.key"}
@@ -55,6 +56,54 @@ def test_an_apiservers_certificate_that_ends_soon() -> None:
 def test_a_certificate_that_is_not_trusted_is_told_of_once() -> None:
     """Where the way ends at TLS, that says all of it."""
     assert "the apiserver's" not in " ".join(one.what for one in below(stage=Stage.TLS))
+
+
+def ca(name: str, ago: timedelta) -> bytes:
+    """Make a CA's certificate that holds for a year, so long ago."""
+    return authority(name, NOW - ago).pair.certificate
+
+
+def bundle(*certificates: bytes, **fields: Any) -> Finding:
+    """Give what is told of the CAs of a kubeconfig, and see that it is one thing."""
+    found = below(way=way(certificate=b"", authority=b"".join(certificates)), **fields)
+    return only(one for one in found if one.what.startswith("CA "))
+
+
+def test_a_bundle_is_one_thing() -> None:
+    """A system's has more than a hundred: what counts is the one that signed, else the last to end."""
+    others = [ca(f"root-{number}", timedelta(days=-number)) for number in range(4)]
+    finding = bundle(*others, CA.pair.certificate)
+    assert (finding.level, finding.what) == (
+        Level.OK,
+        "CA CN=cluster-ca, of 5 in the bundle, holds until 2027-06-01 12:00 UTC",
+    )
+    assert "CN=root-3," in bundle(*others).what
+
+
+def test_what_has_ended_in_a_bundle_is_a_warning_beside_a_good_one() -> None:
+    """As a renewed CA is: the old one is left in, and does no harm."""
+    for stage in (Stage.DONE, Stage.CONNECTION):
+        finding = bundle(ca("old", 20 * YEAR), CA.pair.certificate, ca("cluster-ca", 20 * YEAR), stage=stage)
+        assert finding.level == Level.WARN
+        assert finding.what.startswith("CA CN=cluster-ca, of 3 in the bundle, holds until 2027-06-01 12:00 UTC")
+        assert "; 2 of them ended, such as CN=old on 20" in finding.what
+        assert finding.advice == "take what has ended out of kubeconfigs/it"
+
+
+def test_a_bundle_that_ends_soon_says_both() -> None:
+    """What is to be done first is what ends."""
+    soon = ca("cluster-ca", YEAR - timedelta(days=2))
+    finding = bundle(ca("old", 20 * YEAR), soon)
+    assert finding.level == Level.WARN
+    assert "holds until 2026-06-03 12:00 UTC; 1 of them ended" in finding.what
+    assert "put the cluster's new CA into kubeconfigs/it" in finding.advice
+
+
+def test_a_bundle_of_which_everything_ended() -> None:
+    """Nothing is trusted by it."""
+    finding = bundle(ca("old", 21 * YEAR), ca("older", 22 * YEAR), stage=Stage.TLS)
+    assert finding.level == Level.FAIL
+    assert finding.what.startswith("CA CN=old, of 2 in the bundle, ended on ")
 
 
 def test_what_has_ended_fails() -> None:

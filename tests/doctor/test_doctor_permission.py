@@ -1,5 +1,6 @@
 """Which rights are missing, for what, and the commands that grant them."""
 
+import re
 from typing import Any
 
 from doctorkit import LOWER, at, facts, only, side
@@ -41,31 +42,45 @@ def test_what_is_missing_is_told_with_what_it_is_for() -> None:
 def test_commands_grant_what_is_missing_and_nothing_else() -> None:
     """A role for each set of verbs: one of all verbs on all resources would be more than is missing."""
     slices = Right(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
-    assert only(told(PODS, LOGS, slices)).advice.splitlines() == [
-        "as an administrator of cluster lower-a:",
-        (
-            "kubectl create clusterrole tensile-demo-lower-a-1 --verb=create,delete "
-            "--resource=pods,endpointslices.discovery.k8s.io"
-        ),
-        "kubectl create clusterrolebinding tensile-demo-lower-a-1 --clusterrole=tensile-demo-lower-a-1 --user=engine",
-        "kubectl create clusterrole tensile-demo-lower-a-2 --verb=get --resource=pods/log",
-        "kubectl create clusterrolebinding tensile-demo-lower-a-2 --clusterrole=tensile-demo-lower-a-2 --user=engine",
+    head, *commands = only(told(PODS, LOGS, slices)).advice.splitlines()
+    assert head == "as an administrator of cluster lower-a:"
+    first, second = roles(commands)
+    assert commands == [
+        f"kubectl create clusterrole {first} --verb=create,delete --resource=pods,endpointslices.discovery.k8s.io",
+        f"kubectl create clusterrolebinding {first} --clusterrole={first} --user=engine",
+        f"kubectl create clusterrole {second} --verb=get --resource=pods/log",
+        f"kubectl create clusterrolebinding {second} --clusterrole={second} --user=engine",
     ]
+    assert re.fullmatch("tensile-demo-lower-a-[0-9a-f]{8}", first)
+
+
+def roles(commands: list[str]) -> list[str]:
+    """Give the names of the roles that commands make."""
+    return [found[1] for command in commands if (found := re.search(r" create (?:cluster)?role (\S+) ", command))]
+
+
+def test_what_is_missing_later_gets_a_role_of_its_own() -> None:
+    """One of the first day's name would exist already, and nothing would be granted; the same again has the same."""
+    slices = Right(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
+    made = [
+        *roles(only(told(PODS)).advice.splitlines()),
+        *roles(only(told(slices)).advice.splitlines()),
+        *roles(only(told(PODS._replace(verbs=("create",)))).advice.splitlines()),
+        *roles(only(told(PODS, user="another")).advice.splitlines()),
+    ]
+    assert len(set(made)) == 4
+    assert roles(only(told(LOGS, PODS)).advice.splitlines())[0] == made[0]
 
 
 def test_a_right_in_one_namespace_is_a_role_there() -> None:
     """And the account that gets it is named as kubectl wants it."""
     finding = only(told(LEASES, name=UPPER, user="system:serviceaccount:ops:engine"))
-    assert finding.advice.splitlines() == [
-        "as an administrator of the upper cluster:",
-        (
-            "kubectl -n kube-node-lease create role tensile-demo-upper-1 --verb=patch "
-            "--resource=leases.coordination.k8s.io"
-        ),
-        (
-            "kubectl -n kube-node-lease create rolebinding tensile-demo-upper-1 --role=tensile-demo-upper-1 "
-            "--serviceaccount=ops:engine"
-        ),
+    head, *commands = finding.advice.splitlines()
+    assert head == "as an administrator of the upper cluster:"
+    (name,) = roles(commands)
+    assert commands == [
+        f"kubectl -n kube-node-lease create role {name} --verb=patch --resource=leases.coordination.k8s.io",
+        f"kubectl -n kube-node-lease create rolebinding {name} --role={name} --serviceaccount=ops:engine",
     ]
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from doctorkit import LOWER, facts, side
+from doctorkit import LOWER, contact, facts, side
 
 from tensile.doctor.diagnosis import diagnosed, worst
 from tensile.doctor.facts import Facts
@@ -60,6 +60,16 @@ def test_words_of_a_server_do_nothing_to_a_terminal() -> None:
     text = as_text(facts(), found, colour=False)
     assert "it said \\x1b[2Jand\\nFAIL" in text
     assert "-> say \\x07" in text
+
+
+def test_a_version_says_nothing_in_doctors_name() -> None:
+    """It stands on the line of its cluster, where each server's own words stand: they stay on it."""
+    odd = contact(version="v1.36.3\x1b[2J\x1b[H\nupper: all is well")
+    known = facts(None, side(contact=odd))
+    text = as_text(known, diagnosed(known), colour=False)
+    assert "\x1b" not in text
+    assert "upper: all is well" not in text.splitlines()
+    assert "lower-a: v1.36.3\\x1b[2J\\x1b[H\\nupper: all is well, https://" in text
 
 
 def last(*levels: Level) -> str:

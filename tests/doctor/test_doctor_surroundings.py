@@ -1,5 +1,6 @@
 """What the work rests on around the clusters: metrics, storage, networks, the webhook."""
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -162,7 +163,8 @@ def clash(first: Side, second: Side) -> list[Finding]:
     """Look at the second of two clusters."""
     known = facts(first if first.name == UPPER else None, *(one for one in (first, second) if one.name != UPPER))
     lowers = [{"name": one, "kubeconfig": one} for one in known.lowers]
-    return list(networked(second, facts(known.upper, *known.lowers.values(), topology=topology(lowers=lowers))))
+    whole = facts(known.upper, *known.lowers.values(), topology=topology(lowers=lowers))
+    return [one for one in networked(whole) if one.cluster == second.name]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,42 @@ def test_many_nodes_with_many_overlaps_are_told_once() -> None:
     """A thousand nodes have a thousand ranges."""
     many = [f"10.0.{number}.0/24" for number in range(50)]
     assert len(clash(network("a", *many), network("b", *many))) == 1
-    assert only(clash(network("a"), network("b", *many))).what.count("10.0.") == 4
+    told = only(clash(network("a"), network("b", *many))).what
+    assert told == "pods 10.0.0.0/19, pods 10.0.32.0/20, pods 10.0.48.0/23: in no other cluster's way"
+    apart = only(clash(network("a"), network("b", *many[::2]))).what
+    assert (apart.count("10.0."), " and more" in apart) == (4, True)
+
+
+def test_large_clusters_are_compared_in_no_time() -> None:
+    """A dozen of five hundred nodes each, of which two have one address twice: not every node with every other."""
+    ranges = [[f"10.{lower}.{low // 8}.{low % 8 * 32}/28" for low in range(500)] for lower in range(12)]
+    ranges[11][77] = ranges[4][77]
+    lowers = [network(f"c{number}", *found) for number, found in enumerate(ranges)]
+    spec = topology(lowers=[{"name": one.name, "kubeconfig": one.name} for one in lowers])
+    begun = process_time()
+    warning = only(at(list(networked(facts(None, *lowers, topology=spec))), Level.WARN))
+    assert process_time() - begun < 3.0
+    assert (warning.cluster, "those of pods of c4" in warning.what) == ("c11", True)
+
+
+def test_each_pair_of_clusters_is_told_at_the_later_one() -> None:
+    """Of three with the same addresses, the second has one line and the third two, in the order of the clusters."""
+    spec = topology(lowers=[{"name": name, "kubeconfig": name} for name in "abc"])
+    known = facts(None, *(network(name, "10.0.0.0/24", "fd00::/64") for name in "abc"), topology=spec)
+    found = at(list(networked(known)), Level.WARN)
+    assert [one.cluster for one in found] == ["b", "c", "c"]
+    assert [" of b " in one.what for one in found] == [False, False, True]
+
+
+def test_a_pods_address_may_be_in_the_way_twice() -> None:
+    """Within another's pods, and within the Services of a third."""
+    upper = network(UPPER, services="10.0.0.0/8")
+    found = clash(upper, network("b", "10.1.0.0/24"))
+    assert "those of Services of upper (10.0.0.0/8)" in only(found).what
+    spec = topology(lowers=[{"name": name, "kubeconfig": name} for name in "ab"])
+    both = facts(upper, network("a", "10.1.0.0/16"), network("b", "10.1.0.0/24"), topology=spec)
+    told = [one.what for one in networked(both) if one.cluster == "b"]
+    assert ["of upper" in told[0], "of a " in told[1], len(told)] == [True, True, 2]
 
 
 def test_virtual_nodes_have_no_addresses_for_pods() -> None:
@@ -217,7 +254,7 @@ def test_the_way_of_pods_to_the_upper_apiserver() -> None:
     """Where its certificate does not name the host, clients below refuse it."""
     for stage, warns in ((Stage.DONE, False), (Stage.TLS, True)):
         upper = side(UPPER, answers={ADVERTISED: Answer(contact(stage, "Hostname mismatch"))})
-        found = at(list(networked(upper, facts(upper))), Level.WARN)
+        found = at(list(networked(facts(upper))), Level.WARN)
         assert bool(found) == warns
         assert not warns or "--apiserver-cert-extra-sans" in only(found).advice
 
@@ -265,7 +302,7 @@ SERVICE = {"service": {"namespace": "ops", "name": "hooks"}}
     ("address", "slices", "level", "words"),
     [
         (Answer(error="not found", status=404), [], Level.FAIL, "Service ops/hooks does not exist"),
-        (Answer(error="forbidden", status=403), [], Level.SKIP, "may not be read (forbidden)"),
+        (Answer(error="forbidden", status=403), [], Level.SKIP, "Service ops/hooks is not told (forbidden)"),
         (Answer({}), [], Level.FAIL, "has no ready endpoint"),
         (Answer({}), [{"endpoints": None}], Level.FAIL, "has no ready endpoint"),
         (Answer({}), [{"endpoints": [{"conditions": {"ready": False}}]}], Level.FAIL, "has no ready endpoint"),
@@ -276,6 +313,17 @@ def test_a_webhook_behind_a_service(address: Answer, slices: list[Manifest], lev
     """It has to be there, and lead somewhere."""
     finding = only(hook(SERVICE, address=address, slices=Answer(slices)))
     assert (finding.level, words in finding.what) == (level, True)
+
+
+def test_endpoints_that_may_not_be_listed() -> None:
+    """Whether there are ready ones is not known then, nor where the answer did not come in time."""
+    finding = only(hook(SERVICE, address=Answer({}), slices=Answer(error="forbidden", status=403)))
+    assert (finding.level, finding.what) == (
+        Level.SKIP,
+        "not looked at: the endpoints of Service ops/hooks are not told (forbidden)",
+    )
+    assert only(hook(SERVICE, address=Answer({}))).what.endswith("(no answer in time)")
+    assert only(hook(SERVICE)).level == Level.SKIP
 
 
 def test_a_webhook_that_is_off_or_whose_cluster_is_away() -> None:

@@ -246,3 +246,25 @@ def test_what_is_expected_on_a_node_that_went() -> None:
     assert here.pledged("a") == [("default", "two")]
     here.put_node(node_of(node("a")))
     assert (here.pledged("a"), here.used["cpu"], here.has(("default", "one"))) == ([("default", "two")], 6000, True)
+
+
+def test_nothing_is_kept_in_mind_of_nodes_that_left_empty() -> None:
+    """An autoscaler's nodes have other names each time."""
+    here = ground(node("stays"))
+    for number in range(50):
+        name = f"n{number}"
+        here.put_node(node_of(node(name)))
+        here.put_pod(pod_of(pod(f"p{number}", on=name), settled=True))
+        here.promise(pod_of(pod(f"q{number}")), name, 0.0)
+        if number % 2:
+            here.remove_node(name)
+        here.remove_pod(("default", f"p{number}"))
+        here.break_promise(("default", f"q{number}"))
+        here.remove_node(name)
+    assert here._early == {}
+    for name in ("one", "two"):
+        here.promise(pod_of(pod(name, asking(cpu="3"))), f"{name}s", 0.0)
+    here.put_pod(pod_of(pod("one", asking(cpu="3"), on="twos"), settled=True))
+    assert set(here._early) == {"ones", "twos"}
+    here.put_pod(pod_of(pod("two", asking(cpu="3"), on="twos"), settled=True))
+    assert set(here._early) == {"twos"}

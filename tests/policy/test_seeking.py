@@ -65,6 +65,21 @@ def test_room_for_what_was_refused_is_told_once() -> None:
     assert seeker.relieved()
 
 
+def test_every_kind_has_its_turn() -> None:
+    """Also where something happens between any two looks, and more kinds wait than are looked at at a time."""
+    here = ground(node("a"))
+    seeker = Seeker(here)
+    for number in range(20):
+        seeker.find(pod_of(pod(f"p{number}", asking(cpu="1") | {"nodeSelector": {"n": str(number)}})))
+    for number in (0, 10, 19):
+        here.put_node(node_of(node(f"for-{number}", labels={"n": str(number)})))
+        looks = []
+        for turn in range(3):
+            looks.append(seeker.relieved())
+            here.put_node(node_of(node("a", cpu=str(turn + 1))))
+        assert looks.count(True) == 1
+
+
 class Watched(dict[str, int]):
     """A node's resources that count how often they are looked at."""
 

@@ -46,6 +46,11 @@ def went(cache: Cache, manifest: Manifest) -> None:
     cache.remove(stored(manifest, cache.version + 1))
 
 
+def being_deleted(pod: Manifest) -> Manifest:
+    """Give a pod as it is while it is deleted."""
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-03-01T12:00:00Z"}}
+
+
 class Here:
     """Two lowers, surveyed, with nodes of so many cpu each, and an extender that knows both."""
 
@@ -177,18 +182,18 @@ def test_a_pod_without_room_gets_the_next_that_there_is() -> None:
     assert here.ask(asking("last")) == [B]
 
 
-@pytest.mark.parametrize(
+ENDS = pytest.mark.parametrize(
     "end",
     [
-        lambda here, pod: drop(here.world.lowers[A].upper_pods, pod["metadata"]["name"]),
+        lambda here, pod: drop(here.world.lowers[A].upper_pods, pod["metadata"]["name"], pod["metadata"]["namespace"]),
         lambda here, pod: put(here.world.lowers[A].upper_pods, {**pod, "status": {"phase": "Failed"}}),
-        lambda here, pod: put(
-            here.world.lowers[A].upper_pods,
-            {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-03-01T12:00:00Z"}},
-        ),
+        lambda here, pod: put(here.world.lowers[A].upper_pods, being_deleted(pod)),
     ],
     ids=["gone", "failed", "being deleted"],
 )
+
+
+@ENDS
 def test_a_pod_that_ends_before_it_has_a_node_needs_no_room(end: Callable[[Here, Manifest], object]) -> None:
     """However it ends."""
     here = Here()
@@ -196,6 +201,32 @@ def test_a_pod_that_ends_before_it_has_a_node_needs_no_room(end: Callable[[Here,
     here.ask(pod)
     end(here, here.bind(pod, A))
     assert here.used(A) == 0
+
+
+@ENDS
+def test_a_pod_ends_also_in_a_namespace_that_is_left_alone_since(end: Callable[[Here, Manifest], object]) -> None:
+    """What was promised to it for as long as it waits is given back, and nobody waits for room for it."""
+    here = Here()
+    pods = [here.bind(asking(name, namespace="shop"), A) for name in ("web", "waiting")]
+    assert here.ask(asking("next")) == [B]
+    excluded = {*here.world.topology.exclude_namespaces, "shop"}
+    here.world.topology = here.world.topology.model_copy(update={"exclude_namespaces": tuple(excluded)})
+    for pod in pods:
+        end(here, pod)
+    assert here.ask(asking("after")) == [A]
+    assert [name for _, name in here.surveys[A].ground.promises] == ["after"]
+    here.nodes(A, lower_node("n2", "4"))
+    assert here.ask(asking("last")) == [A]
+
+
+def test_a_pod_that_goes_at_last_takes_nothing_from_the_next_of_its_name() -> None:
+    """A StatefulSet's: the next may have been asked about before the watch tells that the last one is gone."""
+    here = Here(("4",), ("1",))
+    old = here.bind(asking(uid="old"), A)
+    put(here.world.lowers[A].upper_pods, being_deleted(old))
+    assert here.ask(asking(uid="new")) == [A]
+    drop(here.world.lowers[A].upper_pods, "web")
+    assert here.ask(asking("next")) == []
 
 
 def test_a_pod_below_that_ends_makes_room() -> None:
@@ -233,6 +264,24 @@ def test_who_is_expected_where_a_stranger_came_is_expected_elsewhere() -> None:
     went(here.world.lowers[A].place_pods, stranger("one", "n1", "3"))
     assert here.ask(asking("next")) == []
     assert here.surveys[A].ground.promises["default", "web"].node == place
+
+
+def test_who_is_expected_on_a_node_that_goes_is_expected_elsewhere() -> None:
+    """On a node with room, which then is not given to another; where there is none it waits for some."""
+    here = Here(("4", "4"), ("1",))
+    pod = asking()
+    here.ask(pod)
+    here.bind(pod, A)
+    place = here.surveys[A].ground.promises["default", "web"].node
+    other = "n2" if place == "n1" else "n1"
+    went(here.world.lowers[A].place_nodes, lower_node(place, "4"))
+    assert here.surveys[A].ground.promises["default", "web"].node == other
+    assert here.ask(asking("next")) == []
+    went(here.world.lowers[A].place_nodes, lower_node(other, "4"))
+    assert not here.surveys[A].ground.promises
+    here.nodes(A, lower_node("n3", "4"))
+    assert here.ask(asking("next")) == []
+    assert here.surveys[A].ground.promises["default", "web"].node == "n3"
 
 
 def test_what_is_not_bound_yet_and_has_lost_its_place_is_not_waited_for() -> None:

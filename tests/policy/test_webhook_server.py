@@ -124,6 +124,19 @@ async def test_a_defect_costs_one_request_and_says_nothing_of_it(here: Scene) ->
     await made.close()
 
 
+async def test_an_answer_that_comes_in_pieces_is_read_whole(here: Scene) -> None:
+    """One read gives only what has come."""
+
+    def long(body: bytes) -> bytes:
+        """Allow it, with many words."""
+        answer = {"uid": orjson.loads(body)["request"]["uid"], "allowed": True}
+        return orjson.dumps({"warnings": "x" * 1_000_000, "response": answer})
+
+    made, trusted = await listening(here, long)
+    await call(f"https://127.0.0.1:{made.port}/", trusted)
+    await made.close()
+
+
 async def test_a_large_review_is_answered(here: Scene) -> None:
     """As large as an apiserver takes a pod."""
     await here.server.serve(here.topology())

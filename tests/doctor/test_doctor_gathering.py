@@ -1,0 +1,216 @@
+"""What is found out of clusters that answer some questions and refuse others, over real sockets: no question costs one.
+
+What answers is the least of an apiserver that doctor asks about; how real ones answer is tried in the end-to-end tests.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+from doctorkit import LOWER, node, topology
+from papers import Papers, inline, kubeconfig
+
+from tensile.doctor.diagnosis import diagnosed
+from tensile.doctor.facts import Facts, Stage
+from tensile.doctor.finding import Level
+from tensile.doctor.gathering import gathered, needed_above, topology_at
+from tensile.doctor.nodes import called
+from tensile.doctor.presence import port_of
+from tensile.doctor.report import as_text
+from tensile.errors import TensileError
+from tensile.joined import Ways
+from tensile.objects import UPPER, Manifest
+from tensile.reconcile.mapsource import Place
+
+ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"
+REFUSED = (403, {"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no reviews for you"})
+
+
+def now() -> datetime:
+    """Give the time."""
+    return datetime.now(UTC)
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
+    """Certificates of two authorities, made once."""
+    return Papers(tmp_path_factory.mktemp("papers"))
+
+
+class Apiserver:
+    """Answers by path, with status and body; `asked` are the paths that somebody asked for, with what was sent."""
+
+    def __init__(self, name: str, **answers: tuple[int, Any]) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.answers: dict[str, tuple[int, Any]] = {
+            "/version": (200, {"gitVersion": "v1.36.3"}),
+            "/api/v1/namespaces/kube-system": (200, {"metadata": {"name": "kube-system", "uid": f"uid-of-{name}"}}),
+            WHO: (201, {"status": {"userInfo": {"username": "engine"}}}),
+            ACCESS: (201, {"status": {"allowed": True}}),
+            **answers,
+        }
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """Give the answer; what is not known is a list of nothing."""
+        sent = await request.read()
+        self.asked.append((request.path, orjson.loads(sent) if sent else None))
+        empty = {"metadata": {"resourceVersion": "1"}, "items": []}
+        status, body = self.answers.get(request.path, (200, empty))
+        return web.Response(status=status, body=orjson.dumps(body), content_type="application/json")
+
+    def reviews(self, resource: str, subresource: str) -> int:
+        """Count the questions whether something may be done with a resource."""
+        sent = [body["spec"]["resourceAttributes"] for path, body in self.asked if path == ACCESS]
+        return sum((one["resource"], one["subresource"]) == (resource, subresource) for one in sent)
+
+
+def write(path: Path, papers: Papers, url: str) -> None:
+    """Write a kubeconfig."""
+    trusted = {"certificate-authority-data": inline(papers.authority.pem)}
+    path.write_text(kubeconfig({"token": "a-token"}, trusted, server=url))
+
+
+@asynccontextmanager
+async def serving(papers: Papers, kubeconfig_file: Path, apiserver: Apiserver) -> AsyncIterator[None]:
+    """Serve an apiserver by TLS, and write a kubeconfig for it."""
+    front = web.Server(apiserver.answer, access_log=None)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(front, "127.0.0.1", 0, ssl=papers.server_context())
+    write(kubeconfig_file, papers, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    try:
+        yield
+    finally:
+        server.close()
+        await front.shutdown(0.0)
+
+
+async def found(papers: Papers, directory: Path, upper: Apiserver, *lowers: Apiserver) -> Facts:
+    """Look at clusters; lowers are called lower-a, lower-b."""
+    names = [f"lower-{letter}" for letter in "ab"[: len(lowers)]]
+    spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": name, "kubeconfig": name} for name in names])
+    async with AsyncExitStack() as stack:
+        for name, apiserver in zip(["upper", *names], [upper, *lowers], strict=True):
+            await stack.enter_async_context(serving(papers, directory / name, apiserver))
+        return await gathered(spec, Ways(directory), now)
+
+
+def kept(*names: str, address: str = "192.0.2.9") -> dict[str, tuple[int, Manifest]]:
+    """Answer with Nodes of these names whose leases are renewed."""
+    nodes = {"metadata": {"resourceVersion": "1"}, "items": [node(name, address=address) for name in names]}
+    renewed = {"spec": {"renewTime": now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
+    return {"/api/v1/nodes": (200, nodes), **{LEASES + name: (200, renewed) for name in names}}
+
+
+def levels_of(known: Facts, cluster: str, check: str) -> list[Level]:
+    """Give the levels of one check of one cluster."""
+    return [one.level for one in diagnosed(known) if (one.cluster, one.check) == (cluster, check)]
+
+
+async def test_reviews_that_are_refused_cost_nothing_else(papers: Papers, tmp_path: Path) -> None:
+    """Neither the right to call nodes by the apiserver can be asked for then, nor any other: all else is told."""
+    upper = Apiserver("upper", **{**kept("lower-a", "lower-b"), ACCESS: REFUSED})
+    known = await found(papers, tmp_path, upper, Apiserver("a"), Apiserver("b"))
+    assert (known.upper.trouble, known.upper.is_in) == ("", True)
+    assert levels_of(known, UPPER, "rights") == [Level.WARN]
+    assert levels_of(known, LOWER, "kubelet") == [Level.SKIP]
+    assert levels_of(known, "lower-b", "rights") == [Level.OK]
+
+
+async def test_whether_nodes_may_be_called_is_asked_once(papers: Papers, tmp_path: Path) -> None:
+    """For all of them; then each is called by the apiserver."""
+    upper = Apiserver("upper", **kept("lower-a", "lower-b"))
+    known = await found(papers, tmp_path, upper, Apiserver("a"), Apiserver("b"))
+    assert upper.reviews("nodes", "proxy") == 1
+    assert [known.upper.answers[port_of(name)].value for name in known.lowers] == [True, True]
+    assert [path for path, _ in upper.asked if path.endswith("/proxy/healthz")]
+
+
+async def test_nodes_on_loopback_are_called_from_here(papers: Papers, tmp_path: Path) -> None:
+    """No right is asked for: at the port of this one nobody listens."""
+    upper = Apiserver("upper", **kept(LOWER, address="127.0.0.1"))
+    known = await found(papers, tmp_path, upper, Apiserver("a"))
+    assert upper.reviews("nodes", "proxy") == 0
+    assert known.upper.answers[port_of(LOWER)].value.stage == Stage.CONNECTION
+    assert [one.level for one in called(known.lowers[LOWER], known)] == [Level.FAIL]
+
+
+async def test_a_cluster_that_answers_nonsense_costs_itself_only(papers: Papers, tmp_path: Path) -> None:
+    """It is told at that cluster that something went wrong, and what was found out of the others stays."""
+    odd = Apiserver("a", **{WHO: (201, {"status": "well"})})
+    known = await found(papers, tmp_path, Apiserver("upper"), odd, Apiserver("b"))
+    assert "TypeError" in known.lowers[LOWER].trouble
+    assert levels_of(known, LOWER, "reach") == [Level.FAIL]
+    assert levels_of(known, "lower-b", "rights") == levels_of(known, UPPER, "rights") == [Level.OK]
+    assert "report this" in as_text(known, diagnosed(known), colour=False)
+
+
+async def test_an_upper_cluster_that_answers_nonsense(papers: Papers, tmp_path: Path) -> None:
+    """The same there."""
+    odd = Apiserver("upper", **{WHO: (201, {"status": "well"})})
+    known = await found(papers, tmp_path, odd, Apiserver("a"))
+    assert levels_of(known, UPPER, "reach") == [Level.FAIL]
+    assert levels_of(known, LOWER, "reach") == [Level.OK]
+
+
+# A topology that stands in a ConfigMap.
+
+PLACE = Place("ops", "topology", "a.yaml")
+MAP = "/api/v1/namespaces/ops/configmaps/topology"
+TEXT = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n"
+
+
+def config_map(**data: str) -> tuple[int, Manifest]:
+    """Answer with a ConfigMap."""
+    return 200, {"metadata": {"name": "topology", "namespace": "ops", "uid": "u", "resourceVersion": "1"}, "data": data}
+
+
+async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp_path: Path) -> None:
+    """With the kubeconfig that is given, by which the upper cluster is then looked at; its rights are asked for too."""
+    upper = Apiserver("upper", **{MAP: config_map(**{"a.yaml": TEXT})})
+    async with serving(papers, tmp_path / "above", upper):
+        ways = Ways(tmp_path, upper_kubeconfig="above")
+        spec = await topology_at(PLACE, ways)
+        known = await gathered(spec, ways, now, PLACE)
+    assert (spec.name, known.upper.is_in, known.upper.missing) == ("demo", True, [])
+    sent = [body["spec"]["resourceAttributes"] for path, body in upper.asked if path == ACCESS]
+    assert {one["verb"] for one in sent if (one["namespace"], one["resource"]) == ("ops", "configmaps")} == {
+        "create",
+        "patch",
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((404, {"kind": "Status", "reason": "NotFound", "message": "gone"}), "there is no such ConfigMap"),
+        (config_map(other=TEXT), "has no key a.yaml (there are: other)"),
+        (config_map(**{"a.yaml": "kind: Topology\n["}), "configmap/ops/topology/a.yaml:"),
+        ((403, REFUSED[1]), "no reviews for you"),
+    ],
+)
+async def test_a_config_map_that_tells_no_topology(
+    papers: Papers, tmp_path: Path, answer: tuple[int, Any], words: str
+) -> None:
+    """What is wrong with it is told, as there is nothing else to look at."""
+    async with serving(papers, tmp_path / "above", Apiserver("upper", **{MAP: answer})):
+        with pytest.raises(TensileError, match=re.escape(words)):
+            await topology_at(PLACE, Ways(tmp_path, upper_kubeconfig="above"))
+
+
+def test_which_rights_are_asked_for_above() -> None:
+    """Those of the Lease where it is: beside the ConfigMap, or beside the engine, and only where engines take turns."""
+    spec = topology()
+    for place, own, leases, maps in ((None, "own", ["own"], []), (PLACE, "own", ["ops"], ["ops"])):
+        rights = needed_above(spec, place, own)
+        assert [one.namespace for one in rights if one.purpose.startswith("replicas")] == leases
+        assert [one.namespace for one in rights if "beside its ConfigMap" in one.purpose] == maps
+    assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("replicas")]
