@@ -330,3 +330,39 @@ async def test_one_that_is_kept_leaves_together_with_those_that_need_not_be() ->
     assert {name for name, _ in stage.left} == {"owned", "bare"}
     assert second - first < timedelta(seconds=5)
     await stage.stop()
+
+
+@in_virtual_time
+async def test_what_changes_while_a_budget_holds_it_up_is_made_as_it_is_by_then() -> None:
+    """What was kept first is let go of, and the pod is kept anew before it leaves."""
+    stage = Leaving(bare(cpu="1"), more="")
+    stage.clusters[UPPER].budgeted.add("web")
+    stage.reload(topology(DRAINED, f"name: {B}"))
+    await stage.passing(1)
+    assert await kept(stage) == [SAFE.name]
+    stage.clusters[UPPER].alter(ABOVE, lambda one: one["metadata"].update(labels={"new": "yes"}))
+    await stage.passing(1)
+    stage.clusters[UPPER].budgeted.clear()
+    await stage.passing(1)
+    assert uid(stage.find(ABOVE) or {}) == "Pod-web", "it does not leave for what it was"
+    await stage.passing(4)
+    assert labels(moved(stage))["new"] == "yes"
+    assert await kept(stage) == []
+    assert not stage.world.problems
+    await stage.stop()
+
+
+@in_virtual_time
+async def test_of_two_for_whom_there_is_one_place_one_stays() -> None:
+    """A pod that could run nowhere else goes on where it is, in whatever moment of the other's move it is looked at."""
+    stage = Leaving(bare("one", cpu="1"), bare("two", cpu="1"), more="", room="1")
+    stage.clusters[UPPER].denied["create", "Pod"] = "not yet"
+    stage.reload(topology(DRAINED, f"name: {B}"))
+    await stage.passing(2)
+    stage.clusters[UPPER].denied.clear()
+    await stage.passing(2)
+    assert moved(stage, "one")
+    assert [name for name, _ in stage.left] == ["one"]
+    (problem,) = stage.world.problems.values()
+    assert problem.message.startswith("default/two: ")
+    await stage.stop()
