@@ -113,8 +113,7 @@ class Extending:
                 self._surveys.pop(name).close()
         for name, lower in lowers.items():
             if name not in self._surveys:
-                below = Prospects(self._world, lower).below
-                self._surveys[name] = Survey(self._world, lower, below, self._bound)
+                self._surveys[name] = Survey(self._world, lower, Prospects(self._world, lower), self._bound)
         self._sites.clear()
         self._sites.update({survey.lower.node: survey.site for survey in self._surveys.values()})
 

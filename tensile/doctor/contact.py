@@ -60,6 +60,14 @@ def token_of(token: str) -> Token:
         return Token()
 
 
+def trusting_anybody() -> ssl.SSLContext:
+    """Give the TLS for seeing who answers: no credential, and nothing else, may be sent by it."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname = False
+    tls.verify_mode = ssl.CERT_NONE
+    return tls
+
+
 async def contacted(access: Access, now: Now) -> Contact:
     """Go the whole way to an apiserver, as who the access says."""
     found = await dialled(way_of(access), access.tls)
@@ -170,11 +178,8 @@ async def _connected(way: Way, tls: ssl.SSLContext | None) -> bytes:
 
 async def _certificate(way: Way) -> bytes:
     """See which certificate a server shows that is not trusted; nothing is sent to it."""
-    curious = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    curious.check_hostname = False
-    curious.verify_mode = ssl.CERT_NONE
     try:
-        return await _connected(way, curious)
+        return await _connected(way, trusting_anybody())
     except (OSError, TimeoutError, ValueError):
         return b""
 

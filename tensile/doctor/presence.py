@@ -6,7 +6,7 @@ from tensile.doctor.facts import NODES, Side
 from tensile.names import Owner, owner_of
 from tensile.objects import Manifest, metadata
 from tensile.reconcile.observed import is_ours
-from tensile.status.inquiry import LEASE_SECONDS
+from tensile.status.inquiry import holds, renewed_at
 from tensile.topology import Topology
 
 
@@ -40,9 +40,7 @@ def strays(upper: Side, topology: Topology) -> list[str]:
 
 def is_renewed(upper: Side, node: str, now: datetime) -> bool:
     """Say whether somebody renews a node's lease."""
-    lease: Manifest = upper.value(lease_of(node)) or {}
-    told = str((lease.get("spec") or {}).get("renewTime") or "")
-    return bool(told) and (now - datetime.fromisoformat(told)).total_seconds() <= LEASE_SECONDS
+    return holds(renewed_at(upper.value(lease_of(node)) or {}), now)
 
 
 def endpoint_of(node: Manifest) -> tuple[str, int]:

@@ -24,6 +24,7 @@ class Prospects:
         self._world = world
         self._lower = lower
         self._places: dict[str, Placement] = {}
+        self._doubted: set[str] = set()
         self._topology: Topology | None = None
         self._seen: tuple[object, ...] = ()
 
@@ -32,16 +33,27 @@ class Prospects:
         namespace = metadata(upper_pod).get("namespace") or "default"
         if namespace in self._world.topology.exclude_namespaces or is_daemon(upper_pod):
             return None
-        return lower_pod(upper_pod, self._place(namespace))
+        return lower_pod(upper_pod, self.place(namespace))
 
-    def _place(self, namespace: str) -> Placement:
-        """Give the place of a namespace's pods."""
+    def place(self, namespace: str) -> Placement:
+        """Give the place of a namespace's pods: the same object for as long as they would become the same there."""
+        self._look()
+        known = self._places.get(namespace)
+        if known is None or namespace in self._doubted:
+            made = placement("", Key("pod", self._lower.name, namespace, ""), self._lower, self._world)
+            self._doubted.discard(namespace)
+            if known != made:
+                self._places[namespace] = made
+        return self._places[namespace]
+
+    def _look(self) -> None:
+        """See whether something has changed that places rest on."""
         world, lower = self._world, self._lower
+        if self._topology is not world.topology:
+            self._topology = world.topology
+            self._places.clear()
         node = world.upper.nodes.get("", lower.node)
         seen = (lower.nodes.version, node.version if node else 0, world.virtual_nodes)
-        if self._topology is not world.topology or self._seen != seen:
-            self._topology, self._seen = world.topology, seen
-            self._places.clear()
-        if namespace not in self._places:
-            self._places[namespace] = placement("", Key("pod", lower.name, namespace, ""), lower, world)
-        return self._places[namespace]
+        if self._seen != seen:
+            self._seen = seen
+            self._doubted = set(self._places)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
-from tensile.policy.placing.snapshot import Node, Pod, Snapshot, Storage
+from tensile.policy.placing.snapshot import Node, Pod, Snapshot
 
 PodName = tuple[str, str]
 """Namespace and name of a pod in the lower cluster."""
@@ -106,11 +106,6 @@ class Ground:
             return True
         over = any(amount > place.allocatable.get(name, 0) for name, amount in place.used.items())
         return over or len(place.pods) > place.room
-
-    def put_storage(self, storage: Storage) -> None:
-        """Take the storage as it is now."""
-        self.snapshot.storage = storage
-        self._grow()
 
     def put_spaces(self, spaces: Mapping[str, Mapping[str, str]]) -> None:
         """Take the labels of namespaces as they are now."""

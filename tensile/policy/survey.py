@@ -6,14 +6,15 @@ another scheduler, or before this program began) has its room kept like the othe
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tensile.cache import Cache, Delta, Entry, Listener
-from tensile.objects import labels
+from tensile.objects import Manifest, labels
 from tensile.policy import live
-from tensile.policy.extender import LAPSE, Below, Site, seeking
-from tensile.policy.ground import Ground, PodName
+from tensile.policy.extender import LAPSE, Site, seeking
+from tensile.policy.ground import Ground, PodName, kind_of
 from tensile.policy.placing.reading import pod_of
 from tensile.policy.seeking import Seeker
 from tensile.reconcile.podfacts import lives_below
@@ -27,18 +28,39 @@ Bound = Callable[["Survey", Entry], None]
 """Is told of each pod that comes to be bound to the lower's virtual node."""
 
 
-class Survey:
-    """One lower, from now until `close`; `below` gives an upper pod as it would be there."""
+class Prospects(Protocol):
+    """Gives upper pods as they would be in the lower."""
 
-    def __init__(self, world: "World", lower: "LowerWorld", below: Below, bound: Bound) -> None:
+    def below(self, upper_pod: Manifest) -> Manifest | None:
+        """Give a pod as it would be there; None where it is none of ours to place."""
+
+    def place(self, namespace: str) -> object:
+        """Give what that rests on for an upper namespace: the same object for as long as it is the same."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A bound pod without room: what it looks for and its kind, as worked out for a place (None: not yet)."""
+
+    upper: Entry
+    place: object = None
+    pod: "Pod | None" = None
+    kind: bytes = b""
+
+
+class Survey:
+    """One lower, from now until `close`."""
+
+    def __init__(self, world: "World", lower: "LowerWorld", prospects: Prospects, bound: Bound) -> None:
         self.lower = lower
         self.ground = Ground()
         self.seeker = Seeker(self.ground)
-        self.site = Site(below, self.ground, self.seeker, self._is_known, lower.namespace)
+        self.site = Site(prospects.below, self.ground, self.seeker, self._is_known, lower.namespace)
         self._world = world
+        self._prospects = prospects
         self._told = bound
         self._spaces: dict[str, Labels] = {}
-        self._unseated: dict[PodName, Entry] = {}
+        self._unseated: dict[PodName, _Waiting] = {}
         self._tried = -1
         self._heard: list[tuple[Cache, Listener]] = [
             (lower.place_nodes, self._node),
@@ -142,20 +164,36 @@ class Survey:
             self.ground.confirm(name)
             return
         if not self.ground.has(name):
-            self._unseated[name] = upper
+            self._unseated[name] = _Waiting(upper)
             self._tried = -1
 
     def _seat(self) -> None:
-        """Keep room for those who have none, where there is some; the others are tried again when there may be."""
-        for name, upper in tuple(self._unseated.items()):
-            manifest = self.site.below(upper.manifest())
-            pod = seeking(manifest) if manifest is not None else None
-            node = self.seeker.find(pod)[0] if pod is not None else ""
-            if pod is not None and node:
-                self.ground.promise(pod, node, inf)
-            if pod is None or node:
+        """Keep room for those who have none, where there is some; the others are tried again when there may be.
+
+        What did not do for one of a kind does not do for the next while others only take room.
+        """
+        full: set[bytes] = set()
+        for name, waiting in tuple(self._unseated.items()):
+            pod = self._worked_out(waiting)
+            if pod is None:
                 del self._unseated[name]
+            elif waiting.kind not in full:
+                node, _ = self.seeker.find(pod)
+                if node:
+                    self.ground.promise(pod, node, inf)
+                    del self._unseated[name]
+                else:
+                    full.add(waiting.kind)
         self._tried = self.ground.grown
+
+    def _worked_out(self, waiting: _Waiting) -> "Pod | None":
+        """Give a pod that waits as it would be below, worked out anew where the place is another one."""
+        place = self._prospects.place(waiting.upper.namespace)
+        if waiting.place is not place:
+            manifest = self._prospects.below(waiting.upper.manifest())
+            waiting.place, waiting.pod = place, seeking(manifest) if manifest is not None else None
+            waiting.kind = kind_of(waiting.pod) if waiting.pod is not None else b""
+        return waiting.pod
 
     def _spread_out(self, node: str) -> None:
         """Have those who are expected on a node, where something else has come, expected elsewhere."""
@@ -176,7 +214,7 @@ class Survey:
         for above in self.lower.above(namespace):
             upper = self.lower.upper_pods.get(above, pod)
             if upper is not None:
-                self._unseated[name] = upper
+                self._unseated[name] = _Waiting(upper)
 
 
 def _takes_room(upper: Entry, excluded: Collection[str] = ()) -> bool:

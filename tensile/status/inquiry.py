@@ -100,7 +100,7 @@ async def _answer(cluster: Cluster, place: Place, upper_uid: str, now: Callable[
     renewed = []
     for row in document["lowers"]:
         row["advertised"] = dict(amounts(await _read(cluster, NODE, "", row["node"])))
-        renewed.append(_renewed(await _read(cluster, LEASE, LEASE_NAMESPACE, row["node"])))
+        renewed.append(renewed_at(await _read(cluster, LEASE, LEASE_NAMESPACE, row["node"])))
     return Answer(document, _gone(max(renewed, default=now()), now()))
 
 
@@ -113,15 +113,20 @@ async def _read(cluster: Cluster, kind: Kind, namespace: str, name: str) -> Mani
     return found
 
 
-def _renewed(lease: Manifest) -> datetime:
+def renewed_at(lease: Manifest) -> datetime:
     """Say when a lease was renewed, long ago where it never was."""
-    told = lease.get("spec", {}).get("renewTime")
+    told = (lease.get("spec") or {}).get("renewTime")
     return datetime.fromisoformat(told) if told else datetime.fromtimestamp(0, UTC)
+
+
+def holds(renewed: datetime, now: datetime) -> bool:
+    """Say whether a lease holds that was renewed then."""
+    return (now - renewed).total_seconds() <= LEASE_SECONDS
 
 
 def _gone(renewed: datetime, now: datetime) -> str:
     """Say that nobody has renewed the nodes' leases lately, "" when somebody has."""
-    if (now - renewed).total_seconds() <= LEASE_SECONDS:
+    if holds(renewed, now):
         return ""
     return (
         "no engine answers: the leases of its nodes are not renewed any more, so this is how it was; "

@@ -176,7 +176,7 @@ def test_a_pod_that_comes_where_it_was_promised_makes_no_room() -> None:
 
 
 def test_what_makes_room_is_counted() -> None:
-    """A pod that goes, a node that comes or changes, a promise that is broken, namespaces, storage."""
+    """A pod that goes, a node that comes or changes, a promise that is broken, namespaces."""
     here = ground(node("a"))
     here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
     here.promise(pod_of(pod("late", asking(cpu="1"))), "a", 0.0)
@@ -186,7 +186,6 @@ def test_what_makes_room_is_counted() -> None:
         lambda: here.remove_node("b"),
         lambda: here.break_promise(("default", "late")),
         lambda: here.put_spaces({"default": space("default")["metadata"]["labels"]}),
-        lambda: here.put_storage(here.snapshot.storage),
     ):
         before = here.grown
         change()

@@ -139,12 +139,13 @@ def test_a_pod_that_keeps_apart_sees_who_came() -> None:
 
 
 def test_a_reason_that_is_no_nodes() -> None:
-    """It is told, and forgotten when storage is another one."""
+    """It is told, and forgotten when something is another way."""
     here = ground(node("a"))
     seeker = Seeker(here)
     wanted = pod_of(pod(spec=using("data")))
     assert seeker.find(wanted) == ("", '0/1 nodes are available: persistentvolumeclaim "data" not found.')
-    here.put_storage(stock(claims=[claim(storageClassName="later")], classes=[kind()]))
+    here.snapshot.storage = stock(claims=[claim(storageClassName="later")], classes=[kind()])
+    here.put_spaces({})
     assert seeker.find(wanted) == ("a", "")
 
 

@@ -16,7 +16,7 @@ from tensile.policy.extender import LAPSE, Extender
 from tensile.policy.survey import Survey
 
 if TYPE_CHECKING:
-    from tensile.world import World
+    from tensile.world import LowerWorld, World
 
 TOLERANT = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
 ON = "extender: {enabled: true}\n"
@@ -51,6 +51,22 @@ def being_deleted(pod: Manifest) -> Manifest:
     return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-03-01T12:00:00Z"}}
 
 
+class Watched(Prospects):
+    """Prospects that note which bound pods were worked out."""
+
+    worked_out: list[str]
+
+    def __init__(self, world: "World", lower: "LowerWorld") -> None:
+        super().__init__(world, lower)
+        self.worked_out = []
+
+    def below(self, upper_pod: Manifest) -> Manifest | None:
+        """Note it, and work it out."""
+        if "nodeName" in upper_pod["spec"]:
+            self.worked_out.append(upper_pod["metadata"]["name"])
+        return super().below(upper_pod)
+
+
 class Here:
     """Two lowers, surveyed, with nodes of so many cpu each, and an extender that knows both."""
 
@@ -60,8 +76,9 @@ class Here:
             home(self.world, lower)
             raised(self.world, lower)
             self.nodes(lower, *(lower_node(f"n{place}", cpu) for place, cpu in enumerate(sizes, 1)))
+        self.prospects = {name: Watched(self.world, lower) for name, lower in self.world.lowers.items()}
         self.surveys = {
-            name: Survey(self.world, lower, Prospects(self.world, lower).below, self.bound)
+            name: Survey(self.world, lower, self.prospects[name], self.bound)
             for name, lower in self.world.lowers.items()
         }
         self.extender = Extender({survey.lower.node: survey.site for survey in self.surveys.values()})
@@ -107,7 +124,7 @@ def test_what_is_there_already_counts() -> None:
     pod = before.bind(asking("ours", "1"), A)
     before.land(pod, A, "n1")
     put(before.world.lowers[A].place_pods, stranger("theirs", "n1", "2"))
-    made = Survey(before.world, before.world.lowers[A], Prospects(before.world, before.world.lowers[A]).below, print)
+    made = Survey(before.world, before.world.lowers[A], Prospects(before.world, before.world.lowers[A]), print)
     node = made.ground.snapshot.nodes["n1"]
     assert (sorted(node.pods), node.used["cpu"]) == ([("default", "ours"), ("default", "theirs")], 3000)
     assert "default" in made.ground.snapshot.spaces
@@ -191,6 +208,51 @@ ENDS = pytest.mark.parametrize(
     ],
     ids=["gone", "failed", "being deleted"],
 )
+
+
+def test_who_waits_for_room_is_worked_out_once() -> None:
+    """However often something changes and somebody asks; those that are alike are looked for once at a time."""
+    here = Here(("2",), ("1",))
+    names = [f"w{number}" for number in range(20)]
+    for name in names:
+        here.bind(asking(name), A)
+    for number in range(10):
+        here.nodes(A, lower_node("n1", str(1 + number % 2)))
+        assert here.ask(asking("next")) == []
+    assert here.prospects[A].worked_out == names
+    here.nodes(A, *(lower_node(f"more-{number}", "4") for number in range(21)))
+    assert here.ask(asking("next")) == [A]
+    assert {name for _, name in here.surveys[A].ground.promises} == {*names, "next"}
+    assert here.ask(asking("last")) == []
+    assert here.prospects[A].worked_out == names
+
+
+def test_who_waits_for_room_is_worked_out_anew_where_the_place_is_another() -> None:
+    """A key of a selector that means nothing below from now on, for one."""
+    here = Here(("4",), ("1",))
+    here.bind(asking("waiting", spec={"nodeSelector": {"rack": "7"}}), A)
+    assert here.ask(asking("one", "1")) == [A, B]
+    assert here.used(A) == 1
+    topology = here.world.topology
+    webhook = topology.webhook.model_copy(update={"ignore_selector_keys": ("rack",)})
+    here.world.topology = topology.model_copy(update={"webhook": webhook})
+    here.nodes(A, lower_node("n1", "5"))
+    assert here.ask(asking("two", "1")) == [A]
+    assert here.used(A) == 5
+
+
+def test_each_that_waits_for_room_is_looked_for_by_itself() -> None:
+    """One that finds none is in nobody else's way, and of one kind as many are expected as there is room for."""
+    here = Here(("1",), ("1",))
+    for name, cpu in (("a", "9"), ("b", "3"), ("c", "3"), ("d", "3"), ("e", "2")):
+        here.bind(asking(name, cpu), A)
+    assert here.ask(asking("none", "9")) == []
+    here.nodes(A, lower_node("n2", "8"))
+    assert here.ask(asking("next", "1")) == [A, B]
+    assert {name for _, name in here.surveys[A].ground.promises} == {"b", "c", "e", "next"}
+    here.nodes(A, lower_node("n3", "9"))
+    assert here.ask(asking("last", "9")) == []
+    assert "a" in {name for _, name in here.surveys[A].ground.promises}
 
 
 @ENDS
