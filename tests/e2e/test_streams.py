@@ -228,13 +228,16 @@ async def test_debug_opens_a_shell_in_the_pod(stage: Stage) -> None:
 
 
 async def test_debug_shares_the_processes_of_its_target(stage: Stage) -> None:
-    """With --target the added container sees the target's processes, as in a pod that is no mirrored one."""
+    """With --target the added container sees the target's processes, as in a pod that is no mirrored one.
+
+    It lives on for a moment after its last word, which a container's end can take along, at the lower directly too.
+    """
     if not stage.is_real:
         pytest.skip("on a node in name only, an added container runs nothing")
     flags = ("-i", "-q", f"--image={IMAGE}", "--image-pull-policy=IfNotPresent", "-c", "sees", "--target=main")
     await stage.pod("seen", SLEEP)
     await stage.beside("seen-below", SLEEP)
-    asked = ("--", "sh", "-c", "read line; cat /proc/1/comm; ps | grep -c 'sleep 10000[0]'")
+    asked = ("--", "sh", "-c", "read line; cat /proc/1/comm; ps | grep -c 'sleep 10000[0]'; sleep 1")
     above = await stage.answered("debug", "seen", *flags, *asked, words=b"go\n")
     below = await stage.answered("debug", "seen-below", *flags, *asked, words=b"go\n", cluster=A)
     assert above == below
