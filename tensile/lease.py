@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tensile.cluster import Patch
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
-from tensile.objects import LEASE, UPPER, Manifest, Ref, metadata
+from tensile.objects import LEASE, UPPER, Manifest, Ref, as_read
 
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
 
@@ -75,9 +75,7 @@ def _terms(now: datetime, pace: Pace) -> dict[str, Any]:
 
 
 def _written(lease: Manifest, spec: dict[str, Any]) -> Patch:
-    meta = metadata(lease)
-    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-    return Patch("merge-patch", {"metadata": fence, "spec": spec})
+    return Patch("merge-patch", {"metadata": as_read(lease), "spec": spec})
 
 
 def _spec(lease: Manifest | None) -> dict[str, Any]:

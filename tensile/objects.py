@@ -119,6 +119,12 @@ def uid(manifest: Manifest) -> str:
     return str(metadata(manifest).get("uid", ""))
 
 
+def as_read(manifest: Manifest) -> dict[str, str]:
+    """Give the metadata of a patch that counts only for the very object that was read, as it was then."""
+    meta = metadata(manifest)
+    return {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+
+
 def timestamp(moment: datetime) -> str:
     """Write a moment (UTC) as Kubernetes does in objects: RFC 3339 in whole seconds."""
     return moment.strftime(_TIME)

@@ -27,7 +27,7 @@ from tensile.descheduling.moves import (
 from tensile.descheduling.stuck import stuck_in
 from tensile.descheduling.underway import told_lately
 from tensile.names import TRIED
-from tensile.objects import POD, UPPER, Manifest, Ref, metadata
+from tensile.objects import POD, UPPER, Manifest, Ref, as_read
 from tensile.policy.safekeeping import kept_of, of_pod, present, withdrawal
 from tensile.policy.tried import Note, kept_for, node_ref, notes_on, recent, written
 from tensile.reconcile.desired import Absent, Decision, Moving, Patched, Route, Told, Wanted
@@ -143,9 +143,7 @@ def _reason(move: Move, world: World) -> str:
 
 def _noted(node: Manifest, notes: list[Note]) -> Patched:
     """Write the notes, unless somebody else has written the Node since it was read."""
-    meta = metadata(node)
-    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-    patch = Patch("merge-patch", {"metadata": {**fence, "annotations": {TRIED: written(notes)}}})
+    patch = Patch("merge-patch", {"metadata": {**as_read(node), "annotations": {TRIED: written(notes)}}})
     return Patched(node_ref(node), patch, "pods leave it")
 
 

@@ -21,7 +21,7 @@ from tensile.kubelet.reflection import upper_status
 from tensile.kubelet.statuspatch import conditions_of, status_of
 from tensile.kubelet.statuswrite import status_write
 from tensile.names import BOOKKEEPING, IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
-from tensile.objects import POD, UPPER, Manifest, Ref, annotations, labels, metadata, timestamp, uid
+from tensile.objects import POD, UPPER, Manifest, Ref, annotations, as_read, labels, metadata, timestamp, uid
 from tensile.reconcile import accounts, dependencies, namespaces, storage
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
@@ -216,8 +216,7 @@ def _tolerant(upper_pod: Manifest) -> list[Wanted]:
     if tolerations is None:
         return []
     meta = metadata(upper_pod)
-    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-    patch = Patch("merge-patch", {"metadata": fence, "spec": {"tolerations": tolerations}})
+    patch = Patch("merge-patch", {"metadata": as_read(upper_pod), "spec": {"tolerations": tolerations}})
     ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
     return [Patched(ref, patch, "the pod has to outlast an engine that is down", shown=True)]
 

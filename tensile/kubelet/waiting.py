@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tensile.cache import Delta, Entry, Kept, decoded
 from tensile.cluster import Patch
 from tensile.kubelet.statuspatch import unplaced
-from tensile.objects import POD, UPPER, Manifest, Ref, labels, metadata
+from tensile.objects import POD, UPPER, Manifest, Ref, as_read, labels, metadata
 from tensile.reconcile.cluster_selector import cluster_selector
 from tensile.reconcile.desired import Decision, Patched, Route, Told, Wanted
 from tensile.reconcile.nodeterms import UPPER_ONLY_KEYS, is_upper_only, meets, required_of, split_term
@@ -81,8 +81,7 @@ def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
     tolerations = tolerations_for_upper(pod, taints)
     assert tolerations is not None, "some are lacking"
     meta = metadata(pod)
-    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-    patch = Patch("merge-patch", {"metadata": fence, "spec": {"tolerations": tolerations}})
+    patch = Patch("merge-patch", {"metadata": as_read(pod), "spec": {"tolerations": tolerations}})
     yield Patched(_ref(meta), patch, "it asked for a virtual node, and does not tolerate one", shown=True)
 
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.cluster import Patch
 from tensile.names import OWNER, OWNER_NAME, PREFIX, UPPER_UID, VIRTUAL_POD, Owner
-from tensile.objects import MUTATING_WEBHOOK, UPPER, Manifest, Ref, annotations, labels, metadata
+from tensile.objects import MUTATING_WEBHOOK, UPPER, Manifest, Ref, annotations, as_read, labels, metadata
 from tensile.reconcile.optedin import left_alone
 from tensile.topology import Topology, Webhook
 
@@ -94,26 +94,24 @@ def change(seen: Manifest, wanted: Manifest) -> Patch | None:
 
     Some clouds add namespaces of their own to those that are left alone, and again whenever they are taken out.
     """
-    meta, marks = metadata(seen), metadata(wanted)
+    marks = metadata(wanted)
     is_marked = marks["labels"].items() <= labels(seen).items()
     is_marked = is_marked and marks["annotations"].items() <= annotations(seen).items()
     known = {hook.get("name"): hook for hook in seen.get("webhooks") or ()}
     hooks = [_laid_over(known.get(hook["name"]) or {}, hook) for hook in wanted["webhooks"]]
     if is_marked and seen.get("webhooks") == hooks:
         return None
-    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
     sections = {section: marks[section] for section in ("labels", "annotations")}
-    return Patch("merge-patch", {"metadata": {**fence, **sections}, "webhooks": hooks})
+    return Patch("merge-patch", {"metadata": {**as_read(seen), **sections}, "webhooks": hooks})
 
 
 def trusting(seen: Manifest, trusted: bytes) -> Patch | None:
     """Give the write by which a configuration of ours trusts these certificates, and else stays; None where it does."""
     if not seen.get("webhooks") or bundle_in(seen) == trusted:
         return None
-    meta, (hook, *others) = metadata(seen), seen["webhooks"]
+    hook, *others = seen["webhooks"]
     client = {**hook.get("clientConfig", {}), "caBundle": b64encode(trusted).decode()}
-    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-    return Patch("merge-patch", {"metadata": fence, "webhooks": [{**hook, "clientConfig": client}, *others]})
+    return Patch("merge-patch", {"metadata": as_read(seen), "webhooks": [{**hook, "clientConfig": client}, *others]})
 
 
 def _laid_over(seen: Manifest, hook: Manifest) -> Manifest:

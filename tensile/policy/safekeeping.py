@@ -15,7 +15,7 @@ import orjson
 from tensile.cache import Entry
 from tensile.cluster import Patch
 from tensile.names import KEPT_POD, OWNER, OWNER_NAME, PLACE_TAKEN, REPLACES, UPPER_UID, WITHDRAWN, Owner
-from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, metadata, moment_of, timestamp, uid
+from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, as_read, metadata, moment_of, timestamp
 from tensile.reconcile.desired import Patched, Present
 from tensile.reconcile.observed import is_ours, upper_uid_of
 from tensile.world import LowerWorld, World
@@ -89,9 +89,7 @@ def of_pod(secret: Entry, lower: LowerWorld) -> Iterator[Entry]:
 
 def noted(entry: Entry, key: str, value: str | None, reason: str) -> Patched:
     """Want an annotation on such a Secret, None: not any more; unless somebody has written it since it was read."""
-    meta = metadata(entry.manifest())
-    fence = {"uid": uid(entry.manifest()), "resourceVersion": meta["resourceVersion"]}
-    patch = Patch("merge-patch", {"metadata": {**fence, "annotations": {key: value}}})
+    patch = Patch("merge-patch", {"metadata": {**as_read(entry.manifest()), "annotations": {key: value}}})
     return Patched(Ref(UPPER, SECRET, entry.namespace, entry.name), patch, reason)
 
 

@@ -12,7 +12,7 @@ import orjson
 from tensile.cluster import Patch
 from tensile.errors import TensileError
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
-from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, metadata, moment_of
+from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read, moment_of
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.observed import is_ours
 from tensile.reconcile.reading import Reading, Text
@@ -59,9 +59,7 @@ def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner
     marks = {} if annotations(seen).get(UPPER_UID) == uid else {"annotations": {UPPER_UID: uid}}
     if not changes and not marks:
         return None
-    meta = metadata(seen)
-    fence = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-    return Write(patch=Patch("merge-patch", {"metadata": {**fence, **marks}, "data": changes}))
+    return Write(patch=Patch("merge-patch", {"metadata": {**as_read(seen), **marks}, "data": changes}))
 
 
 def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
