@@ -80,7 +80,7 @@ class Election:
 
     async def _give_back(self) -> None:
         """Look first: a renewal whose answer nobody waited for may have changed the lease."""
-        lease: Manifest = orjson.loads(await self._upper.read(self._ref))
+        lease = await self._read()
         if holder(lease) == self._identity:
             await self._upper.patch(self._ref, given_back(lease))
 
@@ -100,13 +100,12 @@ class Election:
     async def _taken(self) -> bool:
         self._fresh = self._clock()
         try:
-            self._see(orjson.loads(await self._upper.read(self._ref)))
+            lease = await self._read()
         except NotFound:
             body = new(self._ref, self._identity, self._owner(), self._now(), self._pace)
             self._see(orjson.loads(await self._upper.create(self._ref, body)))
             return True
-        lease = self._lease
-        assert lease is not None, "it was seen"
+        self._see(lease)
         if not is_ours(lease, self._owner()):
             words = f"{self._ref} is not ours, and stays as it is: delete it, or give the topology another name"
             self._say(words, _log.warning)
@@ -146,10 +145,14 @@ class Election:
         except NotFound:
             self._lease = None
         except Conflict:
-            self._lease = orjson.loads(await self._upper.read(self._ref))
+            self._lease = await self._read()
             if holder(self._lease) == self._identity:
                 self._lease = await self._patched(renewed(self._lease, self._now(), self._pace))
         return holder(self._lease) == self._identity
+
+    async def _read(self) -> Manifest:
+        found: Manifest = orjson.loads(await self._upper.read(self._ref))
+        return found
 
     async def _patched(self, patch: Patch) -> Manifest:
         found: Manifest = orjson.loads(await self._upper.patch(self._ref, patch))

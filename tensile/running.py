@@ -175,11 +175,7 @@ async def _drive(engine: Engine, around: _Around) -> None:
     topology = engine.topology
     _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=around.followed.name)
     around.followed.lead()
-    settling = supervised("settling", partial(_settle, engine))
-    try:
-        await settling
-    finally:
-        settling.cancel()
+    await supervised("settling", partial(_settle, engine))
 
 
 async def _run_webhook(topology: Topology, around: _Around) -> None:

@@ -8,7 +8,6 @@ that somebody deletes while it is kept is not made again, nor does one leave onc
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import NamedTuple
 
 from tensile.cache import Delta, Entry
 from tensile.descheduling.drain import is_emptied
@@ -20,7 +19,8 @@ from tensile.objects import POD, UPPER, Ref, metadata, timestamp
 from tensile.policy.safekeeping import PREFIX, Kept, kept_in, noted, ref_of
 from tensile.reconcile.adoption import REASON as TAKEN
 from tensile.reconcile.desired import Absent, Decision, Present, Route, Told
-from tensile.world import REMAKING, Key, LowerWorld, Problem, World
+from tensile.reconcile.podfacts import Bound, bound
+from tensile.world import REMAKING, Key, Problem, World
 
 STOPPED = "PodPlaceTaken"
 REFUSED = "PodNotMadeAgain"
@@ -31,13 +31,6 @@ _SOON = 2.0
 _WITHDRAWN_FOR = timedelta(minutes=2)
 """For so long a Secret stays that is not wanted any more: longer than an eviction that was sent can be on its way."""
 _NOTHING = Decision()
-
-
-class _Standing(NamedTuple):
-    """A pod that is kept and still there, and the lower to whose node it is bound."""
-
-    pod: Entry
-    lower: LowerWorld
 
 
 class RemakingRule:
@@ -71,7 +64,7 @@ class RemakingRule:
             return _NOTHING
         if not all(lower.upper_pods.synced for lower in world.lowers.values()):
             return Decision(again=_SOON)  # that a cache is complete by now wakes its own lower alone
-        standing = _standing(kept.uid, world)
+        standing = bound(kept.uid, world)
         if standing is not None:
             return _while_it_stands(standing, secret, kept, world)
         return _in_its_place(key, secret, kept, world)
@@ -87,14 +80,7 @@ def _key(lower: str, namespace: str, name: str) -> Key:
     return Key(REMAKING, lower, namespace, name)
 
 
-def _standing(pod_uid: str, world: World) -> _Standing | None:
-    for lower in world.lowers.values():
-        for pod in lower.upper_pods.select("upper", pod_uid):
-            return _Standing(pod, lower)
-    return None
-
-
-def _while_it_stands(standing: _Standing, secret: Entry, kept: Kept, world: World) -> Decision:
+def _while_it_stands(standing: Bound, secret: Entry, kept: Kept, world: World) -> Decision:
     """Keep the pod as long as there is reason for it to leave, which others have it do."""
     pod, lower = standing
     if pod.facts.terminating:
@@ -108,7 +94,7 @@ def _while_it_stands(standing: _Standing, secret: Entry, kept: Kept, world: Worl
     return _withdrawn(secret, kept, world) if is_known else Decision(again=_LOOK)
 
 
-def _is_stuck(standing: _Standing, world: World) -> bool:
+def _is_stuck(standing: Bound, world: World) -> bool:
     """Say whether the descheduler would have the pod leave, which does so in its turn."""
     policy = world.topology.descheduler
     stuck = stuck_in(standing.lower, world) if policy.enabled and not policy.dry_run else ()

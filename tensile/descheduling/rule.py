@@ -150,7 +150,7 @@ def _noted(node: Manifest, notes: list[Note]) -> Patched:
 def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
     """Tell of the pods that leave."""
     policy = world.topology.descheduler
-    for note in recent(notes_on(_node(lower, world)), world.now, policy.interval):
+    for note in told_lately(lower, world):
         for upper in lower.upper_pods.select("upper", note.pod):
             if upper.facts.terminating:
                 off = f"kept off {', '.join(note.nodes)}"

@@ -19,7 +19,7 @@ from tensile.descheduling.ground import Ground
 from tensile.objects import controller_of, metadata, moment_of
 from tensile.policy.safekeeping import PREFIX, Kept, kept_in, kept_of
 from tensile.policy.tried import Note, nodes_left, notes_on, recent
-from tensile.reconcile.podfacts import lives_below
+from tensile.reconcile.podfacts import bound, lives_below
 from tensile.world import LowerWorld, World
 
 
@@ -139,11 +139,12 @@ def _kept(world: World, but: str) -> Iterator[Going]:
 
 def _left(safe: Kept, told: set[str], but: str, world: World) -> str | None:
     """Give the virtual node that a pod which is kept leaves, "" where it has left; None where it stays or is made."""
-    for lower in world.lowers.values():
-        for upper in lower.upper_pods.select("upper", safe.uid):
-            is_told = lower.name != but and (upper.uid in told or is_emptied(lower, world))
-            is_going = upper.facts.terminating or (is_told and safe.is_safe and is_bare(upper))
-            return lower.node if is_going else None
+    found = bound(safe.uid, world)
+    if found is not None:
+        upper, lower = found
+        is_told = lower.name != but and (upper.uid in told or is_emptied(lower, world))
+        is_going = upper.facts.terminating or (is_told and safe.is_safe and is_bare(upper))
+        return lower.node if is_going else None
     assert safe.pod is not None
     meta = metadata(safe.pod)
     made = world.upper.remade.get(meta["namespace"], meta["name"])
@@ -153,10 +154,5 @@ def _left(safe: Kept, told: set[str], but: str, world: World) -> str | None:
 def _unbound(world: World) -> Iterator[Going]:
     """Give the pods that were made in others' places and have no node yet."""
     for entry in world.upper.remade:
-        if entry.raw and not any(_is_bound(entry, lower) for lower in world.lowers.values()):
+        if entry.raw and bound(entry.uid, world) is None:
             yield Going(entry, "", "", world.now)
-
-
-def _is_bound(entry: Entry, lower: LowerWorld) -> bool:
-    """Say whether it is known by now that a pod has a lower's node."""
-    return any(True for _ in lower.upper_pods.select("upper", entry.uid))

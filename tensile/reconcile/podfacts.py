@@ -6,7 +6,7 @@ With these, most events are decided without decoding the pod again, and the cach
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
@@ -16,7 +16,7 @@ from tensile.names import FIELD_MANAGER, OWNER, VIRTUAL_POD, Owner
 from tensile.objects import Manifest, controller_of, labels, metadata
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.references import Reference, references
-from tensile.world import LowerWorld
+from tensile.world import LowerWorld, World
 
 _TERMINAL = ("Succeeded", "Failed")
 _NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
@@ -187,6 +187,21 @@ def standing(upper: Entry, lower: LowerWorld, owner: Owner) -> Entry | None:
     if found is not None and mirrors(found, upper, owner):
         return found
     return mirror_of(upper.uid, lower, owner) or found
+
+
+class Bound(NamedTuple):
+    """An upper pod, and the lower to whose node it is bound."""
+
+    pod: Entry
+    lower: LowerWorld
+
+
+def bound(upper_uid: str, world: World) -> Bound | None:
+    """Give the upper pod of that UID, None where it is on no lower's node."""
+    for lower in world.lowers.values():
+        for pod in lower.upper_pods.select("upper", upper_uid):
+            return Bound(pod, lower)
+    return None
 
 
 def upper_of(below: Entry, lower: LowerWorld) -> Entry | None:
