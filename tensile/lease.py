@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from tensile.cluster import Patch
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
+from tensile.names import Owner
 from tensile.objects import LEASE, UPPER, Manifest, Ref, as_read
 
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
@@ -46,8 +46,8 @@ def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Man
     meta = {
         "name": ref.name,
         "namespace": ref.namespace,
-        "labels": {OWNER: owner.mark},
-        "annotations": {OWNER_NAME: owner.name, UPPER_UID: owner.upper},
+        "labels": owner.label,
+        "annotations": owner.signed(owner.upper),
     }
     spec = {**_terms(now, pace), "holderIdentity": identity, "acquireTime": now.strftime(_MICRO), "leaseTransitions": 0}
     return {"apiVersion": LEASE.api, "kind": LEASE.name, "metadata": meta, "spec": spec}

@@ -89,6 +89,15 @@ class Owner(NamedTuple):
     name: str
     upper: str
 
+    @property
+    def label(self) -> dict[str, str]:
+        """The label that every object of this owner has."""
+        return {OWNER: self.mark}
+
+    def signed(self, upper_uid: str) -> dict[str, str]:
+        """Give the annotations that say whose an object is, and the UID of the upper object that it was made for."""
+        return {OWNER_NAME: self.name, UPPER_UID: upper_uid}
+
 
 def owner_of(upper_uid: str, topology_name: str) -> Owner:
     """Derive the owner from the UID of the upper's kube-system namespace and the topology's name."""

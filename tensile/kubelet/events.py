@@ -145,7 +145,7 @@ def copy_of(raw: bytes, ref: Ref, upper: Subject, lower: str, owner: Owner) -> M
         **({"resourceVersion": upper.version} if upper.version else {}),
     }
     part = event["involvedObject"].get("fieldPath")
-    marks = {"labels": {OWNER: owner.mark}, "annotations": {LOWER: lower}}
+    marks = {"labels": owner.label, "annotations": {LOWER: lower}}
     return {
         "apiVersion": EVENT.api,
         "kind": EVENT.name,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tensile.cache import Delta, Entry
 from tensile.kubelet.service_account import uses_tokens
 from tensile.kubelet.tokens import CA, NAMESPACE, PUBLISHED_CA, Wish, secret_name, wishes
-from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, UPPER_UID, Owner
+from tensile.names import TOKEN_POD, UPPER_UID, Owner
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
 from tensile.reconcile import namespaces
 from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Route, Told, Wanted
@@ -192,8 +192,8 @@ def _secret_of(pod: Manifest, wanted: Iterable[Wish], authority: str, ref: Ref, 
         "metadata": {
             "name": ref.name,
             "namespace": ref.namespace,
-            "labels": {OWNER: world.owner.mark},
-            "annotations": {OWNER_NAME: world.owner.name, UPPER_UID: meta["uid"], TOKEN_POD: meta["name"]},
+            "labels": world.owner.label,
+            "annotations": world.owner.signed(meta["uid"]) | {TOKEN_POD: meta["name"]},
         },
         "type": "Opaque",
         "data": {

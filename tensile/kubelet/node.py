@@ -26,12 +26,10 @@ from tensile.names import (
     KUBELET_PORT,
     LOWER_UID,
     OWNER,
-    OWNER_NAME,
     PREFIX,
     ROOM,
     TRIED,
     UNREACHABLE_TAINT,
-    UPPER_UID,
 )
 from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, labels
 from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Wanted
@@ -188,8 +186,7 @@ def _annotations(
 ) -> dict[str, str]:
     known = lower.identity or (annotations(seen).get(LOWER_UID, "") if seen else "")
     ours = {
-        OWNER_NAME: world.owner.name,
-        UPPER_UID: world.owner.upper,
+        **world.owner.signed(world.owner.upper),
         KUBELET_PORT: str(lower.spec.node.kubelet_port),
         TAINTS: ",".join(sorted(_identity(taint) for taint in taints)),
     }

@@ -19,7 +19,6 @@ from tensile.kubelet.written import note_of_images, note_of_keys, ours_to_write
 from tensile.names import (
     CLUSTER_SELECTOR,
     KEPT_OFF,
-    OWNER,
     OWNER_NAME,
     REPLACES,
     TRIPPED_LABELS,
@@ -141,7 +140,7 @@ def _lower_labels(present: dict[str, str], place: Placement) -> dict[str, str]:
         for key, value in present.items()
         if key not in place.ignore_labels and not key.startswith(_TOPOLOGY_LABELS)
     }
-    return kept | {VIRTUAL_POD: "true", OWNER: place.owner.mark}
+    return kept | {VIRTUAL_POD: "true"} | place.owner.label
 
 
 def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: Placement) -> dict[str, str]:
@@ -151,11 +150,8 @@ def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: Plac
         for key, value in annotations(upper_pod).items()
         if key not in _UPPER_ANNOTATIONS and not key.startswith(_CONFIG_SOURCES)
     }
-    return kept | {
-        TRIPPED_LABELS: orjson.dumps(tripped, option=orjson.OPT_SORT_KEYS).decode(),
-        OWNER_NAME: place.owner.name,
-        UPPER_UID: uid(upper_pod),
-    }
+    said = {TRIPPED_LABELS: orjson.dumps(tripped, option=orjson.OPT_SORT_KEYS).decode()}
+    return kept | said | place.owner.signed(uid(upper_pod))
 
 
 def _class_fields(spec: Manifest, place: Placement) -> Manifest:

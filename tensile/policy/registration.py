@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.cluster import Patch
-from tensile.names import OWNER, OWNER_NAME, PREFIX, UPPER_UID, VIRTUAL_POD, Owner
+from tensile.names import PREFIX, VIRTUAL_POD, Owner
 from tensile.objects import MUTATING_WEBHOOK, UPPER, Manifest, Ref, annotations, as_read, labels, metadata
 from tensile.reconcile.optedin import left_alone
 from tensile.topology import Topology, Webhook
@@ -82,8 +82,8 @@ def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace
         "kind": MUTATING_WEBHOOK.name,
         "metadata": {
             "name": ref_of(topology).name,
-            "labels": {OWNER: owner.mark},
-            "annotations": {OWNER_NAME: owner.name, UPPER_UID: owner.upper},
+            "labels": owner.label,
+            "annotations": owner.signed(owner.upper),
         },
         "webhooks": [hook],
     }

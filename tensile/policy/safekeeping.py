@@ -14,7 +14,7 @@ import orjson
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
-from tensile.names import KEPT_POD, OWNER, OWNER_NAME, PLACE_TAKEN, REPLACES, UPPER_UID, WITHDRAWN, Owner
+from tensile.names import KEPT_POD, PLACE_TAKEN, REPLACES, WITHDRAWN, Owner
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, as_read, metadata, moment_of, timestamp
 from tensile.reconcile.desired import Patched, Present
 from tensile.reconcile.observed import is_ours, upper_uid_of
@@ -50,7 +50,7 @@ def ref_of(namespace: str, pod_uid: str) -> Ref:
 def present(successor: Manifest, pod: Entry, owner: Owner, reason: str) -> Present:
     """Want the Secret that keeps what is to be made in a pod's place; refused, it holds up nobody else's."""
     ref = ref_of(pod.namespace, pod.uid)
-    marks = {"labels": {OWNER: owner.mark}, "annotations": {OWNER_NAME: owner.name, UPPER_UID: pod.uid}}
+    marks = {"labels": owner.label, "annotations": owner.signed(pod.uid)}
     manifest = {
         "apiVersion": SECRET.api,
         "kind": SECRET.name,

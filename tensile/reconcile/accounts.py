@@ -8,7 +8,6 @@ its rights. The account `default` is each cluster's own and has no copy.
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Cache, Delta, Entry, Kept, decoded
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import SERVICE_ACCOUNT, Manifest, Ref, annotations, labels, uid
 from tensile.reconcile import namespaces
 from tensile.reconcile.desired import Absent, Decision, Present, Route
@@ -163,8 +162,8 @@ def _copy_of(original: Entry, copy: Entry | None, ref: Ref, world: World) -> Man
         "metadata": {
             "name": ref.name,
             "namespace": ref.namespace,
-            "labels": labels(above) | {OWNER: world.owner.mark},
-            "annotations": kept | {OWNER_NAME: world.owner.name, UPPER_UID: uid(above)},
+            "labels": labels(above) | world.owner.label,
+            "annotations": kept | world.owner.signed(uid(above)),
         },
         "automountServiceAccountToken": above.get("automountServiceAccountToken", True),
     } | ({"imagePullSecrets": pulls} if pulls else {})

@@ -9,7 +9,7 @@ valid for the name that a client uses: the alias is a convenience.
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
+from tensile.names import Owner
 from tensile.objects import ENDPOINT_SLICE, Manifest
 from tensile.reconcile.servicefacts import MANAGED_BY, MANAGER, SERVICE_NAME
 from tensile.reconcile.servicespec import EXTERNAL_NAME, marked
@@ -77,8 +77,8 @@ def marked_slice(found: Manifest, upper_uid: str, owner: Owner, namespace: str, 
     meta = {
         "name": found["metadata"]["name"],
         "namespace": namespace,
-        "labels": {**found["metadata"]["labels"], OWNER: owner.mark},
-        "annotations": {OWNER_NAME: owner.name, UPPER_UID: upper_uid},
+        "labels": found["metadata"]["labels"] | owner.label,
+        "annotations": owner.signed(upper_uid),
         "ownerReferences": [holder],
     }
     content = {field: found[field] for field in ("addressType", "endpoints", "ports")}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tensile.cache import Delta, Entry, Kept, decoded
-from tensile.names import OWNER, OWNER_NAME, UPPER_NAMESPACE, UPPER_UID
+from tensile.names import OWNER, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.adoption import claim
 from tensile.reconcile.claims import selected_in
@@ -140,12 +140,8 @@ def _manifest(name: str, above: Manifest, world: World) -> Manifest:
         "kind": NAMESPACE.name,
         "metadata": {
             "name": name,
-            "labels": {**security, _NAME_LABEL: name, OWNER: world.owner.mark},
-            "annotations": {
-                OWNER_NAME: world.owner.name,
-                UPPER_UID: metadata(above)["uid"],
-                UPPER_NAMESPACE: metadata(above)["name"],
-            },
+            "labels": security | {_NAME_LABEL: name} | world.owner.label,
+            "annotations": world.owner.signed(metadata(above)["uid"]) | {UPPER_NAMESPACE: metadata(above)["name"]},
         },
     }
 

@@ -9,7 +9,6 @@ Delete, then the lower claim goes by its UID, then the placeholder. With Retain 
 from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels
 from tensile.reconcile import storage
 from tensile.reconcile.adoption import adopts
@@ -108,8 +107,8 @@ def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerW
         return Decision() if is_known else Decision((Confirmed(ref, claim.uid, "its claim is bound to it"),))
     if volume.facts.lower != lower.name:
         return Decision()
-    notes = {**annotations(volume.manifest()), OWNER_NAME: world.owner.name, UPPER_UID: claim.uid}
-    meta = {"name": key.name, "labels": {OWNER: world.owner.mark}, "annotations": notes}
+    notes = annotations(volume.manifest()) | world.owner.signed(claim.uid)
+    meta = {"name": key.name, "labels": world.owner.label, "annotations": notes}
     reason = f"claim {claim.namespace}/{claim.name} has its volume in lower cluster {lower.name}"
     return Decision((Present(ref, {"metadata": meta}, reason, sections=_SECTIONS),))
 

@@ -7,7 +7,7 @@ only when some pod hangs in ContainerCreating below. Secrets stay references; no
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
+from tensile.names import Owner
 from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest, annotations, labels, uid
 
 PUBLISHED_BELOW = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
@@ -77,8 +77,8 @@ def copy_of(upper_object: Manifest, owner: Owner, namespace: str) -> Manifest:
     made = {
         "name": upper_object["metadata"]["name"],
         "namespace": namespace,
-        "labels": labels(upper_object) | {OWNER: owner.mark},
-        "annotations": kept | {OWNER_NAME: owner.name, UPPER_UID: uid(upper_object)},
+        "labels": labels(upper_object) | owner.label,
+        "annotations": kept | owner.signed(uid(upper_object)),
     }
     return {field: upper_object[field] for field in _KEPT if field in upper_object} | {"metadata": made}
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tensile.cache import Delta, Departure, Entry, Kept, decoded
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import (
     CLUSTER_ROLE,
     POD,
@@ -234,11 +233,11 @@ def _grants(seen: Manifest, facts: Binding) -> bool:
 def _copy_of(original: Entry, ref: Ref, users: _Accounts, lower: LowerWorld, world: World) -> Manifest:
     above = original.manifest()
     kept = {key: value for key, value in annotations(above).items() if key != _LAST_APPLIED}
-    marks = {OWNER_NAME: world.owner.name, UPPER_UID: uid(above)}
+    marks = world.owner.signed(uid(above))
     meta = {
         "name": ref.name,
         "namespace": ref.namespace,
-        "labels": labels(above) | {OWNER: world.owner.mark},
+        "labels": labels(above) | world.owner.label,
         "annotations": kept | marks,
     }
     content = {"rules": above.get("rules") or []} if ref.kind == ROLE else _content(above, users, lower)

@@ -9,7 +9,7 @@ Service's (load balancers, DNS, meshes) acts on it there already.
 from collections.abc import Collection, Mapping
 from typing import Literal
 
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner
+from tensile.names import Owner
 from tensile.objects import SERVICE, Manifest, labels, metadata, uid
 
 Verdict = Literal["keep", "drop", "map"]
@@ -66,8 +66,8 @@ def lower_service(upper: Manifest, owner: Owner, namespace: str, families: Colle
 def marked(meta: Manifest, upper_uid: str, spec: Manifest, owner: Owner) -> Manifest:
     """Give a Service with our marks; `meta` has its name, namespace and labels."""
     ours = {
-        "labels": {**meta["labels"], OWNER: owner.mark},
-        "annotations": {OWNER_NAME: owner.name, UPPER_UID: upper_uid},
+        "labels": meta["labels"] | owner.label,
+        "annotations": owner.signed(upper_uid),
     }
     return {"apiVersion": SERVICE.api, "kind": SERVICE.name, "metadata": {**meta, **ours}, "spec": spec}
 

@@ -8,7 +8,7 @@ place would pass for them. It goes only when the upper cluster asked for that: w
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Delta, Entry
-from tensile.names import LOWER, OWNER, OWNER_NAME, UPPER_UID, Owner
+from tensile.names import LOWER, UPPER_UID, Owner
 from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, uid
 from tensile.reconcile import namespaces
 from tensile.reconcile.adoption import adopts, conflict
@@ -92,8 +92,8 @@ def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: st
         "metadata": {
             "name": claim["metadata"]["name"],
             "namespace": namespace,
-            "labels": labels(claim) | {OWNER: owner.mark},
-            "annotations": kept | {OWNER_NAME: owner.name, UPPER_UID: uid(claim)},
+            "labels": labels(claim) | owner.label,
+            "annotations": kept | owner.signed(uid(claim)),
         },
         "spec": spec,
     }

@@ -17,9 +17,7 @@ from tensile.names import (
     LOWER_VOLUME,
     LOWER_VOLUME_SOURCE,
     OWNER,
-    OWNER_NAME,
     PROVISIONER,
-    UPPER_UID,
     Owner,
 )
 from tensile.objects import CLAIM, VOLUME, Manifest, annotations, labels, metadata
@@ -145,7 +143,7 @@ def placeholder(claim: Manifest, lower: LowerWorld, owner: Owner, policy: str, s
         "kind": VOLUME.name,
         "metadata": {
             "name": name_of(meta["uid"]),
-            "labels": {OWNER: owner.mark},
+            "labels": owner.label,
             "annotations": marks(owner, lower, meta["uid"]),
         },
         "spec": {
@@ -162,7 +160,7 @@ def placeholder(claim: Manifest, lower: LowerWorld, owner: Owner, policy: str, s
 
 def marks(owner: Owner, lower: LowerWorld, claim_uid: str) -> dict[str, str]:
     """Give the annotations that every placeholder has."""
-    return {OWNER_NAME: owner.name, UPPER_UID: claim_uid, LOWER: lower.name, PROVISIONED_BY: PROVISIONER}
+    return owner.signed(claim_uid) | {LOWER: lower.name, PROVISIONED_BY: PROVISIONER}
 
 
 def facts_below(copy: Entry | None, volume: Entry | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ import orjson
 
 from tensile.cluster import Patch
 from tensile.errors import TensileError
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
+from tensile.names import UPPER_UID, Owner, owner_of
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read, moment_of
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.observed import is_ours
@@ -107,8 +107,8 @@ def _manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Mani
         "metadata": {
             "name": ref.name,
             "namespace": ref.namespace,
-            "labels": {OWNER: owner.mark},
-            "annotations": {OWNER_NAME: owner.name, UPPER_UID: uid},
+            "labels": owner.label,
+            "annotations": owner.signed(uid),
         },
         "data": dict(data),
     }
