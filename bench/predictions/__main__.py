@@ -2,9 +2,10 @@
 
     .venv/bin/python -m bench.predictions [--only fragments choice]
 
-Each case sets a scene on three real lower clusters while the engine only says what it would do, asks for the plan, lets
-the engine do it, and compares: who left which node, where those went that were made in their place, and who stayed. Of
-a pod that several nodes would take, each of them is right: which one it is, is the upper scheduler's choice.
+Each case sets a scene on three real lower clusters while the descheduler is off, asks for the plan of a file in which
+it is on, puts that in force, and compares: who left which node, where those went that were made in their place, and
+who stayed. Of a pod that several nodes would take, each of them is right: it is the upper scheduler's choice. A drain
+is compared with its own plan.
 """
 
 import argparse

@@ -34,9 +34,9 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
         said = of_drain(await stage.told("drain", case.drained, "--plan", "-f", str(stage.write())), owners)
         await stage.maintain(case.drained, "drain")
     else:
-        document = await stage.told("plan", "-f", str(stage.write("plan.yaml", dryRun=False)))
+        document = await stage.told("plan", "-f", str(stage.write("plan.yaml", enabled=True)))
         said, stuck = of_plan(document, owners), deadlocks(document, stage.namespace)
-        stage.write(dryRun=False)
+        stage.write(enabled=True)
     after, seen = await _settled(stage, before, len(said), len(stuck))
     found = differences(said, before, after, loose=case.loose)
     if seen != stuck:

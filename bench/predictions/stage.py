@@ -86,8 +86,8 @@ class Stage:
         found = yaml.safe_load((self.sandbox.directory / "topology.yaml").read_text())
         url = f"https://127.0.0.1:{self._hook}/mutate"
         found["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": self._hook, "url": url}
-        first = {"enabled": True, "interval": INTERVAL, "pendingLongerThan": f"{PATIENCE:g}s", "cooldown": "10m"}
-        found["descheduler"] = {**first, "dryRun": True, **self.policy, **policy}
+        first = {"interval": INTERVAL, "pendingLongerThan": f"{PATIENCE:g}s", "cooldown": "10m"}
+        found["descheduler"] = {**first, "enabled": False, **self.policy, **policy}
         for lower in found["lowers"]:
             lower["maintenance"] = self._maintained.get(lower["name"], "none")
         path = self.sandbox.directory / name

@@ -36,7 +36,7 @@ from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "descheduler"
 _SHORTEST = 2.0
-"""Seconds between two passes at least, however short the interval is."""
+"""Seconds between two passes at least, however short the interval is; and between two looks at what is not known."""
 _MOMENT = 0.05
 
 
@@ -66,7 +66,7 @@ class DeschedulerRule:
             return Decision()
         again = max(policy.interval.total_seconds(), _SHORTEST)
         if not is_source(lower, world):
-            return Decision(again=again)
+            return Decision(again=_SHORTEST)  # what is to be known of it may have begun to come in with this very rule
         told = tuple(_left(lower, world))
         stuck = [one.upper for one in stuck_in(lower, world)]
         if not stuck:
