@@ -31,6 +31,9 @@ LOWER_CLAIM_UID = PREFIX + "lower-claim-uid"
 LOWER_VOLUME = PREFIX + "lower-volume"
 LOWER_VOLUME_SOURCE = PREFIX + "lower-volume-source"
 
+STATUS_SUFFIX = "-status"
+"""What the name of a topology's ConfigMap is followed by in that of the one with its status."""
+
 VIRTUAL_POD = "virtual-pod"
 LEGACY = "global"
 """The annotation by which tensile-kube knew its objects: read where objects are taken over, and never written."""
