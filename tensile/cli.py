@@ -105,6 +105,17 @@ def run(
             show_default=False,
         ),
     ] = None,
+    probes: Annotated[
+        int | None,
+        typer.Option(
+            "--probes",
+            min=1,
+            max=65535,
+            metavar="PORT",
+            help="Answer a kubelet's probes, /healthz and /readyz, on this port too, from the start on.",
+            show_default=False,
+        ),
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -113,7 +124,7 @@ def run(
 
     _configure_logs(log_level or "info", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    manner = running.Manner(only, leader_elect)
+    manner = running.Manner(only, leader_elect, probes)
     if found is not None:
         running.run_map(*found, manner=manner)
         return
@@ -348,6 +359,45 @@ def doctor(
         text, is_well = commands.examine_map(*found, output, colour=sys.stdout.isatty())
     typer.echo(text)
     raise typer.Exit(0 if is_well else 1)
+
+
+@app.command()
+def manifests(
+    file: FileOption = None,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    image: Annotated[
+        str | None, typer.Option(help="The engine's image. Default: tensile-kube of this version.", show_default=False)
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Where the engine is, and its account in lower clusters.")] = "tensile",
+    lower: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Print what is for this lower cluster, not for the upper.", show_default=False
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Write all as kustomizations, for `kubectl apply -k`.", show_default=False),
+    ] = None,
+    _version: Version = False,
+) -> None:
+    """Print what to apply in the upper cluster so that the engine runs there, or in a lower one so that it may come."""
+    from tensile.manifests import commands  # noqa: PLC0415 - see the module's docstring
+
+    if lower is not None and directory is not None:
+        raise TensileError("--lower and --dir: give one of them: a directory holds all lower clusters")
+    name, data = read(file)
+    wishes = commands.Wishes(namespace, image)
+    found = commands.rendering(data, name, wishes)
+    lines = list(found.told)
+    if directory is None:
+        typer.echo(commands.printed(found.setup, lower, file, wishes), nl=False)
+    else:
+        lines += commands.written(found.setup, directory, name)
+    for line in lines:
+        typer.echo(line, err=True)
 
 
 @app.command()

@@ -31,6 +31,9 @@ LOWER_CLAIM_UID = PREFIX + "lower-claim-uid"
 LOWER_VOLUME = PREFIX + "lower-volume"
 LOWER_VOLUME_SOURCE = PREFIX + "lower-volume-source"
 
+STATUS_SUFFIX = "-status"
+"""What the name of a topology's ConfigMap is followed by in that of the one with its status."""
+
 VIRTUAL_POD = "virtual-pod"
 LEGACY = "global"
 """The annotation by which tensile-kube knew its objects: read where objects are taken over, and never written."""
@@ -56,6 +59,8 @@ DESCHEDULED = "create-by-descheduler"
 """The label of pods that a descheduler made anew: tensile-kube's, and ours."""
 DESCHEDULE_COUNT = "sigs.k8s.io/deschedule-count"
 UNSCHEDULABLE_NODE = "unschedulable-node"
+LEADS = PREFIX + "leads"
+"""On pods of engines: the name of the topology whose clusters this one drives; of several it is one that does."""
 ROOM = PREFIX + "room"
 """On virtual nodes: when room came for pods that the extender had refused, so that the upper scheduler asks again."""
 

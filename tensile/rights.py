@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tensile.kubelet.usage.samples import NODE_METRICS, POD_METRICS
-from tensile.names import LEASE_NAMESPACE
+from tensile.lease import lease_ref
+from tensile.names import LEASE_NAMESPACE, STATUS_SUFFIX
 from tensile.objects import (
     ACCESS_REVIEW,
     CLAIM,
     CONFIG_MAP,
     EVENT,
     LEASE,
-    MUTATING_WEBHOOK,
     NAMESPACE,
     NODE,
     POD,
@@ -25,9 +25,13 @@ from tensile.objects import (
     SIGNING_REQUEST,
     STORAGE_CLASS,
     TOKEN_REVIEW,
+    UPPER,
     Kind,
+    Ref,
 )
+from tensile.policy.registration import ref_of
 from tensile.reconcile.following import FOLLOWS, Follow
+from tensile.reconcile.mapsource import Place
 from tensile.topology import Controller, Lower, Topology
 
 FOLLOWED = ("list", "watch")
@@ -43,7 +47,8 @@ _STREAMED = ("get", "create")
 class Right(NamedTuple):
     """Some verbs on a resource, or on a `subresource` of it, and what they are for.
 
-    In one `namespace`, or with "" everywhere. Without a right that has `lost` the engine works, and that is lost.
+    In one `namespace`, or with "" everywhere; on the one object of a `name`, or with "" on all. Without a right that
+    has `lost` the engine works, and that is lost.
     """
 
     kind: Kind
@@ -52,6 +57,7 @@ class Right(NamedTuple):
     subresource: str = ""
     namespace: str = ""
     lost: str = ""
+    name: str = ""
 
     @property
     def group(self) -> str:
@@ -64,11 +70,11 @@ class Right(NamedTuple):
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
 
-def upper_rights(topology: Topology, *, configmap_namespace: str = "", lease_namespace: str = "") -> list[Right]:
+def upper_rights(topology: Topology, *, place: Place | None = None, lease_namespace: str = "") -> list[Right]:
     """Give what the engine of a topology may do in the upper cluster.
 
-    `configmap_namespace` is that of the ConfigMap which holds the topology, "" where a file does; `lease_namespace` is
-    that of the Lease by which several engines take turns, "" where they do not.
+    `place` is the ConfigMap that holds the topology, None where a file does; `lease_namespace` is that of the Lease by
+    which several engines take turns, "" where they do not.
     """
     found = [*_ABOVE, *_controllers(topology.enabled, above=True)]
     if topology.kubelet.tls_cert_file is None:
@@ -82,13 +88,14 @@ def upper_rights(topology: Topology, *, configmap_namespace: str = "", lease_nam
         found.append(Right(POD, ("create",), "evictions by descheduler and maintenance: drain", "eviction"))
         found += [Right(POD, ("create",), _BARE), Right(SECRET, WRITTEN, _BARE)]
     if topology.webhook.enabled:
-        found.append(Right(MUTATING_WEBHOOK, ("get", *WRITTEN), "registration of the webhook"))
+        found += _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
         found.append(Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes"))
-    if configmap_namespace:
-        purpose = "the topology's status beside its ConfigMap"
-        found.append(Right(CONFIG_MAP, ("create", "patch"), purpose, namespace=configmap_namespace))
+    if place is not None:
+        status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
+        found += _one(status, ("create", "patch"), "the topology's status beside its ConfigMap")
     if lease_namespace:
-        found.append(Right(LEASE, ("get", "create", "patch"), "replicas that take turns", namespace=lease_namespace))
+        lease = lease_ref(topology.name, lease_namespace)
+        found += _one(lease, ("get", "create", "patch"), "replicas that take turns")
     return _joined(found)
 
 
@@ -141,6 +148,13 @@ _BELOW = (
 )
 
 
+def _one(ref: Ref, verbs: tuple[str, ...], purpose: str) -> Iterator[Right]:
+    """Give rights on the one object that they are for, where roles can say so: at `create` no name is known yet."""
+    basis = Right(ref.kind, (), purpose, namespace=ref.namespace)
+    yield basis._replace(verbs=("create",))
+    yield basis._replace(verbs=tuple(verb for verb in verbs if verb != "create"), name=ref.name)
+
+
 def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Right]:
     """Give what controllers need on one side."""
     for controller in sorted(controllers):
@@ -158,9 +172,9 @@ def _verbs(follow: Follow) -> tuple[str, ...]:
 
 def _joined(rights: Iterable[Right]) -> list[Right]:
     """Put the verbs on one resource together, for the purpose that comes first, in the order of the resources."""
-    found: dict[tuple[Kind, str, str], Right] = {}
+    found: dict[tuple[Kind, str, str, str], Right] = {}
     for right in rights:
-        key = (right.kind, right.subresource, right.namespace)
+        key = (right.kind, right.subresource, right.namespace, right.name)
         known = found.get(key)
         verbs = {*(known.verbs if known else ()), *right.verbs}
         found[key] = (known or right)._replace(verbs=tuple(verb for verb in (*READ, *WRITTEN) if verb in verbs))

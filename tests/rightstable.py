@@ -8,6 +8,7 @@ from pathlib import Path
 
 import orjson
 
+from tensile.reconcile.mapsource import Place
 from tensile.rights import Right, lower_rights, upper_rights
 from tensile.topology import Topology, parse
 
@@ -24,7 +25,7 @@ EVERYTHING = {
     "descheduler": {"enabled": True},
 }
 """A topology that asks for all there is."""
-PLACE = "that of the topology's ConfigMap"
+PLACE = Place("that of the topology's ConfigMap", "topology")
 LEASES = "that of the engine"
 
 
@@ -36,7 +37,7 @@ def topology() -> Topology:
 def table() -> str:
     """Write both sides."""
     whole = topology()
-    above = upper_rights(whole, configmap_namespace=PLACE, lease_namespace=LEASES)
+    above = upper_rights(whole, place=PLACE, lease_namespace=LEASES)
     return "\n".join([*_side("upper cluster", above), "", *_side("lower clusters", _below(whole))])
 
 
@@ -52,7 +53,8 @@ def _side(title: str, rights: list[Right]) -> Iterator[str]:
         plural, _, subresource = right.resource.partition("/")
         name = f"`{plural}{group}{'/' + subresource if subresource else ''}`"
         where = f" in namespace {right.namespace}" if right.namespace else ""
-        yield f"| {name}{where} | {', '.join(right.verbs)} | {right.purpose} |"
+        which = f" `{right.name}`" if right.name else ""
+        yield f"| {name}{which}{where} | {', '.join(right.verbs)} | {right.purpose} |"
 
 
 def rewritten(text: str) -> str:

@@ -9,6 +9,7 @@ from rightstable import topology as whole
 
 from tensile.objects import CLAIM, POD, SECRET, STORAGE_CLASS, Kind
 from tensile.reconcile.following import FOLLOWS
+from tensile.reconcile.mapsource import Place
 from tensile.rights import ALL_KINDS, READ, WRITTEN, Right, lower_rights, upper_rights
 from tensile.topology import Topology, parse
 
@@ -48,7 +49,7 @@ BARE: dict[str, Any] = {"controllers": [], "kubelet": {"tlsCertFile": "c", "tlsK
 def test_each_resource_stands_once() -> None:
     """So that a role made of the list has one rule for each."""
     for rights in (above(**EVERYTHING), below(**EVERYTHING)):
-        keys = [(one.group, one.resource, one.namespace) for one in rights]
+        keys = [(one.group, one.resource, one.namespace, one.name) for one in rights]
         assert len(keys) == len(set(keys))
         assert all(len(one.verbs) == len(set(one.verbs)) > 0 for one in rights)
         assert all(one.purpose for one in rights)
@@ -150,13 +151,25 @@ def test_pods_above_are_made_and_secrets_written_only_where_pods_are_moved() -> 
 
 def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
     """Leases of nodes, and the status beside the topology's ConfigMap."""
-    rights = upper_rights(topology(), configmap_namespace="ops")
+    rights = upper_rights(topology(), place=Place("ops", "mine"))
     leases = [one for one in rights if one.resource == "leases"]
     assert [(one.namespace, one.verbs) for one in leases] == [("kube-node-lease", ("get", "create", "patch"))]
     taking_turns = upper_rights(topology(), lease_namespace="ops")
     assert {one.namespace for one in taking_turns if one.resource == "leases"} == {"kube-node-lease", "ops"}
-    maps = {one.namespace: set(one.verbs) for one in rights if one.resource == "configmaps"}
-    assert maps == {"": set(READ), "ops": {"create", "patch"}}
+    maps = {(one.namespace, one.name): set(one.verbs) for one in rights if one.resource == "configmaps"}
+    assert maps == {("", ""): set(READ), ("ops", ""): {"create"}, ("ops", "mine-status"): {"patch"}}
+
+
+def test_what_is_for_one_object_is_for_no_other() -> None:
+    """Neither another's webhook nor another's turn is the engine's to change; at `create` no role can tell names."""
+    rights = upper_rights(topology(webhook={"enabled": True}), lease_namespace="ops")
+    named = {(one.resource, one.name): one.verbs for one in rights if one.name}
+    assert named == {
+        ("mutatingwebhookconfigurations", "tensile-demo"): ("get", "patch", "delete"),
+        ("leases", "tensile-demo"): ("get", "patch"),
+    }
+    unnamed = {one.resource: one.verbs for one in rights if not one.name and one.namespace in ("", "ops")}
+    assert unnamed["mutatingwebhookconfigurations"] == unnamed["leases"] == ("create",)
 
 
 def test_how_a_right_is_written_in_a_role() -> None:
@@ -170,5 +183,5 @@ def test_how_a_right_is_written_in_a_role() -> None:
 def test_the_documentation_lists_just_these() -> None:
     """It is written from the list (tests/rightstable.py), so a change of a right is a change there."""
     assert rewritten(DOCUMENT.read_text()) == DOCUMENT.read_text()
-    above_all = upper_rights(whole(), configmap_namespace="x", lease_namespace="y")
+    above_all = upper_rights(whole(), place=Place("x", "y"), lease_namespace="z")
     assert table().count("\n| `") == len(above_all) + len(lower_rights(whole().lowers[0]))

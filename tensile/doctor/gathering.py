@@ -85,8 +85,7 @@ def needed_above(topology: Topology, place: Place | None, own: str) -> list[Righ
     """
     if place is None:
         return upper_rights(topology, lease_namespace=own)
-    leases = place.namespace if own else ""
-    return upper_rights(topology, configmap_namespace=place.namespace, lease_namespace=leases)
+    return upper_rights(topology, place=place, lease_namespace=place.namespace if own else "")
 
 
 class _Gathering:

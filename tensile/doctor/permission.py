@@ -38,16 +38,16 @@ def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
 
 def _listed(rights: Iterable[Right]) -> str:
     """Say what is missing, and for what."""
-    return "; ".join(f"{', '.join(right.verbs)} {_resource(right)} ({right.purpose})" for right in rights)
+    return "; ".join(f"{', '.join(right.verbs)} {_object(right)} ({right.purpose})" for right in rights)
 
 
 def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
     """Give the commands that grant rights, roles with the same verbs being one."""
     name, subject = f"tensile-{facts.topology.name}-{side.name or 'upper'}", _subject(side.user)
     lines = [f"as an administrator of {'the upper cluster' if side.name == UPPER else f'cluster {side.name}'}:"]
-    for (namespace, verbs), group in groupby(sorted(rights, key=_group), _group):
+    for (namespace, one, verbs), group in groupby(sorted(rights, key=_group), _group):
         resources = ",".join(quote(_resource(right)) for right in group)
-        rules = f"--verb={','.join(verbs)} --resource={resources}"
+        rules = f"--verb={','.join(verbs)} --resource={resources}{f' --resource-name={quote(one)}' if one else ''}"
         role, kind = f"{name}-{_digest(rules, subject)}", "role" if namespace else "clusterrole"
         scope = f"-n {quote(namespace)} " if namespace else ""
         lines.append(f"kubectl {scope}create {kind} {role} {rules}")
@@ -60,8 +60,13 @@ def _digest(*words: str) -> str:
     return sha256("\0".join(words).encode()).hexdigest()[:_DIGITS]
 
 
-def _group(right: Right) -> tuple[str, tuple[str, ...]]:
-    return right.namespace, right.verbs
+def _group(right: Right) -> tuple[str, str, tuple[str, ...]]:
+    return right.namespace, right.name, right.verbs
+
+
+def _object(right: Right) -> str:
+    """Name a resource, or the one object of it that a right is for."""
+    return f"{_resource(right)} {right.name}" if right.name else _resource(right)
 
 
 def _resource(right: Right) -> str:

@@ -130,6 +130,7 @@ class Asking:
             "resource": right.kind.plural,
             "subresource": right.subresource,
             "namespace": right.namespace,
+            "name": right.name,
         }
         body = _body(SELF_ACCESS_REVIEW, {"resourceAttributes": attributes})
         raw = await self.cluster.create(_question(self.side.name, SELF_ACCESS_REVIEW), body)

@@ -12,7 +12,6 @@ from tensile.status.verdict import Verdict
 FORMAT = "1.0"
 """Of the JSON; the first number changes when something that was there is gone or means something else."""
 
-SUFFIX = "-status"
 _STATE, LOWERS, _TOPOLOGY = "state", "lowers", "topology"
 OPTIONAL = ("accepted", "rejected")
 _ADVERTISED = "advertised"

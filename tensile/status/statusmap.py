@@ -11,12 +11,12 @@ import orjson
 
 from tensile.cluster import Patch
 from tensile.errors import TensileError
-from tensile.names import UPPER_UID, Owner, owner_of
+from tensile.names import STATUS_SUFFIX, UPPER_UID, Owner, owner_of
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read, moment_of
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.observed import is_ours
 from tensile.reconcile.reading import Reading, Text
-from tensile.status.report import LOWERS, OPTIONAL, SUFFIX
+from tensile.status.report import LOWERS, OPTIONAL
 from tensile.status.verdict import Verdict
 
 _NO_LOWERS = {LOWERS: "[]"}
@@ -35,7 +35,7 @@ class Write(NamedTuple):
 
 def status_ref(place: Place) -> Ref:
     """Say which ConfigMap holds the status of a topology."""
-    return Ref(UPPER, CONFIG_MAP, place.namespace, place.name + SUFFIX)
+    return Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
 
 
 def status_owner(upper_uid: str, place: Place) -> Owner:

@@ -209,8 +209,8 @@ async def test_a_config_map_that_tells_no_topology(
 def test_which_rights_are_asked_for_above() -> None:
     """Those of the Lease where it is: beside the ConfigMap, or beside the engine, and only where engines take turns."""
     spec = topology()
-    for place, own, leases, maps in ((None, "own", ["own"], []), (PLACE, "own", ["ops"], ["ops"])):
+    for place, own, leases, maps in ((None, "own", {"own"}, set()), (PLACE, "own", {"ops"}, {"ops"})):
         rights = needed_above(spec, place, own)
-        assert [one.namespace for one in rights if one.purpose.startswith("replicas")] == leases
-        assert [one.namespace for one in rights if "beside its ConfigMap" in one.purpose] == maps
+        assert {one.namespace for one in rights if one.purpose.startswith("replicas")} == leases
+        assert {one.namespace for one in rights if "beside its ConfigMap" in one.purpose} == maps
     assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("replicas")]

@@ -54,6 +54,18 @@ def test_commands_grant_what_is_missing_and_nothing_else() -> None:
     assert re.fullmatch("tensile-demo-lower-a-[0-9a-f]{8}", first)
 
 
+def test_what_is_for_one_object_is_granted_for_that_alone() -> None:
+    """Beside the same on all objects of that kind, if that is missing too."""
+    one = Right(LEASE, ("get", "patch"), "replicas", namespace="ops", name="tensile-demo")
+    finding = only(told(one, one._replace(name="", verbs=("create",))))
+    assert "get, patch leases.coordination.k8s.io tensile-demo (replicas)" in finding.what
+    rules = re.findall("--verb=.*(?= *$)", finding.advice, re.MULTILINE)
+    assert rules == [
+        "--verb=create --resource=leases.coordination.k8s.io",
+        "--verb=get,patch --resource=leases.coordination.k8s.io --resource-name=tensile-demo",
+    ]
+
+
 def roles(commands: list[str]) -> list[str]:
     """Give the names of the roles that commands make."""
     return [found[1] for command in commands if (found := re.search(r" create (?:cluster)?role (\S+) ", command))]
