@@ -31,19 +31,19 @@ NOBODY = ("/usr/bin/unshare", "--user", "--map-user=65532", "--map-group=65532")
 LONGEST = 3600.0
 GONE = 10.0
 SMALL = "16m"
+SYSTEM = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT = (".cache", "tensile-kube")
 
 
 class Place(NamedTuple):
-    """A folder with an environment that has the wheel, a search path with next to nothing, a home and a cache."""
+    """A folder with a search path with next to nothing on it, a home and a temporary directory.
+
+    `program` is the command line of tensile there, `cache` where built programs are kept.
+    """
 
     root: Path
     cache: Path
-
-    @property
-    def program(self) -> Path:
-        """The program as pip installs it."""
-        return self.root / "venv" / "bin" / "tensile"
+    program: tuple[str, ...]
 
     def variables(self, **more: str) -> dict[str, str]:
         """Give an environment with nothing of a person's but the way to a package index."""
@@ -103,9 +103,10 @@ def _no_go() -> str:
 def small(folder: str) -> tuple[str, ...]:
     """Give what puts a small file system of its own at a folder, for one command."""
     mount = f"mount -t tmpfs -o size={SMALL},mode=1777 none {folder}"
-    return ("/usr/bin/unshare", "--mount", "/bin/sh", "-c", f'PATH=/usr/sbin:/usr/bin:/sbin:/bin {mount} && exec "$@"', "-")
+    return ("/usr/bin/unshare", "--mount", "/bin/sh", "-c", f'{SYSTEM} {mount} && exec "$@"', "-")
 
 
+HOMELESS = ("/usr/bin/env", "-u", "HOME")
 NO_INOTIFY = (
     "/usr/bin/unshare",
     "--user",
@@ -122,8 +123,10 @@ OFFLINE = (("PIP_INDEX_URL", f"{NOWHERE}/simple"), ("PIP_RETRIES", "0"), ("PIP_F
 def cases(place: Place) -> list[Case]:
     """List what is tried at a place."""
     go = str(Path(shutil.which("go") or "go").resolve().parent)
+    work = str(place.root / "go")
     nowhere = (("XDG_CACHE_HOME", ""),)
-    path, temporary = f"{place.root / 'bin'}:{go}", str(place.root / "temporary")
+    temporary = str(place.root / "temporary")
+    dead = (("PATH", f"{place.root / 'bin'}:{go}"), ("GOPROXY", NOWHERE), ("GOPATH", work), ("XDG_CONFIG_HOME", work))
     return [
         WORKS,
         Case("a user by number, without a home", (), (("HOME", "/nonexistent"),), before=NOBODY),
@@ -131,7 +134,7 @@ def cases(place: Place) -> list[Case]:
         Case(
             "no network, but Go",
             ("kubernetes cannot be built", "let Go reach a module proxy", "KUBEBUILDER_ASSETS"),
-            (*OFFLINE, ("PATH", path), ("GOPROXY", NOWHERE), ("GOPATH", f"{place.root}/go"), ("XDG_CONFIG_HOME", f"{place.root}/go")),
+            (*OFFLINE, *dead),
             cached=False,
             lacks=_no_go,
         ),
@@ -147,7 +150,7 @@ def cases(place: Place) -> list[Case]:
             (("XDG_CACHE_HOME", str(place.root / "closed" / "cache")),),
             before=NOBODY,
         ),
-        Case("no home and no cache", ("no home", "XDG_CACHE_HOME"), nowhere, before=(*NOBODY, "/usr/bin/env", "-u", "HOME")),
+        Case("no home and no cache", ("no home", "XDG_CACHE_HOME"), nowhere, before=(*NOBODY, *HOMELESS)),
         Case("a full disk", ("etcd ended", "no space left", "make room"), before=small(temporary), lacks=_no_root),
         Case("no inotify left", before=NO_INOTIFY),
     ]
@@ -161,19 +164,25 @@ def built(scratch: Path) -> Path:
     return wheel
 
 
-def furnished(root: Path, cache: Path | None) -> Place:
-    """Make a place under a folder: `cache` is one with built programs, None for an empty one."""
+def furnished(root: Path, cache: Path | None, program: tuple[str, ...]) -> Place:
+    """Make a place of a folder: `cache` is one with built programs, None for an empty one."""
     for name in ("bin", "home", "temporary", "without-pip/pip", "closed", "empty"):
         (root / name).mkdir(parents=True)
     (root / "closed").chmod(0o555)
-    for program in PROGRAMS:
-        (root / "bin" / program).symlink_to(shutil.which(program) or program)
+    for name in PROGRAMS:
+        (root / "bin" / name).symlink_to(shutil.which(name) or name)
     hidden = 'raise ModuleNotFoundError("No module named pip", name="pip")\n'
     (root / "without-pip" / "pip" / "__init__.py").write_text(hidden)
-    subprocess.run([sys.executable, "-m", "venv", str(root / "venv")], check=True)
-    pip = [str(root / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return Place(root, cache or root / "cache", program)
+
+
+def installed(root: Path) -> tuple[str, ...]:
+    """Build the wheel and install it in an environment of its own; gives the program as pip makes it."""
+    environment = root / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, str(built(root))], check=True, cwd=root)
-    return Place(root, cache or root / "cache")
+    return (str(environment / "bin" / "tensile"),)
 
 
 def tried(place: Place, case: Case) -> dict[str, Any]:
@@ -181,7 +190,7 @@ def tried(place: Place, case: Case) -> dict[str, Any]:
     cache = {} if case.cached else {"XDG_CACHE_HOME": str(place.root / "empty")}
     begin = time.monotonic()
     done = subprocess.run(
-        [*case.before, str(place.program), "demo"],
+        [*case.before, *place.program, "demo"],
         env=place.variables(**cache, **dict(case.variables)),
         cwd=place.root / "home",
         stdin=subprocess.DEVNULL,
@@ -227,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        place = furnished(Path(scratch), given.cache)
+        place = furnished(Path(scratch), given.cache, installed(Path(scratch)))
         first = [] if given.cache else [WORKS._replace(name="nothing but a network: Go is fetched, programs are built")]
         for case in [*first, *(one for one in cases(place) if given.only in one.name)]:
             lacks = case.lacks()
@@ -235,7 +244,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{case.name}: {lacks or runs[-1]['wrong'] or 'held'}", flush=True)
         size = sum(path.lstat().st_size for path in place.cache.rglob("*")) >> 20 if not given.cache else None
     broken = [f"{one['case']}: {words}" for one in runs for words in one["wrong"]]
-    path = keep(given.results, "faults-install", CONTROL_PLANE.version, {"runs": runs, "cache_mib": size, "broken": broken})
+    result = {"runs": runs, "cache_mib": size, "broken": broken}
+    path = keep(given.results, "faults-install", CONTROL_PLANE.version, result)
     return verdict("install", broken, path)
 
 

@@ -82,13 +82,13 @@ def build(
         code = _watched(process, log, progress)
     if code != 0:
         why = obstacles.of_go(log.read_text(errors="replace"))
-        what = f"{source.name} cannot be built: {why}" if why else f"{' '.join(command)} failed in {source}:\n{tail(log)}"
-        raise SandboxError(what)
+        failed = f"{' '.join(command)} failed in {source}:\n{tail(log)}"
+        raise SandboxError(f"{source.name} cannot be built: {why}" if why else failed)
     log.unlink()
 
 
 def variables(go: str, cache: Path) -> dict[str, str]:
-    """Return what a Go of ours is told: where it keeps what it fetches and compiles; the machine's has its own places."""
+    """Return what a Go of ours is told: where it keeps what it fetches and makes. The machine's has places of its own."""
     if not Path(go).is_relative_to(cache):
         return {}
     work = cache / WORK

@@ -81,7 +81,7 @@ def let_through(path: str) -> bool:
             continue
         allows = pattern.startswith("!")
         pattern = pattern.removeprefix("!").removeprefix("**/")
-        if any(fnmatch.fnmatch(part, pattern) for part in (path, path.split("/")[0], path.rsplit("/", 1)[-1])):
+        if any(fnmatch.fnmatch(part, pattern) for part in (path, Path(path).parts[0], Path(path).name)):
             answer = allows
     return answer
 
@@ -133,7 +133,7 @@ def test_every_stage_begins_with_the_base_that_is_given() -> None:
     names = [words.split(" AS ") for name, words in steps() if name == "FROM"]
     stages = {stage for _, *rest in names for stage in rest}
     assert {base for base, *_ in names if base not in stages} == {"${BASE}"}
-    assert [words for name, words in steps() if name == "ARG"][0].startswith("BASE=python:3.11-slim")
+    assert next(words for name, words in steps() if name == "ARG").startswith("BASE=python:3.11-slim")
 
 
 def test_packages_come_by_their_hashes_or_not_from_a_network() -> None:

