@@ -88,7 +88,7 @@ def build(
 
 
 def variables(go: str, cache: Path) -> dict[str, str]:
-    """Return what a Go of ours is told: where it keeps what it fetches and makes. The machine's has places of its own."""
+    """Return what a Go of ours is told of where to keep things, {} for the machine's, which has places of its own."""
     if not Path(go).is_relative_to(cache):
         return {}
     work = cache / WORK
