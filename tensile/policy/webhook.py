@@ -276,7 +276,6 @@ class WebhookServer:
         trusted = bundle(self._mine(), bundle_in(seen or {}), self._dropped(), self._now())
         if not self._is_reached:
             seen = await self._trusted(ref, seen, trusted)
-            self._welcomes(0.0 if seen is None else self._pace.heard)
             await call(address_of(topology.webhook), trusted)
             self._is_reached = topology is self._topology
         wanted = configuration(topology, self._home.owner, trusted, self._home.namespace)
@@ -305,8 +304,11 @@ class WebhookServer:
         """Have our certificate trusted at once where the apiserver asks already: it may come to us any moment."""
         patch = trusting(seen, trusted) if seen is not None else None
         if patch is None:
+            self._welcomes(0.0 if seen is None else self._pace.heard)
             return seen
+        self._welcome = None
         changed: Manifest = orjson.loads(await self._home.upper.patch(ref, patch))
+        self._welcomes(self._pace.heard)
         return changed
 
     async def _made(self, ref: Ref, wanted: Manifest) -> None:

@@ -55,6 +55,20 @@ async def test_another_engine_waits_until_every_apiserver_has_heard_of_its_certi
         assert here.server.waits() == "", "the first one goes on meanwhile"
 
 
+async def test_of_two_that_begin_together_the_slower_one_waits(here: Scene, tmp_path: Path) -> None:
+    """Nobody asked when it looked first; once the other one is registered, it would not be trusted."""
+    async with scene(tmp_path, here.upper) as other:
+        await other.server.serve(other.topology(url="https://127.0.0.1:9/mutate"))
+        await other.server.look()
+        assert other.server.waits() == ""
+        await here.server.serve(here.topology())
+        await here.server.look()
+        await other.server.look()
+        assert (here.server.waits(), other.server.waits()) == ("", WAITS)
+        other.later(seconds=PACE.heard)
+        assert other.server.waits() == ""
+
+
 async def test_an_engine_that_changes_its_certificate_at_once_waits_again(here: Scene) -> None:
     """Another address has another name, which the certificate is for."""
     await here.server.serve(here.topology())
