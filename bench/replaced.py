@@ -28,7 +28,7 @@ import yaml
 from bench.children import Child
 from bench.rig import spare_ports
 from bench.sites import PODS, Refused, Site, until
-from bench.trial import NAMESPACE, run
+from bench.trial import ENGINE_LOG, NAMESPACE, run
 from bench.webhook import HOOKS, pod
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
@@ -153,7 +153,7 @@ class Rolling:
         path = self._sandbox.directory / f"replaced-{self._made}.yaml"
         hook, telemetry = _written(self._sandbox, path, self._address.port)
         options = ["-f", str(path), "--log-format", "json", "--leader-elect"]
-        log = path.with_suffix(".log")
+        log = self._sandbox.directory / ENGINE_LOG
         return Replica(Child(["tensile", "run", *options], self._sandbox, log), hook, telemetry)
 
 
