@@ -26,6 +26,7 @@ OWN_SANDBOX = {
     "tests/demo/test_demo_whole.py",
     "tests/e2e/test_descheduler_e2e.py",
     "tests/e2e/test_predictions_e2e.py",
+    "tests/e2e/test_rights_e2e.py",
     "tests/e2e/test_spread_e2e.py",
     "tests/e2e/test_extender_e2e.py",
     "tests/e2e/test_streams.py",

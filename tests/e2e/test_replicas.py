@@ -29,6 +29,7 @@ class Replicated(Program):
     """A program that takes turns with others."""
 
     options = ("--leader-elect",)
+    home = "kube-system"
 
     @property
     def lease(self) -> str:
