@@ -24,6 +24,7 @@ from bench.clusters import on_clusters
 from bench.granting import OWN, Thing, everything, roles_of, thing, things
 from bench.reporting import RESULTS, keep, verdict
 from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.state import Options
 from tensile.topology import parse
 
 NAME = "faults-rights"
