@@ -86,7 +86,9 @@ async def measurable(site: Site) -> None:
 
 
 def _is_established(one: Manifest) -> bool:
-    return any(each["type"] == "Established" and each["status"] == "True" for each in one["status"]["conditions"])
+    return any(
+        each["type"] == "Established" and each["status"] == "True" for each in one["status"].get("conditions") or ()
+    )
 
 
 async def test_logs_come_by_a_certificate_that_the_upper_issued(ground: Keyless) -> None:

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from enginekit import A, Edit, Ground, standing, with_fields
+from provisionkit import CLASSES, VOLUMES
 from sitekit import Manifest, is_ready
+from storekit import claims, placeholders, scheduled, shipped, using
 
 from tensile.sandbox.environment import Sandbox
 
@@ -99,3 +101,29 @@ async def test_what_went_above_while_no_engine_ran_goes_below(ground: Ground) ->
     await site.gone(role, binding, service)
     await site.until_all(slices(ground, "gone"), lambda found: not found)
     assert is_ready(await ground.upper.read(ground.pod_path("robot")))
+
+
+async def test_a_claim_that_went_above_while_no_engine_ran_goes_below(ground: Ground) -> None:
+    """It never had a volume, as nobody below provides any, and what stood for one above went, too."""
+    name, site = f"nowhere-{ground.mark}", ground.sites[A]
+    await site.create(CLASSES, {"metadata": {"name": name}, "provisioner": "example.com/nobody"})
+    await ground.upper.create(CLASSES, shipped(name))
+    resources = {"requests": {"storage": "1Gi"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": name, "resources": resources}
+    claim = claims(ground, "data")
+    try:
+        await ground.upper.create(claims(ground).rstrip("/"), {"metadata": {"name": "data"}, "spec": spec})
+        await scheduled(ground, "asks", using("data"), A)
+        await site.until(claim, bool)
+        await ground.stop()
+        await ground.upper.delete(ground.pod_path("asks"), 0)
+        await ground.upper.delete(claim)
+        await ground.upper.gone(claim)
+        for volume in await placeholders(ground):
+            await ground.upper.delete(f"{VOLUMES}/{volume['metadata']['name']}")
+            await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")
+        await ground.start(EVERYTHING)
+        await site.gone(claim)
+    finally:
+        for one in (site, ground.upper):
+            await one.delete(f"{CLASSES}/{name}")
