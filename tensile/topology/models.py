@@ -64,7 +64,7 @@ class Taint(Section):
     value: fields.LabelValue = ""
     """Value; empty where the key says enough."""
     effect: fields.Effect
-    """NoSchedule, PreferNoSchedule or NoExecute."""
+    """What it does to pods that do not tolerate it, as Kubernetes says it."""
 
 
 PROVIDER_TAINT = Taint.model_construct(key="virtual-kubelet.io/provider", value="k8s", effect="NoSchedule")
@@ -138,7 +138,7 @@ class LowerDefaults(Section):
     storage_classes: fields.StorageClasses = {}
     """Storage class above: storage class below. One that is not listed keeps its name."""
     maintenance: Literal["none", "cordon", "drain"] = "none"
-    """cordon: no new pods; drain: its pods leave too."""
+    """none; cordon: no new pods; drain: its pods leave too."""
     unreachable: Unreachable = Unreachable.model_construct()
     """What happens to its pods while it cannot be reached."""
     controllers: fields.Controllers | None = None
@@ -242,7 +242,7 @@ class Descheduler(Section):
     enabled: bool = False
     """Run it; off, since it evicts pods."""
     interval: fields.Duration = timedelta(seconds=60)
-    """Time between two passes."""
+    """Time between two passes, 2 s at least."""
     pending_longer_than: fields.Duration = timedelta(seconds=120)
     """A pod unschedulable below for longer is moved; long enough for an autoscaler to add a node."""
     max_evictions_per_node: fields.Count = 10
@@ -254,7 +254,7 @@ class Descheduler(Section):
 
 
 class Telemetry(Section):
-    """Metrics, health and the status page."""
+    """Metrics, health and how the lower clusters are: /metrics, /healthz, /readyz, /status."""
 
     bind: fields.Address = "127.0.0.1"
     """IP address to listen on; only this machine, since there is no authentication."""
@@ -266,9 +266,9 @@ class Guard(Section):
     """Holds back deletions that nobody asked for, when they are many and thus more likely a mistake."""
 
     max_deletes: fields.Count = 20
-    """So many at once are carried out whatever share they are."""
+    """Deletions: so many at once are carried out whatever share of the objects they are."""
     max_delete_percent: fields.Percent = 30
-    """So many percent of the objects owned in a cluster are carried out however many they are."""
+    """Such a share of the objects owned in a cluster is deleted however many they are."""
 
 
 class TopologyFile(Section):
@@ -307,6 +307,6 @@ class TopologyFile(Section):
     descheduler: Descheduler = Descheduler.model_construct()
     """Moves pods that cannot be scheduled below."""
     telemetry: Telemetry = Telemetry.model_construct()
-    """Metrics, health and the status page."""
+    """Metrics, health and how the lower clusters are."""
     guard: Guard = Guard.model_construct()
     """Holds back many deletions that nobody asked for."""
