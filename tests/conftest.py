@@ -24,6 +24,7 @@ from tensile.sandbox.environment import Sandbox
 
 OWN_SANDBOX = {
     "tests/demo/test_demo_whole.py",
+    "tests/docs/test_docs_run.py",
     "tests/e2e/test_descheduler_e2e.py",
     "tests/e2e/test_predictions_e2e.py",
     "tests/e2e/test_spread_e2e.py",
