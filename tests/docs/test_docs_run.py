@@ -74,6 +74,8 @@ def played(site: Site, found: list[Fence]) -> None:
     for fence in found:
         if "printed" in fence.said:
             assert missing(fence.text, printed) == [], f"{fence.place}: not printed, but:\n{printed}"
+        if "from anew" in fence.said:
+            site.clear()
         if "file" in fence.said:
             site.write(fence.said["file"], fence.text)
         elif is_object(fence):
