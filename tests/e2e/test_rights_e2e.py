@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 from enginekit import A, Ground
-from sitekit import LIMIT, Manifest, Site, is_ready
+from sitekit import LIMIT, Manifest, Site, is_ready, is_true
 
 from tensile.names import OWNER
 from tensile.sandbox.environment import Sandbox
