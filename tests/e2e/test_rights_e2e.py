@@ -86,9 +86,7 @@ async def measurable(site: Site) -> None:
 
 
 def _is_established(one: Manifest) -> bool:
-    return any(
-        each["type"] == "Established" and each["status"] == "True" for each in one["status"].get("conditions") or ()
-    )
+    return is_true(one, "Established")
 
 
 async def test_logs_come_by_a_certificate_that_the_upper_issued(ground: Keyless) -> None:
