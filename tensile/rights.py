@@ -86,7 +86,7 @@ def upper_rights(topology: Topology, *, place: Place | None = None, lease_namesp
         found.append(Right(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
     if evicts(topology):
         found.append(Right(POD, ("create",), "evictions by descheduler and maintenance: drain", "eviction"))
-        found += [Right(POD, ("create",), _BARE), Right(SECRET, WRITTEN, _BARE)]
+        found += [Right(POD, ("create",), _BARE), Right(SECRET, ("get", *WRITTEN), _BARE)]
     if topology.webhook.enabled:
         found += _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
         found.append(Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes"))
@@ -118,7 +118,7 @@ _ABOVE = (
     Right(POD, ("patch",), "pods that are bound to virtual nodes", "status"),
     Right(NAMESPACE, READ, "namespaces of mirrored pods, and which cluster it is"),
     Right(CONFIG_MAP, READ, "what pods refer to, and the authority of callers of the kubelet API"),
-    Right(SECRET, READ, "what pods refer to"),
+    Right(SECRET, FOLLOWED, "what pods refer to"),
     Right(EVENT, ("get", "create", "patch"), "events of pods"),
     Right(TOKEN_REVIEW, ("create",), "who calls the kubelet API"),
     Right(ACCESS_REVIEW, ("create",), "who may call the kubelet API"),
@@ -134,7 +134,7 @@ _BELOW = (
     Right(NAMESPACE, (*READ, *WRITTEN), "namespaces of mirrored pods, and which cluster it is"),
     Right(CONFIG_MAP, (*READ, *WRITTEN), "what pods refer to"),
     Right(SECRET, (*READ, *WRITTEN), "what pods refer to"),
-    Right(SERVICE_ACCOUNT, FOLLOWED, "when pods can be made in a namespace"),
+    Right(SERVICE_ACCOUNT, READ, "when pods can be made in a namespace"),
     Right(NODE, FOLLOWED, "capacity of the virtual node"),
     Right(EVENT, FOLLOWED, "events of pods"),
     Right(NODE_METRICS, ("list",), "kubectl top", lost="kubectl top and autoscaling by use"),
@@ -167,7 +167,7 @@ def _verbs(follow: Follow) -> tuple[str, ...]:
     """Say what is done with a kind: one's own are written, originals above are read again before copies go."""
     if follow.ours:
         return (*READ, *WRITTEN)
-    return READ if follow.above and follow.kind != STORAGE_CLASS else FOLLOWED
+    return READ if follow.above and follow.kind not in (STORAGE_CLASS, SERVICE_ACCOUNT) else FOLLOWED
 
 
 def _joined(rights: Iterable[Right]) -> list[Right]:

@@ -12,7 +12,7 @@ from clikit import Files, Wait, listening, port_of, timed
 from tensile.sandbox.environment import Sandbox
 
 _TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(_TESTS / "e2e"), str(_TESTS / "sandbox")]
+sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "e2e"), str(_TESTS / "sandbox")]
 from enginekit import Ground  # noqa: E402 - the way has to be there first
 from programkit import Program, served  # noqa: E402
 

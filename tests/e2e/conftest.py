@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import Ground, standing
-from storekit import Store, stocked
 
 from tensile.sandbox.environment import Sandbox
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from enginekit import Ground, standing
+from storekit import Store, stocked
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,10 +1,12 @@
 """The engine as it is, in a test's own event loop, on real clusters that others use at the same time.
 
 Everything has a name of its own: the topology, so that its marks are nobody else's; the nodes, ports and the namespace;
-and the user that it acts as, so that the audit logs tell which writes were its own.
+and the user that it acts as, so that the audit logs tell which writes were its own. That user may do exactly what the
+roles say that an administrator applies; tests themselves are administrators.
 """
 
 import asyncio
+import os
 import random
 import shutil
 import socket
@@ -23,6 +25,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from sitekit import LIMIT, Manifest, Refused, Site, is_true
 
+from bench.granting import everything, grant, path_of, roles_of, thing, without
+from bench.uses import Uses
 from tensile.app import Engine
 from tensile.errors import ClusterError
 from tensile.joined import Ways
@@ -44,6 +48,8 @@ QUIET = frozenset({"leases", "tokenreviews", "subjectaccessreviews", "events"})
 TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 _WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
 _SOON = 1.0
+WITHOUT, USES = "TENSILE_WITHOUT", "TENSILE_USES"
+"""Variables: the one thing that engines may not do, for a trial; and the file that is told what they did."""
 Edit = Callable[[Manifest], object]
 
 
@@ -95,6 +101,8 @@ class Ground:
     """The sandbox's lowers that the topology has."""
     engine: Engine
     upper: Site
+    configmap = "topology"
+    """The ConfigMap of the topology, beside which its status may be told."""
     ahead = 0.0
     """Seconds by which the engine's clock for how long a cluster has been away is ahead of the world's."""
 
@@ -107,15 +115,16 @@ class Ground:
         self.heard = Heard()
         self.is_started = False
         self.sites: dict[str, Site] = {}
+        self.roles: dict[str, list[Manifest]] = {}
         self._ports = spare_ports(len(self.lowers) + 2)
         self._starts: dict[str, int] = {}
 
     async def open(self) -> None:
-        """Connect, write the topology's files, and make the namespace above."""
+        """Connect, write the topology's files, make the namespace above, and give the engine its rights."""
         clusters = self.sandbox.clusters
         for name in (UPPER, *self.lowers):
             self.sites[name] = Site(clusters[name])
-            (self.directory / f"{name}.kubeconfig").write_text(self.kubeconfig(name, self.user))
+            (self.directory / f"{name}.kubeconfig").write_text(self.kubeconfig(name, self.user, ()))
         for name in ("kubelet.crt", "kubelet.key"):
             shutil.copy(self.sandbox.directory / name, self.directory)
         self.upper = self.sites[UPPER]
@@ -123,6 +132,25 @@ class Ground:
         self.owner = owner_of(
             (await self.upper.read("/api/v1/namespaces/kube-system"))["metadata"]["uid"], self.namespace
         )
+        self._uses = Uses({name: site.audit_log for name, site in self.sites.items()})
+        await self.allow()
+
+    @property
+    def home(self) -> str:
+        """The namespace of the engine's Lease and of its status above."""
+        return self.namespace
+
+    def rendered(self) -> dict[str, list[Manifest]]:
+        """Give the roles by cluster of a topology of these lowers that asks for all there is."""
+        return roles_of(self.topology(everything), self.home, self.configmap)
+
+    async def allow(self) -> None:
+        """Apply the roles, for the engine's user."""
+        self.roles = self.rendered()
+        if missing := os.environ.get(WITHOUT):
+            for name, found in self.roles.items():
+                self.roles[name] = without(name, found, thing(missing), self.home)
+        await asyncio.gather(*(grant(self.sites[name], found, self.user) for name, found in self.roles.items()))
 
     def kubeconfig(self, name: str, user: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> str:
         """Make a kubeconfig of a cluster for a user of that name: an administrator, unless in other groups."""
@@ -314,8 +342,18 @@ class Ground:
             await site.delete(f"/api/v1/namespaces/{self.namespace}")
         for node in self.nodes.values():
             await self.upper.delete(f"/api/v1/nodes/{node}")
+        await self._disallow()
         for site in self.sites.values():
             await site.close()
+
+    async def _disallow(self) -> None:
+        """Take the roles away, and tell what the engine did with them where somebody asks for that."""
+        if path := os.environ.get(USES):
+            await self._fence()
+            self._uses.keep(Path(path), self.user, self.home)
+        for name, found in self.roles.items():
+            for one in found:
+                await self.sites[name].delete(path_of(one))
 
     async def _remove_namespaces(self, site: Site) -> None:
         """Remove the namespaces that the engine made below."""

@@ -25,6 +25,8 @@ RIGHT = 2.0
 class MapProgram(Program):
     """A program that follows a ConfigMap in the ground's namespace."""
 
+    configmap = NAME
+
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Put Secrets and ConfigMap there, start the program, and wait until its nodes are ready."""
         for name in LOWERS:

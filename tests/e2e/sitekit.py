@@ -4,6 +4,7 @@ Everything is waited for on a watch, with a deadline, so that a test takes as lo
 """
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 Manifest = dict[str, Any]
 Holds = Callable[[Manifest], object]
 AllHold = Callable[[dict[str, Manifest]], object]
-LIMIT = 20.0
+LIMIT = float(os.environ.get("TENSILE_PATIENCE", "20"))
+"""Seconds after which what has not come is given up; a trial that takes rights away waits for less."""
 MEDIA = {"merge": "application/merge-patch+json", "strategic": "application/strategic-merge-patch+json"}
 GONE: Manifest = {}
 

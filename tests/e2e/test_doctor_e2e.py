@@ -1,9 +1,8 @@
 """The list of rights, tried: an engine with these and no others does all its work, and doctor says what one lacks."""
 
-import asyncio
 import shlex
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,14 @@ import orjson
 import pytest
 import pytest_asyncio
 from enginekit import LOWERS, UPPER, A, B, Done, Edit, Ground, edit_lower, ran, with_fields
-from sitekit import LIMIT, Manifest, is_ready
+from sitekit import Manifest, is_ready
 
-from tensile.rights import Right, lower_rights, upper_rights
+from bench.granting import effective, grant, roles_of
 from tensile.sandbox import audit
 from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
-GROUP = "rbac.authorization.k8s.io"
-ROLES, BINDINGS = f"/apis/{GROUP}/v1/clusterroles", f"/apis/{GROUP}/v1/clusterrolebindings"
-REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 LOOKS = {"get", "list"}
 ASKS = {"selfsubjectreviews", "selfsubjectaccessreviews"}
 """What doctor creates: questions, which nobody stores."""
@@ -31,44 +27,19 @@ EDITS: tuple[Edit, ...] = (
 )
 
 
-def rules(rights: Iterable[Right]) -> list[Manifest]:
-    """Write rights as the rules of a role."""
-    return [{"apiGroups": [one.group], "resources": [one.resource], "verbs": list(one.verbs)} for one in rights]
-
-
 class Limited(Ground):
-    """A ground whose engine is a user that may do what the list says."""
+    """A ground whose engine's user has no rights until it is given them."""
+
+    async def allow(self) -> None:
+        """Give none."""
 
     async def limit(self, *edits: Edit, without: str = "") -> None:
-        """Give the user the rights of a topology, except for those on a resource; nothing else is granted to it."""
-        topology = self.topology(*edits)
-        wanted = {UPPER: upper_rights(topology), **{one.name: lower_rights(one) for one in topology.lowers}}
-        for name, rights in wanted.items():
-            (self.directory / f"{name}.kubeconfig").write_text(self.kubeconfig(name, self.user, ()))
-            await self._grant(name, [one for one in rights if one.resource != without])
-
-    async def _grant(self, cluster: str, rights: list[Right]) -> None:
-        site, role = self.sites[cluster], {"apiGroup": GROUP, "kind": "ClusterRole", "name": self.user}
-        subject = {"apiGroup": GROUP, "kind": "User", "name": self.user}
-        await site.create(ROLES, {"metadata": {"name": self.user}, "rules": rules(rights)})
-        await site.create(BINDINGS, {"metadata": {"name": self.user}, "roleRef": role, "subjects": [subject]})
-        await self._effective(cluster, rights[-1])
-
-    async def _effective(self, cluster: str, right: Right) -> None:
-        """Wait until an apiserver has heard of a grant: it looks into a cache."""
-        attributes = {"verb": right.verbs[0], "group": right.group, "resource": right.kind.plural}
-        attributes["subresource"] = right.subresource
-        body = {"spec": {"user": self.user, "resourceAttributes": attributes}}
-        async with asyncio.timeout(LIMIT):
-            while not (await self.sites[cluster].create(REVIEWS, body))["status"]["allowed"]:
-                pass
-
-    async def close(self) -> None:
-        """Take the rights away, too."""
-        for site in self.sites.values():
-            for path in (BINDINGS, ROLES):
-                await site.delete(f"{path}/{self.user}")
-        await super().close()
+        """Give the user the roles of a topology, except for the rules on a resource; nothing else is granted to it."""
+        self.roles = roles_of(self.topology(*edits), self.home, self.configmap)
+        for name, found in self.roles.items():
+            for role in (one for one in found if "rules" in one):
+                role["rules"] = [one for one in role["rules"] if one["resources"] != [without]]
+            await grant(self.sites[name], found, self.user)
 
     async def doctor(self) -> tuple[int, list[dict[str, Any]]]:
         """Ask doctor about the topology as the engine has it; gives the exit code and all that fails."""
@@ -121,6 +92,20 @@ async def test_an_engine_with_these_rights_alone_does_its_work(limited: Limited)
     assert ground.heard.defects == []
 
 
+async def test_without_controllers_less_is_enough_for_engine_and_plan(limited: Limited) -> None:
+    """The plan of a pod looks at its account below one by one; nothing is denied to either."""
+    little = with_fields(controllers=[])
+    await limited.limit(little)
+    await limited.bind("web", {"terminationGracePeriodSeconds": 0})
+    planned = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(limited.save(little))])
+    assert (planned.code, planned.err) == (2, ""), planned
+    assert f"{limited.namespace}/web" in planned.out
+    await limited.start(little)
+    await limited.upper.until(limited.pod_path("web"), is_ready)
+    await limited.clear()
+    assert [one["requestURI"] for name in limited.sites for one in limited.records(name) if _is_denied(one)] == []
+
+
 async def test_doctor_names_a_missing_right_and_its_commands_grant_it(limited: Limited) -> None:
     """What it prints is run as it stands, by an administrator; then nothing fails any more. It writes nothing."""
     await limited.limit(*EDITS, without="endpointslices")
@@ -145,9 +130,9 @@ async def test_doctor_names_a_missing_right_and_its_commands_grant_it(limited: L
 
 async def _granted(ground: Limited) -> tuple[int, list[dict[str, Any]]]:
     """Ask doctor again, until the apiservers have heard of the grants."""
-    slices = next(one for one in lower_rights(ground.topology(*EDITS).lowers[0]) if one.resource == "endpointslices")
-    for name in ground.sites:
-        await ground._effective(name, slices)
+    slices = {"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}
+    for site in ground.sites.values():
+        await effective(site, ground.user, slices)
     return await ground.doctor()
 
 

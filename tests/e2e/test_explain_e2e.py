@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def explained(ground: Ground, name: str, output: str = "text", *edits: Edit) -> str:
-    """Ask about a pod of the namespace."""
-    topology, ways = ground.topology(*edits), Ways(ground.directory)
+    """Ask about a pod of the namespace, with an administrator's kubeconfigs."""
+    topology, ways = ground.topology(*edits), Ways(ground.sandbox.directory)
     return await asyncio.to_thread(commands.explain, topology, ways, f"{ground.namespace}/{name}", output)
 
 

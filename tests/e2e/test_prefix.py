@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import A, B, Edit, Ground, standing, with_fields
+from enginekit import UPPER, A, B, Edit, Ground, standing, with_fields
 from sitekit import Manifest, condition_of, is_ready
 
 from tensile import planning
@@ -252,6 +252,13 @@ async def test_two_topologies_with_the_same_namespaces_share_a_lower(ground: Gro
 
 class OtherUpper(Ground):
     """A ground whose upper cluster is lower-b, and which has lower-a alone as its lower."""
+
+    home = "kube-system"
+
+    def rendered(self) -> dict[str, list[Manifest]]:
+        """Give the roles of the upper cluster to the other one."""
+        found = super().rendered()
+        return {B: found[UPPER], A: found[A]}
 
     async def open(self) -> None:
         """Connect as ever, and take the other cluster for the upper one."""

@@ -34,6 +34,7 @@ class Replicated(Program):
     """A program that takes turns with others; each has a pod above that stands for it, as in a Deployment."""
 
     options = ("--leader-elect",)
+    home = "kube-system"
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Start it in the pod of the first engine."""

@@ -177,7 +177,7 @@ async def pods_below(ground: Wide, app: str = "web") -> dict[str, list[Manifest]
 async def explained(ground: Wide) -> set[str]:
     """Give the sentences of `tensile explain` about the pods that wait above."""
     pods = (await ground.upper.read(ground.path("pods")))["items"]
-    topology, ways = ground.topology(ground.hooked()), Ways(ground.directory)
+    topology, ways = ground.topology(ground.hooked()), Ways(ground.sandbox.directory)
     told = [
         await asyncio.to_thread(
             commands.explain, topology, ways, f"{ground.namespace}/{pod['metadata']['name']}", "json"

@@ -1,0 +1,258 @@
+"""Each right of the engine is taken away in turn, and a test has to break of it: no role holds more than is needed.
+
+    .venv/bin/python -m bench.rights [--only "lower: patch pods/resize" …] [--lanes 2] [--running DIR]
+
+First some tests of tests/e2e run under the roles as they are shipped: none may fail, and nothing may be refused for
+want of a right. Their audit logs tell which right serves which tests. Then each verb on each resource is left out of
+the roles by itself, and the tests that use it run again, the quickest first, until one fails. It counts only where the
+apiserver has refused that very thing meanwhile, so that a test which fails of something else proves nothing.
+Writes faults-rights.json; exits with 1 when a right is not missed.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from bench.clusters import on_clusters
+from bench.granting import OWN, Thing, everything, roles_of, thing, things
+from bench.reporting import RESULTS, keep, verdict
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.state import Options
+from tensile.topology import parse
+
+NAME = "faults-rights"
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 8
+"""Seconds after which a test gives up what does not come."""
+LIMIT = 300.0
+FAILED = 1
+"""What pytest ends with when tests fail; anything else but 0 is no answer."""
+UNASKED = frozenset({"mutatingwebhookconfigurations.admissionregistration.k8s.io"})
+"""Refused to the engine where a test's topology has another name than its roles: a stale registration is looked for."""
+TESTS = tuple(
+    f"tests/e2e/test_{one}"
+    for one in (
+        "writes.py::test_a_pods_life_takes_few_writes",
+        "waiting_e2e.py::test_a_pod_without_tolerations_comes_to_run",
+        "main_job.py",
+        "changes.py::test_a_resize_travels_and_its_result_comes_back",
+        "changes.py::test_a_debug_container_is_added_below",
+        "drift.py::test_an_edited_copy_is_put_back",
+        "drift.py::test_a_deleted_copy_is_made_again",
+        "drift.py::test_a_deleted_node_is_made_again_and_costs_no_pod",
+        "drift.py::test_the_labels_of_a_namespace_of_ours_are_put_back",
+        "drift.py::test_a_label_that_is_put_back_makes_the_pod_ours_again",
+        "conflicts.py::test_a_strangers_object_is_reported_and_never_touched",
+        "events_e2e.py::test_what_happens_below_is_told_above",
+        "events_e2e.py::test_a_repeat_counts_and_makes_no_second_event",
+        "events_e2e.py::test_old_events_do_not_come_again_after_a_restart",
+        "identity.py::test_with_the_lowers_identity_an_account_of_its_own_goes_before_the_pod",
+        "identity.py::test_with_the_uppers_identity_every_token_is_one_of_the_upper",
+        "identity.py::test_a_foreign_account_lends_nobody_its_rights",
+        "identity.py",
+        "inherited_defects.py::test_defect_16_what_was_deleted_unseen_is_no_puzzle",
+        "map.py::test_good_and_bad_edits_are_answered_for_in_time",
+        "recreation.py",
+        "reload.py::test_an_empty_lower_leaves_and_another_joins",
+        "replicas.py::test_an_engine_that_ends_hands_over_to_the_other_and_back",
+        "rights_e2e.py::test_logs_come_by_a_certificate_that_the_upper_issued",
+        "rights_e2e.py::test_a_container_is_attached_to",
+        "rights_e2e.py::test_a_port_is_forwarded",
+        "rights_e2e.py::test_a_token_says_who_calls_and_its_rights_say_what_it_may",
+        "rights_e2e.py::test_use_is_told_where_the_lower_measures_it",
+        "services_e2e.py::test_a_service_is_below_wherever_its_namespace_has_pods",
+        "services_e2e.py::test_a_change_above_comes_down",
+        "services_e2e.py::test_a_name_that_is_taken_is_said_and_not_touched",
+        "services_e2e.py::test_what_somebody_changes_below_is_put_back",
+        "storage_e2e.py::test_a_stateful_set_gets_its_volumes_where_its_pods_run",
+        "storage_e2e.py",
+        "storage_kept.py",
+        "unwatched.py::test_another_subject_above_is_one_below",
+        "unwatched.py::test_a_role_whose_name_is_taken_below_is_left_alone",
+        "unwatched.py::test_what_went_above_while_no_engine_ran_goes_below",
+        "unwatched.py::test_a_claim_that_went_above_while_no_engine_ran_goes_below",
+        "vacancies_e2e.py::test_only_what_is_ours_and_empty_goes",
+        "vacancies_e2e.py::test_a_namespace_deleted_while_the_engine_was_down_goes_too",
+        "webhook_e2e.py::test_fields_are_reloaded_and_switched_off_it_is_taken_back",
+        "webhook_e2e.py::test_a_claim_with_a_chosen_node_pins_its_pod",
+        "bare_e2e.py::test_a_pod_without_a_controller_is_freed_and_again",
+        "bare_e2e.py::test_a_pod_whose_name_somebody_took_is_kept",
+        "bare_e2e.py::test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_it_has",
+    )
+)
+"""Between them they use every right; those that stand for whole files are long, and run where no other breaks."""
+
+
+class Ran(NamedTuple):
+    """How tests ended: pytest's exit code and its words on what failed, seconds, and what engines did meanwhile."""
+
+    code: int
+    words: str
+    seconds: float
+    done: frozenset[Thing]
+    refused: frozenset[Thing]
+    denied: frozenset[Thing]
+
+
+class Trial:
+    """Runs tests on a sandbox, each run with files of its own in `scratch`."""
+
+    def __init__(self, sandbox: Sandbox, scratch: Path) -> None:
+        self._sandbox = sandbox
+        self._scratch = scratch
+        self._count = 0
+
+    async def ran(self, test: str, missing: Thing | None = None) -> Ran:
+        """Run a test, or a file of them to its first failure, with one thing left out of the roles."""
+        self._count += 1
+        uses = self._scratch / f"uses-{self._count}.jsonl"
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+        variables = {
+            **kept,
+            "TENSILE_SANDBOX": str(self._sandbox.directory),
+            "TENSILE_USES": str(uses),
+            "TENSILE_PATIENCE": str(PATIENCE),
+            "TENSILE_WITHOUT": str(missing or ""),
+        }
+        options = ["-q", "-x", "-p", "no:cacheprovider", "--tb=no", "-rfE", f"--basetemp={self._scratch}/{self._count}"]
+        begin = time.monotonic()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "pytest", *options, test, cwd=ROOT, env=variables, stdout=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(LIMIT):
+            out, _ = await process.communicate()
+        assert process.returncode is not None
+        seconds = round(time.monotonic() - begin, 1)
+        return Ran(process.returncode, failure(out.decode()), seconds, **_uses(uses))
+
+
+def failure(text: str) -> str:
+    """Give what pytest says at its end of the first test that failed, "" for none."""
+    lines = [line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return lines[0][:500] if lines else ""
+
+
+def _uses(path: Path) -> dict[str, frozenset[Thing]]:
+    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+    sorts = ("done", "refused", "denied")
+    return {sort: frozenset(thing(text) for line in lines for text in line[sort]) for sort in sorts}
+
+
+def wanted() -> list[Thing]:
+    """Give every thing that the roles of a topology which asks for all there is let an engine do."""
+    file: dict[str, Any] = {
+        "apiVersion": "tensile-kube.io/v1alpha1",
+        "kind": "Topology",
+        "name": "demo",
+        "lowers": [{"name": "a", "kubeconfig": "a"}],
+        "kubelet": {},
+    }
+    everything(file)
+    roles = roles_of(parse(orjson.dumps(file).decode(), name="topology.yaml"), OWN, "topology")
+    return [one for name, objects in roles.items() for one in things(name, objects, OWN)]
+
+
+def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
+    """Give the tests that a thing is used by, the quickest first, then those that do anything with its resource.
+
+    For a stream the apiserver asks for two verbs, of which its log tells one.
+    """
+    by_seconds = sorted(whole, key=lambda test: whole[test].seconds)
+    users = [test for test in by_seconds if missing in whole[test].done]
+    near = [test for test in by_seconds if any(_is_near(missing, one) for one in whole[test].done)]
+    return list(dict.fromkeys([*users, *near]))
+
+
+def _is_near(missing: Thing, other: Thing) -> bool:
+    return (missing.side, missing.resource, missing.scope) == (other.side, other.resource, other.scope)
+
+
+def is_shown(missing: Thing, ran: Ran) -> bool:
+    """Say whether a run failed of what was left out: pytest says so, and the apiserver has refused it."""
+    every = missing.resource == "*.*"
+    return ran.code == FAILED and any((every and one.verb == "list") or _is_near(missing, one) for one in ran.refused)
+
+
+async def missed(trial: Trial, missing: Thing, whole: dict[str, Ran]) -> dict[str, Any]:
+    """Leave a thing out until a test breaks of it; gives which one, and how."""
+    tried = []
+    for test in likely(missing, whole):
+        ran = await trial.ran(test, missing)
+        tried.append(test)
+        if is_shown(missing, ran):
+            return {"right": str(missing), "breaks": ran.words, "s": ran.seconds, "held": tried[:-1]}
+    return {"right": str(missing), "breaks": "", "held": tried}
+
+
+async def trial_of(sandbox: Sandbox, scratch: Path, rights: Sequence[Thing], tests: Sequence[str], lanes: int) -> Any:
+    """Run the tests whole, then without each right; gives the result."""
+    trial = Trial(sandbox, scratch)
+    whole: dict[str, Ran] = {}
+    broken: list[str] = []
+    waiting = list(tests)
+
+    async def whole_lane() -> None:
+        """Take one test after the other."""
+        while waiting:
+            test = waiting.pop(0)
+            ran = whole[test] = await trial.ran(test)
+            print(f"{test}: {ran.code} in {ran.seconds} s", flush=True)
+            broken.extend(wrong(test, ran))
+
+    await asyncio.gather(*(whole_lane() for _ in range(lanes)))
+    left, rows = list(rights), []
+
+    async def lane() -> None:
+        """Take one right after the other."""
+        while left:
+            row = await missed(trial, left.pop(0), whole)
+            rows.append(row)
+            print(f"{row['right']}: {row['breaks'] or 'NOT MISSED'}", flush=True)
+
+    await asyncio.gather(*(lane() for _ in range(lanes)))
+    broken += [f"{row['right']}: no test breaks without it, of {row['held']}" for row in rows if not row["breaks"]]
+    seconds = {test: ran.seconds for test, ran in whole.items()}
+    return {
+        "rights": len(rows),
+        "whole_s": seconds,
+        "rows": sorted(rows, key=lambda row: row["right"]),
+        "broken": broken,
+    }
+
+
+def wrong(test: str, ran: Ran) -> list[str]:
+    """Say what is wrong with a test that may do all: it failed, or the engine was denied something."""
+    denied = [one for one in ran.denied if one.resource not in UNASKED]
+    found = [f"{test}: denied: {', '.join(map(str, sorted(denied)))}"] if denied else []
+    return found + ([f"{test} fails under the roles as they are: {ran.words}"] if ran.code else [])
+
+
+def main() -> int:
+    """Read the arguments, run it, keep and print what came out."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="*", default=[], help="these rights alone, as they are printed")
+    parser.add_argument("--tests", nargs="*", default=list(TESTS), help="these tests alone")
+    parser.add_argument("--lanes", type=int, default=2, help="tests at the same time")
+    parser.add_argument("--running", type=Path, help="a sandbox that runs")
+    given = parser.parse_args()
+    rights = [thing(one) for one in given.only] or wanted()
+
+    async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
+        """Run it there."""
+        found: dict[str, Any] = await trial_of(sandbox, scratch, rights, given.tests, given.lanes)
+        return found
+
+    version, result = on_clusters(scenario, given.running, Options())
+    return verdict("rights", result["broken"], keep(given.results, NAME, version, result))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

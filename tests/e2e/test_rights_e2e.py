@@ -1,0 +1,221 @@
+"""What the engine does with rights that other tests leave aside: streams, certificates, tokens of callers, metrics.
+
+On clusters of its own, since the metrics API below is made for it.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+from enginekit import A, Ground
+from sitekit import LIMIT, Manifest, Site, is_ready, is_true
+
+from tensile.names import OWNER
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.state import Options
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+METRICS = "/apis/metrics.k8s.io/v1beta1"
+LINE = "2026-01-01T00:00:00Z stdout F hello\n"
+PAGE = b"a page"
+
+
+class Keyless(Ground):
+    """A ground whose engine has no certificate of its own to serve with, and asks the upper cluster for them."""
+
+    def file(self, *edits: object) -> Manifest:
+        """Give the topology's file without the certificate."""
+        return super().file(_keyless, *edits)  # type: ignore[arg-type]
+
+    async def approve(self) -> None:
+        """Approve the requests of the virtual nodes, as an administrator does."""
+        for node in self.nodes.values():
+            found = await self.upper.until_all(REQUESTS, lambda all_, node=node: _asked(all_, node))
+            assert (await self.kubectl("certificate", "approve", _asked(found, node)[0])).code == 0
+
+
+def _keyless(file: Manifest) -> None:
+    for key in ("tlsCertFile", "tlsKeyFile"):
+        file["kubelet"].pop(key, None)
+
+
+def _asked(found: dict[str, Manifest], node: str) -> list[str]:
+    return [name for name in found if name.startswith(f"tensile-{node}")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyless]:
+    """Clusters of its own whose apiservers go by certificates of their authority alone, an engine, and a pod."""
+    with Sandbox.start(tmp_path_factory.mktemp("rights") / "sandbox", Options(nodes=1)) as own:
+        made = Keyless(own, tmp_path_factory.mktemp("keyless"))
+        try:
+            await made.open()
+            await measurable(made.sites[A])
+            await made.start()
+            await made.approve()
+            await made.bind("web")
+            await made.upper.until(made.pod_path("web"), is_ready)
+            yield made
+            await made.clear()
+        finally:
+            await made.close()
+        assert made.heard.defects == []
+
+
+async def measurable(site: Site) -> None:
+    """Have a lower serve a metrics API: its kinds as custom ones, in place of a metrics-server's."""
+    for plural, kind, scope in (("nodes", "NodeMetrics", "Cluster"), ("pods", "PodMetrics", "Namespaced")):
+        meta = {"name": f"{plural}.metrics.k8s.io"}
+        meta["annotations"] = {"api-approved.kubernetes.io": "unapproved, stands in for a metrics-server"}
+        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+        version = {"name": "v1beta1", "served": True, "storage": True, "schema": schema}
+        names = {"plural": plural, "kind": kind}
+        spec = {"group": "metrics.k8s.io", "names": names, "scope": scope, "versions": [version]}
+        await site.create(CRDS, {"metadata": meta, "spec": spec})
+        await site.until(f"{CRDS}/{meta['name']}", _is_established)
+
+
+def _is_established(one: Manifest) -> bool:
+    return is_true(one, "Established")
+
+
+async def test_logs_come_by_a_certificate_that_the_upper_issued(ground: Keyless) -> None:
+    """The apiserver calls no kubelet port that shows another one."""
+    log = ground.sites[A].logs / ground.namespace / "web" / "main.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(LINE)
+    await eventually(ground, "hello\n", "logs", "web")
+
+
+async def eventually(ground: Keyless, words: str, *command: str) -> None:
+    """Run a command until it says this."""
+    async with asyncio.timeout(LIMIT):
+        while (await ground.kubectl(*command)).out != words:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.1)
+
+
+async def test_a_container_is_attached_to(ground: Keyless) -> None:
+    """What it says from then on is heard."""
+    log = ground.sites[A].logs / ground.namespace / "web" / "main.log"
+    command = ground.sandbox.kubectl_command("-n", ground.namespace, "attach", "--quiet", "web")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    try:
+        assert process.stdout
+        async with asyncio.timeout(LIMIT):
+            heard = asyncio.ensure_future(process.stdout.readline())
+            while not heard.done() and process.returncode is None:
+                with log.open("a") as file:
+                    file.write(LINE.replace("hello", "again"))
+                await asyncio.sleep(0.2)
+            assert await heard == b"again\n"
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def test_a_port_is_forwarded(ground: Keyless) -> None:
+    """To what listens there."""
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(PAGE)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    command = ("-n", ground.namespace, "port-forward", "--address=127.0.0.1", "pod/web", f":{port}")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*ground.sandbox.kubectl_command(*command), stdout=pipe, stderr=pipe)
+    try:
+        assert process.stdout
+        async with asyncio.timeout(LIMIT):
+            line = (await process.stdout.readline()).decode()
+            found = re.search(r"127\.0\.0\.1:(\d+)", line)
+            assert found, line
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(found[1]))
+            assert await reader.read() == PAGE
+            writer.close()
+    finally:
+        process.kill()
+        await process.communicate()
+        server.close()
+
+
+async def test_a_token_says_who_calls_and_its_rights_say_what_it_may(ground: Keyless) -> None:
+    """An account without rights is refused, one with a kubelet's rights is answered; neither has a certificate."""
+    nobody = await token_of(ground, "nobody")
+    assert (await answered(ground, "/pods", nobody)).startswith("HTTP/1.1 403 ")
+    async with monitoring(ground) as monitor:
+        assert (await answered(ground, "/pods", monitor)).startswith("HTTP/1.1 200 ")
+
+
+async def token_of(ground: Keyless, name: str) -> str:
+    """Make an account above, and give a token of it."""
+    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": name}})
+    made = await ground.upper.create(f"{ground.path('serviceaccounts', name)}/token", {"spec": {}})
+    return str(made["status"]["token"])
+
+
+@asynccontextmanager
+async def monitoring(ground: Keyless) -> AsyncIterator[str]:
+    """Give the token of an account that may ask kubelets for everything."""
+    account = name = f"monitor-{uuid4().hex[:8]}"
+    token = await token_of(ground, account)
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"}
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": ground.namespace}
+    await ground.upper.create(BINDINGS, {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
+    try:
+        yield token
+    finally:
+        await ground.upper.delete(f"{BINDINGS}/{name}")
+
+
+async def answered(ground: Keyless, path: str, token: str) -> str:
+    """Ask the first lower's node for a page, and give the whole answer."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    port = ground.topology().lowers[0].node.kubelet_port
+    async with asyncio.timeout(LIMIT):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        head = f"GET {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+    return answer
+
+
+async def test_use_is_told_where_the_lower_measures_it(ground: Keyless) -> None:
+    """Of the node and of the pod, as its metrics API says."""
+    site = ground.sites[A]
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    usage = {"cpu": "250m", "memory": "64Mi"}
+    measured = {"timestamp": now, "window": "10s"}
+    (node,) = (await site.read("/api/v1/nodes"))["items"]
+    name = node["metadata"]["name"]
+    await site.create(f"{METRICS}/nodes", {**_metrics("NodeMetrics", name), **measured, "usage": usage})
+    containers = [{"name": "main", "usage": usage}]
+    pods = f"{METRICS}/namespaces/{ground.namespace}/pods"
+    labels = {OWNER: ground.owner.mark}
+    await site.create(pods, {**_metrics("PodMetrics", "web", labels=labels), **measured, "containers": containers})
+    said = ""
+    async with monitoring(ground) as monitor, asyncio.timeout(LIMIT):
+        while "pod_memory_working_set_bytes{" not in said:
+            said = await answered(ground, "/metrics/resource", monitor)
+            await asyncio.sleep(0.1)
+    assert "node_memory_working_set_bytes 6.7108864e+07" in said
+
+
+def _metrics(kind: str, name: str, **meta: object) -> Manifest:
+    return {"apiVersion": "metrics.k8s.io/v1beta1", "kind": kind, "metadata": {"name": name, **meta}}

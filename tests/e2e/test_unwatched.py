@@ -1,0 +1,129 @@
+"""Services and rights on real clusters: what goes while no engine looks, what changes later, names that are taken."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from enginekit import A, Edit, Ground, standing, with_fields
+from provisionkit import CLASSES, VOLUMES
+from sitekit import Manifest, is_ready
+from storekit import claims, placeholders, scheduled, shipped, using
+
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+RBAC, DISCOVERY = "apis/rbac.authorization.k8s.io/v1", "apis/discovery.k8s.io/v1"
+GROUP = "rbac.authorization.k8s.io"
+READS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
+EVERYTHING: Edit = with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    """An engine with all controllers, and a pod of an account that runs below."""
+    async with standing(sandbox, tmp_path_factory.mktemp("unwatched"), EVERYTHING) as made:
+        for name in ("robot", "helper"):
+            await made.upper.create(made.path("serviceaccounts"), {"metadata": {"name": name}})
+            await made.bind(name, {"serviceAccountName": name}, labels={"app": "web"})
+            await made.upper.until(made.pod_path(name), is_ready)
+        yield made
+
+
+def subject(ground: Ground, name: str) -> Manifest:
+    """Name an account of the namespace in a binding."""
+    return {"kind": "ServiceAccount", "namespace": ground.namespace, "name": name}
+
+
+async def granted(ground: Ground, name: str, account: str) -> tuple[str, str]:
+    """Have a role above that an account is given; gives the paths of role and binding."""
+    role, binding = (ground.path(plural, name, api=RBAC) for plural in ("roles", "rolebindings"))
+    await ground.upper.create(ground.path("roles", api=RBAC), {"metadata": {"name": name}, "rules": READS})
+    ref = {"apiGroup": GROUP, "kind": "Role", "name": name}
+    body = {"metadata": {"name": name}, "roleRef": ref, "subjects": [subject(ground, account)]}
+    await ground.upper.create(ground.path("rolebindings", api=RBAC), body)
+    return role, binding
+
+
+async def published(ground: Ground, name: str) -> str:
+    """Have a Service above; gives its path, and returns when its slices are below."""
+    spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
+    await ground.upper.create(ground.path("services"), {"metadata": {"name": name}, "spec": spec})
+    await ground.sites[A].until_all(slices(ground, name), bool)
+    return ground.path("services", name)
+
+
+def slices(ground: Ground, name: str) -> str:
+    """Give the slices of a Service."""
+    return f"{ground.path('endpointslices', api=DISCOVERY)}?labelSelector=kubernetes.io/service-name={name}"
+
+
+async def test_another_subject_above_is_one_below(ground: Ground) -> None:
+    """A binding that is given to another account there is so here, while the role stays."""
+    role, binding = await granted(ground, "changing", "robot")
+    site = ground.sites[A]
+    await site.until(binding, lambda one: one["subjects"] == [subject(ground, "robot")])
+    both = [subject(ground, "helper"), subject(ground, "robot")]
+    await ground.upper.patch(binding, {"subjects": both})
+    await site.until(binding, lambda one: sorted(each["name"] for each in one["subjects"]) == ["helper", "robot"])
+    assert (await site.read(role))["rules"] == READS
+
+
+@pytest.mark.parametrize(("plural", "account"), [("roles", "robot"), ("rolebindings", "helper")])
+async def test_a_role_whose_name_is_taken_below_is_left_alone(ground: Ground, plural: str, account: str) -> None:
+    """The pod whose account should have it is told; it comes when the name is free."""
+    name, site = f"taken-{plural}", ground.sites[A]
+    ref = {"apiGroup": GROUP, "kind": "ClusterRole", "name": "view"}
+    body: Manifest = {"rules": []} if plural == "roles" else {"roleRef": ref}
+    theirs = await site.create(ground.path(plural, api=RBAC), {"metadata": {"name": name}, **body})
+    role, binding = await granted(ground, name, account)
+    assert name in await ground.told(await ground.upper.read(ground.pod_path(account)), "NameConflict")
+    path = ground.path(plural, name, api=RBAC)
+    assert (await site.read(path))["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
+    await site.delete(path)
+    await site.until(path, lambda one: one["metadata"]["uid"] != theirs["metadata"]["uid"])
+    await ground.upper.delete(binding)
+    await ground.upper.delete(role)
+    await site.gone(role, binding)
+
+
+async def test_what_went_above_while_no_engine_ran_goes_below(ground: Ground) -> None:
+    """Each is looked for once more, and gone: a role that was revoked gives nothing, a Service leads nowhere."""
+    role, binding = await granted(ground, "revoked", "robot")
+    service, site = await published(ground, "gone"), ground.sites[A]
+    for path in (role, binding, service):
+        await site.until(path, bool)
+    await ground.stop()
+    for path in (binding, role, service):
+        await ground.upper.delete(path)
+    await ground.upper.until_all(slices(ground, "gone"), lambda found: not found)
+    await ground.start(EVERYTHING)
+    await site.gone(role, binding, service)
+    await site.until_all(slices(ground, "gone"), lambda found: not found)
+    assert is_ready(await ground.upper.read(ground.pod_path("robot")))
+
+
+async def test_a_claim_that_went_above_while_no_engine_ran_goes_below(ground: Ground) -> None:
+    """It never had a volume, as nobody below provides any, and what stood for one above went, too."""
+    name, site = f"nowhere-{ground.mark}", ground.sites[A]
+    await site.create(CLASSES, {"metadata": {"name": name}, "provisioner": "example.com/nobody"})
+    await ground.upper.create(CLASSES, shipped(name))
+    resources = {"requests": {"storage": "1Gi"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": name, "resources": resources}
+    claim = claims(ground, "data")
+    try:
+        await ground.upper.create(claims(ground).rstrip("/"), {"metadata": {"name": "data"}, "spec": spec})
+        await scheduled(ground, "asks", using("data"), A)
+        await site.until(claim, bool)
+        await ground.stop()
+        await ground.upper.delete(ground.pod_path("asks"), 0)
+        await ground.upper.delete(claim)
+        await ground.upper.gone(claim)
+        for volume in await placeholders(ground):
+            await ground.upper.delete(f"{VOLUMES}/{volume['metadata']['name']}")
+            await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")
+        await ground.start(EVERYTHING)
+        await site.gone(claim)
+    finally:
+        for one in (site, ground.upper):
+            await one.delete(f"{CLASSES}/{name}")

@@ -1,0 +1,30 @@
+"""A short form of the trial of rights: three of them are taken away on real clusters, and a test breaks of each."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.granting import Thing
+from bench.rights import trial_of
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.layout import UPPER
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+
+LIFE = "tests/e2e/test_writes.py::test_a_pods_life_takes_few_writes"
+RESIZE = "tests/e2e/test_changes.py::test_a_resize_travels_and_its_result_comes_back"
+
+
+async def test_a_right_that_is_taken_away_is_missed(sandbox: Sandbox, tmp_path: Path) -> None:
+    """By a test that holds with all rights, and is refused nothing then; one that is of no use to it is told."""
+    rights = [
+        Thing(UPPER, "pods/status", "patch"),
+        Thing("lower", "pods/resize", "patch"),
+        Thing("lower", "nodes", "list"),
+        Thing("lower", "pods/attach", "create"),
+    ]
+    found = await trial_of(sandbox, tmp_path, rights, [LIFE, RESIZE], lanes=2)
+    rows = {row["right"]: row for row in found["rows"]}
+    assert found["broken"] == ["lower: create pods/attach: no test breaks without it, of []"]
+    assert RESIZE in rows["lower: patch pods/resize"]["breaks"]
+    assert all(rows[str(one)]["breaks"] for one in rights[:3])
