@@ -104,7 +104,7 @@ class WebhookAlone:
 
     def missing(self) -> str:
         """Say why it is not ready, "" when it is."""
-        return "" if self.is_running else "the upper cluster has not answered yet"
+        return self.port.server.waits() if self.is_running else "the upper cluster has not answered yet"
 
 
 def own_namespace() -> str:

@@ -47,10 +47,13 @@ def _events(engine: Engine) -> dict[tuple[str, str], int]:
 
 
 def missing(engine: Engine) -> str:
-    """Say why the engine is not ready, "" when it is: its upper cluster answered and its caches are complete."""
+    """Say why the engine is not ready, "" when it is.
+
+    Its upper cluster answered, its caches are complete, and the upper's apiserver trusts its webhook.
+    """
     if not engine.is_running:
         return "the upper cluster has not answered yet"
     upper = engine.clusters.world.upper
     behind = [one.lower.name for one in engine.clusters.joined.values() if not one.lower.upper_pods.synced]
     complete = all(cache.synced for cache in upper.caches()) and not behind
-    return "" if complete else "the upper cluster's objects are not all listed yet"
+    return engine.hook.server.waits() if complete else "the upper cluster's objects are not all listed yet"

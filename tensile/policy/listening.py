@@ -8,6 +8,7 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from uuid import uuid4
 
@@ -26,6 +27,9 @@ from tensile.telemetry import described
 _MOST_BYTES = 4 * 1024 * 1024
 """Of a body: above what an apiserver takes of a user, with the old object beside the new one."""
 _GRACE = 1.0
+_LEAVING = 0.5
+"""Seconds in which connections that are in use are seen off, before those that are idle are cut."""
+_LOOK = 0.02
 _PATIENCE = 5.0
 _log = structlog.get_logger("tensile.webhook")
 
@@ -44,6 +48,7 @@ class Listening:
         self._tls = serving_tls(pair)
         self._front = web.Server(self._serve, access_log=None, request_factory=self._request)
         self._server: asyncio.Server | None = None
+        self._leaves = False
 
     @property
     def port(self) -> int:
@@ -69,10 +74,23 @@ class Listening:
         show(self._tls, pair)
 
     async def close(self) -> None:
-        """Listen no more; a request under way has a second to end."""
+        """Listen no more; who is connected is answered, and told to ask elsewhere next; at last a second to end.
+
+        An apiserver keeps its connections, also to an engine that no Service leads to any more. One that is cut while
+        a question is on its way costs that pod its preparation; one that ends with an answer costs nobody anything.
+        """
+        self._leaves = True
         if self._server is not None:
             self._server.close()
+            await self._seen_off()
         await self._front.shutdown(_GRACE)
+
+    async def _seen_off(self) -> None:
+        """Return when nobody is connected any more, or those that are ask nothing."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVING):
+                while self._front.connections:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(_LOOK)
 
     def _request(self, message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]  # noqa: ANN001 - aiohttp's own
         """Make a request that takes as large a body as there is."""
@@ -80,6 +98,12 @@ class Listening:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_MOST_BYTES)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._answered(request)
+        if self._leaves:
+            response.force_close()
+        return response
+
+    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET" and request.path == "/healthz":
             return web.Response(text="ok")
         if request.method != "POST":

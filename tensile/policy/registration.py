@@ -25,8 +25,12 @@ HOOK = f"pods.{PREFIX.rstrip('/')}"
 TIMEOUT_SECONDS = 3
 PATH = "/mutate"
 _PORT = 443
-_OTHERS = 4
-"""Certificates of others, or of engines that are gone, that are kept in the bundle: the newest."""
+_OTHERS = 15
+"""Certificates of others, or of engines that are gone, that are kept in the bundle: the newest.
+
+Nobody can tell whose engine lives. As many as engines that serve one Service, and a good number that are started again
+and again beside them, or an engine that has run for long would be trusted no more until it looks.
+"""
 
 
 def ref_of(topology: Topology) -> Ref:

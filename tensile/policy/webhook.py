@@ -52,12 +52,16 @@ _log = structlog.get_logger("tensile.webhook")
 class Pace(NamedTuple):
     """Seconds: between two looks at what is registered and at files, of a rest after trouble, and of overlap.
 
-    A certificate that was published is shown after the overlap, when every apiserver has heard of it.
+    A certificate that was published is shown after the overlap, when every apiserver has heard of it. One that is
+    shown from the start counts as heard of after `heard`, until which nobody should be sent here. Where another engine
+    wrote at the same time, it is looked at `again`.
     """
 
     look: float = 10.0
     rest: float = 5.0
     overlap: float = 20.0
+    heard: float = 2.0
+    again: float = 0.2
 
 
 class NotOurs(TensileError):
@@ -107,6 +111,8 @@ class WebhookServer:
         self._next: _Next | None = None
         self._retired: list[Pair] = []
         self._is_reached = False
+        self._welcome: datetime | None = None
+        """From when on an apiserver may be sent here, None while that is not known."""
         self._woken = asyncio.Event()
         self._trouble = ""
 
@@ -114,6 +120,15 @@ class WebhookServer:
     def port(self) -> int:
         """The port that it listens on, 0 for none."""
         return self._listening.port if self._listening else 0
+
+    def waits(self) -> str:
+        """Say why no apiserver should be sent here yet, "" when it may: it asks already, and would not trust us.
+
+        Where several engines serve one Service, the others answer until then.
+        """
+        if self._served is None or (self._welcome is not None and self._welcome <= self._now()):
+            return ""
+        return "the upper's apiserver does not trust the webhook's certificate yet"
 
     async def serve(self, topology: Topology) -> None:
         """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
@@ -139,7 +154,7 @@ class WebhookServer:
         try:
             return await (self._looked(topology) if topology.webhook.enabled else self._took_back(topology))
         except Conflict:
-            return self._pace.rest
+            return self._pace.again
 
     async def close(self) -> None:
         """Serve no more; what is registered stays, for the program that comes after this one."""
@@ -157,6 +172,7 @@ class WebhookServer:
             await self._deafen()
             self._listening = opened
         self._served, self._shown, self._next, self._is_reached = webhook, pair, None, False
+        self._welcome = None
 
     async def _deafen(self) -> None:
         listening, self._listening, self._served = self._listening, None, None
@@ -238,6 +254,7 @@ class WebhookServer:
                 await self._registered(topology)
                 self._trouble = ""
             else:
+                self._welcomes()
                 self._say("set webhook.service or webhook.url: how the upper's apiserver reaches it")
         except Conflict:
             raise
@@ -251,7 +268,11 @@ class WebhookServer:
     async def _registered(self, topology: Topology) -> None:
         """Have the apiserver know the webhook as it is, once a call on its way has come through."""
         upper, ref = self._home.upper, ref_of(topology)
-        seen = await self._seen(topology)
+        try:
+            seen = await self._seen(topology)
+        except (Denied, NotOurs):
+            self._welcomes()
+            raise
         trusted = bundle(self._mine(), bundle_in(seen or {}), self._dropped(), self._now())
         if not self._is_reached:
             seen = await self._trusted(ref, seen, trusted)
@@ -268,6 +289,11 @@ class WebhookServer:
         self._note_published(trusted)
         _log.info("the webhook is registered", name=ref.name, address=address_of(topology.webhook))
 
+    def _welcomes(self, seconds: float = 0.0) -> None:
+        """Note that an apiserver may be sent here from in some seconds on: at once where none asks."""
+        if self._welcome is None:
+            self._welcome = self._now() + timedelta(seconds=seconds)
+
     def _note_published(self, trusted: bytes) -> None:
         """Note since when the next certificate is trusted."""
         if self._next is not None and self._next.published is None:
@@ -278,8 +304,11 @@ class WebhookServer:
         """Have our certificate trusted at once where the apiserver asks already: it may come to us any moment."""
         patch = trusting(seen, trusted) if seen is not None else None
         if patch is None:
+            self._welcomes(0.0 if seen is None else self._pace.heard)
             return seen
+        self._welcome = None
         changed: Manifest = orjson.loads(await self._home.upper.patch(ref, patch))
+        self._welcomes(self._pace.heard)
         return changed
 
     async def _made(self, ref: Ref, wanted: Manifest) -> None:

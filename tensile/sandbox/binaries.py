@@ -115,6 +115,13 @@ class Finder:
         with _locked(cache / "lock"):
             return runtime.find(cache, self.environ, self.progress)
 
+    def clear(self) -> None:
+        """Remove what was kept between two builds, once all that was wanted is there."""
+        cache = cache_directory(self.environ)
+        if (cache / golang.WORK).exists():
+            with _locked(cache / "lock"):
+                golang.clear(cache)
+
     def _cached(self, wanted: ProgramSet) -> Path:
         """Return the set's folder of the cache; one builds, the others wait for it."""
         cache = cache_directory(self.environ)
@@ -137,15 +144,21 @@ class Finder:
         new = cache / "new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
+        try:
+            self._compile(wanted, cache, new / wanted.programs[0])
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
         program, *links = wanted.programs
-        go = golang.find_go(cache, self.progress, self.environ.get("PATH", ""), self.extra)
-        arguments = ["-ldflags", wanted.flags, wanted.package]
-        golang.build(
-            [go, *arguments], self.sources / wanted.name, new / program, progress=self.progress, extra=self.extra
-        )
         for link in links:
             (new / link).symlink_to(program)
         new.rename(folder)
+
+    def _compile(self, wanted: ProgramSet, cache: Path, program: Path) -> None:
+        go = golang.find_go(cache, self.progress, self.environ.get("PATH", ""), self.extra)
+        command = [go, "-ldflags", wanted.flags, wanted.package]
+        extra = {**self.extra, **golang.variables(go, cache)}
+        golang.build(command, self.sources / wanted.name, program, progress=self.progress, extra=extra)
 
 
 def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None) -> Binaries:
@@ -163,6 +176,7 @@ def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None) ->
     for wanted in (CONTROL_PLANE, KWOK, ENDPOINT):
         folder = finder.find(wanted)
         found |= {program: str(folder / program) for program in wanted.programs}
+    finder.clear()
     return Binaries(**{name: found[PROGRAM_OF.get(name, name)] for name in Binaries.__struct_fields__})
 
 
@@ -174,6 +188,7 @@ def find_or_build_node(progress: Progress, extra: Mapping[str, str] | None = Non
     """
     finder = Finder(os.environ, progress, extra or {})
     kubelet, node = (finder.find(wanted) / wanted.programs[0] for wanted in (KUBELET, NODE))
+    finder.clear()
     return NodePrograms(str(kubelet), str(node), finder.runtime())
 
 
@@ -189,7 +204,15 @@ def existing(wanted: ProgramSet, environ: Mapping[str, str]) -> Path | None:
 def cache_directory(environ: Mapping[str, str]) -> Path:
     """Return where built programs are kept: tensile-kube in $XDG_CACHE_HOME, else in ~/.cache."""
     base = Path(environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "tensile-kube"
+    return (base if base.is_absolute() else _home() / ".cache") / "tensile-kube"
+
+
+def _home() -> Path:
+    """Return the user's home; users by number alone, as in containers, may have none."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise SandboxError("this user has no home: set $XDG_CACHE_HOME to where built programs are kept") from None
 
 
 def cache_name(wanted: ProgramSet, sources: Path = SOURCES) -> str:

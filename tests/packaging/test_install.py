@@ -1,0 +1,74 @@
+"""What is missing on a machine is told in one line, and nothing stays: in short what `python -m bench.install` does."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(_ROOT)]
+
+from bench.install import Case, Place, cases, furnished, judged, tried  # noqa: E402 - found by the line above
+from tensile.sandbox.binaries import cache_directory  # noqa: E402
+
+NAMES = [case.name for case in cases(Place(_ROOT, _ROOT, ())) if case.words]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A place with the program as it is here, and the programs that are built already."""
+    program = (sys.executable, "-m", "tensile")
+    made = furnished(tmp_path / "place", cache_directory(os.environ).parent, program)
+    yield made
+    (made.root / "closed").chmod(0o755)
+    shutil.rmtree(made.root)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_missing_is_told_in_one_line(place: Place, name: str) -> None:
+    """With exit code 1, without a traceback, and with nothing left; what cannot be tried here is skipped with why."""
+    (case,) = (case for case in cases(place) if case.name == name)
+    if why := case.lacks():
+        pytest.skip(f"{name}: {why}")
+    path = {**dict(case.variables), "PYTHONPATH": f"{dict(case.variables).get('PYTHONPATH', '')}:{_ROOT}"}
+    found = tried(place, case._replace(variables=tuple(path.items())))
+    assert found["wrong"] == [], found["said"]
+
+
+def test_the_cases_are_those_that_a_machine_may_be() -> None:
+    """None is lost when one is added."""
+    assert NAMES == [
+        "no network, no Go",
+        "no network, but Go",
+        "no pip",
+        "a cache that cannot be written",
+        "no home and no cache",
+        "a full disk",
+    ]
+
+
+MISSING = Case("x", ("no Go", "install"))
+WHOLE = "Ended after 20 s: nothing is left of the demo.\n"
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "errors", "output", "wrong"),
+    [
+        (MISSING, 1, "no Go here: install it\n", "", []),
+        (MISSING, 1, "no Go here: install it\nand more\n", "", ["2 lines instead of one"]),
+        (MISSING, 1, "something else: install it\n", "", ["nothing is said of 'no Go'"]),
+        (MISSING, 0, "no Go here: install it\n", "", ["it ended with 0"]),
+        (MISSING, 1, "", "", ["0 lines instead of one", "nothing is said of 'no Go'", "nothing is said of 'install'"]),
+        (MISSING, 1, "Traceback: no Go, install\n", "", ["a traceback"]),
+        (Case("x"), 0, "", WHOLE, []),
+        (Case("x"), 1, "broken\n", "", ["it ended with 1: broken"]),
+        (Case("x"), 0, "", "half of it", ["it ended with 0: "]),
+    ],
+)
+def test_what_is_wrong_with_an_end_is_told(case: Case, code: int, errors: str, output: str, wrong: list[str]) -> None:
+    """A demo that has to fail is judged by its line, one that has to work by its end."""
+    assert judged(case, code, errors, output) == wrong

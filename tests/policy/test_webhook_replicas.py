@@ -1,0 +1,192 @@
+"""Several engines that serve one webhook in turn: when one may be sent questions, and how it leaves."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import orjson
+import pytest
+import pytest_asyncio
+from answering import Answering
+from hookkit import NAME, PACE, Scene, scene
+
+from tensile.certificates import self_signed
+from tensile.errors import Conflict, Denied, Unreachable
+from tensile.objects import MUTATING_WEBHOOK
+from tensile.policy.listening import Listening
+from tensile.policy.registration import bundle_in, certificates_in
+
+WAITS = "the upper's apiserver does not trust the webhook's certificate yet"
+ASKED = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
+PATIENCE = 5.0
+
+
+@pytest_asyncio.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Scene]:
+    """A scene with an empty cluster."""
+    async with scene(tmp_path) as made:
+        yield made
+
+
+async def test_the_first_engine_may_be_asked_as_soon_as_it_has_looked(here: Scene) -> None:
+    """Nobody asks before it is registered; what is not served is waited for by nobody."""
+    assert here.server.waits() == ""
+    await here.server.serve(here.topology())
+    assert here.server.waits() == WAITS
+    await here.server.look()
+    assert here.server.waits() == ""
+
+
+async def test_another_engine_waits_until_every_apiserver_has_heard_of_its_certificate(
+    here: Scene, tmp_path: Path
+) -> None:
+    """What is registered already leads to it once it counts as ready: sooner, its answers would be refused."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    async with scene(tmp_path, here.upper) as other:
+        await other.server.serve(other.topology())
+        await other.server.look()
+        trusted = certificates_in(bundle_in(here.registered() or {}))
+        assert (len(trusted), other.server.waits()) == (2, WAITS)
+        other.later(seconds=PACE.heard)
+        assert other.server.waits() == ""
+        assert here.server.waits() == "", "the first one goes on meanwhile"
+
+
+async def test_of_two_that_begin_together_the_slower_one_waits(here: Scene, tmp_path: Path) -> None:
+    """Nobody asked when it looked first; once the other one is registered, it would not be trusted."""
+    async with scene(tmp_path, here.upper) as other:
+        await other.server.serve(other.topology(url="https://127.0.0.1:9/mutate"))
+        await other.server.look()
+        assert other.server.waits() == ""
+        await here.server.serve(here.topology())
+        await here.server.look()
+        await other.server.look()
+        assert (here.server.waits(), other.server.waits()) == ("", WAITS)
+        other.later(seconds=PACE.heard)
+        assert other.server.waits() == ""
+
+
+async def test_an_engine_that_changes_its_certificate_at_once_waits_again(here: Scene) -> None:
+    """Another address has another name, which the certificate is for."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    await here.server.serve(here.topology(url=f"https://localhost:{here.port}/mutate"))
+    assert here.server.waits() == WAITS
+
+
+async def test_an_engine_that_cannot_make_itself_trusted_is_not_asked(tmp_path: Path) -> None:
+    """It is looked at again soon where another engine was quicker; what is refused stays so for longer."""
+    async with scene(tmp_path) as first:
+        await first.server.serve(first.topology())
+        await first.server.look()
+        there = first.registered() or {}
+    upper = Answering("")
+    async with scene(tmp_path, upper) as here:
+        upper.answer("read", there, there)
+        upper.answer("patch", Conflict("changed since", status=409), Denied("no right to that", status=403))
+        await here.server.serve(here.topology())
+        assert (await here.server.look(), here.server.waits()) == (PACE.again, WAITS)
+        assert (await here.server.look(), here.server.waits()) == (PACE.rest, WAITS)
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"), [(Denied("no right to that", status=403), ""), (Unreachable("away"), WAITS)]
+)
+async def test_an_engine_that_may_not_look_is_asked_by_nobody_through_it(
+    tmp_path: Path, error: Exception, waits: str
+) -> None:
+    """Somebody else registers it then, and sees to trust; a cluster that is away is waited for."""
+    upper = Answering("")
+    async with scene(tmp_path, upper) as here:
+        upper.answer("read", error)
+        await here.server.serve(here.topology())
+        await here.server.look()
+        assert here.server.waits() == waits
+
+
+async def test_what_is_somebody_elses_under_our_name_holds_up_nobody(here: Scene) -> None:
+    """It is never ours to be asked through; the rest of the engine is needed all the same."""
+    here.upper.place(MUTATING_WEBHOOK, {"metadata": {"name": NAME}, "webhooks": []})
+    await here.server.serve(here.topology())
+    await here.server.look()
+    assert here.server.waits() == ""
+
+
+async def test_without_an_address_nobody_is_waited_for(here: Scene) -> None:
+    """It is served for whoever registers it by hand."""
+    topology = here.topology()
+    nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
+    await here.server.serve(nowhere)
+    await here.server.look()
+    assert here.server.waits() == ""
+
+
+class Asker:
+    """Somebody who keeps a connection open and asks on it again and again, as an apiserver does."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def ask(self) -> bytes:
+        """Ask once; gives the head of the answer, in small letters, b"" where the connection has ended."""
+        self.writer.write(ASKED)
+        try:
+            head = await self.reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, OSError):
+            return b""
+        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+        await self.reader.readexactly(length)
+        return head.lower()
+
+
+@pytest_asyncio.fixture
+async def left(here: Scene) -> AsyncIterator[tuple[Listening, Asker]]:
+    """A webhook that answers anything, and somebody who has asked it once."""
+    pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], here.now, timedelta(days=1))
+    made = Listening(pair, lambda _body: orjson.dumps({}))
+    await made.start("127.0.0.1", 0)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.load_verify_locations(cadata=pair.certificate.decode())
+    asker = Asker(*await asyncio.open_connection("127.0.0.1", made.port, ssl=tls))
+    head = await asker.ask()
+    assert b" 200 " in head
+    assert b"connection: close" not in head
+    yield made, asker
+    asker.writer.close()
+    await made.close()
+
+
+async def test_one_that_leaves_answers_what_is_asked_and_says_so(left: tuple[Listening, Asker]) -> None:
+    """The asker takes the next question elsewhere: none is lost on a connection that is cut."""
+    listening, asker = left
+    leaving = asyncio.ensure_future(listening.close())
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.sleep(0)
+        head = await asker.ask()
+        assert b" 200 " in head
+        assert b"connection: close" in head
+        assert await asker.reader.read() == b""
+        await leaving
+
+
+async def test_one_that_leaves_listens_no_more(left: tuple[Listening, Asker]) -> None:
+    """Whoever comes now is to go elsewhere."""
+    listening, _ = left
+    port = listening.port
+    leaving = asyncio.ensure_future(listening.close())
+    await asyncio.sleep(0)
+    with pytest.raises(OSError, match=r"."):
+        await asyncio.open_connection("127.0.0.1", port)
+    await leaving
+
+
+async def test_one_that_leaves_does_not_wait_for_who_asks_nothing(left: tuple[Listening, Asker]) -> None:
+    """An idle connection is cut in the end."""
+    listening, asker = left
+    async with asyncio.timeout(PATIENCE):
+        await listening.close()
+        assert await asker.reader.read() == b""
