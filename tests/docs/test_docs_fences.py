@@ -57,7 +57,7 @@ def test_a_fence_without_an_end_is_an_error(text: str) -> None:
 
 def test_a_comment_that_is_not_known_is_an_error() -> None:
     """A slip in it would have a block run that should not be, or pass for a reason."""
-    with pytest.raises(ValueError, match="page.md:1: 'not runn' is no comment that fences have"):
+    with pytest.raises(ValueError, match=r"page\.md:1: 'not runn' is no comment that fences have"):
         fences("page.md", "<!-- not runn: needs a cluster -->\n```sh\none\n```\n")
 
 
