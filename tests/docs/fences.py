@@ -7,6 +7,7 @@ Comments say what a reader need not see. On the line before a fence, or before e
     <!-- run last -->               of sh: after everything else of all pages
     <!-- ends with: CODE -->        of sh: with this exit code, not with 0
     <!-- given: COMMAND -->         of sh: what the reader has already, made before; may stand several times
+    <!-- from anew -->              of any: what ran in the background has ended, and what was made above is gone
     <!-- file: NAME -->             of any: is written to that file before what follows runs
     <!-- printed -->                of any: each line was printed by the sh before it; … stands for anything
     <!-- as it is: REASON -->       of yaml: neither a file, nor a topology, nor objects that can be tried
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-DIRECTIVES = {"not run", "runs on until", "run last", "ends with", "given", "file", "printed", "as it is"}
+DIRECTIVES = {"not run", "runs on until", "run last", "ends with", "given", "from anew", "file", "printed", "as it is"}
 OF_SH = {"not run", "runs on until", "run last", "ends with", "given"}
 TOPIC = re.compile(r"<!-- (the engine runs) -->")
 """A page that says so anywhere has an engine on its topology.yaml from its beginning."""

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 from enginekit import A, Ground
-from sitekit import LIMIT, Manifest, Site, is_ready
+from sitekit import LIMIT, Manifest, Site, is_ready, is_true
 
 from tensile.names import OWNER
 from tensile.sandbox.environment import Sandbox
@@ -86,9 +86,7 @@ async def measurable(site: Site) -> None:
 
 
 def _is_established(one: Manifest) -> bool:
-    return any(
-        each["type"] == "Established" and each["status"] == "True" for each in one["status"].get("conditions") or ()
-    )
+    return is_true(one, "Established")
 
 
 async def test_logs_come_by_a_certificate_that_the_upper_issued(ground: Keyless) -> None:
