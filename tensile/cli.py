@@ -105,6 +105,17 @@ def run(
             show_default=False,
         ),
     ] = None,
+    probes: Annotated[
+        int | None,
+        typer.Option(
+            "--probes",
+            min=1,
+            max=65535,
+            metavar="PORT",
+            help="Answer a kubelet's probes, /healthz and /readyz, on this port too, from the start on.",
+            show_default=False,
+        ),
+    ] = None,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -113,7 +124,7 @@ def run(
 
     _configure_logs(log_level or "info", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    manner = running.Manner(only, leader_elect)
+    manner = running.Manner(only, leader_elect, probes)
     if found is not None:
         running.run_map(*found, manner=manner)
         return

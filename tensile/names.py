@@ -59,6 +59,8 @@ DESCHEDULED = "create-by-descheduler"
 """The label of pods that a descheduler made anew: tensile-kube's, and ours."""
 DESCHEDULE_COUNT = "sigs.k8s.io/deschedule-count"
 UNSCHEDULABLE_NODE = "unschedulable-node"
+LEADS = PREFIX + "leads"
+"""On pods of engines: the name of the topology whose clusters this one drives; of several it is one that does."""
 ROOM = PREFIX + "room"
 """On virtual nodes: when room came for pods that the extender had refused, so that the upper scheduler asks again."""
 

@@ -5,6 +5,7 @@ a signal: a bad file, a cluster that is away, or a port that cannot be had are s
 """
 
 import asyncio
+import os
 import random
 import signal
 import socket
@@ -32,13 +33,14 @@ from tensile.insight import lowers, missing, readings
 from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
 from tensile.lease import lease_ref
+from tensile.marking import LeadMark, own_pod
 from tensile.objects import UPPER
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.narration import Narration
 from tensile.reconcile.reading import Reading
 from tensile.status.standing import Standing
 from tensile.supervision import supervised
-from tensile.telemetry import Metrics, TelemetryServer
+from tensile.telemetry import Metrics, ProbeServer, TelemetryServer
 from tensile.topology import Topology
 from tensile.topology.edit import Edit, edit
 
@@ -53,10 +55,12 @@ class Manner(NamedTuple):
     """How to run: `only` that part ("webhook") and nothing else; with `elect`, engines of one topology take turns.
 
     Where `elect` is None they do so in a cluster, where a Deployment has replicas and rolls, and not elsewhere.
+    `probes` is the port at which a kubelet asks how this program is, None where nobody does.
     """
 
     only: str | None = None
     elect: bool | None = None
+    probes: int | None = None
 
     @property
     def elects(self) -> bool:
@@ -109,15 +113,23 @@ class Running(Protocol):
 
 async def _run(followed: Followed, standing: Standing, ways: Ways, manner: Manner, leases: str) -> None:
     around = _Around(followed, standing, ways, leases if manner.elects else "", _stopped_by_signal())
-    try:
+    async with AsyncExitStack() as ending:
+        ending.push_async_callback(followed.close)
+        if manner.probes is not None:
+            probes = ProbeServer(None, manner.probes, partial(_waits, standing))
+            await probes.start()
+            ending.push_async_callback(probes.close)
         first = await _unless(around.stop, followed.first())
         if first is not None and first.topology is not None:
             standing.take(first)
             followed.tell(first)
             await (_run_webhook if manner.only else _run_engine)(first.topology, around)
-    finally:
-        await followed.close()
     _log.info("stopped", topology=standing.topology)
+
+
+def _waits(standing: Standing) -> str:
+    """Say why nothing can be expected yet, "" when it can."""
+    return standing.waits() if standing.topology else "there is no topology yet"
 
 
 async def _run_engine(topology: Topology, around: _Around) -> None:
@@ -139,8 +151,11 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
         memory.keep_large_apart()
         await _unless(around.stop, engine.start() if election is None else engine.stand_by())
         if engine.is_running:
+            mark = LeadMark(engine.clusters.connections[UPPER], own_pod(os.environ), topology.name)
+            ending.push_async_callback(mark.close)
+            mark.open()
             following = _follow(around, engine, metrics, telemetry)
-            await _unless(around.stop, _side_by_side(_lead(engine, around, election), following))
+            await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark), following))
 
 
 async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) -> Election:
@@ -154,13 +169,13 @@ async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) ->
     return election
 
 
-async def _lead(engine: Engine, around: _Around, election: Election | None) -> None:
+async def _lead(engine: Engine, around: _Around, election: Election | None, mark: LeadMark) -> None:
     """Have the engine drive once nobody else does; raises TensileError when it may no more."""
     if election is None:
-        await _drive(engine, around)
+        await _drive(engine, around, mark)
     else:
         await election.won()
-        await _side_by_side(_until_lost(election), _drive(engine, around))
+        await _side_by_side(_until_lost(election), _drive(engine, around, mark))
 
 
 async def _until_lost(election: Election) -> None:
@@ -168,10 +183,11 @@ async def _until_lost(election: Election) -> None:
     raise TensileError(f"this engine leads no more: {why}: it ends, to stand by when it is started again")
 
 
-async def _drive(engine: Engine, around: _Around) -> None:
+async def _drive(engine: Engine, around: _Around, mark: LeadMark) -> None:
     """Have the engine drive, and tell of it; done when all is in order."""
     if not engine.drives:
         await engine.drive()
+    mark.lead()
     topology = engine.topology
     _log.info("started", topology=topology.name, lowers=len(topology.lowers), file=around.followed.name)
     around.followed.lead()

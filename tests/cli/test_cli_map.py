@@ -2,11 +2,13 @@
 
 import signal
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clikit import Files, ended, lines, listening, port_of, refused, started, tensile
+from clikit import Files, ended, is_alive, lines, listening, port_of, refused, started, tensile
 from sandbox_waiting import until
 
 
@@ -66,6 +68,30 @@ def test_a_signal_ends_it_while_the_upper_cluster_is_away(files: Files) -> None:
         told = ended(process, signal.SIGTERM)
     assert (told.code, told.out) == (0, "")
     assert [one["event"] for one in lines(first.decode() + told.err)] == ["cluster does not answer", "stopped"]
+
+
+def test_probes_are_answered_while_a_topology_is_waited_for(files: Files) -> None:
+    """It is alive, and not ready: a pod whose ConfigMap is not there yet must not be started again for ever."""
+    files.save()
+    probes = files.ports[2]
+    options = ["--configmap", "a/b", "--kubeconfig", str(files.directory / "upper"), "--log-format", "json"]
+    with started("run", *options, "--probes", str(probes)) as process:
+        until(lambda: is_alive(probes), "probes are answered")
+        with pytest.raises(urllib.error.HTTPError) as told:
+            urllib.request.urlopen(f"http://127.0.0.1:{probes}/readyz", timeout=5)
+        with told.value as answer:
+            assert (answer.code, answer.read()) == (503, b"there is no topology yet\n")
+        assert ended(process, signal.SIGTERM).code == 0
+
+
+def test_a_port_of_probes_that_is_taken_ends_it(files: Files) -> None:
+    """With what to do."""
+    with listening() as other:
+        options = ["--kubeconfig", files.directory / "upper", "--probes", port_of(other)]
+        files.save()
+        told = tensile("run", "--configmap", "a/b", *options)
+    assert told.code == 1
+    assert "give --probes another port" in told.err
 
 
 def test_status_where_no_engine_runs_says_so(files: Files) -> None:

@@ -1,10 +1,11 @@
 """`tensile run` as people start it: a process of its own that follows the topology file."""
 
 import asyncio
+import os
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,8 @@ class Program(Ground):
     process: Process
     options: tuple[str, ...] = ()
     """What else `tensile run` is given."""
+    variables: Mapping[str, str] = {}
+    """What its environment has beside the tests' own."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         super().__init__(sandbox, directory)
@@ -27,16 +30,17 @@ class Program(Ground):
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Save the file, start the program on it, and wait until its nodes are ready."""
-        self.process = await self.begun(self.save(*edits), self.log)
+        self.process = await self.begun(self.save(*edits), self.log, **self.variables)
         self.is_started = True
         for lower in self.topology(*edits).lowers if await_nodes else ():
             await self.usable(lower.node.name)
 
-    async def begun(self, file: Path, log: Path) -> Process:
-        """Start the program on a file."""
+    async def begun(self, file: Path, log: Path, **variables: str) -> Process:
+        """Start the program on a file, with such variables in its environment."""
         command = [sys.executable, "-m", "tensile", "run", "-f", str(file), "--log-format", "json", *self.options]
         with log.open("wb") as output:
-            return await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+            environment = {**os.environ, **variables}
+            return await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=environment)
 
     async def reload(self, *edits: Edit) -> None:
         """Save the file; the program sees to the rest."""

@@ -12,24 +12,46 @@ import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, polled, spare_ports
+from enginekit import A, Edit, polled, spare_ports
 from programkit import Program, served
 from sitekit import Manifest, is_ready
 
+from tensile.names import LEADS as MARK
 from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 HAND_OVER = 5.0
 POLL = 0.05
+FIRST, SECOND = "engine-1", "engine-2"
+ENGINE = {"app.kubernetes.io/name": "tensile"}
+ASIDE = {"schedulerName": "nobody", "containers": [{"name": "engine", "image": "tensile"}]}
+"""A pod that only stands there."""
 LEADS, WAITS = "this engine leads", "waiting to lead"
 
 
 class Replicated(Program):
-    """A program that takes turns with others."""
+    """A program that takes turns with others; each has a pod above that stands for it, as in a Deployment."""
 
     options = ("--leader-elect",)
     home = "kube-system"
+
+    async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
+        """Start it in the pod of the first engine."""
+        self.variables = await self.own(FIRST)
+        await super().start(*edits, await_nodes=await_nodes)
+
+    async def own(self, name: str) -> dict[str, str]:
+        """See to it that there is an engine's pod, and give what a Deployment tells the engine of it."""
+        if not await self.upper.read(self.pod_path(name)):
+            await self.upper.create(self.path("pods"), {"metadata": {"name": name, "labels": ENGINE}, "spec": ASIDE})
+        return {"POD_NAME": name, "POD_NAMESPACE": self.namespace}
+
+    async def marked(self, *names: str) -> None:
+        """Wait until just these engines' pods have the mark of the topology."""
+        await self.upper.until_all(
+            f"{self.path('pods')}?labelSelector={MARK}%3D{self.namespace}", lambda found: set(found) == set(names)
+        )
 
     @property
     def lease(self) -> str:
@@ -75,7 +97,7 @@ async def beside(program: Replicated) -> AsyncIterator[Other]:
 
     file, log = program.directory / "other.yaml", program.directory / "other.log"
     file.write_bytes(orjson.dumps(program.file(elsewhere)))
-    process = await program.begun(file, log)
+    process = await program.begun(file, log, **await program.own(SECOND))
     try:
         await polled(lambda: WAITS in log.read_text())
         yield Other(process, log, *ports[3:])
@@ -154,3 +176,22 @@ async def test_an_engine_whose_lease_another_holds_ends_and_says_why(program: Re
         await program.upper.delete(program.lease)
     await program.start()
     await program.logged(LEADS)
+
+
+async def test_the_pod_of_the_engine_that_drives_has_a_mark_and_no_other(program: Replicated) -> None:
+    """It goes over with the lead, also from an engine that is killed; other labels of the pods stay."""
+    await program.marked(FIRST)
+    async with beside(program) as other:
+        await program.stop()
+        await program.marked(SECOND)
+        await program.start(await_nodes=False)
+        await program.logged(WAITS)
+        other.process.kill()
+        await program.logged(LEADS)
+        await program.marked(FIRST)
+    for name in (FIRST, SECOND):
+        found = await program.upper.read(program.pod_path(name))
+        assert found["metadata"]["labels"].items() >= ENGINE.items()
+    await program.stop()
+    await program.marked()
+    await program.start()

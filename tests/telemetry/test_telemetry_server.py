@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from tensile.errors import TensileError
-from tensile.telemetry import Metrics, TelemetryServer
+from tensile.telemetry import Metrics, ProbeServer, TelemetryServer
 
 
 class Engine:
@@ -42,7 +42,7 @@ async def server(engine: Engine) -> AsyncIterator[TelemetryServer]:
     await found.close()
 
 
-async def ask(server: TelemetryServer, path: str, method: str = "GET") -> tuple[int, str, str]:
+async def ask(server: ProbeServer, path: str, method: str = "GET") -> tuple[int, str, str]:
     """Send a request; gives status, content type and body."""
     url = f"http://127.0.0.1:{server.port}{path}"
     async with asyncio.timeout(20), aiohttp.ClientSession() as session, session.request(method, url) as answer:
@@ -136,3 +136,21 @@ async def test_closing_does_not_wait_for_who_stays_connected(engine: Engine) -> 
         await reader.read()
         writer.close()
         await writer.wait_closed()
+
+
+async def test_probes_have_a_server_of_their_own_that_shows_nothing_else(engine: Engine) -> None:
+    """On every address, as a kubelet asks at the pod's; metrics and status stay where the topology has them."""
+    server = ProbeServer(None, 0, engine.ready)
+    await server.start()
+    assert (await ask(server, "/healthz"))[::2] == (200, "ok\n")
+    engine.missing = "there is no topology yet"
+    assert (await ask(server, "/readyz"))[::2] == (503, "there is no topology yet\n")
+    assert [(await ask(server, path))[0] for path in ("/metrics", "/status")] == [404, 404]
+    second = ProbeServer(None, server.port, engine.ready)
+    with pytest.raises(TensileError) as refusal:
+        await second.start()
+    assert str(refusal.value) == (
+        f"the server of probes cannot listen on *:{server.port}: another program listens there: "
+        "give --probes another port, or stop that program"
+    )
+    await server.close()

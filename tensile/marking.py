@@ -1,0 +1,116 @@
+"""Marks the pod of the engine that drives by a label, so that a Service can lead to that one of several.
+
+The upper scheduler has to ask the engine that drives, since what was promised is in its memory. The label is looked at
+again and again: a container that was killed is started again in a pod that still has it, and a pod of a dead machine
+keeps it for minutes, so the engine that takes over takes it off all others.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import orjson
+import structlog
+
+from tensile.cluster import Cluster, Patch, Selection
+from tensile.errors import ClusterError, NotFound
+from tensile.names import LEADS
+from tensile.objects import POD, UPPER, Manifest, Ref, labels, metadata, uid
+from tensile.supervision import supervised
+
+_LOOK = 30.0
+"""Seconds between two looks, in case somebody else has changed a label."""
+_RETRY = 1.0
+_PARTING = 1.0
+"""Seconds in which the mark has to be taken off at the end: what comes after it must not wait for long."""
+_log = structlog.get_logger("tensile.marking")
+
+
+def own_pod(environment: Mapping[str, str]) -> Ref | None:
+    """Name the pod that this program runs in, by POD_NAMESPACE and POD_NAME; None where they are not given."""
+    namespace, name = environment.get("POD_NAMESPACE", ""), environment.get("POD_NAME", "")
+    return Ref(UPPER, POD, namespace, name) if namespace and name else None
+
+
+def wrong(marked: Iterable[Manifest], own: str, *, leads: bool) -> list[Manifest]:
+    """Give the pods that have the mark and should not: another's only where this engine is the one that leads."""
+    return [pod for pod in marked if (metadata(pod)["name"] == own) != leads]
+
+
+def marked(pod: Manifest, topology: str | None) -> Patch:
+    """Give the write by which a pod has the mark of a topology, or has none: of that very pod, whatever else it has."""
+    return Patch("merge-patch", {"metadata": {"uid": uid(pod), "labels": {LEADS: topology}}})
+
+
+class LeadMark:
+    """The mark of one engine's pod (None: it has no pod, and nothing is done), from `open` to `close`.
+
+    It says that the engine of this topology leads once `lead` was called.
+    """
+
+    def __init__(self, upper: Cluster, pod: Ref | None, topology: str) -> None:
+        self.leads = False
+        self._upper = upper
+        self._pod = pod
+        self._topology = topology
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._said = ""
+
+    def open(self) -> None:
+        """Begin, without the mark."""
+        if self._pod is not None:
+            self._task = supervised("the mark of the pod that leads", self._keep)
+
+    def lead(self) -> None:
+        """Have the mark from now on."""
+        self.leads = True
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Take the mark off, if that goes quickly, and look no more."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self.leads = False
+        with suppress(ClusterError, TimeoutError):
+            async with asyncio.timeout(_PARTING):
+                await self.settle()
+
+    async def settle(self) -> None:
+        """Make it so, by as few writes as it takes; raises ClusterError."""
+        if self._pod is None:
+            return
+        selection = Selection(self._pod.namespace, labels=f"{LEADS}={self._topology}")
+        found: list[Manifest] = (await self._upper.list(POD, selection, orjson.loads)).items
+        if self.leads and all(metadata(pod)["name"] != self._pod.name for pod in found):
+            await self._mark(orjson.loads(await self._upper.read(self._pod)), self._topology)
+        for pod in wrong(found, self._pod.name, leads=self.leads):
+            with suppress(NotFound):
+                await self._mark(pod, None)
+
+    async def _mark(self, pod: Manifest, topology: str | None) -> None:
+        if labels(pod).get(LEADS) != topology:
+            meta = metadata(pod)
+            await self._upper.patch(Ref(UPPER, POD, meta["namespace"], meta["name"]), marked(pod, topology))
+
+    async def _keep(self) -> None:
+        while True:
+            self._changed.clear()
+            rest = await self._tried()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self._changed.wait()
+
+    async def _tried(self) -> float:
+        """Make it so; says once why that does not go, and gives the seconds until the next look."""
+        why = ""
+        try:
+            await self.settle()
+        except ClusterError as error:
+            why = str(error)
+        if why and why != self._said:
+            _log.warning("no Service leads to this engine: its pod cannot be marked", pod=str(self._pod), error=why)
+        self._said = why
+        return _RETRY if why else _LOOK
