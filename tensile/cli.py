@@ -362,6 +362,45 @@ def doctor(
 
 
 @app.command()
+def manifests(
+    file: FileOption = None,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    image: Annotated[
+        str | None, typer.Option(help="The engine's image. Default: tensile-kube of this version.", show_default=False)
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Where the engine is, and its account in lower clusters.")] = "tensile",
+    lower: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Print what is for this lower cluster, not for the upper.", show_default=False
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Write all as kustomizations, for `kubectl apply -k`.", show_default=False),
+    ] = None,
+    _version: Version = False,
+) -> None:
+    """Print what to apply in the upper cluster so that the engine runs there, or in a lower one so that it may come."""
+    from tensile.manifests import commands  # noqa: PLC0415 - see the module's docstring
+
+    if lower is not None and directory is not None:
+        raise TensileError("--lower and --dir: give one of them: a directory holds all lower clusters")
+    name, data = read(file)
+    wishes = commands.Wishes(namespace, image)
+    found = commands.rendering(data, name, wishes)
+    lines = list(found.told)
+    if directory is None:
+        typer.echo(commands.printed(found.setup, lower, file, wishes), nl=False)
+    else:
+        lines += commands.written(found.setup, directory, name)
+    for line in lines:
+        typer.echo(line, err=True)
+
+
+@app.command()
 def demo(
     log_level: LogLevel = None,
     log_format: LogFormat = None,

@@ -1,0 +1,85 @@
+"""The files and streams that `tensile manifests` gives: what is in them, by name; nothing is written here."""
+
+from collections.abc import Iterable
+
+from tensile.errors import TensileError
+from tensile.manifests import lower as access
+from tensile.manifests import upper
+from tensile.manifests.roles import CONFIGMAP
+from tensile.manifests.setup import KEY, Setup
+from tensile.manifests.texts import scheduler
+from tensile.manifests.yamlout import comment, document, stream
+from tensile.topology import Lower
+
+MARK = "# Written by `tensile manifests`."
+"""How the files begin that it may write over."""
+_EDITS = (
+    f"{MARK[2:]} Edits are lost when it writes again: what a cluster needs beside it belongs into an overlay, a "
+    "kustomization.yaml elsewhere that has this directory among its resources."
+)
+LOWERS = "lowers"
+TOPOLOGY = KEY
+SCHEDULER = "scheduler-extender.yaml"
+STORAGE = "storageclass.yaml"
+
+
+def upper_stream(setup: Setup) -> str:
+    """Give all for the upper cluster as one stream of documents."""
+    pieces = [piece for sheet in upper.of_engine(setup).values() for piece in sheet]
+    text = stream([*pieces[:1], upper.configmap(setup), *pieces[1:]], upper.head(setup, folder=False))
+    storage = upper.storage(setup)
+    return f"{text}---\n{storage}" if storage else text
+
+
+def lower_stream(setup: Setup, name: str, command: str) -> str:
+    """Give all for one lower cluster as one stream; `command` is the one that printed it.
+
+    Raises TensileError where there is no such lower cluster.
+    """
+    lower = _lower(setup, name)
+    return stream(
+        access.of_lower(setup, lower),
+        access.head(setup, lower, f'{command} | kubectl --kubeconfig "$LOWER" apply -f -'),
+    )
+
+
+def files(setup: Setup) -> dict[str, str]:
+    """Give a kustomization for the upper cluster, and for each lower one below `lowers`: text by path.
+
+    The topology is among them as it is applied; the scheduler's configuration is no resource.
+    """
+    sheets = {name: stream(pieces) for name, pieces in upper.of_engine(setup).items()}
+    if storage := upper.storage(setup):
+        sheets[STORAGE] = storage
+    found = {"kustomization.yaml": _upper_kustomization(setup, sheets), **sheets}
+    if setup.topology.extender.enabled:
+        found[SCHEDULER] = scheduler(setup)
+    for lower in setup.topology.lowers:
+        place = f"{LOWERS}/{lower.name}"
+        found[f"{place}/kustomization.yaml"] = _kustomization(["access.yaml"])
+        head = access.head(setup, lower, f'kubectl --kubeconfig "$LOWER" apply -k {place}')
+        found[f"{place}/access.yaml"] = stream(access.of_lower(setup, lower), head)
+    return {**{path: comment(_EDITS) + text for path, text in found.items()}, TOPOLOGY: setup.text}
+
+
+def _lower(setup: Setup, name: str) -> Lower:
+    lowers = {lower.name: lower for lower in setup.topology.lowers}
+    if name not in lowers:
+        raise TensileError(f"--lower {name}: no lower cluster of the topology: there are {', '.join(lowers) or 'none'}")
+    return lowers[name]
+
+
+def _upper_kustomization(setup: Setup, sheets: Iterable[str]) -> str:
+    """Give the upper cluster's; the topology keeps its name whatever is in it, as the engine follows it by name."""
+    topology = {
+        "name": CONFIGMAP,
+        "namespace": setup.namespace,
+        "files": [TOPOLOGY],
+        "options": {"disableNameSuffixHash": True, "labels": setup.selector},
+    }
+    return comment(upper.head(setup, folder=True)) + _kustomization(sheets, configMapGenerator=[topology])
+
+
+def _kustomization(resources: Iterable[str], **fields: object) -> str:
+    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return document({**kind, "resources": list(resources), **fields})

@@ -1,0 +1,73 @@
+"""What a set-up of the engine is made of: the topology, and what is chosen beside it."""
+
+from typing import NamedTuple
+
+import tensile
+from tensile.manifests.roles import ACCOUNT, CONFIGMAP
+from tensile.objects import Manifest
+from tensile.topology import Topology
+
+NAME = ACCOUNT
+"""What everything of the engine is called, alone or in front."""
+KEY = "topology.yaml"
+_FIRST_PROBED = 8081
+
+
+class Setup(NamedTuple):
+    """An engine in the upper cluster: `text` is that of the topology as its ConfigMap has it."""
+
+    topology: Topology
+    text: str
+    namespace: str
+    image: str
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The labels by which its pods are known."""
+        return {"app.kubernetes.io/name": NAME, "app.kubernetes.io/instance": self.topology.name}
+
+    @property
+    def configmap(self) -> str:
+        """The ConfigMap of the topology, as `tensile run --configmap` takes it."""
+        return f"{self.namespace}/{CONFIGMAP}"
+
+    @property
+    def servers(self) -> dict[str, int]:
+        """The ports that others call it at, but those of the virtual nodes, by their names."""
+        topology = self.topology
+        found = {"metrics": topology.telemetry.port}
+        for name, server in (("webhook", topology.webhook), ("extender", topology.extender)):
+            if server.enabled:
+                found[name] = server.port
+        return found
+
+    @property
+    def kubelets(self) -> list[tuple[int, int]]:
+        """The ports of the virtual nodes, as the first and the last of each row of them.
+
+        The first row has room for lowers that join later, whose ports follow: nobody is to open each by itself.
+        """
+        first = self.topology.kubelet.port
+        last = min(first + max(_ROOM, len(self.topology.lowers)) - 1, _LAST)
+        own = {lower.node.kubelet_port for lower in self.topology.lowers}
+        return [(first, last), *((port, port) for port in sorted(own) if not first <= port <= last)]
+
+    @property
+    def probed(self) -> int:
+        """The port of the kubelet's probes: one that the topology does not take."""
+        taken = {*self.servers.values(), *(lower.node.kubelet_port for lower in self.topology.lowers)}
+        return next(port for port in range(_FIRST_PROBED, _LAST) if port not in taken)
+
+    def object(self, api: str, kind: str, name: str, **fields: object) -> Manifest:
+        """Make an object of the namespace."""
+        meta = {"name": name, "namespace": self.namespace, "labels": self.selector}
+        return {"apiVersion": api, "kind": kind, "metadata": meta, **fields}
+
+
+_ROOM = 100
+_LAST = 65535
+
+
+def default_image() -> str:
+    """Give the image that is meant where none is named: of this version, from wherever the cluster has it."""
+    return f"{ACCOUNT}-kube:{tensile.__version__}"

@@ -1,0 +1,157 @@
+"""Turns the topology file of a machine into one for a pod of the upper cluster, and says each change.
+
+In a ConfigMap there are no files: kubeconfigs are in Secrets, the upper cluster is the one around, and what listened on
+a machine's own addresses has to listen on the pod's. A file that needs no change is taken as it is, comments and all.
+What has no counterpart in the cluster is an error: nobody is to find out later that their certificate is not shown.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tensile.manifests.textedit import edited
+from tensile.manifests.yamlout import document, flow
+from tensile.topology import Problem, Topology, TopologyErrors, parse
+from tensile.topology.written import get, lowers
+from tensile.yamltext import compose
+from tensile.yamltree import Path, locate, plain, show_path
+
+WEBHOOK = "tensile-webhook"
+"""The Service of the webhook where the file names none."""
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a pod's own addresses, which no file can know
+_IN_FILES: dict[Path, str] = {
+    ("kubelet", "tlsCertFile"): "the upper cluster issues one for each node, once it is approved",
+    ("kubelet", "tlsKeyFile"): "it goes with tlsCertFile",
+    ("kubelet", "clientCAFile"): "the authority is that of the upper cluster then",
+    ("webhook", "tlsCertFile"): "the engine makes and renews one, and tells the upper cluster to trust it",
+    ("webhook", "tlsKeyFile"): "it goes with tlsCertFile",
+}
+
+
+class Turned(NamedTuple):
+    """The topology as its ConfigMap holds it: the text, what it says, and in words each change that was made."""
+
+    text: str
+    topology: Topology
+    words: tuple[str, ...]
+
+
+class _Change(NamedTuple):
+    """What is written at a path from now on (None: nothing), why, and under which `key`: "" for the path's last."""
+
+    path: Path
+    value: Any
+    why: str
+    key: str = ""
+
+    def said(self) -> str:
+        """Write it in a line."""
+        done = "left out" if self.value is None else f"{self.key or 'now'} {flow(self.value)}"
+        return f"{show_path(self.path)}: {done}: {self.why}"
+
+
+def turned(text: str, name: str, namespace: str) -> Turned:
+    """Turn a file's text; `name` is the file's, `namespace` where the engine is to run.
+
+    Raises TopologyErrors for a bad file, and for what cannot be turned.
+    """
+    topology = parse(text, name=name)
+    root, _ = compose(text)
+    assert root is not None, "it was parsed"
+    data = plain(root)
+    found = [*_faults(data, topology, namespace)]
+    if found:
+        problems = [Problem(locate(root, path), path, words) for path, words in found]
+        raise TopologyErrors(name, tuple(sorted(problems, key=lambda one: one.position)))
+    changes = [*_changes(data, topology, namespace)]
+    words = [*(change.said() for change in changes), *_hints(data, topology)]
+    if changes:
+        text, whole = _written(text, data, changes)
+        words += [] if whole else ["comments are left out: the file is written in a way that could not be kept"]
+    return Turned(text, parse(text, name=name, configmap_mode=True), tuple(words))
+
+
+def _faults(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Path, str]]:
+    """Give what has no counterpart in the cluster, each with what to do."""
+    for path, instead in _IN_FILES.items():
+        if get(data, path) is not None:
+            yield path, f"a file of this machine, which a pod does not have; leave it out: {instead}"
+    service = topology.webhook.service
+    if topology.webhook.enabled and service is not None and service.namespace != namespace:
+        words = f"the Service is in {service.namespace}, and the engine would be in {namespace}; "
+        yield ("webhook", "service", "namespace"), words + f"write {namespace}, or give --namespace {service.namespace}"
+
+
+def _changes(data: Any, topology: Topology, namespace: str) -> Iterator[_Change]:
+    """Give what has to be written otherwise."""
+    for key in ("kubeconfig", "context"):
+        if key in (get(data, ("upper",)) or {}):
+            yield _Change(("upper", key), None, "the engine runs in the upper cluster, as the account of its pod")
+    for place in lowers(data):
+        path = get(data, ("lowers", place, "kubeconfig"))
+        if path is not None:
+            secret = {"namespace": namespace, "name": topology.lowers[place].name}
+            yield _Change(("lowers", place, "kubeconfig"), secret, f"a pod has no file {path}", "kubeconfigSecret")
+    yield from _addresses(data, topology)
+    webhook = topology.webhook
+    if webhook.enabled and webhook.service is None and webhook.url is None:
+        service = {"namespace": namespace, "name": WEBHOOK}
+        yield _Change(("webhook", "service"), service, "so the upper apiserver reaches it")
+
+
+def _addresses(data: Any, topology: Topology) -> Iterator[_Change]:
+    """Have everything listen on the pod's addresses, and be called there."""
+    for server in ("kubelet", "webhook", "extender"):
+        bind = get(data, (server, "bind"))
+        if bind is not None and bind not in _EVERYWHERE:
+            yield _Change((server, "bind"), None, f"a pod does not have the address {bind}, or is not reached there")
+    if get(data, ("kubelet", "nodeAddress")) is not None:
+        yield _Change(("kubelet", "nodeAddress"), None, "the nodes have the address of the pod that drives")
+    if topology.telemetry.bind not in _EVERYWHERE:
+        why = f"at {topology.telemetry.bind} nobody could ask for metrics; whoever reaches the pod can now"
+        yield _Change(("telemetry", "bind"), _EVERYWHERE[0], why)
+
+
+def _hints(data: Any, topology: Topology) -> Iterator[str]:
+    """Say what is lost with the address in a kubeconfig that is no more there."""
+    asks = "Service" in topology.enabled or any(one.service_accounts.identity == "upper" for one in topology.lowers)
+    if asks and get(data, ("upper", "kubeconfig")) is not None and topology.upper.advertise_url is None:
+        yield (
+            "upper.advertiseURL: not given: it was the address in the kubeconfig; set it if pods below are to reach "
+            "the upper cluster"
+        )
+
+
+def _written(text: str, data: Any, changes: list[_Change]) -> tuple[str, bool]:
+    """Give the text with the changes, and whether it is the one that was, comments and all."""
+    wanted, kept = _listed(data), text
+    for change in changes:
+        _set(wanted, change.path, change.value, change.key)
+        kept = edited(kept, change.path, change.value, change.key)
+    root, flaws = compose(kept)
+    if root is not None and not flaws and _listed(plain(root)) == wanted:
+        return kept, True
+    return document(wanted), False
+
+
+def _set(data: Any, path: Path, value: Any, key: str = "") -> None:
+    """Change data in place, as `edited` does with a text."""
+    inside = data
+    for step in path[:-1]:
+        inside = inside.get(step) if isinstance(inside, dict) else inside[step]
+    if not isinstance(inside, dict):
+        _set(data, path[:-1], None if value is None else {path[-1]: value})
+    elif value is not None:
+        renamed = {key or one if one == path[-1] else one: what for one, what in {**inside, path[-1]: value}.items()}
+        inside.clear()
+        inside.update(renamed)
+    elif len(inside) == 1 < len(path):
+        _set(data, path[:-1], None)
+    else:
+        inside.pop(path[-1], None)
+
+
+def _listed(data: Any) -> Any:
+    """Give data that can be changed."""
+    if isinstance(data, dict):
+        return {key: _listed(value) for key, value in data.items()}
+    return [_listed(value) for value in data] if isinstance(data, tuple) else data
