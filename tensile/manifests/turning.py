@@ -6,7 +6,10 @@ What has no counterpart in the cluster is an error: nobody is to find out later 
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
+
+import yaml
 
 from tensile.manifests.textedit import edited
 from tensile.manifests.yamlout import document, flow
@@ -123,14 +126,23 @@ def _hints(data: Any, topology: Topology) -> Iterator[str]:
 
 def _written(text: str, data: Any, changes: list[_Change]) -> tuple[str, bool]:
     """Give the text with the changes, and whether it is the one that was, comments and all."""
-    wanted, kept = _listed(data), text
+    wanted = _listed(data)
     for change in changes:
         _set(wanted, change.path, change.value, change.key)
-        kept = edited(kept, change.path, change.value, change.key)
+    kept = _kept(text, changes)
     root, flaws = compose(kept)
     if root is not None and not flaws and _listed(plain(root)) == wanted:
         return kept, True
     return document(wanted), False
+
+
+def _kept(text: str, changes: list[_Change]) -> str:
+    """Give the text with the changes written into it, "" where that breaks it: one value may be used in two places."""
+    with suppress(yaml.YAMLError):
+        for change in changes:
+            text = edited(text, change.path, change.value, change.key)
+        return text
+    return ""
 
 
 def _set(data: Any, path: Path, value: Any, key: str = "") -> None:

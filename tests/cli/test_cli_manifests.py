@@ -1,0 +1,77 @@
+"""`tensile manifests` as a program: what comes out where, what is said, and exit codes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from clikit import refused, tensile
+
+TOPOLOGY = """\
+# Mine.
+apiVersion: tensile-kube.io/v1alpha1
+kind: Topology
+name: demo
+upper: {kubeconfig: upper}
+lowers: [{name: a, kubeconfig: k}]
+controllers: []
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with a topology in it."""
+    (tmp_path / "topology.yaml").write_text(TOPOLOGY)
+    return tmp_path
+
+
+def kinds(text: str) -> list[str]:
+    """Give the kinds in a stream."""
+    return [one["kind"] for one in yaml.safe_load_all(text)]
+
+
+def test_what_is_printed_can_be_piped_and_what_was_changed_is_said_beside_it(place: Path) -> None:
+    """The stream on stdout, a line for each change on stderr; from a file and from standard input alike."""
+    told = tensile("manifests", cwd=place)
+    assert told.code == 0
+    assert {"Namespace", "ConfigMap", "Deployment", "NetworkPolicy"} <= set(kinds(told.out))
+    assert [line.partition(": ")[0] for line in told.err.splitlines()] == ["topology.yaml"] * 3
+    assert "# Mine." in told.out
+    piped = tensile("manifests", "-f", "-", stdin=TOPOLOGY.encode())
+    assert (piped.code, piped.out) == (0, told.out)
+    assert piped.err.startswith("standard input: upper.kubeconfig: left out")
+
+
+def test_the_command_that_is_given_for_a_lower_cluster_is_the_one_that_was_run(place: Path) -> None:
+    """It can be pasted: files with blanks, and what was chosen beside."""
+    (place / "my file.yaml").write_text(TOPOLOGY)
+    arguments = ["-f", "my file.yaml", "--lower", "a", "--namespace", "ops"]
+    told = tensile("manifests", *arguments, cwd=place)
+    assert told.code == 0
+    assert "#   tensile manifests -f 'my file.yaml' --lower a --namespace ops | kubectl " in told.out
+    assert kinds(told.out)[:2] == ["Namespace", "ServiceAccount"]
+    assert "#   tensile manifests --lower a | kubectl " in tensile("manifests", "--lower", "a", cwd=place).out
+
+
+def test_a_directory_is_written_and_said_file_by_file(place: Path) -> None:
+    """On stderr, nothing on stdout; where it cannot be, the exit code is 1 and nothing is there."""
+    told = tensile("manifests", "--dir", "out", "--image", "mine:1", cwd=place)
+    assert (told.code, told.out) == (0, "")
+    assert "out/kustomization.yaml: written" in told.err.splitlines()
+    assert "image: mine:1\n" in (place / "out" / "engine.yaml").read_text()
+    (place / "other").mkdir()
+    (place / "other" / "engine.yaml").write_text("mine")
+    assert "other/engine.yaml: not written by" in refused("manifests", "--dir", "other", cwd=place)
+    assert [path.name for path in (place / "other").iterdir()] == ["engine.yaml"]
+
+
+def test_what_cannot_be_is_refused(place: Path) -> None:
+    """Exit code 1, all of it on stderr."""
+    both = ("manifests", "--lower", "a", "--dir", "out")
+    assert refused(*both, cwd=place).startswith("--lower and --dir: give one of them")
+    assert refused("manifests", "--lower", "b", cwd=place).startswith("--lower b: no lower cluster")
+    assert refused("manifests", "--namespace", "default", cwd=place).startswith("--namespace default: ")
+    assert refused("manifests", cwd=place.parent).startswith("topology.yaml: no such file")
+    (place / "topology.yaml").write_text(TOPOLOGY + "kubelet: {tlsCertFile: c, tlsKeyFile: k}\n")
+    assert refused("manifests", cwd=place).startswith("topology.yaml:8:24: kubelet.tlsCertFile: ")
+    (place / "file").write_text("")
+    assert "file" in refused("manifests", "-f", "-", "--dir", "file", stdin=TOPOLOGY.encode(), cwd=place)

@@ -1,0 +1,105 @@
+"""What `tensile manifests` gives, applied to a sandbox's clusters by kubectl, by names of a test's own."""
+
+import os
+import shlex
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import yaml
+from enginekit import UPPER, Done, ran
+from sitekit import Manifest, Site
+
+from tensile.manifests.commands import Wishes, rendering
+from tensile.manifests.rendering import STORAGE
+from tensile.manifests.setup import Setup
+from tensile.sandbox.environment import Sandbox
+
+ENFORCE = "pod-security.kubernetes.io/enforce"
+WARN = {"pod-security.kubernetes.io/warn": "restricted", "pod-security.kubernetes.io/warn-version": "latest"}
+CLUSTER_WIDE = ("clusterroles", "clusterrolebindings")
+
+
+def setup(name: str, **fields: Any) -> Setup:
+    """Make a set-up of a topology of that name, in a namespace of that name; of two lowers unless others are given."""
+    lowers = [{"name": lower, "kubeconfig": lower} for lower in ("lower-a", "lower-b")]
+    file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "lowers": lowers, **fields, "name": name}
+    return rendering(yaml.safe_dump(file).encode(), "topology.yaml", Wishes(name, None)).setup
+
+
+class Hand:
+    """An administrator's kubectl, at the clusters of a sandbox."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+
+    async def __call__(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> Done:
+        """Run it to its end."""
+        return await ran(self.sandbox.kubectl_command(*arguments, cluster=cluster), stdin=stdin)
+
+    async def well(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> str:
+        """Run it where it has to end well and without a warning; gives what it prints."""
+        done = await self(*arguments, cluster=cluster, stdin=stdin)
+        assert (done.code, done.err) == (0, ""), done
+        return done.out
+
+    async def shell(self, directory: Path, commands: Sequence[str], lower: str) -> None:
+        """Run commands as a person pastes them into a shell, with kubeconfigs of the upper and of one lower cluster."""
+        program = Path(self.sandbox.kubectl_command()[0]).parent
+        configs = self.sandbox.directory
+        variables = {
+            "PATH": f"{program}:{os.environ['PATH']}",
+            "UPPER": f"{configs / UPPER}.kubeconfig",
+            "LOWER": f"{configs / lower}.kubeconfig",
+        }
+        script = "\n".join((f"cd {shlex.quote(str(directory))}", *commands))
+        done = await ran(["env", *(f"{key}={value}" for key, value in variables.items()), "sh", "-euc", script])
+        assert (done.code, done.err) == (0, ""), done
+
+
+@asynccontextmanager
+async def namespaced(sandbox: Sandbox, *clusters: str, name: str = "") -> AsyncIterator[tuple[str, dict[str, Site]]]:
+    """Give a name, and an administrator's connection to each cluster; what goes by that name is removed at the end."""
+    name = name or f"set-up-{uuid4().hex[:8]}"
+    sites = {cluster: Site(sandbox.clusters[cluster]) for cluster in clusters}
+    try:
+        yield name, sites
+    finally:
+        for site in sites.values():
+            await cleared(site, name)
+            await site.close()
+
+
+async def cleared(site: Site, name: str) -> None:
+    """Remove the namespace of a set-up from a cluster, and the roles that are outside of it."""
+    group = "/apis/rbac.authorization.k8s.io/v1"
+    for kind in CLUSTER_WIDE:
+        found = await site.read(f"{group}/{kind}?labelSelector=app.kubernetes.io/name=tensile")
+        for one in found["items"]:
+            if one["metadata"]["name"].startswith(f"tensile:{name}:"):
+                await site.delete(f"{group}/{kind}/{one['metadata']['name']}")
+    for kind in ("roles", "rolebindings"):
+        elsewhere = f"{group}/namespaces/kube-node-lease/{kind}"
+        for one in (await site.read(elsewhere))["items"]:
+            if one["metadata"]["name"].startswith(f"tensile:{name}:"):
+                await site.delete(f"{elsewhere}/{one['metadata']['name']}")
+    await site.delete(f"/api/v1/namespaces/{name}")
+    await site.gone(f"/api/v1/namespaces/{name}", limit=60)
+
+
+def commands_in(text: str) -> list[str]:
+    """Give the commands that a head comment holds."""
+    head = text.split("apiVersion:", 1)[0].splitlines()
+    return [line.removeprefix("#   ") for line in head if line.startswith("#   ")]
+
+
+def overlay(directory: Path, base: Path) -> Path:
+    """Make a kustomization of one's own beside another: all of it but the storage class, which all tests share."""
+    storage: Manifest = yaml.safe_load((base / STORAGE).read_text())
+    patch = {"$patch": "delete", **{key: storage[key] for key in ("apiVersion", "kind", "metadata")}}
+    body = {"resources": [os.path.relpath(base, directory)], "patches": [{"patch": yaml.safe_dump(patch)}]}
+    directory.mkdir()
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(body))
+    return directory

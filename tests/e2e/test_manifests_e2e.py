@@ -1,0 +1,246 @@
+"""`manifests/` and `tensile manifests`, applied to real clusters with strict validation, and the engine set up so."""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from applykit import ENFORCE, WARN, Hand, commands_in, namespaced, overlay, setup
+from enginekit import LOWERS, TOLERATION, UPPER, A, polled, spare_ports
+from sitekit import Manifest, Site, is_ready, is_true
+
+from tensile.manifests.commands import written
+from tensile.manifests.rendering import lower_stream, upper_stream
+from tensile.manifests.setup import Setup
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+SHIPPED = Path(__file__).resolve().parents[2] / "manifests"
+EVERYTHING: dict[str, Any] = {
+    "controllers": ["PV", "Service", "RBAC", "ServiceAccount"],
+    "serviceAccounts": {"identity": "upper"},
+    "webhook": {"enabled": True},
+    "extender": {"enabled": True},
+    "descheduler": {"enabled": True},
+}
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "little": {"controllers": [], "lowers": []},
+    "default": {},
+    "everything": EVERYTHING,
+    "webhook": {"webhook": {"enabled": True}, "controllers": []},
+    "prefix": {"lowerDefaults": {"namespaces": {"mapping": "prefix"}, "maintenance": "drain"}},
+    "ports": {"lowerDefaults": {"node": {"kubeletPort": 9000}}, "lowers": [{"name": "lower-a", "kubeconfig": "k"}]},
+}
+CRITICAL = 2_000_000_000
+
+
+def others(text: str) -> str:
+    """Give a stream without its namespace, which is there, and without what tests would share."""
+    kept = [one for one in yaml.safe_load_all(text) if one["kind"] != "Namespace"]
+    return yaml.safe_dump_all(kept)
+
+
+async def strictly(hand: Hand, text: str, cluster: str) -> None:
+    """Have a cluster take every object of a stream as it is, with its namespace really made, and without a warning."""
+    (namespace,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "Namespace"]
+    assert namespace["metadata"]["labels"][ENFORCE] == "restricted"
+    namespace["metadata"]["labels"] |= WARN
+    create = ("create", "--validate=strict", "-f", "-")
+    await hand.well(*create, cluster=cluster, stdin=yaml.safe_dump(namespace))
+    await hand.well(*create, "--dry-run=server", cluster=cluster, stdin=others(text))
+
+
+@pytest.mark.parametrize("fields", TOPOLOGIES.values(), ids=TOPOLOGIES)
+async def test_every_object_is_taken_as_it_is(sandbox: Sandbox, fields: dict[str, Any]) -> None:
+    """By the upper cluster and by each lower one: no field is unknown, none is wrong, and nothing is warned of."""
+    hand = Hand(sandbox)
+    async with namespaced(sandbox, UPPER, *LOWERS) as (name, _):
+        found = setup(name, **fields)
+        await strictly(hand, upper_stream(found), UPPER)
+        for lower in found.topology.lowers:
+            await strictly(hand, lower_stream(found, lower.name, "tensile manifests"), lower.name)
+
+
+async def running(site: Site, name: str, namespace: str) -> dict[str, Manifest]:
+    """Wait until a Deployment has made both pods, and give them."""
+    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+    found = await site.until(deployment, lambda one: one["status"]["replicas"] == one["spec"]["replicas"] == 2)
+    assert not is_true(found, "ReplicaFailure"), found["status"]
+    return await site.until_all(f"/api/v1/namespaces/{namespace}/pods", lambda pods: len(pods) == 2)
+
+
+async def test_the_shipped_directory_is_applied_and_applied_again(sandbox: Sandbox, tmp_path: Path) -> None:
+    """By `kubectl apply -k`: the second time nothing changes; its pods are let in under the strictest Pod Security."""
+    hand = Hand(sandbox)
+    async with namespaced(sandbox, UPPER, name="tensile") as (name, sites):
+        shutil.copytree(SHIPPED, tmp_path / "shipped")
+        place = str(overlay(tmp_path / "own", tmp_path / "shipped"))
+        first = await hand.well("apply", "--validate=strict", "-k", place)
+        assert {line.rpartition(" ")[2] for line in first.splitlines()} == {"created"}
+        assert "configmap/topology created" in first.splitlines()
+        again = await hand.well("apply", "--validate=strict", "-k", place)
+        assert {line.rpartition(" ")[2] for line in again.splitlines()} == {"unchanged"}
+        pods = await running(sites[UPPER], name, name)
+        assert {pod["spec"]["priority"] for pod in pods.values()} == {CRITICAL}
+        (held,) = [await sites[UPPER].read(f"/api/v1/namespaces/{name}/configmaps/topology")]
+        assert held["data"] == {"topology.yaml": (SHIPPED / "topology.yaml").read_text()}
+        assert await hand.well("diff", "-k", place) == ""
+
+
+async def test_the_shipped_storage_class_is_taken(sandbox: Sandbox) -> None:
+    """As it is; other tests make their own of it."""
+    await Hand(sandbox).well(
+        "create", "--dry-run=server", "--validate=strict", "-f", str(SHIPPED / "storageclass.yaml")
+    )
+
+
+async def test_pods_that_are_less_strict_are_refused(sandbox: Sandbox) -> None:
+    """So that the test above says something: the namespace is what keeps them out."""
+    hand = Hand(sandbox)
+    async with namespaced(sandbox, UPPER) as (name, sites):
+        objects = list(yaml.safe_load_all(upper_stream(setup(name, controllers=[]))))
+        (deployment,) = [one for one in objects if one["kind"] == "Deployment"]
+        deployment["spec"]["template"]["spec"]["hostNetwork"] = True
+        await hand.well("create", "-f", "-", stdin=yaml.safe_dump_all(objects))
+        path = f"/apis/apps/v1/namespaces/{name}/deployments/tensile"
+        await sites[UPPER].until(path, lambda one: is_true(one, "ReplicaFailure"))
+
+
+def machine(sandbox: Sandbox) -> dict[str, Any]:
+    """Give the fields of a topology on this machine, where engines of other tests run.
+
+    Without what all pods of the upper cluster would meet, the webhook and the extender.
+    """
+    ports = spare_ports(len(LOWERS) + 2)
+    lowers = [
+        {"name": name, "kubeconfig": name, "node": {"kubeletPort": port}}
+        for name, port in zip(LOWERS, ports, strict=False)
+    ]
+    return {
+        **EVERYTHING,
+        "controllers": ["Service", "RBAC", "ServiceAccount"],
+        "lowers": lowers,
+        "lowerDefaults": {"capacity": {"basis": "allocatable"}},
+        "extender": {"enabled": False},
+        "webhook": {"enabled": False},
+        "kubelet": {"port": ports[-2]},
+        "telemetry": {"port": ports[-1]},
+        "upper": {"advertiseURL": sandbox.clusters[UPPER].server},
+    }
+
+
+@asynccontextmanager
+async def engine(hand: Hand, found: Setup, directory: Path) -> AsyncIterator[Path]:
+    """Run the engine as its pod would: as the account that was made for it, on the ConfigMap, at a pod's address."""
+    server = hand.sandbox.clusters[UPPER].server
+    token = (await hand.well("-n", found.namespace, "create", "token", "tensile", "--duration=1h")).strip()
+    authority = hand.sandbox.clusters[UPPER].audit_log.parent / "pki" / "ca.crt"
+    file, log = directory / "upper.kubeconfig", directory / "tensile.log"
+    cluster = {"server": server, "certificate-authority": str(authority)}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "x",
+        "clusters": [{"name": "x", "cluster": cluster}],
+        "users": [{"name": "x", "user": {"token": token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+    }
+    file.write_text(yaml.safe_dump(body))
+    options = ["--configmap", found.configmap, "--kubeconfig", str(file), "--leader-elect", "--log-format", "json"]
+    command = ["env", "POD_IP=127.0.0.1", sys.executable, "-m", "tensile", "run", *options]
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+    try:
+        yield log
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        async with asyncio.timeout(20):
+            await process.wait()
+
+
+async def test_a_set_up_from_nothing_to_a_pod_that_runs(sandbox: Sandbox, tmp_path: Path) -> None:
+    """By the commands that the files themselves give: no administrator's credential is left to the engine.
+
+    The rights that were rendered are enough for all of it, and the lower cluster's are no more than that.
+    """
+    hand = Hand(sandbox)
+    async with namespaced(sandbox, UPPER, *LOWERS) as (name, sites):
+        fields = machine(sandbox)
+        for lower in fields["lowers"]:
+            lower["node"]["name"] = f"{name}-{lower['name']}"
+        found = setup(name, **fields)
+        written(found, tmp_path / "set-up", "topology.yaml")
+        await hand.well("apply", "--validate=strict", "-k", str(tmp_path / "set-up"))
+        async with engine(hand, found, tmp_path) as log:
+            await polled(lambda: "lower-a" in log.read_text())
+            for lower in LOWERS:
+                head = (tmp_path / "set-up" / "lowers" / lower / "access.yaml").read_text()
+                await hand.shell(tmp_path / "set-up", commands_in(head), lower)
+            for lower in found.topology.lowers:
+                node = f"/api/v1/nodes/{lower.node.name}"
+                await sites[UPPER].until(node, lambda one: is_true(one, "LowerSchedulable"), 40)
+            await mirrored(sites, name, found.topology.lowers[0].node.name)
+            assert not [line for line in log.read_text().splitlines() if "forbidden" in line]
+            await seen_off(sites, found)
+
+
+async def mirrored(sites: dict[str, Site], name: str, node: str) -> None:
+    """See a pod run below, in a namespace that the engine makes there."""
+    spaces = "/api/v1/namespaces"
+    work = f"{name}-work"
+    await sites[UPPER].create(spaces, {"metadata": {"name": work}})
+    await sites[UPPER].until(f"{spaces}/{work}/serviceaccounts/default", bool)
+    spec = {"nodeName": node, "tolerations": [TOLERATION], "containers": [{"name": "main", "image": "app:1"}]}
+    await sites[UPPER].create(f"{spaces}/{work}/pods", {"metadata": {"name": "web"}, "spec": spec})
+    await sites[UPPER].until(f"{spaces}/{work}/pods/web", is_ready, 40)
+    assert await sites[A].read(f"{spaces}/{work}/pods/web")
+
+
+async def seen_off(sites: dict[str, Site], found: Setup) -> None:
+    """Take all away again, as the documentation says: first the pods, then the lowers out of the topology."""
+    work = f"/api/v1/namespaces/{found.namespace}-work"
+    await sites[UPPER].delete(f"{work}/pods/web", 0)
+    await sites[UPPER].gone(f"{work}/pods/web")
+    await sites[UPPER].delete(work)
+    await sites[UPPER].gone(work)
+    await sites[A].gone(work, limit=60)
+    empty = yaml.safe_load(found.text) | {"lowers": []}
+    patch = {"data": {"topology.yaml": yaml.safe_dump(empty)}}
+    await sites[UPPER].patch(f"/api/v1/namespaces/{found.namespace}/configmaps/topology", patch)
+    await sites[UPPER].gone(*(f"/api/v1/nodes/{lower.node.name}" for lower in found.topology.lowers))
+
+
+async def test_what_a_lower_cluster_lets_the_engine_do_is_no_more_than_it_does(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Asked with the very kubeconfig that the commands made."""
+    hand = Hand(sandbox)
+    async with namespaced(sandbox, UPPER, A) as (name, sites):
+        found = setup(name, lowers=[{"name": A, "kubeconfig": "k"}])
+        written(found, tmp_path, "topology.yaml")
+        await hand.well("create", "namespace", name)
+        commands = commands_in((tmp_path / "lowers" / A / "access.yaml").read_text())
+        kept = [line for line in commands if not line.startswith("rm ")]
+        await hand.shell(tmp_path, kept, A)
+        mine = str(tmp_path / f"{A}.kubeconfig")
+        assert os.stat(mine).st_mode & 0o077 == 0  # noqa: PTH116 - one look
+        asked = {
+            "create pods": "yes",
+            "list secrets": "yes",
+            "create deployments": "no",
+            "* *": "no",
+            "bind clusterroles": "no",
+        }
+        for question, answer in asked.items():
+            done = await hand("--kubeconfig", mine, "auth", "can-i", *question.split(), "-A")
+            assert done.out.strip() == answer, question
+        secret = await sites[UPPER].read(f"/api/v1/namespaces/{name}/secrets/{A}")
+        assert set(secret["data"]) == {"kubeconfig"}

@@ -1,0 +1,59 @@
+"""Topologies to render, as text and as set-ups."""
+
+from typing import Any
+
+import yaml
+
+from tensile.manifests.commands import NAMESPACE, Wishes, rendering
+from tensile.manifests.rendering import files, upper_stream
+from tensile.manifests.setup import Setup
+from tensile.objects import Manifest
+
+ALL = {"controllers": ["PV", "Service", "RBAC", "ServiceAccount"], "serviceAccounts": {"identity": "upper"}}
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "little": {"lowers": [], "controllers": []},
+    "default": {},
+    "whole": {
+        **ALL,
+        "webhook": {"enabled": True},
+        "extender": {"enabled": True},
+        "descheduler": {"enabled": True},
+        "services": {"kubeSystem": True},
+    },
+    "prefix": {"lowerDefaults": {"namespaces": {"mapping": "prefix"}, "maintenance": "drain"}},
+    "ports": {
+        "webhook": {"enabled": True, "port": 8081, "service": {"namespace": NAMESPACE, "name": "hook"}},
+        "telemetry": {"bind": "::", "port": 8082},
+        "lowerDefaults": {"node": {"kubeletPort": 9000}},
+        "lowers": [{"name": "only", "kubeconfig": "k"}],
+    },
+}
+"""What is laid over a topology of two lowers, by what it is for."""
+
+
+def text(**fields: Any) -> str:
+    """Write a topology file of two lowers."""
+    lowers = [{"name": name, "kubeconfig": f"kubeconfigs/{name}"} for name in ("lower-a", "lower-b")]
+    file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": lowers, **fields}
+    return yaml.safe_dump(file, sort_keys=False)
+
+
+def setup(namespace: str = NAMESPACE, image: str | None = None, **fields: Any) -> Setup:
+    """Make a set-up of such a file."""
+    return rendering(text(**fields).encode(), "topology.yaml", Wishes(namespace, image)).setup
+
+
+def applied(found: Setup) -> list[Manifest]:
+    """Give what is applied in the upper cluster."""
+    return list(yaml.safe_load_all(upper_stream(found)))
+
+
+def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
+    """Give the object of a kind, of which there is one."""
+    (found,) = [each for each in objects if each["kind"] == kind and name in ("", each["metadata"]["name"])]
+    return found
+
+
+def read(found: Setup, path: str) -> list[Manifest]:
+    """Read a file of the rendering."""
+    return list(yaml.safe_load_all(files(found)[path]))
