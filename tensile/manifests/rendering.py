@@ -6,9 +6,10 @@ from tensile.errors import TensileError
 from tensile.manifests import lower as access
 from tensile.manifests import upper
 from tensile.manifests.roles import CONFIGMAP
-from tensile.manifests.setup import KEY, Setup
+from tensile.manifests.setup import Setup
 from tensile.manifests.texts import scheduler
 from tensile.manifests.yamlout import comment, document, stream
+from tensile.reconcile.mapsource import KEY
 from tensile.topology import Lower
 
 MARK = "# Written by `tensile manifests`."

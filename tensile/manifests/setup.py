@@ -9,7 +9,8 @@ from tensile.topology import Topology
 
 NAME = ACCOUNT
 """What everything of the engine is called, alone or in front."""
-KEY = "topology.yaml"
+_ROOM = 100
+_LAST = 65535
 _FIRST_PROBED = 8081
 
 
@@ -54,8 +55,8 @@ class Setup(NamedTuple):
 
     @property
     def probed(self) -> int:
-        """The port of the kubelet's probes: one that the topology does not take."""
-        taken = {*self.servers.values(), *(lower.node.kubelet_port for lower in self.topology.lowers)}
+        """The port of the kubelet's probes: one that the topology does not take, with lowers that join later."""
+        taken = {*self.servers.values(), *(port for first, last in self.kubelets for port in range(first, last + 1))}
         return next(port for port in range(_FIRST_PROBED, _LAST) if port not in taken)
 
     def object(self, api: str, kind: str, name: str, **fields: object) -> Manifest:
@@ -64,10 +65,6 @@ class Setup(NamedTuple):
         return {"apiVersion": api, "kind": kind, "metadata": meta, **fields}
 
 
-_ROOM = 100
-_LAST = 65535
-
-
 def default_image() -> str:
     """Give the image that is meant where none is named: of this version, from wherever the cluster has it."""
-    return f"{ACCOUNT}-kube:{tensile.__version__}"
+    return f"tensile-kube:{tensile.__version__}"

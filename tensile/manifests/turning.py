@@ -115,13 +115,15 @@ def _addresses(data: Any, topology: Topology) -> Iterator[_Change]:
 
 
 def _hints(data: Any, topology: Topology) -> Iterator[str]:
-    """Say what is lost with the address in a kubeconfig that is no more there."""
+    """Say what stays as it is, and means something else in the cluster."""
     asks = "Service" in topology.enabled or any(one.service_accounts.identity == "upper" for one in topology.lowers)
     if asks and get(data, ("upper", "kubeconfig")) is not None and topology.upper.advertise_url is None:
         yield (
             "upper.advertiseURL: not given: it was the address in the kubeconfig; set it if pods below are to reach "
             "the upper cluster"
         )
+    if topology.webhook.enabled and topology.webhook.url is not None:
+        yield f"webhook.url: stays: it has to lead to Service {WEBHOOK} now; leave it out to have that called directly"
 
 
 def _written(text: str, data: Any, changes: list[_Change]) -> tuple[str, bool]:

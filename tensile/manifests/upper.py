@@ -2,10 +2,11 @@
 
 from tensile.manifests.exposure import exposure
 from tensile.manifests.roles import CONFIGMAP, upper_roles
-from tensile.manifests.setup import KEY, NAME, Setup
+from tensile.manifests.setup import NAME, Setup
 from tensile.manifests.texts import STORAGE_CLASS
 from tensile.manifests.workload import workload
 from tensile.manifests.yamlout import Piece
+from tensile.reconcile.mapsource import KEY
 from tensile.topology import Lower
 
 _ENFORCED = "pod-security.kubernetes.io/enforce"

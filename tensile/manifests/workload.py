@@ -50,6 +50,7 @@ def _deployment(setup: Setup) -> Manifest:
 def _pod(setup: Setup) -> Manifest:
     return {
         "serviceAccountName": NAME,
+        "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "priorityClassName": PRIORITY,
         "terminationGracePeriodSeconds": 30,

@@ -58,6 +58,8 @@ def test_lower_clusters_that_join_later_have_ports_that_can_be_called() -> None:
     """Theirs follow kubelet.port, so that an edit of the ConfigMap is enough; the last port is the last."""
     assert set(range(10350, 10450)) <= allowed(setup())
     assert max(allowed(setup(kubelet={"port": 65500}))) == 65535
+    among = setup(kubelet={"port": 8080})
+    assert not set(range(8080, 8180)) & {int(container(among)["args"][-1])}
     many = [{"name": f"l{number}", "kubeconfig": "k"} for number in range(150)]
     assert set(range(10350, 10500)) <= allowed(setup(lowers=many))
 

@@ -204,6 +204,15 @@ def test_a_service_of_another_namespace_cannot_lead_to_the_engine() -> None:
     assert (service.namespace, service.name) == ("ops", "hook")
 
 
+def test_a_url_of_the_webhook_stays_and_is_said_to_have_to_lead_elsewhere() -> None:
+    """What it leads to outside of the clusters is not ours to say."""
+    found = turn(HEAD + "lowers: []\nwebhook: {enabled: true, url: 'https://hook.example.com/mutate'}\n" + OPEN)
+    assert found.topology.webhook.service is None
+    assert found.words == (
+        "webhook.url: stays: it has to lead to Service tensile-webhook now; leave it out to have that called directly",
+    )
+
+
 def test_a_bad_file_is_refused_as_ever() -> None:
     """With every error and its place."""
     assert refusal(HEAD + "lowers: []\nwebhok: {}\n").startswith("topology.yaml:5:1: webhok: ")
