@@ -195,3 +195,4 @@ async def test_the_pod_of_the_engine_that_drives_has_a_mark_and_no_other(program
     await program.stop()
     await program.marked()
     await program.start()
+    await runs(program, "marked")
