@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from bench.granting import OWN, Thing, collection, path_of, singles, thing, things, without
-from bench.rights import Ran, failure, is_shown, likely, wanted, wrong
+from bench.rights import TESTS, Ran, failure, is_shown, joined, likely, told, wanted, wrong
 from bench.uses import Uses, asked_of
 from tensile.sandbox.layout import UPPER
 
@@ -189,9 +189,27 @@ def test_any_list_that_was_refused_shows_that_all_kinds_are_missed() -> None:
 def test_what_is_wrong_with_a_test_that_may_do_all() -> None:
     """It failed, or something was denied; a registration under another name is none of the role's."""
     hook = Thing(UPPER, "mutatingwebhookconfigurations.admissionregistration.k8s.io", "get")
-    assert wrong("t", ran()) == wrong("t", ran(denied=frozenset({hook}))) == []
-    assert wrong("t", ran(denied=frozenset({PODS}))) == ["t: denied: lower: list pods"]
-    assert len(wrong("t", ran(1))) == 1
+    assert wrong(ran()) == wrong(ran(denied=frozenset({hook}))) == []
+    assert wrong(ran(denied=frozenset({PODS}))) == ["denied: lower: list pods"]
+    assert len(wrong(ran(1))) == 1
+
+
+def test_a_test_that_fails_anyway_shows_nothing() -> None:
+    """It is not asked when a right is away."""
+    assert likely(PODS, {"bad": ran(1, done=frozenset({PODS})), "good": ran(done=frozenset({PODS}))}) == ["good"]
+
+
+def test_some_rights_are_laid_over_all_of_them() -> None:
+    """What is asked for again counts anew; a right, or a test, that there is no more is forgotten."""
+    right, other = map(str, wanted()[:2])
+    held, broke = {"breaks": "", "held": ["t"]}, {"breaks": "FAILED", "s": 1, "held": []}
+    before = told(
+        {TESTS[0]: {"s": 1, "wrong": ["denied: x"]}, "gone": {"s": 1, "wrong": ["y"]}}, {right: held, "z": held}
+    )
+    assert len(before["broken"]) == 4
+    found = joined(before, told({TESTS[0]: {"s": 2, "wrong": []}}, {right: broke, other: held}))
+    assert (found["rights"], found["rows"][right]) == (2, broke)
+    assert found["broken"] == [f"{other}: no test breaks without it, of ['t']"]
 
 
 def test_the_first_failure_is_what_pytest_said() -> None:

@@ -24,7 +24,7 @@ async def test_a_right_that_is_taken_away_is_missed(sandbox: Sandbox, tmp_path: 
         Thing("lower", "pods/attach", "create"),
     ]
     found = await trial_of(sandbox, tmp_path, rights, [LIFE, RESIZE], lanes=2)
-    rows = {row["right"]: row for row in found["rows"]}
+    rows = found["rows"]
     assert found["broken"] == ["lower: create pods/attach: no test breaks without it, of []"]
     assert RESIZE in rows["lower: patch pods/resize"]["breaks"]
     assert all(rows[str(one)]["breaks"] for one in rights[:3])
