@@ -46,6 +46,8 @@ _RENEWED_AT = 0.7
 _UNPUBLISHED = 10.0
 """Overlaps after which a certificate is shown that could not be published: somebody else may see to that."""
 _RETIRED = 3
+_TURNS = 8
+"""How often the address is called in a row: of engines that begin together, which share it, none trusts another yet."""
 _log = structlog.get_logger("tensile.webhook")
 
 
@@ -276,7 +278,7 @@ class WebhookServer:
         trusted = bundle(self._mine(), bundle_in(seen or {}), self._dropped(), self._now())
         if not self._is_reached:
             seen = await self._trusted(ref, seen, trusted)
-            await call(address_of(topology.webhook), trusted)
+            await call(address_of(topology.webhook), trusted, _TURNS)
             self._is_reached = topology is self._topology
         wanted = configuration(topology, self._home.owner, trusted, self._home.namespace)
         if seen is None:

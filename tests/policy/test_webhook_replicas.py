@@ -1,8 +1,10 @@
 """Several engines that serve one webhook in turn: when one may be sent questions, and how it leaves."""
 
 import asyncio
+import itertools
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -67,6 +69,59 @@ async def test_of_two_that_begin_together_the_slower_one_waits(here: Scene, tmp_
         assert (here.server.waits(), other.server.waits()) == ("", WAITS)
         other.later(seconds=PACE.heard)
         assert other.server.waits() == ""
+
+
+@asynccontextmanager
+async def in_turns(*ports: int) -> AsyncIterator[int]:
+    """Give a port that leads each new connection to the next of these, as a Service does."""
+    turns, passing = itertools.cycle(ports), set()
+
+    async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on all that comes one way."""
+        with suppress(OSError):
+            while chunk := await reader.read(1 << 16):
+                writer.write(chunk)
+        writer.close()
+
+    async def led(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Lead one connection."""
+        passing.add(asyncio.current_task())
+        there, back = await asyncio.open_connection("127.0.0.1", next(turns))
+        try:
+            await asyncio.gather(passed(reader, back), passed(there, writer))
+        finally:
+            for end in (back, writer):
+                end.close()
+                with suppress(OSError):
+                    await end.wait_closed()
+
+    server = await asyncio.start_server(led, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.wait_for(asyncio.gather(*passing), PATIENCE)
+
+
+async def test_engines_that_share_an_address_come_through_to_themselves(here: Scene, tmp_path: Path) -> None:
+    """Neither trusts the other before one is registered, and the address leads to the other first."""
+    async with scene(tmp_path, here.upper) as other, in_turns(other.port, here.port) as port:
+        topologies = [one.topology(url=f"https://127.0.0.1:{port}/mutate") for one in (here, other)]
+        for one, topology in zip((here, other), topologies, strict=True):
+            await one.server.serve(topology)
+        assert await here.server.look() == PACE.look
+        assert await other.server.look() == PACE.look
+        assert len(certificates_in(bundle_in(here.registered() or {}))) == 2
+
+
+async def test_an_address_that_leads_to_others_only_is_given_up(here: Scene, tmp_path: Path) -> None:
+    """What answers there is nobody that this engine trusts: said, and tried again after a rest."""
+    async with scene(tmp_path) as stranger:
+        await stranger.server.serve(stranger.topology())
+        await here.server.serve(here.topology(url=f"https://127.0.0.1:{stranger.port}/mutate"))
+        assert await here.server.look() == PACE.rest
+        assert here.registered() is None
+        assert await stranger.server.look() == PACE.look, "it goes on as before"
 
 
 async def test_an_engine_that_changes_its_certificate_at_once_waits_again(here: Scene) -> None:
