@@ -81,6 +81,10 @@ def side_of(cluster: str) -> str:
     return UPPER if cluster == UPPER else "lower"
 
 
+EVERYTHING = named(ALL_KINDS.plural, "*")
+"""What stands for all kinds in a `Thing`."""
+
+
 def things(cluster: str, objects: Iterable[Manifest], own: str) -> Iterator[Thing]:
     """Give each thing that roles of a cluster let one do; `own` is the engine's namespace."""
     for role in objects:
@@ -95,16 +99,13 @@ def without(cluster: str, objects: Iterable[Manifest], missing: Thing, own: str)
     """
     missed = {missing}
     if missing.side != UPPER and missing.verb == "list":
-        missed.add(Thing(missing.side, _EVERYTHING, "list"))
+        missed.add(Thing(missing.side, EVERYTHING, "list"))
     found = []
     for one in objects:
         rules = [single for rule in one.get("rules", ()) for single in singles(rule)]
         kept = [single for single in rules if _thing(cluster, one, single, own) not in missed]
         found.append({**one, "rules": kept} if "rules" in one else one)
     return found
-
-
-_EVERYTHING = named(ALL_KINDS.plural, "*")
 
 
 def singles(rule: Manifest) -> Iterator[Manifest]:

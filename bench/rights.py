@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from bench.clusters import on_clusters
-from bench.granting import OWN, Thing, everything, roles_of, thing, things
+from bench.granting import EVERYTHING, OWN, Thing, everything, roles_of, thing, things
 from bench.reporting import RESULTS, keep, kept_before, verdict
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.state import Options
@@ -161,24 +161,26 @@ def wanted() -> list[Thing]:
 
 
 def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
-    """Give the tests that a thing is used by, the quickest first, then those that do anything with its resource.
+    """Give the tests that a thing is used by, the quickest first; those that fail anyway say nothing.
 
-    For a stream the apiserver asks for two verbs, of which its log tells one. A test that fails anyway says nothing.
+    For a stream the apiserver asks for two verbs, of which its log tells one: of what nobody is known to use, tests
+    that do anything else with its resource.
     """
     by_seconds = sorted((test for test, ran in whole.items() if ran.code == 0), key=lambda test: whole[test].seconds)
     users = [test for test in by_seconds if missing in whole[test].done]
-    near = [test for test in by_seconds if any(_is_near(missing, one) for one in whole[test].done)]
-    return list(dict.fromkeys([*users, *near]))
+    return users or [test for test in by_seconds if any(_is_near(missing, one) for one in whole[test].done)]
 
 
 def _is_near(missing: Thing, other: Thing) -> bool:
+    """Say whether two are of one resource; of all kinds below are those that are in no role by themselves."""
+    if missing.resource == EVERYTHING:
+        return (other.side, other.verb) == (missing.side, missing.verb) and other not in wanted()
     return (missing.side, missing.resource, missing.scope) == (other.side, other.resource, other.scope)
 
 
 def is_shown(missing: Thing, ran: Ran) -> bool:
     """Say whether a run failed of what was left out: pytest says so, and the apiserver has refused it."""
-    every = missing.resource == "*.*"
-    return ran.code == FAILED and any((every and one.verb == "list") or _is_near(missing, one) for one in ran.refused)
+    return ran.code == FAILED and any(_is_near(missing, one) for one in ran.refused)
 
 
 async def missed(trial: Trial, missing: Thing, whole: dict[str, Ran]) -> dict[str, Any]:

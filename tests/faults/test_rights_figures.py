@@ -153,7 +153,7 @@ def append(log: Path, *records: dict[str, Any]) -> None:
 
 
 def test_the_tests_that_use_a_right_come_first_and_the_quickest_of_them() -> None:
-    """Then those that do something else with the same resource, and no others."""
+    """Those that do something else with the same resource are asked where there are no such; others never."""
     get, other = Thing("lower", "pods/exec", "get"), Thing("lower", "pods/exec", "create")
     whole = {
         "slow": ran(seconds=9, done=frozenset({get})),
@@ -161,7 +161,8 @@ def test_the_tests_that_use_a_right_come_first_and_the_quickest_of_them() -> Non
         "quick": ran(seconds=2, done=frozenset({get, PODS})),
         "far": ran(seconds=0, done=frozenset({PODS})),
     }
-    assert likely(get, whole) == ["quick", "slow", "near"]
+    assert likely(get, whole) == ["quick", "slow"]
+    assert likely(get._replace(verb="watch"), whole) == ["near", "quick", "slow"]
 
 
 @pytest.mark.parametrize(
@@ -180,10 +181,12 @@ def test_a_right_is_missed_where_a_test_fails_and_it_was_refused(code: int, refu
     assert is_shown(PODS, ran(code, refused=frozenset({refused}))) == shown
 
 
-def test_any_list_that_was_refused_shows_that_all_kinds_are_missed() -> None:
-    """They are listed one after the other."""
-    jobs = frozenset({Thing("lower", "jobs.batch", "list")})
-    assert is_shown(Thing("lower", "*.*", "list"), ran(1, refused=jobs))
+def test_a_list_of_a_kind_without_a_right_of_its_own_shows_that_all_kinds_are_missed() -> None:
+    """They are listed one after the other; the others have a right of their own."""
+    every, jobs = Thing("lower", "*.*", "list"), frozenset({Thing("lower", "jobs.batch", "list")})
+    assert is_shown(every, ran(1, refused=jobs))
+    assert not is_shown(every, ran(1, refused=frozenset({PODS})))
+    assert likely(every, {"t": ran(done=jobs), "pods": ran(done=frozenset({PODS}))}) == ["t"]
 
 
 def test_what_is_wrong_with_a_test_that_may_do_all() -> None:
