@@ -13,9 +13,9 @@ import orjson
 import structlog
 
 from tensile.cluster import Cluster, Patch, Selection
-from tensile.errors import ClusterError, NotFound
+from tensile.errors import ClusterError, Conflict, Denied, NotFound
 from tensile.names import LEADS
-from tensile.objects import POD, UPPER, Manifest, Ref, labels, metadata, uid
+from tensile.objects import POD, UPPER, Manifest, Ref, as_read, metadata, uid
 from tensile.supervision import supervised
 
 _LOOK = 30.0
@@ -37,9 +37,14 @@ def wrong(marked: Iterable[Manifest], own: str, *, leads: bool) -> list[Manifest
     return [pod for pod in marked if (metadata(pod)["name"] == own) != leads]
 
 
-def marked(pod: Manifest, topology: str | None) -> Patch:
-    """Give the write by which a pod has the mark of a topology, or has none: of that very pod, whatever else it has."""
+def marked(pod: Manifest, topology: str) -> Patch:
+    """Give the write by which a pod has the mark of a topology: that very pod, whatever else it has."""
     return Patch("merge-patch", {"metadata": {"uid": uid(pod), "labels": {LEADS: topology}}})
+
+
+def unmarked(pod: Manifest) -> Patch:
+    """Give the write by which a pod has no mark, unless it was written since: its engine may lead by now."""
+    return Patch("merge-patch", {"metadata": {**as_read(pod), "labels": {LEADS: None}}})
 
 
 class LeadMark:
@@ -67,12 +72,18 @@ class LeadMark:
         self.leads = True
         self._changed.set()
 
+    def lose(self) -> None:
+        """Lead no more, since another one does: it takes the mark off, and nothing is to wait for that here."""
+        self.leads = False
+
     async def close(self) -> None:
-        """Take the mark off, if that goes quickly, and look no more."""
+        """Look no more; who leads takes the mark off, if that goes quickly."""
         if self._task is None:
             return
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if not self.leads:
+            return
         self.leads = False
         with suppress(ClusterError, TimeoutError):
             async with asyncio.timeout(_PARTING):
@@ -85,15 +96,11 @@ class LeadMark:
         selection = Selection(self._pod.namespace, labels=f"{LEADS}={self._topology}")
         found: list[Manifest] = (await self._upper.list(POD, selection, orjson.loads)).items
         if self.leads and all(metadata(pod)["name"] != self._pod.name for pod in found):
-            await self._mark(orjson.loads(await self._upper.read(self._pod)), self._topology)
+            own = orjson.loads(await self._upper.read(self._pod))
+            await self._upper.patch(self._pod, marked(own, self._topology))
         for pod in wrong(found, self._pod.name, leads=self.leads):
             with suppress(NotFound):
-                await self._mark(pod, None)
-
-    async def _mark(self, pod: Manifest, topology: str | None) -> None:
-        if labels(pod).get(LEADS) != topology:
-            meta = metadata(pod)
-            await self._upper.patch(Ref(UPPER, POD, meta["namespace"], meta["name"]), marked(pod, topology))
+                await self._upper.patch(self._pod._replace(name=metadata(pod)["name"]), unmarked(pod))
 
     async def _keep(self) -> None:
         while True:
@@ -105,12 +112,17 @@ class LeadMark:
 
     async def _tried(self) -> float:
         """Make it so; says once why that does not go, and gives the seconds until the next look."""
-        why = ""
+        why, rest = "", _LOOK
         try:
             await self.settle()
-        except ClusterError as error:
+        except Conflict:
+            return _RETRY
+        except (Denied, NotFound) as error:
             why = str(error)
+        except ClusterError as error:
+            why, rest = str(error), _RETRY
         if why and why != self._said:
-            _log.warning("no Service leads to this engine: its pod cannot be marked", pod=str(self._pod), error=why)
+            words = "the pod of this engine cannot be marked as the one that drives: no Service leads to it by that"
+            _log.warning(words, pod=str(self._pod), error=why)
         self._said = why
-        return _RETRY if why else _LOOK
+        return rest

@@ -84,12 +84,15 @@ def upper_rights(topology: Topology, *, place: Place | None = None, lease_namesp
         found.append(Right(CLAIM, ("patch",), "controller PV", "status"))
     if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
         found.append(Right(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
+    lost = "" if evicts(topology) else f"{_EVICTED}, once an edit asks for it"
+    found.append(Right(POD, ("create",), _EVICTED, "eviction", lost=lost))
     if evicts(topology):
-        found.append(Right(POD, ("create",), "evictions by descheduler and maintenance: drain", "eviction"))
         found += [Right(POD, ("create",), _BARE), Right(SECRET, ("get", *WRITTEN), _BARE)]
     if topology.webhook.enabled:
         found += _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
         found.append(Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes"))
+    else:
+        found.append(_taken_back(ref_of(topology)))
     if place is not None:
         status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
         found += _one(status, ("create", "patch"), "the topology's status beside its ConfigMap")
@@ -110,6 +113,8 @@ def lower_rights(lower: Lower) -> list[Right]:
 
 
 _BARE = "pods without a controller that are moved"
+_EVICTED = "evictions by descheduler and maintenance: drain"
+"""May always be: it is less than the deletion of pods, and who has to drain a cluster has no time for roles."""
 _ABOVE = (
     Right(NODE, (*READ, *WRITTEN), "virtual nodes"),
     Right(NODE, ("patch",), "virtual nodes", "status"),
@@ -153,6 +158,12 @@ def _one(ref: Ref, verbs: tuple[str, ...], purpose: str) -> Iterator[Right]:
     basis = Right(ref.kind, (), purpose, namespace=ref.namespace)
     yield basis._replace(verbs=("create",))
     yield basis._replace(verbs=tuple(verb for verb in verbs if verb != "create"), name=ref.name)
+
+
+def _taken_back(ref: Ref) -> Right:
+    """Give the right on what an engine may have registered while the webhook was on; it stays behind otherwise."""
+    lost = "a registration from when webhook.enabled was true, with pods that wait for nobody's answer"
+    return Right(ref.kind, ("get", "delete"), "webhook.enabled: false takes it back", name=ref.name, lost=lost)
 
 
 def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Right]:

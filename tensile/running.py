@@ -175,11 +175,12 @@ async def _lead(engine: Engine, around: _Around, election: Election | None, mark
         await _drive(engine, around, mark)
     else:
         await election.won()
-        await _side_by_side(_until_lost(election), _drive(engine, around, mark))
+        await _side_by_side(_until_lost(election, mark), _drive(engine, around, mark))
 
 
-async def _until_lost(election: Election) -> None:
+async def _until_lost(election: Election, mark: LeadMark) -> None:
     why = await election.lost()
+    mark.lose()
     raise TensileError(f"this engine leads no more: {why}: it ends, to stand by when it is started again")
 
 

@@ -9,10 +9,11 @@ import pytest
 from stagekit import Weather
 from virtualtime import clock, in_virtual_time
 
-from tensile.cluster import Patch
+from tensile.cluster import Listing, Patch, Read, Selection
+from tensile.errors import Conflict
 from tensile.marking import LeadMark, own_pod
 from tensile.names import LEADS
-from tensile.objects import NAMESPACE, POD, UPPER, Manifest, Ref, labels
+from tensile.objects import NAMESPACE, POD, UPPER, Kind, Manifest, Ref, labels
 
 NAMESPACE_OF_ALL = "tensile"
 LOOK, PARTING = 30.0, 1.0
@@ -20,13 +21,27 @@ APP = {"app.kubernetes.io/name": "tensile"}
 
 
 class Upper(Weather):
-    """An upper cluster that can stop answering writes, and where pods are `replaced` as soon as they were read."""
+    """An upper cluster that can stop answering writes.
+
+    Pods there can be `replaced` as soon as they were read, or `touched`: written by others as soon as they were listed.
+    """
 
     hangs = False
 
     def __init__(self) -> None:
         super().__init__(UPPER, ends_pods=False, now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
         self.replaced: list[str] = []
+        self.touched: list[str] = []
+
+    async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
+        """List, and write what is to be touched."""
+        found = await super().list(kind, selection, read)
+        while self.touched:
+            seen = self.find(POD, NAMESPACE_OF_ALL, name := self.touched.pop())
+            assert seen is not None
+            patch = Patch("merge-patch", {"metadata": {"uid": seen["metadata"]["uid"], "labels": {"touched": "yes"}}})
+            await super().patch(ref(name), patch)
+        return found
 
     async def read(self, ref: Ref) -> bytes:
         """Read, and put another pod of that name in its place if it is to be replaced."""
@@ -171,8 +186,8 @@ async def test_a_mark_that_somebody_takes_off_comes_back() -> None:
 
 
 @in_virtual_time
-async def test_a_cluster_that_does_not_answer_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every second; what is in the way is said once, and with it what is lost."""
+async def test_who_may_not_is_told_so_and_asks_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """At each look; what is in the way is said once, and with it what is lost."""
     upper = ground(pod("a"))
     async with opened(upper) as mark:
         upper.denied[("patch", "Pod")] = "pods is forbidden"
@@ -180,9 +195,9 @@ async def test_a_cluster_that_does_not_answer_is_asked_again(capsys: pytest.Capt
         await asyncio.sleep(20)
         assert leaders(upper) == []
         upper.denied.clear()
-        await asyncio.sleep(2)
+        await asyncio.sleep(LOOK)
         assert leaders(upper) == ["a"]
-    said = [line for line in capsys.readouterr().out.splitlines() if "no Service leads to this engine" in line]
+    said = [line for line in capsys.readouterr().out.splitlines() if "no Service leads to it by that" in line]
     assert len(said) == 1
     assert "pods is forbidden" in said[0]
 
@@ -198,6 +213,32 @@ async def test_another_pod_of_that_name_is_not_taken_for_the_one_that_was_read()
         assert leaders(upper) == []
         await asyncio.sleep(2)
         assert leaders(upper) == ["a"]
+
+
+@in_virtual_time
+async def test_a_mark_that_was_given_meanwhile_stays() -> None:
+    """An engine that was paused between its look and its write leads no more by then, and the other one does."""
+    upper = ground(pod("a"), pod("b", leads="demo"))
+    upper.touched.append("b")
+    mark = LeadMark(upper, ref("a"), "demo")
+    mark.leads = True
+    with pytest.raises(Conflict):
+        await mark.settle()
+    assert "b" in leaders(upper)
+
+
+@in_virtual_time
+async def test_who_leads_no_more_leaves_the_mark_to_the_one_that_does() -> None:
+    """Its engine has to stop at once, so nothing is asked of a cluster that may hang."""
+    upper = ground(pod("a"))
+    async with opened(upper) as mark:
+        mark.lead()
+        await asyncio.sleep(0.1)
+        upper.hangs = True
+        mark.lose()
+        begun = clock()
+    assert clock() == begun
+    assert leaders(upper) == ["a"]
 
 
 @in_virtual_time

@@ -70,21 +70,29 @@ def test_each_resource_stands_once() -> None:
             {"create"},
         ),
         ({"kubelet": {}}, "certificatesigningrequests", "certificates.k8s.io", {"create", "get"}),
-        (
-            {"webhook": {"enabled": True}},
-            "mutatingwebhookconfigurations",
-            "admissionregistration.k8s.io",
-            {"get", *WRITTEN},
-        ),
         ({"webhook": {"enabled": True}}, "persistentvolumeclaims", "", {"list", "watch"}),
-        ({"descheduler": {"enabled": True}}, "pods/eviction", "", {"create"}),
-        ({"lower": {"maintenance": "drain"}}, "pods/eviction", "", {"create"}),
     ],
 )
 def test_what_a_feature_needs_above(fields: dict[str, Any], resource: str, group: str, wanted: set[str]) -> None:
     """It is in the list with the feature, and not without."""
     assert verbs(above(**{**BARE, **fields}), resource, group) == wanted
     assert not verbs(above(**BARE), resource, group)
+
+
+def test_what_a_webhook_registered_can_always_be_taken_back() -> None:
+    """Roles and topology are applied together: where the feature has gone, the right to see it off is left."""
+    hook = ("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
+    assert verbs(above(**{**BARE, "webhook": {"enabled": True}}), *hook) == {"get", *WRITTEN}
+    (left,) = (one for one in above(**BARE) if (one.resource, one.group) == hook)
+    assert (set(left.verbs), left.name) == ({"get", "delete"}, "tensile-demo")
+    assert left.lost
+
+
+@pytest.mark.parametrize("moving", [{"descheduler": {"enabled": True}}, {"lower": {"maintenance": "drain"}}, {}])
+def test_pods_may_always_be_evicted(moving: dict[str, Any]) -> None:
+    """An edit alone drains a lower cluster; where none is asked for, lacking it costs just that."""
+    (right,) = (one for one in above(**{**BARE, **moving}) if one.resource == "pods/eviction")
+    assert (right.verbs, bool(right.lost)) == (("create",), not moving)
 
 
 @pytest.mark.parametrize(

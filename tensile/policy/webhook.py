@@ -338,7 +338,7 @@ class WebhookServer:
         return [pair.certificate for pair in self._retired]
 
     async def _took_back(self, topology: Topology) -> float | None:
-        """Take back what is registered, where it is ours; who may not see it has nothing there."""
+        """Take back what is registered, where it is ours."""
         try:
             seen = await self._seen(topology)
             if seen is not None:
@@ -346,7 +346,11 @@ class WebhookServer:
                 version = meta["resourceVersion"]
                 await self._home.upper.delete(ref_of(topology), uid=meta["uid"], version=version)
                 _log.info("the webhook is not registered any more", name=meta["name"])
-        except (NotFound, Denied, NotOurs):
+        except (NotFound, NotOurs):
+            return None
+        except Denied as error:
+            words = "whether the webhook is registered still cannot be seen or changed: pods would wait for its answer"
+            _log.warning(words, name=ref_of(topology).name, error=str(error))
             return None
         except ClusterError:
             return self._pace.rest

@@ -374,8 +374,10 @@ async def test_run_looks_again_at_once_when_the_topology_changes(here: Scene) ->
 
 
 @pytest.mark.parametrize("error", [Denied("no right to that", status=403), Unreachable("away")])
-async def test_an_upper_cluster_that_says_no_costs_the_answers_nothing(tmp_path: Path, error: Exception) -> None:
-    """Served all the same, and tried again; somebody else may have registered it."""
+async def test_an_upper_cluster_that_says_no_costs_the_answers_nothing(
+    tmp_path: Path, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Served all the same, and tried again; somebody else may have registered it. That a registration stays is said."""
     upper = Answering("")
     async with scene(tmp_path, upper) as here:
         upper.answer("read", error, error)
@@ -384,6 +386,7 @@ async def test_an_upper_cluster_that_says_no_costs_the_answers_nothing(tmp_path:
         assert here.server.port == here.port
         await here.server.serve(here.topology(enabled=False))
         assert await here.server.look() == (5.0 if isinstance(error, Unreachable) else None)
+    assert ("cannot be seen or changed" in capsys.readouterr().out) == isinstance(error, Denied)
 
 
 async def test_a_certificate_that_cannot_be_published_is_shown_in_the_end(tmp_path: Path) -> None:
