@@ -79,6 +79,7 @@ TESTS = tuple(
         "storage_kept.py",
         "unwatched.py::test_another_subject_above_is_one_below",
         "unwatched.py::test_a_role_whose_name_is_taken_below_is_left_alone",
+        "unwatched.py::test_a_slice_whose_name_is_taken_below_is_left_alone",
         "unwatched.py::test_what_went_above_while_no_engine_ran_goes_below",
         "unwatched.py::test_a_claim_that_went_above_while_no_engine_ran_goes_below",
         "vacancies_e2e.py::test_only_what_is_ours_and_empty_goes",

@@ -87,6 +87,26 @@ async def test_a_role_whose_name_is_taken_below_is_left_alone(ground: Ground, pl
     await site.gone(role, binding)
 
 
+async def test_a_slice_whose_name_is_taken_below_is_left_alone(ground: Ground) -> None:
+    """Which is told as such; ours comes when the name is free."""
+    site, path = ground.sites[A], ground.path("endpointslices", "fixed", api=DISCOVERY)
+    body = {"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}], "ports": [{"port": 80}]}
+    theirs = await site.create(path.rpartition("/")[0], {"metadata": {"name": "fixed"}, **body})
+    await ground.upper.create(
+        ground.path("services"), {"metadata": {"name": "fixed"}, "spec": {"ports": [{"port": 80}]}}
+    )
+    labels = {"kubernetes.io/service-name": "fixed"}
+    await ground.upper.create(path.rpartition("/")[0], {"metadata": {"name": "fixed", "labels": labels}, **body})
+    events = f"{ground.path('events')}?fieldSelector=reason=NameConflict"
+    await ground.upper.until_all(events, lambda found: any("EndpointSlice" in one["message"] for one in found.values()))
+    assert (await site.read(path))["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
+    await site.delete(path)
+    await site.until(path, lambda one: one["metadata"]["uid"] != theirs["metadata"]["uid"])
+    await ground.upper.delete(ground.path("services", "fixed"))
+    await ground.upper.delete(path)
+    await site.gone(path)
+
+
 async def test_what_went_above_while_no_engine_ran_goes_below(ground: Ground) -> None:
     """Each is looked for once more, and gone: a role that was revoked gives nothing, a Service leads nowhere.
 
