@@ -7,7 +7,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -59,6 +59,10 @@ class Site:
             if answer.status >= 400:
                 raise Refused(f"{self.name}: {method} {path}: {answer.status} {told.get('message')}")
             return told
+
+    def websocket(self, path: str, protocol: str) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
+        """Open a stream by WebSocket; aiohttp.WSServerHandshakeError where it is refused."""
+        return self._session.ws_connect(path, protocols=(protocol,))
 
     async def create(self, path: str, body: Manifest) -> Manifest:
         """Create an object in a collection."""

@@ -161,6 +161,22 @@ async def test_a_port_is_forwarded(reached: Keyless) -> None:
         server.close()
 
 
+@pytest.mark.parametrize(
+    ("call", "protocol"),
+    [
+        ("exec?command=true&stdout=1", "v5.channel.k8s.io"),
+        ("attach?stdout=1", "v5.channel.k8s.io"),
+        ("portforward?ports=80", "SPDY/3.1+portforward.k8s.io"),
+    ],
+    ids=["exec", "attach", "portforward"],
+)
+async def test_a_stream_by_websocket_is_opened(reached: Keyless, call: str, protocol: str) -> None:
+    """For those who have nothing else: kubectl falls back to SPDY, which takes one right less."""
+    site = reached.upper
+    async with site.websocket(f"{reached.pod_path('web')}/{call}", protocol) as opened:
+        assert opened.protocol == protocol
+
+
 async def test_a_token_says_who_calls_and_its_rights_say_what_it_may(ground: Keyless) -> None:
     """An account without rights is refused, one with a kubelet's rights is answered; neither has a certificate."""
     nobody = await token_of(ground, "nobody")

@@ -87,18 +87,43 @@ async def test_a_role_whose_name_is_taken_below_is_left_alone(ground: Ground, pl
     await site.gone(role, binding)
 
 
+async def test_a_slice_whose_name_is_taken_below_is_left_alone(ground: Ground) -> None:
+    """Which is told as such; ours comes when the name is free."""
+    site, path = ground.sites[A], ground.path("endpointslices", "fixed", api=DISCOVERY)
+    body = {"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}], "ports": [{"port": 80}]}
+    theirs = await site.create(path.rpartition("/")[0], {"metadata": {"name": "fixed"}, **body})
+    await ground.upper.create(
+        ground.path("services"), {"metadata": {"name": "fixed"}, "spec": {"ports": [{"port": 80}]}}
+    )
+    labels = {"kubernetes.io/service-name": "fixed"}
+    await ground.upper.create(path.rpartition("/")[0], {"metadata": {"name": "fixed", "labels": labels}, **body})
+    events = f"{ground.path('events')}?fieldSelector=reason=NameConflict"
+    await ground.upper.until_all(events, lambda found: any("EndpointSlice" in one["message"] for one in found.values()))
+    assert (await site.read(path))["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
+    await site.delete(path)
+    await site.until(path, lambda one: one["metadata"]["uid"] != theirs["metadata"]["uid"])
+    await ground.upper.delete(ground.path("services", "fixed"))
+    await ground.upper.delete(path)
+    await site.gone(path)
+
+
 async def test_what_went_above_while_no_engine_ran_goes_below(ground: Ground) -> None:
-    """Each is looked for once more, and gone: a role that was revoked gives nothing, a Service leads nowhere."""
+    """Each is looked for once more, and gone: a role that was revoked gives nothing, a Service leads nowhere.
+
+    So is a role alone, whose binding stays.
+    """
     role, binding = await granted(ground, "revoked", "robot")
+    hollow, kept = await granted(ground, "hollow", "robot")
     service, site = await published(ground, "gone"), ground.sites[A]
-    for path in (role, binding, service):
+    for path in (role, binding, hollow, kept, service):
         await site.until(path, bool)
     await ground.stop()
-    for path in (binding, role, service):
+    for path in (binding, role, hollow, service):
         await ground.upper.delete(path)
     await ground.upper.until_all(slices(ground, "gone"), lambda found: not found)
     await ground.start(EVERYTHING)
-    await site.gone(role, binding, service)
+    await site.gone(role, binding, hollow, service)
+    assert await site.read(kept)
     await site.until_all(slices(ground, "gone"), lambda found: not found)
     assert is_ready(await ground.upper.read(ground.pod_path("robot")))
 

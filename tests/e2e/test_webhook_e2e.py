@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from enginekit import TOLERATION, A, edit_lower, ran, spare_ports
 from hookedkit import OPTED, Hooked, hooking
-from sitekit import Manifest, is_ready
+from sitekit import LIMIT, Manifest, is_ready
 
 from tensile.sandbox.environment import Sandbox
 
@@ -146,6 +146,24 @@ async def test_fields_are_reloaded_and_switched_off_it_is_taken_back(ground: Hoo
     assert noted(await ground.asked("off", spec, "?dryRun=All")) is None
     await ground.reload(ground.hooked())
     await ground.registered()
+
+
+async def test_an_engine_that_starts_again_is_heard_again(ground: Hooked) -> None:
+    """It shows another certificate then, which the one configuration that there was comes to trust."""
+    before = await ground.registered()
+    await ground.stop()
+    await ground.start(ground.hooked())
+    after = await ground.upper.until(ground.hook, lambda one: _trusted(one) != _trusted(before))
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    spec = {"nodeSelector": {"e2e": ground.mark, "region": "north"}}
+    async with asyncio.timeout(LIMIT):
+        while noted(made := await ground.asked("again", spec, "?dryRun=All")) is None:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.1)
+    assert noted(made)["nodeSelector"] == {"region": "north"}
+
+
+def _trusted(hook: Manifest) -> str:
+    return str(hook["webhooks"][0]["clientConfig"]["caBundle"])
 
 
 async def test_virtual_nodes_with_taints_of_their_own_are_tolerated(ground: Hooked) -> None:
