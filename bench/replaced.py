@@ -70,9 +70,7 @@ class Address:
             yield
         finally:
             server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait_for(asyncio.gather(*self._tasks), LIMIT)
 
     async def _led(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Lead one connection to a replica, from its first byte to its last; where there is none it ends."""
@@ -107,6 +105,7 @@ class Rolling:
     def __init__(self, sandbox: Sandbox, address: Address, pause: float) -> None:
         self.killed: list[float] = []
         self.replaced = 0
+        self.history: list[tuple[float, str]] = []
         self.codes: list[int] = []
         self._sandbox = sandbox
         self._address = address
@@ -120,6 +119,10 @@ class Rolling:
         self._all.append(replica)
         await until(lambda: _is_ready(replica), "a replica is ready", LIMIT, pause=0.05)
         self._address.replicas.append(replica)
+        self._note("one more is led to")
+
+    def _note(self, words: str) -> None:
+        self.history.append((time.monotonic(), words))
 
     async def rolled(self) -> None:
         """Replace one after the other until this is cancelled."""
@@ -131,16 +134,21 @@ class Rolling:
         """Replace the eldest in good order."""
         await self.joined()
         old = self._address.replicas.pop(0)
+        self._note("one is led to no more")
         await asyncio.sleep(self._pause)
+        self._note("it is told to end")
         self.codes.append(await asyncio.to_thread(old.child.stop))
+        self._note("it has ended")
 
     async def _crashed(self) -> None:
         """Have the eldest killed, and replace it then."""
         old = self._address.replicas[0]
         self.killed.append(time.monotonic())
-        old.child.kill()
+        self._note("one is killed")
+        await asyncio.to_thread(old.child.kill)
         await asyncio.sleep(NOTICED)
         self._address.replicas.remove(old)
+        self._note("it is led to no more")
         await self.joined()
 
     def end(self) -> None:
@@ -212,9 +220,14 @@ async def creations(site: Site, pods: int, rate: float) -> list[Creation]:
     return await asyncio.gather(*(one(number) for number in range(pods)))
 
 
+def missing(found: list[Creation]) -> list[Creation]:
+    """Give the pods that opted in, were made, and were not prepared."""
+    return [one for one in found if one.opted and not one.prepared and not one.failure]
+
+
 def judged(found: list[Creation], killed: list[float]) -> dict[str, Any]:
     """Count, and say what broke: a creation that failed, one that went by unprepared while nobody had been killed."""
-    missed = [one for one in found if one.opted and not one.prepared and not one.failure]
+    missed = missing(found)
     in_vain = [one for one in missed if any(at <= one.end and one.begin <= at + NOTICED + OVER for at in killed)]
     touched = [one for one in found if not one.opted and one.prepared]
     failed = [one.failure for one in found if one.failure]
@@ -253,6 +266,9 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
             rolling.end()
     result = judged(found, rolling.killed)
     result["broken"] += [f"rolling ended: {failure}"] if failure else []
+    marks = [*rolling.history, *((one.end, "a pod goes by unprepared") for one in missing(found))]
+    begun = min(at for at, _ in marks)
+    result["history"] = [f"{at - begun:.2f} s: {words}" for at, words in sorted(marks)]
     result["broken"] += [f"a replica ended with {code}" for code in rolling.codes if code]
     bundle = b64decode(hook["webhooks"][0]["clientConfig"]["caBundle"])
     trusted = bundle.count(b"BEGIN CERTIFICATE")
