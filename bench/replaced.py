@@ -27,7 +27,7 @@ import yaml
 
 from bench.children import Child
 from bench.rig import spare_ports
-from bench.sites import PODS, Refused, Site, until
+from bench.sites import PODS, Manifest, Refused, Site, until
 from bench.trial import ENGINE_LOG, NAMESPACE, run
 from bench.webhook import HOOKS, pod
 from tensile.sandbox.environment import Sandbox
@@ -254,7 +254,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
         try:
             for _ in range(BESIDE):
                 await rolling.joined()
-            await until(lambda: _is_heeded(site), "the webhook is asked", LIMIT)
+            await until(lambda: _are_trusted(site, address.replicas), "all replicas are trusted", LIMIT)
             turning = asyncio.create_task(rolling.rolled())
             found = await creations(site, given.pods, given.rate)
             failure = turning.exception() if turning.done() else None
@@ -270,14 +270,22 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     begun = min(at for at, _ in marks)
     result["history"] = [f"{at - begun:.2f} s: {words}" for at, words in sorted(marks)]
     result["broken"] += [f"a replica ended with {code}" for code in rolling.codes if code]
-    bundle = b64decode(hook["webhooks"][0]["clientConfig"]["caBundle"])
-    trusted = bundle.count(b"BEGIN CERTIFICATE")
-    return {"replaced": len(rolling.codes), "killed": len(rolling.killed), "trusted_at_the_end": trusted, **result}
+    turns = {"replaced": len(rolling.codes), "killed": len(rolling.killed), "trusted_at_the_end": _trusted(hook)}
+    return {**turns, **result}
 
 
-async def _is_heeded(site: Site) -> bool:
-    found = await site.call("POST", f"{PODS.format(NAMESPACE)}?dryRun=All", pod("asked", opted=True))
-    return "annotations" in found["metadata"]
+async def _are_trusted(site: Site, replicas: list[Replica]) -> bool:
+    """Say whether the webhook is registered with the certificates of all replicas, and they are ready.
+
+    Those that begin together are ready before one of them registers it, and the other has to see that first.
+    """
+    found = await site.items(HOOKS)
+    return any(_trusted(hook) >= len(replicas) for hook in found) and all([await _is_ready(one) for one in replicas])
+
+
+def _trusted(hook: Manifest) -> int:
+    """Count the certificates that a registration trusts."""
+    return b64decode(hook["webhooks"][0]["clientConfig"]["caBundle"]).count(b"BEGIN CERTIFICATE")
 
 
 def arguments(parser: ArgumentParser) -> None:
