@@ -30,6 +30,7 @@ from bench.rig import spare_ports
 from bench.sites import PODS, Manifest, Refused, Site, until
 from bench.trial import ENGINE_LOG, NAMESPACE, run
 from bench.webhook import HOOKS, pod
+from tensile.policy.registration import TIMEOUT_SECONDS
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.state import Options
@@ -231,6 +232,7 @@ def judged(found: list[Creation], killed: list[float]) -> dict[str, Any]:
     in_vain = [one for one in missed if any(at <= one.end and one.begin <= at + NOTICED + OVER for at in killed)]
     touched = [one for one in found if not one.opted and one.prepared]
     failed = [one.failure for one in found if one.failure]
+    slow = [one for one in missed if one.end - one.begin >= TIMEOUT_SECONDS and one not in in_vain]
     lost = len(missed) - len(in_vain)
     broken = [f"{len(failed)} creations failed: {failed[0]}"] if failed else []
     broken += [f"{lost} pods went by unprepared although nobody had been killed"] if lost else []
@@ -240,6 +242,7 @@ def judged(found: list[Creation], killed: list[float]) -> dict[str, Any]:
         "opted_in": sum(one.opted for one in found),
         "failed": len(failed),
         "unprepared": lost,
+        "unprepared_in_time": lost - len(slow),
         "unprepared_after_a_kill": len(in_vain),
         "slowest_ms": round(max(one.end - one.begin for one in found) * 1000, 1),
         "broken": broken,
