@@ -27,9 +27,10 @@ import yaml
 
 from bench.children import Child
 from bench.rig import spare_ports
-from bench.sites import PODS, Refused, Site, until
+from bench.sites import PODS, Manifest, Refused, Site, until
 from bench.trial import ENGINE_LOG, NAMESPACE, run
 from bench.webhook import HOOKS, pod
+from tensile.policy.registration import TIMEOUT_SECONDS
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
 from tensile.sandbox.state import Options
@@ -70,9 +71,7 @@ class Address:
             yield
         finally:
             server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait_for(asyncio.gather(*self._tasks), LIMIT)
 
     async def _led(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Lead one connection to a replica, from its first byte to its last; where there is none it ends."""
@@ -107,6 +106,7 @@ class Rolling:
     def __init__(self, sandbox: Sandbox, address: Address, pause: float) -> None:
         self.killed: list[float] = []
         self.replaced = 0
+        self.history: list[tuple[float, str]] = []
         self.codes: list[int] = []
         self._sandbox = sandbox
         self._address = address
@@ -120,6 +120,10 @@ class Rolling:
         self._all.append(replica)
         await until(lambda: _is_ready(replica), "a replica is ready", LIMIT, pause=0.05)
         self._address.replicas.append(replica)
+        self._note("one more is led to")
+
+    def _note(self, words: str) -> None:
+        self.history.append((time.monotonic(), words))
 
     async def rolled(self) -> None:
         """Replace one after the other until this is cancelled."""
@@ -131,16 +135,21 @@ class Rolling:
         """Replace the eldest in good order."""
         await self.joined()
         old = self._address.replicas.pop(0)
+        self._note("one is led to no more")
         await asyncio.sleep(self._pause)
+        self._note("it is told to end")
         self.codes.append(await asyncio.to_thread(old.child.stop))
+        self._note("it has ended")
 
     async def _crashed(self) -> None:
         """Have the eldest killed, and replace it then."""
         old = self._address.replicas[0]
         self.killed.append(time.monotonic())
-        old.child.kill()
+        self._note("one is killed")
+        await asyncio.to_thread(old.child.kill)
         await asyncio.sleep(NOTICED)
         self._address.replicas.remove(old)
+        self._note("it is led to no more")
         await self.joined()
 
     def end(self) -> None:
@@ -212,12 +221,18 @@ async def creations(site: Site, pods: int, rate: float) -> list[Creation]:
     return await asyncio.gather(*(one(number) for number in range(pods)))
 
 
+def missing(found: list[Creation]) -> list[Creation]:
+    """Give the pods that opted in, were made, and were not prepared."""
+    return [one for one in found if one.opted and not one.prepared and not one.failure]
+
+
 def judged(found: list[Creation], killed: list[float]) -> dict[str, Any]:
     """Count, and say what broke: a creation that failed, one that went by unprepared while nobody had been killed."""
-    missed = [one for one in found if one.opted and not one.prepared and not one.failure]
+    missed = missing(found)
     in_vain = [one for one in missed if any(at <= one.end and one.begin <= at + NOTICED + OVER for at in killed)]
     touched = [one for one in found if not one.opted and one.prepared]
     failed = [one.failure for one in found if one.failure]
+    slow = [one for one in missed if one.end - one.begin >= TIMEOUT_SECONDS and one not in in_vain]
     lost = len(missed) - len(in_vain)
     broken = [f"{len(failed)} creations failed: {failed[0]}"] if failed else []
     broken += [f"{lost} pods went by unprepared although nobody had been killed"] if lost else []
@@ -227,6 +242,7 @@ def judged(found: list[Creation], killed: list[float]) -> dict[str, Any]:
         "opted_in": sum(one.opted for one in found),
         "failed": len(failed),
         "unprepared": lost,
+        "unprepared_in_time": lost - len(slow),
         "unprepared_after_a_kill": len(in_vain),
         "slowest_ms": round(max(one.end - one.begin for one in found) * 1000, 1),
         "broken": broken,
@@ -241,7 +257,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
         try:
             for _ in range(BESIDE):
                 await rolling.joined()
-            await until(lambda: _is_heeded(site), "the webhook is asked", LIMIT)
+            await until(lambda: _are_trusted(site, address.replicas), "all replicas are trusted", LIMIT)
             turning = asyncio.create_task(rolling.rolled())
             found = await creations(site, given.pods, given.rate)
             failure = turning.exception() if turning.done() else None
@@ -253,15 +269,26 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
             rolling.end()
     result = judged(found, rolling.killed)
     result["broken"] += [f"rolling ended: {failure}"] if failure else []
+    marks = [*rolling.history, *((one.end, "a pod goes by unprepared") for one in missing(found))]
+    begun = min(at for at, _ in marks)
+    result["history"] = [f"{at - begun:.2f} s: {words}" for at, words in sorted(marks)]
     result["broken"] += [f"a replica ended with {code}" for code in rolling.codes if code]
-    bundle = b64decode(hook["webhooks"][0]["clientConfig"]["caBundle"])
-    trusted = bundle.count(b"BEGIN CERTIFICATE")
-    return {"replaced": len(rolling.codes), "killed": len(rolling.killed), "trusted_at_the_end": trusted, **result}
+    turns = {"replaced": len(rolling.codes), "killed": len(rolling.killed), "trusted_at_the_end": _trusted(hook)}
+    return {**turns, **result}
 
 
-async def _is_heeded(site: Site) -> bool:
-    found = await site.call("POST", f"{PODS.format(NAMESPACE)}?dryRun=All", pod("asked", opted=True))
-    return "annotations" in found["metadata"]
+async def _are_trusted(site: Site, replicas: list[Replica]) -> bool:
+    """Say whether the webhook is registered with the certificates of all replicas, and they are ready.
+
+    Those that begin together are ready before one of them registers it, and the other has to see that first.
+    """
+    found = await site.items(HOOKS)
+    return any(_trusted(hook) >= len(replicas) for hook in found) and all([await _is_ready(one) for one in replicas])
+
+
+def _trusted(hook: Manifest) -> int:
+    """Count the certificates that a registration trusts."""
+    return b64decode(hook["webhooks"][0]["clientConfig"]["caBundle"]).count(b"BEGIN CERTIFICATE")
 
 
 def arguments(parser: ArgumentParser) -> None:

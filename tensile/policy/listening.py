@@ -27,7 +27,7 @@ from tensile.telemetry import described
 _MOST_BYTES = 4 * 1024 * 1024
 """Of a body: above what an apiserver takes of a user, with the old object beside the new one."""
 _GRACE = 1.0
-_LEAVING = 0.5
+_LEAVING = 1.0
 """Seconds in which connections that are in use are seen off, before those that are idle are cut."""
 _LOOK = 0.02
 _PATIENCE = 5.0
@@ -74,7 +74,7 @@ class Listening:
         show(self._tls, pair)
 
     async def close(self) -> None:
-        """Listen no more; who is connected is answered, and told to ask elsewhere next; at last a second to end.
+        """Listen no more; who is connected is answered for a second, and told to ask elsewhere next.
 
         An apiserver keeps its connections, also to an engine that no Service leads to any more. One that is cut while
         a question is on its way costs that pod its preparation; one that ends with an answer costs nobody anything.
@@ -86,11 +86,16 @@ class Listening:
         await self._front.shutdown(_GRACE)
 
     async def _seen_off(self) -> None:
-        """Return when nobody is connected any more, or those that are ask nothing."""
+        """Return when nobody is connected any more; those that ask nothing are cut in the end.
+
+        At once: aiohttp's own end would leave them open for another while, and swallow what is asked there.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING):
                 while self._front.connections:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(_LOOK)
+        for connection in self._front.connections:
+            connection.force_close()
 
     def _request(self, message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]  # noqa: ANN001 - aiohttp's own
         """Make a request that takes as large a body as there is."""
