@@ -213,6 +213,8 @@ class Site:
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
+        logs = [(self.files / f"background-{place}").read_text() for place, _ in enumerate(ended)]
+        assert [text for text in logs if "Traceback" in text] == []
 
 
 def waited(holds: Callable[[], object], told: Callable[[], str], limit: float = LIMIT) -> None:
