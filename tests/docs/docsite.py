@@ -26,7 +26,7 @@ from tensile.sandbox.environment import Sandbox
 LIMIT = 90.0
 LOOPBACK = "127.0.0.1"
 CLUSTERS = ("upper", "lower-a", "lower-b")
-KEPT = {"default", "kube-system", "kube-public", "kube-node-lease"}
+KEPT = {"kube-system", "kube-public", "kube-node-lease"}
 TOPOLOGY = """\
 apiVersion: tensile-kube.io/v1alpha1
 kind: Topology
@@ -80,6 +80,7 @@ class Site:
         self.sandbox = sandbox
         self.state = root.parent / "state"
         self.background: list[subprocess.Popen[bytes]] = []
+        self.is_used = False
         self.files = root.parent / "printed"
         kubelet, single = ports.choose([2, 1])
         self.kubelet, self.telemetry = kubelet.start, single.start
@@ -138,6 +139,7 @@ class Site:
 
     def ended(self, text: str) -> tuple[str, int]:
         """Run a shell text after those before; what they exported, and where they went, holds."""
+        self.is_used = self.is_used or "kubectl" in text
         end = f'code=$?; {{ export -p; printf "cd %q\\n" "$PWD"; }} > {self.state}; exit $code'
         script = f"set -eu -o pipefail\n. {self.state}\ntrap '{end}' EXIT\n{text}"
         output = self.files / "block"
@@ -169,7 +171,8 @@ class Site:
                 start_new_session=True,
             )
         self.background.append(process)
-        waited(lambda: process.poll() is None and self.ended(until)[1] == 0, lambda: f"{text}\n{log.read_text()}")
+        waited(lambda: process.poll() is not None or self.ended(until)[1] == 0, lambda: f"{text}\n{log.read_text()}")
+        assert process.poll() is None, f"ended by itself:\n{text}\n{log.read_text()}"
 
     def engine(self) -> None:
         """Run the engine for a page that says so."""
@@ -178,6 +181,9 @@ class Site:
 
     def clear(self) -> None:
         """Remove what a page has made above, while its engine runs; then end what it had in the background."""
+        if not self.is_used:
+            return
+        self.is_used = False
         try:
             self._clear_workload()
         finally:
@@ -188,11 +194,9 @@ class Site:
     def _clear_workload(self) -> None:
         kinds = "deployments,statefulsets,jobs,pods,persistentvolumeclaims,poddisruptionbudgets"
         for name in self._names("namespaces"):
-            wait = "--wait=true" if self.background else "--force"
-            if name in {"default", "kube-system"}:
-                self._kubectl("-n", name, "delete", kinds, "--all", wait)
-            elif name not in KEPT:
-                self._kubectl("-n", name, "delete", kinds, "--all", wait)
+            if name not in KEPT:
+                self._kubectl("-n", name, "delete", kinds, "--all", "--wait=true" if self.background else "--force")
+            if name not in {"default", *KEPT}:
                 self._kubectl("delete", "namespace", name, "--wait=true", "--timeout=60s")
 
     def _names(self, kind: str) -> list[str]:
@@ -213,6 +217,8 @@ class Site:
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
+        logs = [(self.files / f"background-{place}").read_text() for place, _ in enumerate(ended)]
+        assert [text for text in logs if "Traceback" in text] == []
 
 
 def waited(holds: Callable[[], object], told: Callable[[], str], limit: float = LIMIT) -> None:
