@@ -32,7 +32,7 @@ RUN python3 -m venv --without-pip /opt/tensile \
  && $pip install --no-compile --only-binary :all: --no-deps --require-hashes -r /run.lock \
  && $pip install --no-compile --no-index --no-deps /wheel/*.whl \
  && $pip check \
- && PYTHONHASHSEED=0 /opt/tensile/bin/python -m compileall -q -x /site-packages/kubernetes/ \
+ && PYTHONHASHSEED=0 /opt/tensile/bin/python -m compileall -q -f -x /site-packages/kubernetes/ \
     --invalidation-mode unchecked-hash /opt/tensile/lib \
  && chmod -R u=rwX,go=rX /opt/tensile
 

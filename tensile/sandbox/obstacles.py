@@ -21,7 +21,7 @@ class _Obstacle(NamedTuple):
 
 _FULL = _Obstacle(
     re.compile(r"no space left on device|disk quota exceeded|\[Errno 28\]", re.IGNORECASE),
-    "make room for 3 GB there, or choose another place with $XDG_CACHE_HOME and $TMPDIR",
+    "make room for 5 GB there, or choose another place with $XDG_CACHE_HOME and $TMPDIR",
 )
 _KILLED = _Obstacle(
     re.compile(r"signal: killed|cannot allocate memory|out of memory|MemoryError", re.IGNORECASE),

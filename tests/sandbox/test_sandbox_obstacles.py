@@ -21,7 +21,7 @@ FULL = "go: downloading x\ncompile: writing output: write $WORK/b001/_pkg_.a: no
     ("output", "line", "remedy"),
     [
         (DIAL, "main.go:12:2: github.com/spf13/cobra@v1.10.2", "let Go reach a module proxy ($GOPROXY"),
-        (FULL, "compile: writing output", "make room for 3 GB there"),
+        (FULL, "compile: writing output", "make room for 5 GB there"),
         (DIAL + FULL, "compile: writing output", "make room"),
         ("k8s.io/api/core/v1: compile: signal: killed", "k8s.io/api/core/v1", "building takes 2 GB of memory"),
         ("go: creating work dir: stat /nonexistent: no such file", "go: creating work dir", "$TMPDIR"),
