@@ -378,7 +378,7 @@ def manifests(
         ),
     ] = None,
     directory: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--dir", help="Write all as kustomizations, for `kubectl apply -k`.", show_default=False),
     ] = None,
     _version: Version = False,
@@ -388,6 +388,8 @@ def manifests(
 
     if lower is not None and directory is not None:
         raise TensileError("--lower and --dir: give one of them: a directory holds all lower clusters")
+    if directory == "":
+        raise TensileError("--dir: empty: name a directory, or leave the option away")
     name, data = read(file)
     wishes = commands.Wishes(namespace, image)
     found = commands.rendering(data, name, wishes)
@@ -395,7 +397,7 @@ def manifests(
     if directory is None:
         typer.echo(commands.printed(found.setup, lower, file, wishes), nl=False)
     else:
-        lines += commands.written(found.setup, directory, name)
+        lines += commands.written(found.setup, Path(directory), name)
     for line in lines:
         typer.echo(line, err=True)
 

@@ -1,6 +1,7 @@
 """`tensile manifests`: from a topology file to what is printed or written; asks no cluster."""
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,9 +51,16 @@ def written(setup: Setup, directory: Path, name: str) -> list[str]:
     copied, which the copy says.
     """
     found = files(setup)
-    if Path(name).absolute() != (directory / TOPOLOGY).absolute() and not setup.text.startswith(MARK):
+    if not _is_same(Path(name), directory / TOPOLOGY) and not setup.text.startswith(MARK):
         found[TOPOLOGY] = comment(f"{MARK[2:]} It is made of {Path(name).name}: edit that one.") + setup.text
     return write(directory, found)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Say whether two paths lead to one file."""
+    with suppress(OSError):
+        return one.samefile(other)
+    return False
 
 
 def _check(wishes: Wishes) -> None:

@@ -4,19 +4,18 @@ The virtual nodes need no Service: their addresses are that of the pod that driv
 """
 
 from tensile.manifests.setup import NAME, Setup
-from tensile.manifests.turning import WEBHOOK
+from tensile.manifests.turning import EXTENDER, METRICS, WEBHOOK
 from tensile.manifests.yamlout import Piece
 from tensile.names import LEADS
 from tensile.objects import Manifest
 
-EXTENDER = f"{NAME}-extender"
 _HTTPS = 443
 
 
 def exposure(setup: Setup) -> list[Piece]:
     """Give the Services and the NetworkPolicy."""
     topology = setup.topology
-    found = [Piece(_service(setup, f"{NAME}-metrics", topology.telemetry.port, "metrics", clusterIP="None"), _METRICS)]
+    found = [Piece(_service(setup, METRICS, topology.telemetry.port, "metrics", clusterIP="None"), _METRICS)]
     if topology.webhook.enabled:
         named = topology.webhook.service
         found.append(Piece(_service(setup, named.name if named else WEBHOOK, _HTTPS, "webhook"), _WEBHOOK))

@@ -1,6 +1,8 @@
 """What is applied in one lower cluster, and the commands that make a kubeconfig of it for the engine."""
 
-import shlex
+import re
+
+import yaml
 
 from tensile.manifests.roles import lower_roles
 from tensile.manifests.setup import NAME, Setup
@@ -31,29 +33,50 @@ def head(setup: Setup, lower: Lower, apply: str) -> str:
     lines = [
         f"The engine's access to lower cluster {lower.name} of topology {topology}.",
         "Apply it, and put a kubeconfig of it into a Secret of the upper; LOWER and UPPER are kubeconfigs of your own:",
-        *(f"  {command}" for command in (apply, *_commands(setup, lower))),
+        *(f"  {command}" for command in _commands(setup, lower, apply)),
     ]
     return "\n".join(lines)
 
 
-def _commands(setup: Setup, lower: Lower) -> list[str]:
-    """Give the commands after that one, each on a line of its own for a shell."""
+def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
+    """Give the lines for a shell: one subshell, which ends where a step fails, before a Secret is made of nothing.
+
+    The kubeconfig is in no file and the token in no argument: neither others on the machine nor whatever is in the
+    directory come near it. kubectl does what pipes would do, as a shell takes no notice where their left side fails.
+    """
     secret = lower.kubeconfig_secret
     assert secret is not None, "there are no paths in a ConfigMap"
-    file, authority, context = f"{lower.name}.kubeconfig", f"{lower.name}.ca", shlex.quote(lower.context or NAME)
     below, above = 'kubectl --kubeconfig "$LOWER"', f'kubectl --kubeconfig "$UPPER" -n {secret.namespace}'
-    mine = f"kubectl --kubeconfig {file} config"
-    token = f"{below} -n {setup.namespace} get secret {TOKEN} -o jsonpath='{{.data.token}}'"
-    server = f"{below} config view --minify -o jsonpath='{{.clusters[0].cluster.server}}'"
-    made = f"{above} create secret generic {secret.name} --from-file={secret.key}={file} --dry-run=client -o yaml"
+    token = f"{below} -n {setup.namespace} get secret {TOKEN} -o"
+    made = f"{above} create secret generic {secret.name} --from-file={secret.key}=/dev/stdin --dry-run=client -o yaml"
     return [
-        f"until {token} | grep -q .; do sleep 1; done",
-        "umask 077",
-        f"{below} -n {setup.namespace} get secret {TOKEN} -o jsonpath='{{.data.ca\\.crt}}' | base64 -d > {authority}",
-        f'{mine} set-cluster {lower.name} --embed-certs --certificate-authority {authority} --server "$({server})"',
-        f'{mine} set-credentials {NAME} --token "$({token} | base64 -d)"',
-        f"{mine} set-context {context} --cluster {lower.name} --user {NAME}",
-        f"{mine} use-context {context}",
-        f"{made} | {above} apply --server-side -f -",
-        f"rm {authority} {file}",
+        '(set -eu; : "${LOWER:?}" "${UPPER:?}"',
+        apply,
+        f"{below} -n {setup.namespace} wait --for=jsonpath='{{.data.token}}' secret/{TOKEN} --timeout=30s",
+        f"server=$({below} config view --minify -o jsonpath='{{.clusters[0].cluster.server}}')",
+        f"authority=$({token} jsonpath='{{.data.ca\\.crt}}')",
+        f"token=$({token} go-template='{{{{.data.token|base64decode}}}}')",
+        f': "${{server:?LOWER names none}}" "${{authority:?none in {TOKEN}}}" "${{token:?none in {TOKEN}}}"',
+        f"{made} <<END | {above} apply --server-side -f -",
+        *_kubeconfig(lower).splitlines(),
+        "END",
+        ")",
     ]
+
+
+def _kubeconfig(lower: Lower) -> str:
+    """Give the kubeconfig as a here-document, in which the shell puts what is in its variables."""
+    cluster, context = _quoted(lower.name), _quoted(lower.context or NAME)
+    return f"""\
+apiVersion: v1
+kind: Config
+clusters: [{{name: {cluster}, cluster: {{server: "$server", certificate-authority-data: "$authority"}}}}]
+users: [{{name: {NAME}, user: {{token: "$token"}}}}]
+contexts: [{{name: {context}, context: {{cluster: {cluster}, user: {NAME}}}}}]
+current-context: {context}"""
+
+
+def _quoted(text: str) -> str:
+    """Write a text for YAML within a here-document, on one line in ASCII; the shell leaves it as it is."""
+    written = yaml.safe_dump(text, default_style='"', width=float("inf")).strip()
+    return re.sub(r"([\\$`])", r"\\\1", written)

@@ -22,6 +22,12 @@ LOWERS = "lowers"
 TOPOLOGY = KEY
 SCHEDULER = "scheduler-extender.yaml"
 STORAGE = "storageclass.yaml"
+KUSTOMIZATION = "kustomization.yaml"
+ACCESS = "access.yaml"
+OF_UPPER = (KUSTOMIZATION, *upper.FILES, STORAGE, SCHEDULER, TOPOLOGY)
+"""Every name that a file for the upper cluster can have."""
+OF_LOWER = (KUSTOMIZATION, ACCESS)
+"""Every name that one below `lowers/NAME` has."""
 
 
 def upper_stream(setup: Setup) -> str:
@@ -47,19 +53,18 @@ def lower_stream(setup: Setup, name: str, command: str) -> str:
 def files(setup: Setup) -> dict[str, str]:
     """Give a kustomization for the upper cluster, and for each lower one below `lowers`: text by path.
 
-    The topology is among them as it is applied; the scheduler's configuration is no resource.
+    The topology is among them as it is applied. The scheduler's configuration is no resource, and there before anybody
+    enables the extender, so that it can be read; it follows the extender's port from then on.
     """
     sheets = {name: stream(pieces) for name, pieces in upper.of_engine(setup).items()}
     if storage := upper.storage(setup):
         sheets[STORAGE] = storage
-    found = {"kustomization.yaml": _upper_kustomization(setup, sheets), **sheets}
-    if setup.topology.extender.enabled:
-        found[SCHEDULER] = scheduler(setup)
+    found = {KUSTOMIZATION: _upper_kustomization(setup, sheets), **sheets, SCHEDULER: scheduler(setup)}
     for lower in setup.topology.lowers:
         place = f"{LOWERS}/{lower.name}"
-        found[f"{place}/kustomization.yaml"] = _kustomization(["access.yaml"])
+        found[f"{place}/{KUSTOMIZATION}"] = _kustomization([ACCESS])
         head = access.head(setup, lower, f'kubectl --kubeconfig "$LOWER" apply -k {place}')
-        found[f"{place}/access.yaml"] = stream(access.of_lower(setup, lower), head)
+        found[f"{place}/{ACCESS}"] = stream(access.of_lower(setup, lower), head)
     return {**{path: comment(_EDITS) + text for path, text in found.items()}, TOPOLOGY: setup.text}
 
 

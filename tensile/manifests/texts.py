@@ -1,7 +1,7 @@
 """What is text and no data because people go on from it: a storage class, and a file for the scheduler's host."""
 
-from tensile.manifests.exposure import EXTENDER
 from tensile.manifests.setup import Setup
+from tensile.manifests.turning import EXTENDER
 
 STORAGE_CLASS = """\
 # A storage class whose volumes are made in the lower cluster of the pod that uses them.
@@ -49,7 +49,10 @@ extenders:
   # No managedResources: every pod is asked about. No bindVerb and no preemptVerb: the scheduler binds by itself.
 """
 
+_DISABLED = "# For later: this topology does not enable the extender, so nobody would answer.\n"
+
 
 def scheduler(setup: Setup) -> str:
     """Give the configuration of an upper scheduler that asks the extender."""
-    return _SCHEDULER.format(namespace=setup.namespace, service=EXTENDER, port=setup.topology.extender.port)
+    text = _SCHEDULER if setup.topology.extender.enabled else _DISABLED + _SCHEDULER
+    return text.format(namespace=setup.namespace, service=EXTENDER, port=setup.topology.extender.port)

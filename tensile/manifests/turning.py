@@ -20,6 +20,8 @@ from tensile.yamltree import Path, locate, plain, show_path
 
 WEBHOOK = "tensile-webhook"
 """The Service of the webhook where the file names none."""
+METRICS, EXTENDER = "tensile-metrics", "tensile-extender"
+"""The other Services."""
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a pod's own addresses, which no file can know
 _IN_FILES: dict[Path, str] = {
     ("kubelet", "tlsCertFile"): "the upper cluster issues one for each node, once it is approved",
@@ -82,6 +84,24 @@ def _faults(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Pat
     if topology.webhook.enabled and service is not None and service.namespace != namespace:
         words = f"the Service is in {service.namespace}, and the engine would be in {namespace}; "
         yield ("webhook", "service", "namespace"), words + f"write {namespace}, or give --namespace {service.namespace}"
+    if topology.webhook.enabled and service is not None and service.name in (METRICS, EXTENDER):
+        words = f"{service.name} is a Service of the engine for something else; write {WEBHOOK}, or another name"
+        yield ("webhook", "service", "name"), words
+    yield from _shared(data, topology, namespace)
+
+
+def _shared(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Path, str]]:
+    """Give the lowers that would get the Secret of another one, as whose the engine would come then."""
+    named = {
+        (one.kubeconfig_secret.namespace, one.kubeconfig_secret.name): one.name
+        for one in topology.lowers
+        if one.kubeconfig_secret is not None
+    }
+    for place in lowers(data):
+        path, secret = ("lowers", place, "kubeconfig"), (namespace, topology.lowers[place].name)
+        if secret in named and get(data, path) is not None:
+            words = f"it would be kubeconfigSecret {secret[0]}/{secret[1]}, which is that of {named[secret]}; "
+            yield path, words + "write kubeconfigSecret with another name in one of the two"
 
 
 def _changes(data: Any, topology: Topology, namespace: str) -> Iterator[_Change]:

@@ -9,6 +9,8 @@ from tensile.manifests.yamlout import Piece
 from tensile.reconcile.mapsource import KEY
 from tensile.topology import Lower
 
+FILES = ("namespace.yaml", "roles.yaml", "engine.yaml", "network.yaml")
+"""The files that it goes into, in this order."""
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 
 
@@ -19,14 +21,15 @@ def namespace(name: str, why: str) -> Piece:
 
 
 def of_engine(setup: Setup) -> dict[str, list[Piece]]:
-    """Give what the engine runs in, by the names of the files that it goes into; but for the topology."""
+    """Give what the engine runs in, by the names of FILES; but for the topology."""
     roles = upper_roles(setup.topology, namespace=setup.namespace)
-    return {
-        "namespace.yaml": [namespace(setup.namespace, _NAMESPACE)],
-        "roles.yaml": [Piece(role, why) for role, why in zip(roles, (_ROLES, *[""] * len(roles)), strict=False)],
-        "engine.yaml": workload(setup),
-        "network.yaml": exposure(setup),
-    }
+    sheets = (
+        [namespace(setup.namespace, _NAMESPACE)],
+        [Piece(role, why) for role, why in zip(roles, (_ROLES, *[""] * len(roles)), strict=False)],
+        workload(setup),
+        exposure(setup),
+    )
+    return dict(zip(FILES, sheets, strict=True))
 
 
 def configmap(setup: Setup) -> Piece:

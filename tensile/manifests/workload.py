@@ -24,7 +24,7 @@ def workload(setup: Setup) -> list[Piece]:
     scope = {"operator": "In", "scopeName": "PriorityClass", "values": [PRIORITY]}
     quota = {"hard": {"pods": "20"}, "scopeSelector": {"matchExpressions": [scope]}}
     return [
-        Piece(setup.object("apps/v1", "Deployment", NAME, spec=_deployment(setup)), _DEPLOYMENT),
+        Piece(setup.object("apps/v1", "Deployment", NAME, spec=_deployment(setup)), _why(setup)),
         Piece(setup.object("policy/v1", "PodDisruptionBudget", NAME, spec=budget), _BUDGET),
         Piece(setup.object("v1", "ResourceQuota", NAME, spec=quota), _QUOTA),
     ]
@@ -36,6 +36,10 @@ _DEPLOYMENT = (
 )
 _BUDGET = "Drains of nodes take one of the two at a time, and are not held up by one that does not run anyway."
 _QUOTA = "Some clusters let pods of this priority only into namespaces that have a quota for it."
+
+
+def _why(setup: Setup) -> str:
+    return f"{_DEPLOYMENT} Port {setup.probed} is that of the probes: nothing in the topology may have it."
 
 
 def _deployment(setup: Setup) -> Manifest:

@@ -90,9 +90,8 @@ async def cleared(site: Site, name: str) -> None:
 
 
 def commands_in(text: str) -> list[str]:
-    """Give the commands that a head comment holds."""
-    head = text.split("apiVersion:", 1)[0].splitlines()
-    return [line.removeprefix("#   ") for line in head if line.startswith("#   ")]
+    """Give the commands that a head comment holds, with the document among them."""
+    return [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")]
 
 
 def overlay(directory: Path, base: Path) -> Path:

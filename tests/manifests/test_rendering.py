@@ -9,7 +9,7 @@ from setupkit import ALL, TOPOLOGIES, applied, one, read, setup, text
 import tensile
 from tensile.errors import TensileError
 from tensile.manifests.commands import Wishes, rendering
-from tensile.manifests.rendering import files, lower_stream
+from tensile.manifests.rendering import OF_LOWER, OF_UPPER, files, lower_stream
 from tensile.manifests.setup import Setup
 from tensile.names import LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest
@@ -119,8 +119,35 @@ def test_the_extenders_service_leads_to_the_pod_that_drives() -> None:
     (configuration,) = read(found, "scheduler-extender.yaml")
     (extender,) = configuration["extenders"]
     assert extender["urlPrefix"].endswith(f":{service['spec']['ports'][0]['port']}")
-    assert "scheduler-extender.yaml" not in files(setup())
     assert "get service tensile-extender" in files(found)["scheduler-extender.yaml"]
+
+
+def test_the_schedulers_configuration_is_there_before_the_extender_is_enabled() -> None:
+    """It says so, and what it is; once the extender is enabled it has its port, and the namespace."""
+    name = "scheduler-extender.yaml"
+    early, late = setup(), setup(namespace="ops", extender={"enabled": True, "port": 9999})
+    assert "this topology does not enable the extender" in files(early)[name]
+    assert read(early, name)[0]["kind"] == "KubeSchedulerConfiguration"
+    assert "not enable" not in files(late)[name]
+    assert read(late, name)[0]["extenders"][0]["urlPrefix"].endswith(":9999")
+    assert "kubectl -n ops get service tensile-extender" in files(late)[name]
+    assert all(name not in read(found, "kustomization.yaml")[0]["resources"] for found in (early, late))
+
+
+@EVERY
+def test_every_file_has_a_name_that_is_known_to_be_ours(fields: dict[str, Any]) -> None:
+    """Else nobody would remove it when it is not rendered any more."""
+    places = [path.rpartition("/") for path in files(setup(**fields))]
+    assert {name for folder, _, name in places if not folder} <= set(OF_UPPER)
+    assert {name for folder, _, name in places if folder} <= set(OF_LOWER)
+
+
+def test_the_engine_says_which_port_no_topology_may_have() -> None:
+    """The one of the probes stands in the Deployment, and the topology is edited without it."""
+    for fields in TOPOLOGIES.values():
+        found = setup(**fields)
+        words = f"Port {container(found)['args'][-1]} is that of the probes: nothing in the topology may have it."
+        assert words in files(found)["engine.yaml"].replace("\n# ", " ")
 
 
 def test_the_pods_never_run_on_a_virtual_node() -> None:
@@ -173,15 +200,9 @@ def test_the_head_says_which_secrets_have_to_be_there() -> None:
     found = setup(lowers=[{"name": "a", "kubeconfigSecret": secret}])
     assert "#   Secret ops/mine, key config: see lowers/a/access.yaml\n" in files(found)["kustomization.yaml"]
     access = files(found)["lowers/a/access.yaml"]
-    assert "-n ops create secret generic mine --from-file=config=a.kubeconfig" in access
+    assert "-n ops create secret generic mine --from-file=config=/dev/stdin" in access
     assert 'kubectl --kubeconfig "$LOWER" apply -k lowers/a\n' in access
     assert "Secret" not in files(setup(lowers=[]))["kustomization.yaml"]
-
-
-def test_the_kubeconfig_has_the_context_that_the_topology_asks_for() -> None:
-    """Else it would not be found in it."""
-    found = setup(lowers=[{"name": "a", "kubeconfig": "k", "context": "the one"}])
-    assert "set-context 'the one' --cluster a" in lower_stream(found, "a", "tensile manifests")
 
 
 def test_a_lower_that_is_not_there_is_refused() -> None:

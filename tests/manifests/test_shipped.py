@@ -1,24 +1,37 @@
 """manifests/ is what `tensile manifests` makes of manifests/topology.yaml, and never drifts from it."""
 
+import shutil
 from pathlib import Path
 
-from tensile.manifests.commands import NAMESPACE, Wishes, rendering
-from tensile.manifests.rendering import SCHEDULER, TOPOLOGY, files
-from tensile.manifests.texts import scheduler
+from tensile.manifests.commands import NAMESPACE, Wishes, rendering, written
+from tensile.manifests.rendering import TOPOLOGY, files
 
 SHIPPED = Path(__file__).resolve().parents[2] / "manifests"
 ADVICE = "mend: tensile manifests -f manifests/topology.yaml --dir manifests"
 
 
 def test_the_directory_is_a_rendering_of_its_topology() -> None:
-    """Every file, and none beside them but the configuration of a scheduler."""
+    """Every file, and none beside them."""
     name = SHIPPED / TOPOLOGY
     found = rendering(name.read_bytes(), str(name), Wishes(NAMESPACE, None))
     assert found.told == (), "it is for the cluster as it is"
     held = {str(path.relative_to(SHIPPED)): path.read_text() for path in SHIPPED.rglob("*") if path.is_file()}
-    configuration = held.pop(SCHEDULER)
     assert held == files(found.setup), ADVICE
-    assert configuration == scheduler(found.setup)
+
+
+def test_what_people_enable_in_it_is_rendered_over_it(tmp_path: Path) -> None:
+    """By the command that its topology gives: no file of it is taken for somebody else's."""
+    shutil.copytree(SHIPPED, tmp_path / "mine")
+    own = tmp_path / "mine" / TOPOLOGY
+    enabled = own.read_text() + "extender: {enabled: true, port: 9999}\n"
+    for text in (enabled, (SHIPPED / TOPOLOGY).read_text()):
+        own.write_text(text)
+        found = rendering(own.read_bytes(), str(own), Wishes(NAMESPACE, None))
+        assert written(found.setup, own.parent, str(own)) != []
+        assert {str(path.relative_to(own.parent)): path.read_text() for path in own.parent.rglob("*.yaml")} == files(
+            found.setup
+        )
+    assert (own.parent / "scheduler-extender.yaml").read_text() == (SHIPPED / "scheduler-extender.yaml").read_text()
 
 
 def test_it_has_what_most_people_begin_with() -> None:

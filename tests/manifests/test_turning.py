@@ -230,3 +230,34 @@ def test_what_pods_below_need_to_reach_the_upper_is_not_lost_silently() -> None:
         assert not any("advertiseURL" in words for words in turn(file).words)
     asked = turn(text(upper={"kubeconfig": "k"}, controllers=["ServiceAccount"], serviceAccounts={"identity": "upper"}))
     assert "upper.advertiseURL" in asked.words[-1]
+
+
+def test_two_lower_clusters_never_get_one_secret_by_being_turned() -> None:
+    """The engine would come to one of them with the credential of the other; the other way round it is refused too."""
+    theirs = "{name: b, kubeconfigSecret: {namespace: tensile, name: a}}"
+    mine = "{name: a, kubeconfig: k}"
+    for lowers, line in ((f"- {mine}\n- {theirs}\n", 5), (f"- {theirs}\n- {mine}\n", 6)):
+        told = refusal(HEAD + f"lowers:\n{lowers}")
+        assert told.startswith(f"topology.yaml:{line}:")
+        assert "kubeconfig: it would be kubeconfigSecret tensile/a, which is that of b; write kubeconfigSecret" in told
+        assert len(told.splitlines()) == 1
+    assert turn(HEAD + f"lowers:\n- {mine}\n- {theirs}\n", "ops").topology.lowers[0].kubeconfig_secret is not None
+
+
+def test_a_secret_with_two_kubeconfigs_that_is_named_stays() -> None:
+    """By contexts or by keys: whoever wrote it so meant it; and what defaults name is nobody's by itself."""
+    one, other = ("{name: %s, context: %s, kubeconfigSecret: {namespace: tensile, name: c}}" % (2 * (x,)) for x in "ab")
+    assert turn(HEAD + f"lowers:\n- {one}\n- {other}\n" + OPEN).words == ()
+    defaults = "lowerDefaults: {kubeconfigSecret: {namespace: tensile}}\n"
+    found = turn(HEAD + defaults + "lowers:\n- {name: a, kubeconfig: k}\n- {name: b, kubeconfig: k}\n")
+    assert [lower.kubeconfig_secret.name for lower in found.topology.lowers if lower.kubeconfig_secret] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["tensile-extender", "tensile-metrics"])
+def test_the_webhooks_service_has_a_name_of_its_own(name: str) -> None:
+    """Two Services of one name would be one, whose ports lead nowhere."""
+    service = f"service: {{namespace: tensile, name: {name}}}"
+    told = refusal(HEAD + f"lowers: []\nwebhook: {{enabled: true, {service}}}\n")
+    assert told.startswith("topology.yaml:5:")
+    assert f"webhook.service.name: {name} is a Service of the engine for something else; write tensile-webhook" in told
+    assert turn(HEAD + f"lowers: []\nwebhook: {{enabled: false, {service}}}\n" + OPEN).words == ()

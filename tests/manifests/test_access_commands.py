@@ -1,0 +1,155 @@
+"""The commands in the head of a lower cluster's file: what reaches the upper cluster by them, and what nobody sees.
+
+A stand-in for kubectl answers as each command asks and notes its arguments; tests/e2e runs the same with the real one.
+"""
+
+import subprocess
+from base64 import b64encode
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from setupkit import setup
+
+from tensile.manifests.rendering import files
+
+TOKEN, SERVER, AUTHORITY = "eyJ.the-token", "https://lower:6443", b64encode(b"an authority").decode()
+KUBECTL = """\
+#!/bin/sh
+echo "$*" >> "$NOTES/calls"
+case "$*" in *"$BREAK"*) eval "$HOW";; esac
+case "$*" in
+*" config view "*) printf %s "$SERVER";;
+*"ca\\.crt"*) printf %s "$AUTHORITY";;
+*base64decode*) printf %s "$TOKEN";;
+*" create secret "*) cat /dev/stdin > "$NOTES/kubeconfig"; echo a Secret;;
+*" apply --server-side "*) cat > "$NOTES/applied";;
+esac
+"""
+STEPS = ["apply -k", "wait --for", "config view", "ca\\.crt", "base64decode"]
+HERE = "lower-a.kubeconfig"
+
+
+class Ran(NamedTuple):
+    """How the commands ended, and what came of them."""
+
+    code: int
+    err: str
+    notes: Path
+
+    @property
+    def kubeconfig(self) -> dict[str, Any]:
+        """What was put into the Secret."""
+        found: dict[str, Any] = yaml.safe_load((self.notes / "kubeconfig").read_text())
+        return found
+
+
+def ran(place: Path, broken: str = "nothing", how: str = "", name: str = "lower-a", **given: str | None) -> Ran:
+    """Run the commands in a directory, as a person pastes them: no option of the shell helps.
+
+    At a call that has the words `broken` kubectl does `how`. What is given in capitals is for the shell (None: left
+    out), the rest for the lower cluster's part of the topology.
+    """
+    fields = {key: value for key, value in given.items() if key.islower()}
+    text = files(setup(lowers=[{"name": name, "kubeconfig": "k", **fields}]))[f"lowers/{name}/access.yaml"]
+    script = "\n".join(line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   "))
+    programs, notes, here = (place / name for name in ("programs", "notes", "here"))
+    for folder in (programs, notes, here):
+        folder.mkdir(exist_ok=True)
+    (programs / "kubectl").write_text(KUBECTL)
+    (programs / "kubectl").chmod(0o755)
+    mine = {"LOWER": HERE, "UPPER": "upper.kubeconfig", **{key: given[key] for key in given if key.isupper()}}
+    answers = {"TOKEN": TOKEN, "SERVER": SERVER, "AUTHORITY": AUTHORITY, "BREAK": broken, "HOW": how}
+    variables = {"PATH": f"{programs}:/usr/bin:/bin", "NOTES": str(notes), **answers, **mine}
+    kept = {key: value for key, value in variables.items() if value is not None}
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=here, env=kept, capture_output=True, text=True, timeout=30, check=False
+    )
+    return Ran(done.returncode, done.stderr, notes)
+
+
+def test_the_kubeconfig_in_the_secret_is_that_of_the_engines_account(tmp_path: Path) -> None:
+    """Whole: the server of one's own kubeconfig, the authority and the token of the account."""
+    done = ran(tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert done.kubeconfig == {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "lower-a", "cluster": {"server": SERVER, "certificate-authority-data": AUTHORITY}}],
+        "users": [{"name": "tensile", "user": {"token": TOKEN}}],
+        "contexts": [{"name": "tensile", "context": {"cluster": "lower-a", "user": "tensile"}}],
+        "current-context": "tensile",
+    }
+    assert (done.notes / "applied").read_text() == "a Secret\n"
+
+
+def test_a_kubeconfig_of_an_administrator_in_the_directory_stays_and_goes_nowhere(tmp_path: Path) -> None:
+    """Whatever it is called, and nothing else is there afterwards either; LOWER may name it, as it is done here."""
+    here = tmp_path / "here"
+    here.mkdir()
+    mine = "users: [{name: admin, user: {token: of-the-administrator}}]\n"
+    (here / HERE).write_text(mine)
+    (here / "lower-a.ca").write_text(mine)
+    assert ran(tmp_path).code == 0
+    assert {path.name: path.read_text() for path in here.iterdir()} == {HERE: mine, "lower-a.ca": mine}
+    assert "of-the-administrator" not in (tmp_path / "notes" / "kubeconfig").read_text()
+
+
+def test_the_token_is_no_argument_of_any_program(tmp_path: Path) -> None:
+    """Everybody on a machine sees those."""
+    assert TOKEN not in (ran(tmp_path).notes / "calls").read_text()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_that_fails_is_the_last_one(tmp_path: Path, step: str) -> None:
+    """No Secret is made, none is written over, and the shell says that it failed."""
+    done = ran(tmp_path, step, "echo broken >&2; exit 3")
+    assert (done.code, done.err) == (3, "broken\n")
+    assert {path.name for path in done.notes.iterdir()} == {"calls"}
+    assert step in (done.notes / "calls").read_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("config view", "server: LOWER names none"),
+        ("ca\\.crt", "authority: none in tensile-token"),
+        ("base64decode", "token: none in tensile-token"),
+    ],
+)
+def test_what_is_empty_is_named_and_put_nowhere(tmp_path: Path, step: str, words: str) -> None:
+    """A kubectl that answers nothing ends well."""
+    done = ran(tmp_path, step, "exit 0")
+    assert done.code != 0
+    assert words in done.err
+    assert {path.name for path in done.notes.iterdir()} == {"calls"}
+
+
+def test_a_secret_that_cannot_be_made_is_not_written_over(tmp_path: Path) -> None:
+    """The last command gets nothing to apply then, which kubectl refuses."""
+    done = ran(tmp_path, "create secret", "exit 3")
+    assert (done.notes / "applied").read_text() == ""
+
+
+@pytest.mark.parametrize("value", [None, ""])
+@pytest.mark.parametrize("variable", ["LOWER", "UPPER"])
+def test_without_a_kubeconfig_of_ones_own_nothing_is_asked(tmp_path: Path, variable: str, value: str | None) -> None:
+    """With an empty one kubectl would take whatever cluster it finds."""
+    done = ran(tmp_path, "nothing", "", "lower-a", **{variable: value})
+    assert done.code != 0
+    assert variable in done.err
+    assert not list(done.notes.iterdir())
+
+
+@pytest.mark.parametrize("context", ["the one", "a'b\"c", "$HOME `id` \\$x \\", "null", "ü \U0001f600\u2028kubectl"])
+def test_the_context_is_the_one_that_the_topology_asks_for(tmp_path: Path, context: str) -> None:
+    """Else it would not be found in it; nothing in it means anything to the shell."""
+    done = ran(tmp_path, context=context)
+    assert (done.code, done.err) == (0, "")
+    assert done.kubeconfig["current-context"] == done.kubeconfig["contexts"][0]["name"] == context
+
+
+def test_names_that_look_like_something_else_stay_names(tmp_path: Path) -> None:
+    """A lower cluster may be called like a number."""
+    assert ran(tmp_path, name="012").kubeconfig["clusters"][0]["name"] == "012"
