@@ -97,6 +97,10 @@ class Crash:
         if asked == self.struck and self._moment == "after":
             self._end()
 
+    def is_again(self, asked: Asked) -> bool:
+        """Say whether that is the write whose answer was taken away: it is made once more after a rest."""
+        return self._moment == "cut" and str(asked) == str(self.struck)
+
     def _end(self) -> None:
         if self._moment != "cut":
             self._kill()
@@ -136,7 +140,8 @@ async def strike(rig: Rig, deed: Deed, known: Reference, number: int, moment: st
             quiet = await rig.silence(start, QUIET)
             await asyncio.sleep(QUIET)
             counted = [one.asked for one in rig.written(quiet) if deed.counts(scene, one.asked)]
-            broken = [f"{asked} in a quiet time" for asked in counted if asked.resource not in deed.late]
+            late = [asked for asked in counted if asked.resource not in deed.late and not crash.is_again(asked)]
+            broken = [f"{asked} in a quiet time" for asked in late]
         broken += await judge(scene, deed, known, start)
         await end(scene, deed)
         struck = None if crash.struck is None else f"{crash.struck.verb} {crash.struck.kind}"

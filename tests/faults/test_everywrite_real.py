@@ -96,3 +96,4 @@ async def test_a_crash_comes_at_its_write_and_its_moment(moment: str) -> None:
     assert crash.is_over
     assert said == ([] if moment == "cut" else ["killed"])
     assert await crash.meet(write("three")) == (Passed() if moment == "cut" else Hung())
+    assert (crash.is_again(write("two")), crash.is_again(first)) == (moment == "cut", False)
