@@ -10,6 +10,7 @@ from mapkit import MapProgram
 from programkit import served
 from sitekit import Manifest, condition_of, is_ready, is_true
 
+from tensile.names import UNREACHABLE_TAINT
 from tensile.sandbox import audit
 from tensile.sandbox.environment import Sandbox
 
@@ -35,6 +36,11 @@ def says(words: str) -> "object":
         return is_true(node, "LowerReachable") and words in condition_of(node, "LowerReachable")["message"]
 
     return holds
+
+
+def is_open(node: Manifest) -> bool:
+    """Say whether nothing on a node tells any more that its lower was out of reach; that goes after the condition."""
+    return all(taint["key"] != UNREACHABLE_TAINT for taint in node["spec"].get("taints", ()))
 
 
 async def works(program: MapProgram, name: str) -> None:
@@ -148,6 +154,7 @@ async def test_plan_and_apply_read_secrets_too(program: MapProgram) -> None:
     """As the engine does: nothing is left to do; a Secret that is missing is said by its name."""
     path = program.directory / "by-secret.yaml"
     path.write_text(program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
+    await program.upper.until(f"/api/v1/nodes/{program.nodes[A]}", is_open)
     done = await tried(program, "plan", path)
     assert (done.code, done.err) == (0, ""), done
     assert (await tried(program, "validate", path)).code == 0

@@ -42,7 +42,7 @@ def checkout(place: Path, *, mode: int, leftover: str) -> Path:
 def built(place: Path, dist: Path) -> Path:
     """Build there with the tools of this environment, and give the wheel."""
     tools = ENVIRONMENT / "bin"
-    command = ["make", "-o", str(tools / ".installed"), "wheel", f"BIN={tools}", f"DIST={dist}"]
+    command = ["make", "--no-print-directory", "-o", str(tools / ".installed"), "wheel", f"BIN={tools}", f"DIST={dist}"]
     done = subprocess.run(
         command, cwd=place, env={**os.environ, "SOURCE_DATE_EPOCH": DATE}, capture_output=True, text=True, check=False
     )

@@ -27,6 +27,12 @@ class Engine:
         return b'{"state":"Accepted"}'
 
 
+def spare_port() -> int:
+    """Give a port that is free now: with none named, each of several addresses has one of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
 @pytest.fixture
 def engine() -> Engine:
     """Give an engine that is ready."""
@@ -140,7 +146,7 @@ async def test_closing_does_not_wait_for_who_stays_connected(engine: Engine) -> 
 
 async def test_probes_have_a_server_of_their_own_that_shows_nothing_else(engine: Engine) -> None:
     """On every address, as a kubelet asks at the pod's; metrics and status stay where the topology has them."""
-    server = ProbeServer(None, 0, engine.ready)
+    server = ProbeServer(None, spare_port(), engine.ready)
     await server.start()
     assert (await ask(server, "/healthz"))[::2] == (200, "ok\n")
     engine.missing = "there is no topology yet"
