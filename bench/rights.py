@@ -1,12 +1,13 @@
 """Each right of the engine is taken away in turn, and a test has to break of it: no role holds more than is needed.
 
-    .venv/bin/python -m bench.rights [--only "lower: patch pods/resize" …] [--lanes 2] [--running DIR]
+    .venv/bin/python -m bench.rights [--only "lower: patch pods/resize" …] [--left] [--minutes 20] [--lanes 2]
 
 First some tests of tests/e2e run under the roles as they are shipped: none may fail, and nothing may be refused for
 want of a right. Their audit logs tell which right serves which tests. Then each verb on each resource is left out of
 the roles by itself, and the tests that use it run again, the quickest first, until one fails. It counts only where the
 apiserver has refused that very thing meanwhile, so that a test which fails of something else proves nothing.
-Writes faults-rights.json; exits with 1 when a right is not missed.
+Writes faults-rights.json; exits with 1 when a right is not missed. It takes long: with --minutes no other right is
+begun after so many, and with --left those are tried that the kept result does not show to be missed.
 """
 
 import argparse
@@ -107,6 +108,13 @@ class Ran(NamedTuple):
     denied: frozenset[Thing]
 
 
+class Measure(NamedTuple):
+    """How many tests run at the same time, and after how many seconds no other right is begun."""
+
+    lanes: int
+    seconds: float
+
+
 class Trial:
     """Runs tests on a sandbox, each run with files of its own in `scratch`."""
 
@@ -201,9 +209,10 @@ async def missed(trial: Trial, missing: Thing, whole: dict[str, Ran]) -> dict[st
 
 
 async def trial_of(
-    sandbox: Sandbox, scratch: Path, rights: Sequence[Thing], tests: Sequence[str], lanes: int
+    sandbox: Sandbox, scratch: Path, rights: Sequence[Thing], tests: Sequence[str], measure: Measure
 ) -> dict[str, Any]:
-    """Run the tests whole, then without each right; gives the result."""
+    """Run the tests whole, then without each right, as far as the measure goes; gives the result."""
+    end = time.monotonic() + measure.seconds
     trial = Trial(sandbox, scratch)
     whole: dict[str, Ran] = {}
     rows: dict[str, dict[str, Any]] = {}
@@ -215,11 +224,13 @@ async def trial_of(
 
     async def take_away(missing: Thing) -> None:
         """Leave one right out."""
+        if time.monotonic() > end:
+            return
         row = rows[str(missing)] = await missed(trial, missing, whole)
         print(f"{missing}: {row['breaks'] or 'NOT MISSED'}", flush=True)
 
-    await in_lanes(lanes, tests, run_whole)
-    await in_lanes(lanes, rights, take_away)
+    await in_lanes(measure.lanes, tests, run_whole)
+    await in_lanes(measure.lanes, rights, take_away)
     return told({test: {"s": ran.seconds, "wrong": wrong(ran)} for test, ran in whole.items()}, rows)
 
 
@@ -253,11 +264,12 @@ def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Lay the result of some rights or tests over what was kept of all of them; what there is no more goes."""
     rows = {**before.get("rows", {}), **now["rows"]}
     whole = {**before.get("whole", {}), **now["whole"]}
-    rights = {str(one) for one in wanted()}
-    return told(
+    rights = [str(one) for one in wanted()]
+    found = told(
         {test: found for test, found in whole.items() if test in TESTS},
         {right: row for right, row in rows.items() if right in rights},
     )
+    return {**found, "broken": [*found["broken"], *(f"{one}: not tried yet" for one in rights if one not in rows)]}
 
 
 def wrong(ran: Ran) -> list[str]:
@@ -272,19 +284,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="*", default=[], help="these rights alone, as they are printed")
+    parser.add_argument("--left", action="store_true", help="those alone that were not shown to be missed")
+    parser.add_argument("--minutes", type=float, default=120.0, help="after which no other right is begun")
     parser.add_argument("--tests", nargs="*", default=list(TESTS), help="these tests alone")
     parser.add_argument("--lanes", type=int, default=2, help="tests at the same time")
     parser.add_argument("--running", type=Path, help="a sandbox that runs")
     given = parser.parse_args()
+    before = kept_before(given.results, NAME)
     rights = [thing(one) for one in given.only] or wanted()
+    if given.left:
+        rights = [one for one in rights if not before.get("rows", {}).get(str(one), {}).get("breaks")]
 
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
         """Run it there."""
-        return await trial_of(sandbox, scratch, rights, given.tests, given.lanes)
+        return await trial_of(sandbox, scratch, rights, given.tests, Measure(given.lanes, 60 * given.minutes))
 
     version, result = on_clusters(scenario, given.running, Options())
-    if given.only or given.tests != list(TESTS):
-        result = joined(kept_before(given.results, NAME), result)
+    is_part = given.only or given.left or given.tests != list(TESTS)
+    result = joined(before if is_part else {}, result)
     return verdict("rights", result["broken"], keep(given.results, NAME, version, result))
 
 

@@ -203,7 +203,7 @@ def test_a_test_that_fails_anyway_shows_nothing() -> None:
 
 
 def test_some_rights_are_laid_over_all_of_them() -> None:
-    """What is asked for again counts anew; a right, or a test, that there is no more is forgotten."""
+    """What is asked for again counts anew; what there is no more is forgotten, what is left is said."""
     right, other = map(str, wanted()[:2])
     held, broke = {"breaks": "", "held": ["t"]}, {"breaks": "FAILED", "s": 1, "held": []}
     before = told(
@@ -212,7 +212,8 @@ def test_some_rights_are_laid_over_all_of_them() -> None:
     assert len(before["broken"]) == 4
     found = joined(before, told({TESTS[0]: {"s": 2, "wrong": []}}, {right: broke, other: held}))
     assert (found["rights"], found["rows"][right]) == (2, broke)
-    assert found["broken"] == [f"{other}: no test breaks without it, of ['t']"]
+    assert found["broken"][0] == f"{other}: no test breaks without it, of ['t']"
+    assert found["broken"][1:] == [f"{one}: not tried yet" for one in wanted()[2:]]
 
 
 def test_the_first_failure_is_what_pytest_said() -> None:

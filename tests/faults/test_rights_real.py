@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.granting import Thing
-from bench.rights import trial_of
+from bench.rights import Measure, trial_of
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
 
@@ -23,7 +23,7 @@ async def test_a_right_that_is_taken_away_is_missed(sandbox: Sandbox, tmp_path: 
         Thing("lower", "nodes", "list"),
         Thing("lower", "pods/attach", "create"),
     ]
-    found = await trial_of(sandbox, tmp_path, rights, [LIFE, RESIZE], lanes=2)
+    found = await trial_of(sandbox, tmp_path, rights, [LIFE, RESIZE], Measure(2, 600.0))
     rows = found["rows"]
     assert found["broken"] == ["lower: create pods/attach: no test breaks without it, of []"]
     assert RESIZE in rows["lower: patch pods/resize"]["breaks"]
