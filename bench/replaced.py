@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import orjson
-import yaml
 
 from bench.children import Child
-from bench.rig import spare_ports
+from bench.rig import with_own_ports
 from bench.sites import PODS, Manifest, Refused, Site, until
 from bench.trial import ENGINE_LOG, NAMESPACE, run
 from bench.webhook import HOOKS, pod
@@ -168,16 +167,11 @@ class Rolling:
 
 def _written(sandbox: Sandbox, path: Path, address: int) -> tuple[int, int]:
     """Write the sandbox's topology for one more replica; gives the ports of its webhook and its telemetry."""
-    found = yaml.safe_load((sandbox.directory / "topology.yaml").read_text())
-    *nodes, kubelet, telemetry, hook = spare_ports(len(found["lowers"]) + 3)
-    for lower, port in zip(found["lowers"], nodes, strict=True):
-        lower.setdefault("node", {})["kubeletPort"] = port
-    found["kubelet"]["port"] = kubelet
-    found["telemetry"] = {"bind": "127.0.0.1", "port": telemetry}
+    found, hook = with_own_ports(sandbox)
     url = f"https://127.0.0.1:{address}/mutate"
     found["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": hook, "url": url}
     path.write_bytes(orjson.dumps(found))
-    return hook, telemetry
+    return hook, found["telemetry"]["port"]
 
 
 async def _is_ready(replica: Replica) -> bool:

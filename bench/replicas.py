@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
-import yaml
 
 from bench import oracles
 from bench.children import Child
 from bench.parties import nodes_usable
-from bench.rig import spare_ports
+from bench.rig import with_own_ports
 from bench.sites import DEPLOYMENTS, PODS, until
 from bench.trial import NAMESPACE, Trial, run
 from bench.workload import deployment
@@ -88,13 +87,8 @@ class Replicas:
 
 
 def _topology(sandbox: Sandbox, number: int) -> Path:
-    """Write the sandbox's topology for one of the engines, which share a machine and so no ports."""
-    found = yaml.safe_load((sandbox.directory / "topology.yaml").read_text())
-    *nodes, kubelet, telemetry = spare_ports(len(found["lowers"]) + 2)
-    for lower, port in zip(found["lowers"], nodes, strict=True):
-        lower.setdefault("node", {})["kubeletPort"] = port
-    found["kubelet"]["port"] = kubelet
-    found["telemetry"] = {"bind": "127.0.0.1", "port": telemetry}
+    """Write the sandbox's topology for one of the engines."""
+    found, _ = with_own_ports(sandbox)
     path = sandbox.directory / f"replica-{number}.yaml"
     path.write_bytes(orjson.dumps(found))
     return path

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import aiohttp
 import orjson
+import yaml
 
 from bench.children import Child
 from bench.faultproxy.journal import Journal, Write
@@ -192,6 +193,20 @@ class Rig:
 def _is_usable(node: Manifest) -> bool:
     found = {one["type"]: one["status"] for one in node["status"].get("conditions") or ()}
     return found.get(LOWER_SCHEDULABLE) == "True" and found.get("Ready") == "True"
+
+
+def with_own_ports(sandbox: Sandbox) -> tuple[dict[str, Any], int]:
+    """Give the sandbox's topology for one of several engines, which share a machine and so no ports.
+
+    And one port more, for whatever it is to listen at besides.
+    """
+    found: dict[str, Any] = yaml.safe_load((sandbox.directory / "topology.yaml").read_text())
+    *nodes, kubelet, telemetry, more = spare_ports(len(found["lowers"]) + 3)
+    for lower, port in zip(found["lowers"], nodes, strict=True):
+        lower.setdefault("node", {})["kubeletPort"] = port
+    found["kubelet"]["port"] = kubelet
+    found["telemetry"] = {"bind": "127.0.0.1", "port": telemetry}
+    return found, more
 
 
 def spare_ports(count: int) -> list[int]:

@@ -32,9 +32,9 @@ def own_pod(environment: Mapping[str, str]) -> Ref | None:
     return Ref(UPPER, POD, namespace, name) if namespace and name else None
 
 
-def wrong(marked: Iterable[Manifest], own: str, *, leads: bool) -> list[Manifest]:
-    """Give the pods that have the mark and should not: another's only where this engine is the one that leads."""
-    return [pod for pod in marked if (metadata(pod)["name"] == own) != leads]
+def wrong(pods: Iterable[Manifest], own: str, *, leads: bool) -> list[Manifest]:
+    """Give those of the pods with the mark that should not have it: another's only where this engine leads."""
+    return [pod for pod in pods if (metadata(pod)["name"] == own) != leads]
 
 
 def marked(pod: Manifest, topology: str) -> Patch:

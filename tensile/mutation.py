@@ -23,6 +23,7 @@ from tensile.reconcile.cluster_selector import pod_flaw
 from tensile.reconcile.nodeterms import meets
 from tensile.reconcile.optedin import taints_of
 from tensile.topology import Lower, Topology, parse
+from tensile.yamlfull import Unaliased
 from tensile.yamltext import compose
 from tensile.yamltree import plain, show_path
 
@@ -152,15 +153,7 @@ def written(found: Mutation, output: str) -> str:
     document = {"pod": found.pod, "mutated": found.mutated, "lower": found.lower}
     if output == "json":
         return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120).rstrip("\n")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes everything in full: what the three pods share is not written as aliases."""
-
-    def ignore_aliases(self, _data: Any) -> bool:
-        """Have nothing written as an alias."""
-        return True
+    return yaml.dump(document, Dumper=Unaliased, sort_keys=False, allow_unicode=True, width=120).rstrip("\n")
 
 
 def _flaw(raw: bytes) -> str:

@@ -84,9 +84,9 @@ def upper_rights(topology: Topology, *, place: Place | None = None, lease_namesp
         found.append(Right(CLAIM, ("patch",), "controller PV", "status"))
     if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
         found.append(Right(SERVICE_ACCOUNT, ("create",), "serviceAccounts.identity: upper", "token"))
-    lost = "" if evicts(topology) else f"{_EVICTED}, once an edit asks for it"
+    lost = "" if topology.evicts else f"{_EVICTED}, once an edit asks for it"
     found.append(Right(POD, ("create",), _EVICTED, "eviction", lost=lost))
-    if evicts(topology):
+    if topology.evicts:
         found += [Right(POD, ("create",), _BARE), Right(SECRET, ("get", *WRITTEN), _BARE)]
     if topology.webhook.enabled:
         found += _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
@@ -100,11 +100,6 @@ def upper_rights(topology: Topology, *, place: Place | None = None, lease_namesp
         lease = lease_ref(topology.name, lease_namespace)
         found += _one(lease, ("get", "create", "patch"), "replicas that take turns")
     return _joined(found)
-
-
-def evicts(topology: Topology) -> bool:
-    """Say whether pods may have to leave the virtual nodes that they are on."""
-    return topology.descheduler.enabled or any(lower.maintenance == "drain" for lower in topology.lowers)
 
 
 def lower_rights(lower: Lower) -> list[Right]:

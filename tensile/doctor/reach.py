@@ -11,7 +11,6 @@ from tensile.doctor.finding import Finding, Level
 from tensile.kubelet.api.faults import date_of, described, names_of
 from tensile.objects import UPPER
 from tensile.policy.registration import certificates_in
-from tensile.rights import evicts
 
 MOST_SECONDS = 5.0
 """Between two clocks, before that is worth a word."""
@@ -146,7 +145,7 @@ def _version(side: Side, contact: Contact, facts: Facts) -> Finding:
     if found < OLDEST:
         advice = f"upgrade the cluster: {_dotted(OLDEST)} is the oldest that has every API the engine uses"
         return Finding(side.name, "version", Level.FAIL, f"{told} is too old", advice)
-    if side.name == UPPER and found < _TOLD_APART and evicts(facts.topology):
+    if side.name == UPPER and found < _TOLD_APART and facts.topology.evicts:
         what = f"{told} is too old for pods without a controller to leave a node: an evicted one would be lost"
         advice = (
             f"upgrade the cluster to {_dotted(_TOLD_APART)} or newer, or do without descheduler.enabled and "

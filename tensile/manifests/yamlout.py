@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from tensile.objects import Manifest
+from tensile.yamlfull import Unaliased
 from tensile.yamltree import scalar
 
 _WIDTH = 120
@@ -23,12 +24,8 @@ class Piece(NamedTuple):
     why: str = ""
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes everything in full, without aliases; text of several lines as a block."""
-
-    def ignore_aliases(self, _data: Any) -> bool:
-        """Have nothing written as an alias."""
-        return True
+class _Dumper(Unaliased):
+    """Writes text of several lines as a block."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

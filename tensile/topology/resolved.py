@@ -70,8 +70,12 @@ class Topology(TopologyFile):
     @property
     def places(self) -> bool:
         """Whether anything asks where in a lower cluster a pod fits, so that its nodes have to be known one by one."""
-        drained = any(lower.maintenance == "drain" for lower in self.lowers)
-        return self.descheduler.enabled or self.extender.enabled or drained
+        return self.evicts or self.extender.enabled
+
+    @property
+    def evicts(self) -> bool:
+        """Whether pods may have to leave the virtual nodes that they are on."""
+        return self.descheduler.enabled or any(lower.maintenance == "drain" for lower in self.lowers)
 
 
 def _merge(own: Any, default: Any) -> Any:

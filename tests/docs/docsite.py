@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 from fences import ROOT, Fence
@@ -144,16 +144,7 @@ class Site:
         script = f"set -eu -o pipefail\n. {self.state}\ntrap '{end}' EXIT\n{text}"
         output = self.files / "block"
         with output.open("wb") as written:
-            done = subprocess.run(
-                ["bash", "-c", script],
-                cwd=self.root,
-                env=self.variables,
-                stdin=subprocess.DEVNULL,
-                stdout=written,
-                stderr=written,
-                timeout=LIMIT,
-                check=False,
-            )
+            done = subprocess.run(timeout=LIMIT, check=False, **self._shell(script, written))
         return output.read_text(), done.returncode
 
     def go_on(self, text: str, until: str) -> None:
@@ -161,18 +152,21 @@ class Site:
         script = f"set -eu\n. {self.state}\n{text}"
         log = self.files / f"background-{len(self.background)}"
         with log.open("wb") as written:
-            process = subprocess.Popen(
-                ["bash", "-c", script],
-                cwd=self.root,
-                env=self.variables,
-                stdin=subprocess.DEVNULL,
-                stdout=written,
-                stderr=written,
-                start_new_session=True,
-            )
+            process = subprocess.Popen(start_new_session=True, **self._shell(script, written))
         self.background.append(process)
         waited(lambda: process.poll() is not None or self.ended(until)[1] == 0, lambda: f"{text}\n{log.read_text()}")
         assert process.poll() is None, f"ended by itself:\n{text}\n{log.read_text()}"
+
+    def _shell(self, script: str, written: BinaryIO) -> dict[str, Any]:
+        """Give what a process needs to be a shell there that runs a script; what it says is written to a file."""
+        place = {"cwd": self.root, "env": self.variables}
+        return {
+            "args": ["bash", "-c", script],
+            **place,
+            "stdin": subprocess.DEVNULL,
+            "stdout": written,
+            "stderr": written,
+        }
 
     def engine(self) -> None:
         """Run the engine for a page that says so."""

@@ -9,7 +9,6 @@ import asyncio
 import os
 import random
 import shutil
-import socket
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -23,6 +22,7 @@ import orjson
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from portkit import spare_ports
 from sitekit import LIMIT, Manifest, Refused, Site, is_true
 
 from bench.granting import everything, grant, path_of, roles_of, thing, without
@@ -399,15 +399,6 @@ async def polled(holds: Callable[[], object], limit: float = LIMIT) -> None:
     async with asyncio.timeout(limit):
         while not holds():  # noqa: ASYNC110 - a file, or another object's state: nothing tells of its change
             await asyncio.sleep(0.02)
-
-
-def spare_ports(count: int) -> list[int]:
-    """Give ports that are free now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def edit_lower(name: str, **fields: Any) -> Edit:

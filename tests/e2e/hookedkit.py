@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from enginekit import Ground, spare_ports
+from enginekit import Ground
+from portkit import spare_ports
 from sitekit import Manifest
 
 from tensile.sandbox.environment import Sandbox

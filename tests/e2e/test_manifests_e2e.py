@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from applykit import ENFORCE, WARN, Hand, commands_in, namespaced, overlay, setup
-from enginekit import LOWERS, TOLERATION, UPPER, A, polled, spare_ports
+from enginekit import LOWERS, TOLERATION, UPPER, A, polled
+from portkit import spare_ports
 from sitekit import Manifest, Site, is_ready, is_true
 
 from tensile.manifests.commands import written

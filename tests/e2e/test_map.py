@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, A, B, edit_lower, polled, ran, spare_ports, with_fields, without_lower
+from enginekit import LOWERS, A, B, edit_lower, polled, ran, with_fields, without_lower
 from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, read, tensile
+from portkit import spare_ports
 from programkit import served
 from sitekit import is_ready
 

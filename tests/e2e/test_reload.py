@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, edit_lower, spare_ports, with_fields, without_lower
+from enginekit import UPPER, A, B, edit_lower, with_fields, without_lower
+from portkit import spare_ports
 from programkit import Program, served
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 

@@ -12,7 +12,8 @@ import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, Edit, polled, spare_ports
+from enginekit import A, Edit, polled
+from portkit import spare_ports
 from programkit import Program, served
 from sitekit import Manifest, is_ready
 

@@ -14,8 +14,9 @@ import orjson
 import pytest
 import pytest_asyncio
 import yaml
-from enginekit import A, B, Edit, edit_lower, spare_ports
+from enginekit import A, B, Edit, edit_lower
 from hookedkit import OPTED, Hooked
+from portkit import spare_ports
 from sitekit import Manifest, condition_of, is_ready
 
 from tensile import inspection

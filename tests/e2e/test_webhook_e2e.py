@@ -11,8 +11,9 @@ from typing import Any
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import TOLERATION, A, edit_lower, ran, spare_ports
+from enginekit import TOLERATION, A, edit_lower, ran
 from hookedkit import OPTED, Hooked, hooking
+from portkit import spare_ports
 from sitekit import LIMIT, Manifest, is_ready
 
 from tensile.sandbox.environment import Sandbox

@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 import json
 import os
-import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
+
+from portkit import spare_ports
 
 if TYPE_CHECKING:
     import subprocess
@@ -133,12 +134,3 @@ async def digest(stream: asyncio.StreamReader, length: int) -> str:
         length -= len(piece)
         sums.update(piece)
     return sums.hexdigest()
-
-
-def spare_ports(count: int) -> list[int]:
-    """Give ports that are free now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -7,7 +7,7 @@ import pytest
 from answering import Answering, Held
 from kubelet_lab import Stream, leak_watch, request, until
 from kubelet_pki import Pki
-from kubelet_twins import spare_ports
+from portkit import spare_ports
 from structlog.testing import capture_logs
 
 from tensile.errors import NotFound

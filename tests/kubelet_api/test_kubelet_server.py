@@ -21,6 +21,7 @@ from kubelet_lab import (
     switching,
     until,
 )
+from portkit import spare_port
 
 from tensile.errors import TensileError
 from tensile.kubelet.api.authentication import Authenticator
@@ -256,9 +257,3 @@ async def test_an_unforeseen_error_costs_one_connection(lab: Lab) -> None:
     assert all(":" in place for place in fields["at"])
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
     assert lab.server.streams() == {NODE: 0}
-
-
-def spare_port() -> int:
-    """Give a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])

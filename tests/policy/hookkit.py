@@ -1,11 +1,12 @@
 """A webhook that is served on loopback and registered in a cluster in memory, with a clock that is set by hand."""
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from portkit import spare_port
 
 from tensile.cache import Cache
 from tensile.names import owner_of
@@ -18,12 +19,6 @@ from tensile.topology import Topology, parse
 OWNER = owner_of("11111111-upper", "demo")
 PACE = Pace(look=10.0, rest=5.0, overlap=20.0)
 NAME = "tensile-demo"
-
-
-def spare_port() -> int:
-    """Give a port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 class Scene:

@@ -12,6 +12,7 @@ import aiohttp
 import orjson
 import pytest
 from answering import Answering
+from portkit import spare_port
 from structlog.testing import capture_logs
 from test_survey import asking
 from worldkit import A, B, home, lower_node, put, raised, reload, world
@@ -25,12 +26,6 @@ from tensile.topology import Topology
 HOST = "127.0.0.1"
 NOW = datetime.now(UTC)
 FILES = "tlsCertFile: server.crt, tlsKeyFile: server.key, clientCAFile: callers.crt"
-
-
-def spare_port() -> int:
-    """Give a port that nobody listens on now."""
-    with socket.create_server((HOST, 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 class Scene:

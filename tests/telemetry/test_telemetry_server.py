@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from portkit import spare_port
 
 from tensile.errors import TensileError
 from tensile.telemetry import Metrics, ProbeServer, TelemetryServer
@@ -25,12 +26,6 @@ class Engine:
     def status(self) -> bytes:
         """Say how everything is."""
         return b'{"state":"Accepted"}'
-
-
-def spare_port() -> int:
-    """Give a port that is free now: with none named, each of several addresses has one of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture
@@ -146,7 +141,7 @@ async def test_closing_does_not_wait_for_who_stays_connected(engine: Engine) -> 
 
 async def test_probes_have_a_server_of_their_own_that_shows_nothing_else(engine: Engine) -> None:
     """On every address, as a kubelet asks at the pod's; metrics and status stay where the topology has them."""
-    server = ProbeServer(None, spare_port(), engine.ready)
+    server = ProbeServer(None, spare_port(), engine.ready)  # with none named, each address has a port of its own
     await server.start()
     assert (await ask(server, "/healthz"))[::2] == (200, "ok\n")
     engine.missing = "there is no topology yet"
