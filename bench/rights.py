@@ -15,6 +15,7 @@ import asyncio
 import os
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +25,7 @@ import orjson
 from bench.clusters import on_clusters
 from bench.granting import EVERYTHING, OWN, Thing, everything, roles_of, thing, things
 from bench.reporting import RESULTS, keep, kept_before, verdict
+from tensile.sandbox.binaries import CONTROL_PLANE
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.state import Options
 from tensile.topology import parse
@@ -33,7 +35,8 @@ NAME = "faults-rights"
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 8
 """Seconds after which a test gives up what does not come."""
-LIMIT = 300.0
+LIMIT = 150.0
+HUNG = -1
 FAILED = 1
 """What pytest ends with when tests fail; anything else but 0 is no answer."""
 UNASKED = frozenset({"mutatingwebhookconfigurations.admissionregistration.k8s.io"})
@@ -141,11 +144,22 @@ class Trial:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "pytest", *options, test, cwd=ROOT, env=variables, stdout=asyncio.subprocess.PIPE
         )
-        async with asyncio.timeout(LIMIT):
-            out, _ = await process.communicate()
-        assert process.returncode is not None
+        code, words = await _ended(process)
         seconds = round(time.monotonic() - begin, 1)
-        return Ran(process.returncode, failure(out.decode()), seconds, **_uses(uses))
+        return Ran(code, words, seconds, **_uses(uses))
+
+
+async def _ended(process: Process) -> tuple[int, str]:
+    """Give how a run of pytest ends; one that hangs is no answer, and holds nobody else up."""
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(LIMIT):
+            out = await process.stdout.read()
+            return await process.wait(), failure(out.decode())
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return HUNG, f"did not end in {LIMIT:g} s"
 
 
 def failure(text: str) -> str:
@@ -209,11 +223,17 @@ async def missed(trial: Trial, missing: Thing, whole: dict[str, Ran]) -> dict[st
 
 
 async def trial_of(
-    sandbox: Sandbox, scratch: Path, rights: Sequence[Thing], tests: Sequence[str], measure: Measure
+    trial: Trial,
+    rights: Sequence[Thing],
+    tests: Sequence[str],
+    measure: Measure,
+    note: Callable[[dict[str, Any]], object],
 ) -> dict[str, Any]:
-    """Run the tests whole, then without each right, as far as the measure goes; gives the result."""
+    """Run the tests whole, then without each right, as far as the measure goes.
+
+    Gives the result, which has been noted with each right on the way.
+    """
     end = time.monotonic() + measure.seconds
-    trial = Trial(sandbox, scratch)
     whole: dict[str, Ran] = {}
     rows: dict[str, dict[str, Any]] = {}
 
@@ -228,10 +248,15 @@ async def trial_of(
             return
         row = rows[str(missing)] = await missed(trial, missing, whole)
         print(f"{missing}: {row['breaks'] or 'NOT MISSED'}", flush=True)
+        note(result())
+
+    def result() -> dict[str, Any]:
+        """Tell what is known by now."""
+        return told({test: {"s": ran.seconds, "wrong": wrong(ran)} for test, ran in whole.items()}, rows)
 
     await in_lanes(measure.lanes, tests, run_whole)
     await in_lanes(measure.lanes, rights, take_away)
-    return told({test: {"s": ran.seconds, "wrong": wrong(ran)} for test, ran in whole.items()}, rows)
+    return result()
 
 
 async def in_lanes(lanes: int, todo: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
@@ -295,14 +320,20 @@ def main() -> int:
     if given.left:
         rights = [one for one in rights if not before.get("rows", {}).get(str(one), {}).get("breaks")]
 
+    is_part = given.only or given.left or given.tests != list(TESTS)
+
+    def note(result: dict[str, Any]) -> Path:
+        """Keep what is known by now, so that a trial that is cut off was not for nothing."""
+        return keep(given.results, NAME, CONTROL_PLANE.version, joined(before if is_part else {}, result))
+
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
         """Run it there."""
-        return await trial_of(sandbox, scratch, rights, given.tests, Measure(given.lanes, 60 * given.minutes))
+        measure = Measure(given.lanes, 60 * given.minutes)
+        return await trial_of(Trial(sandbox, scratch), rights, given.tests, measure, note)
 
-    version, result = on_clusters(scenario, given.running, Options())
-    is_part = given.only or given.left or given.tests != list(TESTS)
-    result = joined(before if is_part else {}, result)
-    return verdict("rights", result["broken"], keep(given.results, NAME, version, result))
+    _, result = on_clusters(scenario, given.running, Options())
+    path = note(result)
+    return verdict("rights", kept_before(given.results, NAME)["broken"], path)
 
 
 if __name__ == "__main__":

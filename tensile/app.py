@@ -269,7 +269,7 @@ class Engine:
 
 def _is_free(lower: LowerWorld) -> bool:
     """Say whether no pods are mirrored, so that they may be found by other names from now on."""
-    return not len(lower.upper_pods) and not len(lower.pods)
+    return not lower.is_bound and not len(lower.pods)
 
 
 def _say_without_alias(world: World) -> None:

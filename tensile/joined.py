@@ -201,7 +201,7 @@ class Joined:
         """Wait for the cluster; another one than the Node tells of may take its place while no pod is bound to it."""
         lower, fleet = self.lower, self._fleet
         while not fleet.is_identified(lower.name):
-            health, is_empty = fleet.health(lower.name), lower.upper_pods.synced and not len(lower.upper_pods)
+            health, is_empty = fleet.health(lower.name), lower.upper_pods.synced and not lower.is_bound
             if health.wrong and not health.shared and is_empty:
                 _log.warning("another cluster takes the place of an empty one", lower=lower.name)
                 fleet.cluster(lower.name).accept_any()

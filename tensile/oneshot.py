@@ -17,7 +17,7 @@ from tensile.errors import TensileError
 from tensile.feeds import bound_feed, lower_feeds, upper_feeds
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Feed, Fleet
-from tensile.nodeaddress import node_address
+from tensile.nodeaddress import address_in_use, node_address
 from tensile.objects import UPPER
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.rehearsal import Rehearsal
@@ -91,6 +91,7 @@ async def _fill(clusters: Clusters, topology: Topology) -> None:
         async with asyncio.timeout(PATIENCE):
             await clusters.make_world(topology, node_address(topology, clusters.upper_address))
             await clusters.fleet.synced(UPPER)
+            clusters.world.node_address = address_in_use(clusters.world)
             await _check_credentials(clusters, by_secret, clusters.world.upper.secrets)
             for spec in topology.lowers:
                 clusters.join(spec)

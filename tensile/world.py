@@ -222,10 +222,16 @@ class LowerWorld:
         return all(cache.synced for cache in self.caches())
 
     @property
+    def is_bound(self) -> bool:
+        """Whether pods above are bound to its node; those do not count that are there only because the node is."""
+        return any(not pod.facts.stays_out for pod in self.upper_pods)
+
+    @property
     def is_empty(self) -> bool:
         """Whether it certainly has no pods of ours, as far as anybody can know, and nothing known that served them."""
-        known = [self.upper_pods, self.pods] if self.connected else [self.upper_pods]
-        return all(cache.synced and not len(cache) for cache in known) and not self._count(_SERVING)
+        is_free = self.upper_pods.synced and not self.is_bound
+        is_free_below = not self.connected or (self.pods.synced and not len(self.pods))
+        return is_free and is_free_below and not self._count(_SERVING)
 
     def copy(self) -> "LowerWorld":
         """Give a lower with caches of its own that hold the same."""

@@ -30,6 +30,7 @@ BELOW = {
     CONFIG_MAP: "config_maps",
     SECRET: "secrets",
 }
+DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "proxy", "uid": "d", "controller": True}]
 ABOVE = {NODE: "nodes", NAMESPACE: "namespaces", CONFIG_MAP: "config_maps", SECRET: "secrets"}
 
 
@@ -137,6 +138,20 @@ def test_a_lower_is_empty_when_it_certainly_has_no_pods(side: str) -> None:
     assert not lower.is_empty
     cache.replace((), 5)
     put(cache, upper_pod())
+    assert not lower.is_empty
+
+
+def test_a_pod_that_is_there_because_the_node_is_does_not_count() -> None:
+    """A DaemonSet's that did not ask to be mirrored; one that asked counts, and one that ran below."""
+    lower = world().lowers[A]
+    put(lower.upper_pods, upper_pod("proxy", ownerReferences=DAEMON))
+    assert not lower.is_bound
+    assert lower.is_empty
+    put(lower.upper_pods, upper_pod("proxy", ownerReferences=DAEMON, labels={"virtual-pod": "true"}))
+    assert lower.is_bound
+    ran = {"containerStatuses": [{"name": "main", "containerID": "c://1", "state": {"running": {}}}]}
+    put(lower.upper_pods, upper_pod("proxy", ownerReferences=DAEMON, status=ran))
+    assert lower.is_bound
     assert not lower.is_empty
 
 

@@ -90,7 +90,8 @@ OF_NODES = (
     ),
     Expected(
         _NODE,
-        "Conditions `LowerReachable`, `LowerSchedulable`, `InTopology`, `DeletionsHeld`; other words in a node's own",
+        "Conditions `LowerReachable`, `LowerSchedulable`, `InTopology`, `tensile-kube.io/DeletionsHeld`; other words "
+        "in a node's own",
         "pressure is a matter of the nodes below; a lower that is out of reach is no dead node",
         real=rf"status\.conditions\[({_CONDITION})\]\.message: .*|  ({_CONDITION}) .*",
         virtual=rf"status\.conditions\[({_CONDITION})\]\.message: .*|  ({_CONDITION}) .*"

@@ -2,7 +2,8 @@
 
 As `kubectl drain` does: once the node takes no new pods, by the Eviction API, so that disruption budgets hold and each
 pod has its own time to end. What is refused is asked again. A pod of a DaemonSet stays, which would come back at once,
-and it is said. One that no controller would make anew leaves once it is in safe keeping, which others see to.
+and it is said, unless nothing of it ever ran below. One that no controller would make anew leaves once it is in safe
+keeping, which others see to.
 """
 
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ class DrainRule:
         """Say whether the pod has to go, and what keeps it."""
         lower = world.lowers[key.lower]
         pod = lower.upper_pods.get(key.namespace, key.name)
-        if pod is None or pod.facts.terminating or not is_emptied(lower, world) or not _can_leave(pod, world):
+        if pod is None or not is_emptied(lower, world) or not _can_leave(pod, world):
             return _NOTHING
         problem = kept(pod)
         return Decision(problem=problem) if problem else Decision((_evicted(pod, lower),))
@@ -67,7 +68,9 @@ def is_bare(pod: Entry) -> bool:
 
 
 def _can_leave(pod: Entry, world: World) -> bool:
-    """Say whether a pod would be made again."""
+    """Say whether a pod is there to be asked to leave, and would be made again."""
+    if pod.facts.terminating or pod.facts.stays_out:
+        return False
     return not is_bare(pod) or is_safe(pod, world)
 
 

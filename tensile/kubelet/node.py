@@ -89,7 +89,7 @@ class NodeRule:
 
 def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
     """Make the Node; also for a lower that left while pods are bound to it: without a Node, Kubernetes deletes them."""
-    if not lower.in_topology and not (lower.connected and len(lower.upper_pods)):
+    if not lower.in_topology and not (lower.connected and lower.is_bound):
         return Decision()
     if not _is_known(lower):
         return Decision()

@@ -42,7 +42,8 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
     """Give the lines for a shell: one subshell, which ends where a step fails, before a Secret is made of nothing.
 
     The kubeconfig is in no file and the token in no argument: neither others on the machine nor whatever is in the
-    directory come near it. kubectl does what pipes would do, as a shell takes no notice where their left side fails.
+    directory come near it. kubectl does what pipes would do, as a shell takes no notice where their left side fails;
+    it waits for no field that only has to be there, as older ones do not know how.
     """
     secret = lower.kubeconfig_secret
     assert secret is not None, "there are no paths in a ConfigMap"
@@ -52,7 +53,8 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
     return [
         '(set -eu; : "${LOWER:?}" "${UPPER:?}"',
         apply,
-        f"{below} -n {setup.namespace} wait --for=jsonpath='{{.data.token}}' secret/{TOKEN} --timeout=30s",
+        f"for _ in $(seq 30); do found=$({token} jsonpath='{{.data.token}}')",
+        '[ -z "$found" ] || break; sleep 1; done',
         f"server=$({below} config view --minify -o jsonpath='{{.clusters[0].cluster.server}}')",
         f"authority=$({token} jsonpath='{{.data.ca\\.crt}}')",
         f"token=$({token} go-template='{{{{.data.token|base64decode}}}}')",

@@ -6,6 +6,7 @@ that is not enabled any more is taken back; a program that merely ends leaves it
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -96,15 +97,21 @@ class Hooks(NamedTuple):
 class WebhookServer:
     """Serves the webhook of the topology in force, from the first `serve` to `close`.
 
-    `run` keeps its certificate and its registration as they should be. `now` gives the time of day.
+    `run` keeps its certificate and its registration as they should be. `now` gives the time of day, and `clock` seconds
+    of a clock that nobody sets: a time of day that is put back would have it wait anew.
     """
 
     def __init__(
-        self, home: Hooks, pace: Pace | None = None, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        home: Hooks,
+        pace: Pace | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._home = home
         self._pace = pace or Pace()
         self._now = now
+        self._clock = clock
         self._topology: Topology
         self._terms: Terms
         self._listening: Listening | None = None
@@ -113,8 +120,8 @@ class WebhookServer:
         self._next: _Next | None = None
         self._retired: list[Pair] = []
         self._is_reached = False
-        self._welcome: datetime | None = None
-        """From when on an apiserver may be sent here, None while that is not known."""
+        self._welcome: float | None = None
+        """From when on, by the clock, an apiserver may be sent here, None while that is not known."""
         self._woken = asyncio.Event()
         self._trouble = ""
 
@@ -128,7 +135,7 @@ class WebhookServer:
 
         Where several engines serve one Service, the others answer until then.
         """
-        if self._served is None or (self._welcome is not None and self._welcome <= self._now()):
+        if self._served is None or (self._welcome is not None and self._welcome <= self._clock()):
             return ""
         return "the upper's apiserver does not trust the webhook's certificate yet"
 
@@ -294,7 +301,7 @@ class WebhookServer:
     def _welcomes(self, seconds: float = 0.0) -> None:
         """Note that an apiserver may be sent here from in some seconds on: at once where none asks."""
         if self._welcome is None:
-            self._welcome = self._now() + timedelta(seconds=seconds)
+            self._welcome = self._clock() + seconds
 
     def _note_published(self, trusted: bytes) -> None:
         """Note since when the next certificate is trusted."""

@@ -42,6 +42,11 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     shown: int = 0
     bare: bool = False
 
+    @property
+    def stays_out(self) -> bool:
+        """Whether it never lived below, nor will, and is there as long as the node: a DaemonSet's that did not ask."""
+        return self.daemon and not self.ran
+
 
 def digest_above(raw: bytes) -> Kept:
     """Keep an upper pod and its facts, without the book-keeping of who wrote what, which is asked for here only."""

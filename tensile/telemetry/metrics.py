@@ -41,7 +41,7 @@ class Readings:
     leads: Callable[[], bool] = bool
 
 
-class _Family(NamedTuple):
+class Family(NamedTuple):
     """A metric: its name, what it means, and its labels."""
 
     name: str
@@ -49,28 +49,30 @@ class _Family(NamedTuple):
     labels: Series
 
 
-_STEPS = _Family(
+_STEPS = Family(
     "tensile_steps_total",
     "Steps that were carried out, by what came of it: ok, or the name of the error.",
     ("cluster", "verb", "kind", "result"),
 )
-_WRITES = _Family(
+_WRITES = Family(
     "tensile_writes_total",
     "Writes that were sent, leases and reviews included, by what came of it: ok, or the name of the error.",
     ("cluster", "verb", "kind", "result"),
 )
-_RELOADS = _Family("tensile_topology_reloads_total", "Changes of the topology file: accepted or refused.", ("result",))
-_DEFECTS = _Family("tensile_defects_total", "Failures of a rule that are mistakes in this program.", ("rule",))
-_EVENTS = _Family(
+_RELOADS = Family("tensile_topology_reloads_total", "Changes of the topology file: accepted or refused.", ("result",))
+_DEFECTS = Family("tensile_defects_total", "Failures of a rule that are mistakes in this program.", ("rule",))
+_EVENTS = Family(
     "tensile_events_total",
     "Events of lower pods: copied, dropped for want of room or failed, which is refused by the upper cluster.",
     ("lower", "result"),
 )
-_DEPTH = _Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
-_SILENT = _Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
-_PROBLEMS = _Family("tensile_problems", "Keys that cannot go on at present, by reason.", ("lower", "reason"))
-_LEADS = _Family("tensile_leads", "1 while this engine drives the clusters, 0 while it stands by.", ())
-_BUILD = _Family("tensile_build_info", "Always 1; the version is in the label.", ("version",))
+_DEPTH = Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
+_SILENT = Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
+_PROBLEMS = Family("tensile_problems", "Keys that cannot go on at present, by reason.", ("lower", "reason"))
+_LEADS = Family("tensile_leads", "1 while this engine drives the clusters, 0 while it stands by.", ())
+_BUILD = Family("tensile_build_info", "Always 1; the version is in the label.", ("version",))
+FAMILIES = (_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _DEPTH, _SILENT, _PROBLEMS, _LEADS, _BUILD)
+"""All of the engine's own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +81,7 @@ class Metrics(Collector):
 
     readings: Readings = field(default_factory=Readings)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    _counts: dict[_Family, Counter[Series]] = field(
+    _counts: dict[Family, Counter[Series]] = field(
         default_factory=lambda: {family: Counter() for family in (_STEPS, _WRITES, _RELOADS, _DEFECTS)}
     )
 
@@ -133,7 +135,7 @@ class Metrics(Collector):
         yield _gauge(_BUILD, {(tensile.__version__,): 1})
 
 
-def _counter(family: _Family, counts: Mapping[Any, int]) -> CounterMetricFamily:
+def _counter(family: Family, counts: Mapping[Any, int]) -> CounterMetricFamily:
     """Make a family of counters, by their labels' values."""
     counter = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
     for series, count in counts.items():
@@ -141,7 +143,7 @@ def _counter(family: _Family, counts: Mapping[Any, int]) -> CounterMetricFamily:
     return counter
 
 
-def _gauge(family: _Family, values: Mapping[Series, float]) -> Metric:
+def _gauge(family: Family, values: Mapping[Series, float]) -> Metric:
     """Make a family of gauges."""
     gauge = GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
     for series, value in values.items():

@@ -94,9 +94,17 @@ def test_a_pod_that_has_ended_leaves_whoever_made_it(phase: str) -> None:
 
 def test_a_pod_of_a_daemon_set_stays() -> None:
     """Its DaemonSet takes no notice of a closed node."""
-    here = drained(ownerReferences=DAEMON)
+    here = drained(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
     assert not steps(here)
     assert problem(here).reason == "DaemonSetPod"
+
+
+def test_a_pod_of_a_daemon_set_that_is_not_mirrored_is_no_trouble() -> None:
+    """It keeps nothing open, so nobody has to hear of it."""
+    assert decided(DrainRule(), KEY, drained(ownerReferences=DAEMON, status={"phase": "Pending"})) == (
+        Decision(),
+        Plan((), None),
+    )
 
 
 def test_the_keys_are_the_pods_of_the_node_that_is_drained() -> None:
@@ -108,7 +116,7 @@ def test_the_keys_are_the_pods_of_the_node_that_is_drained() -> None:
 
 def test_what_was_said_is_looked_at_again_when_nothing_is_drained_any_more() -> None:
     """So that it is not said for ever."""
-    here = drained(ownerReferences=DAEMON)
+    here = drained(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
     here.problems[KEY] = problem(here)
     reload(here, f"name: {A}", OTHER)
     assert list(DrainRule().keys(here, A)) == [KEY]

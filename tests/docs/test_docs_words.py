@@ -16,6 +16,7 @@ from test_docs_run import is_object, is_topology
 
 from tensile.names import PREFIX
 from tensile.sandbox import manifests
+from tensile.telemetry.metrics import FAMILIES, Family
 from tensile.topology import TopologyErrors, parse
 
 EVERY = [*pages(), "CONTRIBUTING.md", "CHANGELOG.md"]
@@ -53,6 +54,18 @@ def test_modules_that_are_named_are_there(page: str) -> None:
     named = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py|(?:[a-z]+/)+)`", read(page))
     places = [ROOT, ROOT / "tensile", ROOT / "tests" / "docs"]
     assert [name for name in named if not any((at / name).exists() for at in places)] == []
+
+
+def test_every_metric_of_the_engine_is_told() -> None:
+    """With its labels and meaning, as they are; and none that there is no more."""
+    told = [line for line in read("docs/metrics.md").splitlines() if line.startswith("| `tensile_")]
+    assert sorted(told) == sorted(map(metric_row, FAMILIES))
+
+
+def metric_row(family: Family) -> str:
+    """Write what the table says of one."""
+    labels = ", ".join(f"`{label}`" for label in family.labels)
+    return f"| `{family.name}` | {labels}{' ' if labels else ''}| {family.meaning} |"
 
 
 def test_the_architecture_names_every_folder() -> None:

@@ -230,13 +230,16 @@ class Ground:
         await self.engine.reload(self.topology(*edits))
 
     async def calm(self) -> None:
-        """Return when the engine knows all there is to know and has nothing to do, now or within a second."""
-        await self.engine.clusters.fleet.synced()
-        await polled(lambda: all(_is_known(one.lower) for one in self.engine.clusters.joined.values()))
-        while True:
+        """Return when the engine knows all there is to know and has nothing to do, now or within a second.
+
+        Raises TimeoutError for one that never does: it lacks a right, say.
+        """
+        async with asyncio.timeout(3 * LIMIT):
+            await self.engine.clusters.fleet.synced()
+            await polled(lambda: all(_is_known(one.lower) for one in self.engine.clusters.joined.values()))
             await self.engine.loop.quiet()
-            if not self.engine.loop.hasten(_SOON):
-                return
+            while self.engine.loop.hasten(_SOON):
+                await self.engine.loop.quiet()
 
     # Commands.
 

@@ -1,7 +1,7 @@
 """Workloads that end, that land on every node, or whose pods somebody takes away: above they fare as on a real node."""
 
 import pytest
-from enginekit import LOWERS, UPPER, A, Ground, with_fields
+from enginekit import LOWERS, UPPER, A, B, Ground, with_fields, without_lower
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 
 from tensile.names import MIRRORED, VIRTUAL_POD
@@ -107,6 +107,23 @@ async def test_a_daemon_set_is_not_mirrored_unless_it_asks(ground: Ground) -> No
         await pods_of(ground, "daemon=plain", 0, lower)
     await drop(ground, f"{path}/plain")
     await ground.upper.until_all(collection, lambda found: not found)
+
+
+async def test_a_daemon_set_does_not_keep_a_lower_that_leaves(ground: Ground) -> None:
+    """Its pod stands there because the node does: the node goes all the same, and Kubernetes takes the pod."""
+    path, node = ground.path("daemonsets", api=APPS), f"/api/v1/nodes/{ground.nodes[B]}"
+    spec = {"selector": {"matchLabels": {"daemon": "agent"}}, "template": ground.template({"daemon": "agent"})}
+    await ground.upper.create(path, {"metadata": {"name": "agent"}, "spec": spec})
+    collection = f"{ground.path('pods')}?labelSelector=daemon%3Dagent"
+    await ground.upper.until_all(
+        collection, lambda found: {pod["spec"].get("nodeName") for pod in found.values()} == set(ground.nodes.values())
+    )
+    await ground.reload(without_lower(B))
+    await ground.upper.gone(node)
+    await ground.reload()
+    await ground.upper.until(node, lambda one: is_true(one, "Ready"))
+    await drop(ground, f"{path}/agent")
+    await ground.upper.until_all(collection, lambda found: not found, limit=60)
 
 
 async def test_a_daemon_set_that_asks_runs_once_in_every_lower(ground: Ground) -> None:

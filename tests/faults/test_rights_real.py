@@ -1,11 +1,12 @@
 """A short form of the trial of rights: three of them are taken away on real clusters, and a test breaks of each."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.granting import Thing
-from bench.rights import Measure, trial_of
+from bench.rights import Measure, Trial, trial_of
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
 
@@ -23,7 +24,9 @@ async def test_a_right_that_is_taken_away_is_missed(sandbox: Sandbox, tmp_path: 
         Thing("lower", "nodes", "list"),
         Thing("lower", "pods/attach", "create"),
     ]
-    found = await trial_of(sandbox, tmp_path, rights, [LIFE, RESIZE], Measure(2, 600.0))
+    noted = list[dict[str, Any]]()
+    found = await trial_of(Trial(sandbox, tmp_path), rights, [LIFE, RESIZE], Measure(2, 600.0), noted.append)
+    assert [len(one["rows"]) for one in noted] == [1, 2, 3, 4], "what is known is noted as it becomes known"
     rows = found["rows"]
     assert found["broken"] == ["lower: create pods/attach: no test breaks without it, of []"]
     assert RESIZE in rows["lower: patch pods/resize"]["breaks"]

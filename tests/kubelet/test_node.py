@@ -36,6 +36,7 @@ from tensile.world import Key, World
 RULE = NodeRule()
 KEY = Key("node", A, "", A)
 REF = Ref(UPPER, NODE, "", A)
+DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "proxy", "uid": "d", "controller": True}]
 PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
 UNREACHABLE = {"key": UNREACHABLE_TAINT, "effect": "NoSchedule"}
 
@@ -426,6 +427,16 @@ def test_a_node_stays_while_a_pod_is_there(kept: str) -> None:
     drop(cache, "web")
     cache.distrust()
     assert [one.verb for one in planned(here).steps] == ["patch", "patch"]
+
+
+def test_a_daemon_sets_pod_does_not_keep_the_node_of_a_lower_that_left() -> None:
+    """It is there because the node is: neither would go before the other."""
+    here = standing()
+    put(here.lowers[A].upper_pods, upper_pod(ownerReferences=DAEMON))
+    reload(here, f"name: {B}")
+    assert the_step(here).verb == "delete"
+    drop(here.upper.nodes, A, "")
+    assert planned(here) == Plan(())
 
 
 def test_a_node_that_is_missed_by_pods_is_made_even_for_a_lower_that_left() -> None:

@@ -21,14 +21,16 @@ echo "$*" >> "$NOTES/calls"
 case "$*" in *"$BREAK"*) eval "$HOW";; esac
 case "$*" in
 *" config view "*) printf %s "$SERVER";;
+*"{.data.token}"*) [ "$(grep -c "{.data.token}" "$NOTES/calls")" = 1 ] || printf %s "$TOKEN";;
 *"ca\\.crt"*) printf %s "$AUTHORITY";;
 *base64decode*) printf %s "$TOKEN";;
 *" create secret "*) cat /dev/stdin > "$NOTES/kubeconfig"; echo a Secret;;
 *" apply --server-side "*) cat > "$NOTES/applied";;
 esac
 """
-STEPS = ["apply -k", "wait --for", "config view", "ca\\.crt", "base64decode"]
+STEPS = ["apply -k", "{.data.token}", "config view", "ca\\.crt", "base64decode"]
 HERE = "lower-a.kubeconfig"
+SLEEP = '#!/bin/sh\necho "slept $*" >> "$NOTES/calls"\n'
 
 
 class Ran(NamedTuple):
@@ -57,8 +59,9 @@ def ran(place: Path, broken: str = "nothing", how: str = "", name: str = "lower-
     programs, notes, here = (place / name for name in ("programs", "notes", "here"))
     for folder in (programs, notes, here):
         folder.mkdir(exist_ok=True)
-    (programs / "kubectl").write_text(KUBECTL)
-    (programs / "kubectl").chmod(0o755)
+    for program, content in (("kubectl", KUBECTL), ("sleep", SLEEP)):
+        (programs / program).write_text(content)
+        (programs / program).chmod(0o755)
     mine = {"LOWER": HERE, "UPPER": "upper.kubeconfig", **{key: given[key] for key in given if key.isupper()}}
     answers = {"TOKEN": TOKEN, "SERVER": SERVER, "AUTHORITY": AUTHORITY, "BREAK": broken, "HOW": how}
     variables = {"PATH": f"{programs}:/usr/bin:/bin", "NOTES": str(notes), **answers, **mine}
@@ -94,6 +97,16 @@ def test_a_kubeconfig_of_an_administrator_in_the_directory_stays_and_goes_nowher
     assert ran(tmp_path).code == 0
     assert {path.name: path.read_text() for path in here.iterdir()} == {HERE: mine, "lower-a.ca": mine}
     assert "of-the-administrator" not in (tmp_path / "notes" / "kubeconfig").read_text()
+
+
+def test_a_token_is_waited_for(tmp_path: Path) -> None:
+    """A cluster fills the Secret a moment after it was made; where it never does, nothing is made of nothing."""
+    calls = (ran(tmp_path).notes / "calls").read_text().splitlines()
+    asked = [call for call in calls if "{.data.token}" in call or call == "slept 1"]
+    assert asked == [asked[0], "slept 1", asked[0]]
+    empty = ran(tmp_path, TOKEN="")
+    assert (empty.code, (empty.notes / "calls").read_text().count("slept 1")) == (2, 31)
+    assert "none in tensile-token" in empty.err
 
 
 def test_the_token_is_no_argument_of_any_program(tmp_path: Path) -> None:

@@ -27,11 +27,12 @@ class Scene:
     def __init__(self, directory: Path, port: int, upper: Any = None) -> None:
         self.port = port
         self.now = datetime.now(UTC)
+        self.passed = 0.0
         self.upper = upper or Rehearsal(UPPER, now=lambda: self.now)
         self.claims = Cache(claims.digest, claims.INDEXES)
         self.nodes = Cache()
         home = Hooks(self.upper, OWNER, directory, self.claims, self.nodes)
-        self.server = WebhookServer(home, PACE, lambda: self.now)
+        self.server = WebhookServer(home, PACE, lambda: self.now, lambda: self.passed)
 
     def topology(self, more: str = "", *, enabled: bool = True, url: str = "") -> Topology:
         """Make a topology whose webhook is reached on loopback."""
@@ -50,6 +51,7 @@ class Scene:
     def later(self, **passed: float) -> None:
         """Let time pass."""
         self.now += timedelta(**passed)
+        self.passed += timedelta(**passed).total_seconds()
 
 
 @asynccontextmanager

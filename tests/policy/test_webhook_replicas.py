@@ -57,6 +57,8 @@ async def test_another_engine_waits_until_every_apiserver_has_heard_of_its_certi
         other.later(seconds=PACE.heard)
         assert other.server.waits() == ""
         assert here.server.waits() == "", "the first one goes on meanwhile"
+        other.now -= timedelta(hours=1)
+        assert other.server.waits() == "", "a time of day that is put back takes nothing away"
 
 
 async def test_of_two_that_begin_together_the_slower_one_waits(here: Scene, tmp_path: Path) -> None:
