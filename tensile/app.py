@@ -11,6 +11,7 @@ import random
 
 import structlog
 
+from tensile.changeover import Course, Deed, course, left, put_off
 from tensile.clusters import Clusters, utc_now
 from tensile.extending import Extending
 from tensile.hookport import HookPort, own_namespace
@@ -29,10 +30,10 @@ from tensile.reconcile.patience import LONGEST_REST
 from tensile.rules import rules
 from tensile.supervision import supervised
 from tensile.topology import Lower, Topology
-from tensile.world import LowerWorld, World
+from tensile.trials import Trials
+from tensile.world import World
 
 _LOOK = 1.0
-_REJOIN = ("kubeconfig", "context", "qps", "burst", "kubeconfig_secret", "namespaces")
 _log = structlog.get_logger("tensile.app")
 
 
@@ -43,6 +44,7 @@ class Engine:
     ports: NodePorts
     hook: HookPort
     extender: Extending
+    trials: Trials
 
     def __init__(self, topology: Topology, ways: Ways, observer: Observer, fleet: Fleet) -> None:
         self.topology = topology
@@ -54,6 +56,8 @@ class Engine:
         self._silent: set[str] = set()
         self._stands_by = False
         self._changing = asyncio.Lock()
+        self.pending: tuple[str, ...] = ()
+        """What of the topology's lowers is not in force yet, each in words."""
 
     @property
     def is_running(self) -> bool:
@@ -85,6 +89,7 @@ class Engine:
         await self.hook.open(self.topology)
         self.extender = Extending(world, self.clusters.connections[UPPER], self._ways.directory)
         timing = Timing(utc_now, random.random)
+        self.trials = Trials(lambda spec: self._ways.lower_access(spec, world.upper.secrets))
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
 
     async def drive(self) -> None:
@@ -94,8 +99,7 @@ class Engine:
         """
         async with self._changing:
             await self.extender.open(self.topology)
-            for spec in self.topology.lowers:
-                await self._join(spec)
+            await self._bring_lowers()
             self._tasks = [supervised("lookout", self._keep_looking)]
 
     async def stop(self) -> None:
@@ -105,6 +109,8 @@ class Engine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for name in tuple(self._opened):
             await self.loop.close(name)
+        if hasattr(self, "trials"):
+            await self.trials.close()
         if hasattr(self, "extender"):
             await self.extender.close()
         if hasattr(self, "hook"):
@@ -119,7 +125,7 @@ class Engine:
             await self._reload(topology)
 
     async def look(self) -> None:
-        """Watch over silence, and see lowers off that have left the topology and are empty; done every second.
+        """Watch over silence, see lowers off that have left and are empty, try again what waits; done every second.
 
         Never in the middle of a reload, when a lower that is opened anew looks like one that nobody has.
         """
@@ -133,7 +139,7 @@ class Engine:
             await self._renew_ports()
         await self.hook.serve(topology)
         if self.drives:
-            await self._reload_lowers(topology)
+            await self._bring_lowers()
         self.clusters.follow_controllers()
         if self.drives:
             await self.extender.serve(topology)
@@ -141,18 +147,47 @@ class Engine:
         for name in tuple(self._opened):
             self._wake(name)
 
-    async def _reload_lowers(self, topology: Topology) -> None:
-        """Have lowers join, change and leave as a topology says."""
-        wanted = {spec.name: spec for spec in topology.lowers}
-        for name, joined in tuple(self.clusters.joined.items()):
-            if name not in wanted:
-                joined.lower.in_topology = False
-        for spec in topology.lowers:
-            joined_now = self.clusters.joined.get(spec.name)
-            if joined_now is None:
-                await self._join(spec)
-            else:
-                await self._change(joined_now, spec)
+    async def _bring_lowers(self) -> None:
+        """Have lowers join, change, wait and leave as the topology in force says."""
+        for lower in left(self.topology, self.clusters.world):
+            lower.in_topology = False
+        found = [await self._brought(spec) for spec in self.topology.lowers]
+        before, self.pending = self.pending, tuple(words for one in found for words in one.waits)
+        for words in self.pending:
+            if words not in before:
+                _log.warning("not in force yet", change=words)
+
+    async def _brought(self, spec: Lower) -> Course:
+        """Do what is to be done about a lower of the topology, and say what it was.
+
+        A connection that is open is kept as long as the credentials for the one in its place cannot be read.
+        """
+        found = course(spec, self.topology, self.clusters.world)
+        if self._cuts(found):
+            objection = await self.trials.objection(spec)
+            found = course(spec, self.topology, self.clusters.world)
+            if objection and self._cuts(found):
+                found = put_off(found, objection)
+        await self._take(found)
+        return found
+
+    def _cuts(self, found: Course) -> bool:
+        """Say whether a connection that is open would be closed, for another one to the same lower."""
+        return found.deed is Deed.JOIN and found.before is not None and found.before.name in self.clusters.fleet.names()
+
+    async def _take(self, found: Course) -> None:
+        before = self.clusters.joined[found.before.name] if found.before is not None else None
+        match found.deed, before:
+            case Deed.JOIN, _:
+                if before is not None:
+                    await self._leave(before.lower.name)
+                await self._join(found.spec)
+            case Deed.KEEP, Joined():
+                before.stay(found.objection)
+                await self._change(before, found.spec)
+            case Deed.LEAVE, Joined():
+                before.lower.in_topology = False
+                self._wake(before.lower.name)
 
     def _home_of_webhook(self, world: World) -> Hooks:
         upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
@@ -175,34 +210,12 @@ class Engine:
                 await self._serve(joined)
 
     async def _change(self, joined: Joined, spec: Lower) -> None:
-        """Give a lower that goes on its new fields; only what asks for it is opened again."""
-        known = joined.lower.spec
-        if spec.namespaces != known.namespaces and not _is_free(joined.lower):
-            _log.error(
-                "namespaces.mapping cannot change while pods are mirrored: the old mapping stays in force",
-                lower=spec.name,
-                mapping=known.namespaces.mapping,
-            )
-            spec = spec.model_copy(update={"namespaces": known.namespaces})
-        if spec.node.name != known.node.name:
-            await self._rename(joined, spec)
-        elif any(getattr(known, field) != getattr(spec, field) for field in _REJOIN):
-            await self._leave(spec.name)
-            await self._join(spec)
-        else:
-            joined.lower.spec, joined.lower.in_topology = spec, True
+        """Give a lower that goes on its new fields."""
+        lower = joined.lower
+        if (lower.spec, lower.in_topology) != (spec, True):
+            lower.spec, lower.in_topology = spec, True
             await self._serve(joined)
-
-    async def _rename(self, joined: Joined, spec: Lower) -> None:
-        """Have the old node go, and the new one come once it is gone; not while pods are bound to it."""
-        if not _is_free(joined.lower):
-            _log.error(
-                "node.name cannot change while pods are mirrored: the old name stays in force",
-                lower=spec.name,
-                node=joined.lower.node,
-            )
-        else:
-            joined.lower.in_topology = False
+            self._wake(spec.name)
 
     async def _join(self, spec: Lower, *, connect: bool = True) -> None:
         joined = self.clusters.join(spec, connect=connect)
@@ -241,9 +254,8 @@ class Engine:
                 self._wake(name)
             if self._has_gone(joined):
                 await self._leave(name)
-                spec = next((one for one in self.topology.lowers if one.name == name), None)
-                if spec is not None:
-                    await self._join(spec)
+        if self.pending:
+            await self._bring_lowers()
 
     def _greet(self) -> None:
         """Have tried at once what rests, when a cluster answers again that did not."""
@@ -265,11 +277,6 @@ class Engine:
     def _wake(self, name: str) -> None:
         if name in self._opened:
             self.loop.wake(name)
-
-
-def _is_free(lower: LowerWorld) -> bool:
-    """Say whether no pods are mirrored, so that they may be found by other names from now on."""
-    return not lower.is_bound and not len(lower.pods)
 
 
 def _say_without_alias(world: World) -> None:

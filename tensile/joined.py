@@ -110,6 +110,7 @@ class Joined:
         self.events: EventMirror | None = None
         self._since = asyncio.get_running_loop().time()
         self._kept: KeptKubeconfig | None = None
+        self._objection = ""
         self.lower: LowerWorld
         self.meter: Meter
 
@@ -137,6 +138,11 @@ class Joined:
         if beat:
             heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
             self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
+
+    def stay(self, words: str) -> None:
+        """Stay with the connection there is; the node says why where the topology asks for another, "" for none."""
+        self._objection = words
+        self._warn(words or (self._kept.trouble if self._kept is not None else ""))
 
     async def complete(self) -> None:
         """Return when the cluster has answered and every cache has had its first list."""
@@ -237,7 +243,7 @@ class Joined:
             await asyncio.sleep(_LOOK)
             if self.lower.name in self._fleet.names():
                 access = await found.look()
-                self._warn(found.trouble)
+                self._warn(self._objection or found.trouble)
                 if access is not None:
                     await self._fleet.replace(self.lower.name, access)
                     _log.info(

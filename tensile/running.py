@@ -142,6 +142,7 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
     )
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
+    around.standing.pending = lambda: engine.pending
     telemetry = _Telemetry(partial(missing, engine), metrics, around.standing)
     await telemetry.serve(topology)
     async with AsyncExitStack() as ending:

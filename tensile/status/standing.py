@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Standing:
     """The topology's verdict, and where to ask for the rest. `now` gives the time in UTC.
 
-    `lowers` gives the lowers' rows, None while they are not known; `waits` says what the engine waits for.
+    `lowers` gives the lowers' rows, None while they are not known; `waits` says what the engine waits for, `pending`
+    what of the topology in force has to wait, each in words.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -23,6 +24,7 @@ class Standing:
         self.topology = ""
         self.lowers: Callable[[], list[Row] | None] = lambda: None
         self.waits: Callable[[], str] = lambda: ""
+        self.pending: Callable[[], tuple[str, ...]] = lambda: ()
         self._now = now
 
     def take(self, reading: Reading, restart: tuple[str, ...] = ()) -> None:
@@ -34,4 +36,5 @@ class Standing:
     def report(self) -> Report:
         """Give the whole picture."""
         lowers = self.lowers()
-        return Report(self.topology, self.verdict, None if lowers is None else tuple(lowers), self.waits())
+        verdict = self.verdict.pending(self.pending())
+        return Report(self.topology, verdict, None if lowers is None else tuple(lowers), self.waits())

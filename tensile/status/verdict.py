@@ -11,11 +11,12 @@ _LONGEST = 16 * 1024
 
 
 class Accepted(NamedTuple):
-    """The text in force, since when, and what of it needs a restart."""
+    """The text in force, since when, what of it needs a restart, and what comes into force later by itself."""
 
     text: Text
     time: datetime
     restart: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
 
 
 class Rejected(NamedTuple):
@@ -51,6 +52,10 @@ class Verdict(NamedTuple):
             return Verdict(before._replace(text=reading.text, restart=restart))
         return Verdict(Accepted(reading.text, now, restart))
 
+    def pending(self, words: tuple[str, ...]) -> "Verdict":
+        """Give the verdict with what of the text in force has to wait."""
+        return self if self.accepted is None else self._replace(accepted=self.accepted._replace(pending=words))
+
     def document(self) -> dict[str, Any]:
         """Give it as JSON: `state`, and where there is one `accepted` and `rejected`."""
         found: dict[str, Any] = {"state": self.state}
@@ -58,6 +63,8 @@ class Verdict(NamedTuple):
             found["accepted"] = _told(self.accepted.text, self.accepted.time)
             if self.accepted.restart:
                 found["accepted"]["restartNeeded"] = list(self.accepted.restart)
+            if self.accepted.pending:
+                found["accepted"]["pending"] = list(self.accepted.pending)
         if self.rejected is not None:
             found["rejected"] = {"error": self.rejected.error, **_told(self.rejected.text, self.rejected.time)}
         return found

@@ -75,7 +75,10 @@ class NodeEntry(Section):
     """The virtual node that stands for a lower cluster in the upper one."""
 
     name: Annotated[fields.NodeName | None, fields.GIVEN] = fields.ABSENT
-    """Name of the node, at most 63 characters since a label repeats it. Left out: the lower's name."""
+    """Name of the node, at most 63 characters since a label repeats it. Left out: the lower's name.
+
+    A change waits until the node is empty.
+    """
     labels: fields.NodeLabels = {}
     """Labels of the node; clusterID, with the lower's name, is added unless it is given."""
     annotations: fields.NodeAnnotations = {}
@@ -101,7 +104,10 @@ class Namespaces(Section):
     """Which namespace below a namespace above becomes."""
 
     mapping: Literal["same", "prefix"] = "same"
-    """same: the same name, so that DNS names in applications hold; prefix: TOPOLOGY-NAMESPACE, for shared clusters."""
+    """same: the same name, so that DNS names in applications hold; prefix: TOPOLOGY-NAMESPACE, for shared clusters.
+
+    A change waits until no pods are mirrored.
+    """
 
 
 class Unreachable(Section):
@@ -155,7 +161,7 @@ class LowerEntry(LowerDefaults):
     """A lower cluster: one that runs pods of the upper one, behind a virtual node."""
 
     name: fields.LabelName
-    """Name of the cluster in this topology, and of its node unless that has one of its own."""
+    """Name of the cluster in this topology, and of its node unless that has one of its own; volumes note it."""
     kubeconfig: Annotated[fields.FilePath | None, fields.GIVEN] = fields.ABSENT
     """Path of its kubeconfig, relative to this file; this or kubeconfigSecret must be given."""
 

@@ -115,6 +115,22 @@ async def test_what_needs_a_restart_is_said_beside_what_is_in_force(program: Map
     assert found["topology"] == program.namespace
 
 
+async def test_what_has_to_wait_is_said_beside_what_is_in_force(program: MapProgram) -> None:
+    """A node that has a pod keeps its name: the status says so, and `tensile status`; the rest is in force."""
+    text = program.text(edit_lower(A, node={"name": "another", "labels": {"edit": "350"}}))
+    await program.put(text)
+    path = program.path("configmaps", STATUS)
+    await program.right(text)
+    found = read(await program.upper.until(path, lambda one: "pending" in one["data"]["accepted"], RIGHT))
+    words = f"lowers[{A}].node.name: {program.nodes[A]} -> another: not while pods are mirrored"
+    assert found["accepted"]["pending"] == [words]
+    assert f"  not in force yet: {words}\n" in await tensile(program.command("status"))
+    node = await program.upper.read(f"/api/v1/nodes/{program.nodes[A]}")
+    assert node["metadata"]["labels"]["edit"] == "350"
+    await program.reload()
+    await program.upper.until(path, lambda one: "pending" not in one["data"]["accepted"])
+
+
 async def test_a_lower_that_leaves_and_comes_back_shows(program: MapProgram) -> None:
     """The rows are those of the lowers that there are."""
     text = program.text(without_lower(B))

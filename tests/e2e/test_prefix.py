@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, Edit, Ground, standing, with_fields
+from enginekit import UPPER, A, B, Edit, Ground, polled, standing, with_fields
 from sitekit import Manifest, condition_of, is_ready
 
 from tensile import planning
@@ -152,7 +152,7 @@ async def test_somebody_elses_namespace_of_that_name_is_reported_and_left_alone(
 
 
 async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Ground) -> None:
-    """A reload that changes it is refused for a lower with a pod; without one, pods go to the other namespace."""
+    """For a lower with a pod it waits; when the last one has gone, pods go to the other namespace by themselves."""
     await ground.bind("first")
     await ground.upper.until(ground.pod_path("first"), is_ready)
     lower = ground.engine.clusters.joined[A].lower
@@ -160,14 +160,15 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
     await ground.calm()
     assert ground.engine.clusters.joined[A].lower is lower
     assert lower.spec.namespaces.mapping == "prefix"
+    words = "namespaces.mapping: prefix -> same: not while pods are mirrored"
+    assert f"lowers[{A}].{words}" in ground.engine.pending
     await ground.bind("second")
     await ground.upper.until(ground.pod_path("second"), is_ready)
     assert await ground.sites[A].read(ground.path("pods", "second", namespace=below(ground)))
     for name in ("first", "second"):
         await ground.upper.delete(ground.pod_path(name))
         await ground.upper.gone(ground.pod_path(name))
-    await ground.calm()
-    await ground.reload()
+    await polled(lambda: not ground.engine.pending)
     await ground.bind("third")
     await ground.upper.until(ground.pod_path("third"), is_ready)
     assert await ground.sites[A].read(ground.pod_path("third"))

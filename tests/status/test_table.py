@@ -57,6 +57,13 @@ def test_what_needs_a_restart_is_told() -> None:
     assert shown(Report("demo", verdict, ())).endswith(")\n  not in force: name: a -> b: not while running")
 
 
+def test_what_has_to_wait_is_told() -> None:
+    """In the same place, in other words: it needs nobody."""
+    verdict = accepted().pending(("lowers[a].node.name: a -> b: not while pods are mirrored",))
+    text = shown(Report("demo", verdict, ()))
+    assert text.endswith(")\n  not in force yet: lowers[a].node.name: a -> b: not while pods are mirrored")
+
+
 def test_what_the_engine_waits_for_is_told() -> None:
     """It answers, and is not ready."""
     text = shown(Report("demo", accepted(), None, "the upper cluster has not answered yet"))

@@ -69,6 +69,17 @@ def test_what_needs_a_restart_is_told() -> None:
     assert "restartNeeded" not in verdict.after(good("dd"), LATER).document()["accepted"]
 
 
+def test_what_has_to_wait_is_told_as_long_as_it_does() -> None:
+    """Of the text in force, beside what needs a restart; while there is none nothing can wait."""
+    verdict = accepted().after(good("cc"), LATER, ("name: a -> b: restart needed",))
+    words = "lowers[a].node.name: a -> b: not while pods are mirrored"
+    told = verdict.pending((words,)).document()["accepted"]
+    assert (told["pending"], told["restartNeeded"]) == ([words], ["name: a -> b: restart needed"])
+    assert verdict.pending((words,)).pending(()) == verdict
+    assert "pending" not in verdict.document()["accepted"]
+    assert Verdict().pending((words,)) == Verdict()
+
+
 def test_a_very_long_error_is_cut() -> None:
     """It has to fit into a ConfigMap."""
     error = accepted(bad("x" * 2_000_000)).document()["rejected"]["error"]

@@ -1,0 +1,229 @@
+"""Lowers that an edit gives other names, other nodes or other credentials while pods run: one node, one lower."""
+
+from typing import Any
+
+import pytest
+from enginekit import A, B, Edit, Ground, edit_lower, polled, without_lower
+from sitekit import Manifest, condition_of, is_ready, is_true
+
+from tensile.names import CLUSTER_ID
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+IN_FORCE = 2.0
+LATER = "later.kubeconfig"
+
+
+def called(name: str, **fields: Any) -> Edit:
+    """Make an edit that gives the first lower another name; its node stays."""
+    return lambda file: file["lowers"][0].update({"name": name, **fields})
+
+
+def lowers(ground: Ground) -> dict[str, str]:
+    """Give the node of each lower that is joined."""
+    return {name: joined.lower.node for name, joined in ground.engine.clusters.joined.items()}
+
+
+def fields(ground: Ground, *names: str) -> list[object]:
+    """Give fields of the first lower as it is joined, None each while it is being joined anew."""
+    joined = ground.engine.clusters.joined.get(A)
+    return [getattr(joined.lower.spec, name) if joined else None for name in names]
+
+
+def pending(ground: Ground) -> list[str]:
+    """Give what has to wait, without what it waits for."""
+    return [words.rpartition(": ")[0] for words in ground.engine.pending]
+
+
+async def node(ground: Ground, holds: Any = bool, limit: float = 30.0) -> Manifest:
+    """Wait until something holds for the first lower's node, and give it."""
+    return await ground.upper.until(f"/api/v1/nodes/{ground.nodes[A]}", holds, limit)
+
+
+async def running(ground: Ground, name: str = "web", lower: str = A) -> str:
+    """Run a pod on a lower's node, and give the UID that it has below."""
+    await ground.bind(name, lower=lower)
+    await ground.upper.until(ground.pod_path(name), is_ready)
+    return await below(ground, name, lower)
+
+
+async def below(ground: Ground, name: str = "web", lower: str = A) -> str:
+    """Give the UID of a pod in a lower cluster."""
+    found = await ground.sites[lower].read(ground.pod_path(name))
+    return str(found["metadata"]["uid"])
+
+
+async def ended(ground: Ground, *names: str) -> None:
+    """See pods off."""
+    for name in names:
+        await ground.upper.delete(ground.pod_path(name))
+    await ground.upper.gone(*(ground.pod_path(name) for name in names))
+
+
+async def restored(ground: Ground) -> None:
+    """Put the topology in force as it was at the start, and wait until both nodes take pods."""
+    await ground.reload()
+    await polled(lambda: lowers(ground) == ground.nodes)
+    for name in ground.nodes.values():
+        await ground.usable(name)
+        await ground.upper.until(f"/api/v1/nodes/{name}", lambda one: not one["spec"].get("unschedulable"))
+
+
+async def at_rest(ground: Ground) -> None:
+    """See the engine write nothing any more: nobody undoes what another does."""
+    await ground.calm()
+    await ground.note()
+    await ground.engine.look()
+    await ground.calm()
+    assert await ground.attempts(without=("leases",)) == []
+
+
+async def test_a_lower_that_is_renamed_goes_on_with_its_node_and_pods(ground: Ground) -> None:
+    """One lower has the node before and after; its pods run on, and new ones come."""
+    pod, before = await running(ground), await node(ground)
+    await ground.reload(called("lower-z"))
+    assert lowers(ground) == {"lower-z": ground.nodes[A], B: ground.nodes[B]}
+    after = await node(ground, lambda one: one["metadata"]["labels"][CLUSTER_ID] == "lower-z", IN_FORCE)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    await running(ground, "second")
+    assert await below(ground) == pod
+    assert (await ground.kubectl("exec", "web", "--", "echo", "here")).out == "here\n"
+    await at_rest(ground)
+    assert is_true(await node(ground), "InTopology")
+    await restored(ground)
+    assert await below(ground) == pod
+    await ended(ground, "web", "second")
+
+
+async def test_a_node_with_pods_is_not_given_to_another_cluster(ground: Ground) -> None:
+    """The lower that left keeps it until its last pod has gone; then the other one joins, by itself."""
+    pod = await running(ground)
+    (ground.directory / LATER).write_bytes((ground.directory / f"{A}.kubeconfig").read_bytes())
+    await ground.reload(called("lower-z", kubeconfig=LATER))
+    assert lowers(ground) == ground.nodes
+    await node(ground, lambda one: condition_of(one, "InTopology")["status"] == "False", IN_FORCE)
+    assert pending(ground) == [
+        f"lowers[lower-z]: not joined: node {ground.nodes[A]} is that of lower {A} until that is empty"
+    ]
+    assert await below(ground) == pod
+    await at_rest(ground)
+    await ended(ground, "web")
+    await polled(lambda: lowers(ground) == {"lower-z": ground.nodes[A], B: ground.nodes[B]})
+    await ground.usable(ground.nodes[A])
+    await running(ground)
+    assert ground.engine.pending == ()
+    await ended(ground, "web")
+    await restored(ground)
+    (ground.directory / LATER).unlink()
+
+
+async def test_a_lower_that_is_put_back_takes_its_node_over(ground: Ground) -> None:
+    """An engine that was started without it has kept the node alone; nothing of that is left beside the lower."""
+    pod = await running(ground)
+    await ground.stop()
+    await ground.start(without_lower(A))
+    await polled(lambda: f"({ground.nodes[A]})" in lowers(ground))
+    await node(ground, lambda one: condition_of(one, "InTopology")["status"] == "False")
+    await ground.reload()
+    assert lowers(ground) == {B: ground.nodes[B], A: ground.nodes[A]}
+    await node(ground, lambda one: is_true(one, "InTopology") and not one["spec"].get("unschedulable"))
+    await running(ground, "second")
+    assert await below(ground) == pod
+    await at_rest(ground)
+    assert list(lowers(ground)) == [B, A]
+    await ended(ground, "web", "second")
+
+
+async def test_names_of_nodes_that_are_passed_on_wait_for_the_last_pod(ground: Ground) -> None:
+    """Neither lower gets a node that another has; once that is empty both have what the file says."""
+    first, second, new = ground.nodes[A], ground.nodes[B], f"{ground.nodes[A]}-new"
+    pod = await running(ground)
+    await ground.reload(edit_lower(A, node={"name": new}), edit_lower(B, node={"name": first}))
+    assert lowers(ground) == ground.nodes
+    assert pending(ground) == [
+        f"lowers[{A}].node.name: {first} -> {new}",
+        f"lowers[{B}].node.name: {second} -> {first}",
+    ]
+    await at_rest(ground)
+    assert await below(ground) == pod
+    await ended(ground, "web")
+    await polled(lambda: lowers(ground) == {A: new, B: first})
+    await ground.usable(new)
+    await node(ground, lambda one: one and one["metadata"]["labels"][CLUSTER_ID] == B)
+    await ground.usable(first)
+    await ground.upper.gone(f"/api/v1/nodes/{second}")
+    await ground.bind("moved")
+    await ground.upper.until(ground.pod_path("moved"), is_ready)
+    assert await ground.sites[B].read(ground.pod_path("moved"))
+    await ended(ground, "moved")
+    await restored(ground)
+
+
+async def test_beside_a_name_that_has_to_wait_all_is_in_force(ground: Ground) -> None:
+    """The other fields of that edit, and of later ones; and the name, by itself, when the last pod has gone."""
+    new = f"{ground.nodes[A]}-new"
+    await running(ground)
+    await ground.reload(edit_lower(A, node={"name": new, "labels": {"tier": "gold"}}))
+    await node(ground, lambda one: one["metadata"]["labels"].get("tier") == "gold", IN_FORCE)
+    assert pending(ground) == [f"lowers[{A}].node.name: {ground.nodes[A]} -> {new}"]
+    await ground.reload(edit_lower(A, node={"name": new}, maintenance="cordon"))
+    await node(ground, lambda one: one["spec"].get("unschedulable"), IN_FORCE)
+    assert is_true(await node(ground), "InTopology")
+    await ended(ground, "web")
+    await ground.upper.gone(f"/api/v1/nodes/{ground.nodes[A]}")
+    await ground.upper.until(f"/api/v1/nodes/{new}", lambda one: one and one["spec"].get("unschedulable"))
+    await polled(lambda: ground.engine.pending == ())
+    await restored(ground)
+
+
+async def test_a_connection_is_kept_until_what_is_to_replace_it_can_be_read(ground: Ground) -> None:
+    """A kubeconfig that is not there is said on the node and costs nothing; the rest of the edit is in force."""
+    pod, lower = await running(ground), ground.engine.clusters.joined[A].lower
+    await ground.reload(edit_lower(A, kubeconfig=LATER, qps=100, node={"labels": {"tier": "gold"}}))
+    found = await node(ground, says_kept, IN_FORCE)
+    assert LATER in condition_of(found, "LowerReachable")["message"]
+    await node(ground, lambda one: one["metadata"]["labels"].get("tier") == "gold", IN_FORCE)
+    assert pending(ground)[0].startswith(f"lowers[{A}].kubeconfig, qps: ")
+    assert ground.engine.clusters.joined[A].lower is lower
+    await running(ground, "second")
+    (ground.directory / LATER).write_text(ground.kubeconfig(A, f"{ground.user}-next"))
+    await polled(lambda: fields(ground, "kubeconfig", "qps") == [LATER, 100])
+    assert ground.engine.pending == ()
+    await node(ground, lambda one: is_true(one, "LowerReachable") and not says_kept(one))
+    await running(ground, "third")
+    assert await below(ground) == pod
+    await ended(ground, "web", "second", "third")
+    await restored(ground)
+    (ground.directory / LATER).unlink()
+
+
+async def test_a_secret_that_is_not_there_does_not_cut_the_connection(ground: Ground) -> None:
+    """Taken back, nothing tells of it any more; and once the Secret is there it is used."""
+
+    def elsewhere(file: Manifest) -> None:
+        """Have the first lower's kubeconfig in a Secret."""
+        del file["lowers"][0]["kubeconfig"]
+        file["lowers"][0]["kubeconfigSecret"] = {"namespace": ground.namespace, "name": "later"}
+
+    pod, lower = await running(ground), ground.engine.clusters.joined[A].lower
+    for _ in range(2):
+        await ground.reload(elsewhere)
+        found = await node(ground, says_kept, IN_FORCE)
+        assert "there is no such Secret" in condition_of(found, "LowerReachable")["message"]
+        await ground.reload()
+        await node(ground, lambda one: not says_kept(one), IN_FORCE)
+        assert ground.engine.clusters.joined[A].lower is lower
+    await ground.reload(elsewhere)
+    kubeconfig = {"stringData": {"kubeconfig": ground.kubeconfig(A, f"{ground.user}-next")}}
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "later"}, **kubeconfig})
+    await polled(lambda: all(fields(ground, "kubeconfig_secret")))
+    await running(ground, "second")
+    assert await below(ground) == pod
+    await ended(ground, "web", "second")
+    await restored(ground)
+
+
+def says_kept(found: Manifest) -> bool:
+    """Say whether a node that is reachable says that its old connection is kept."""
+    message = condition_of(found, "LowerReachable").get("message", "")
+    return is_true(found, "LowerReachable") and message.endswith("; the last good connection is kept")

@@ -1,0 +1,136 @@
+"""Reading credentials that may be had or not, quickly or slowly, while nobody waits."""
+
+import asyncio
+
+from virtualtime import in_virtual_time
+from worldkit import A, B, topology
+
+from tensile.errors import AccessError
+from tensile.topology import Lower
+from tensile.trials import PATIENCE, RETRY, Trials
+
+FIRST, SECOND = topology(f"name: {A}", f"name: {B}").lowers
+READING = "the new credentials are still being read"
+
+
+class Desk:
+    """Where credentials are read: what is wrong with which, and how long it takes to find out."""
+
+    def __init__(self) -> None:
+        self.wrong: dict[str, str] = {}
+        self.seconds = 0.0
+        self.asked: list[str] = []
+        self.given_up: list[str] = []
+
+    async def read(self, spec: Lower) -> str:
+        """Read those of a lower."""
+        self.asked.append(spec.kubeconfig or "")
+        try:
+            await asyncio.sleep(self.seconds)
+        except asyncio.CancelledError:
+            self.given_up.append(spec.name)
+            raise
+        if spec.name in self.wrong:
+            raise AccessError(self.wrong[spec.name])
+        return "an access"
+
+
+@in_virtual_time
+async def test_what_can_be_read_is_not_objected_to() -> None:
+    """And is read anew the next time: files change."""
+    desk = Desk()
+    trials = Trials(desk.read)
+    assert [await trials.objection(FIRST), await trials.objection(FIRST)] == ["", ""]
+    assert desk.asked == ["k/0", "k/0"]
+
+
+@in_virtual_time
+async def test_what_cannot_be_read_is_said_and_tried_again_in_time() -> None:
+    """However often somebody asks in between; once it can be read that is known."""
+    desk = Desk()
+    desk.wrong[A] = "k/0: no such file"
+    trials = Trials(desk.read)
+    for _ in range(4):
+        assert await trials.objection(FIRST) == "k/0: no such file"
+        await asyncio.sleep(RETRY / 5)
+    assert len(desk.asked) == 1
+    desk.wrong.clear()
+    assert await trials.objection(FIRST) == "k/0: no such file"
+    await asyncio.sleep(RETRY / 5)
+    assert await trials.objection(FIRST) == ""
+
+
+@in_virtual_time
+async def test_a_slow_reading_holds_up_nobody_for_long() -> None:
+    """Only the first question waits for it at all, and a later one is told how it ended."""
+    desk = Desk()
+    desk.seconds = 25.0
+    trials, clock = Trials(desk.read), asyncio.get_running_loop().time
+    assert (await trials.objection(FIRST), clock()) == (READING, PATIENCE)
+    for second in range(1, 25):
+        assert (await trials.objection(FIRST), clock()) == (READING, second)
+        await asyncio.sleep(1.0)
+    assert (await trials.objection(FIRST), desk.asked) == ("", ["k/0"])
+
+
+@in_virtual_time
+async def test_a_slow_reading_that_fails_is_told_before_there_is_another() -> None:
+    """It rests for as long as a quick one does."""
+    desk = Desk()
+    desk.seconds, desk.wrong[A] = 25.0, "the exec plugin failed"
+    trials = Trials(desk.read)
+    assert await trials.objection(FIRST) == READING
+    await asyncio.sleep(desk.seconds)
+    assert (await trials.objection(FIRST), len(desk.asked)) == (desk.wrong[A], 1)
+    await asyncio.sleep(RETRY)
+    assert (await trials.objection(FIRST), len(desk.asked)) == (READING, 2)
+
+
+@in_virtual_time
+async def test_other_credentials_are_another_reading() -> None:
+    """What was read of those before does not count any more, and a reading of them that is under way is given up."""
+    desk = Desk()
+    desk.wrong[A] = "wrong"
+    trials = Trials(desk.read)
+    assert await trials.objection(FIRST) == "wrong"
+    desk.wrong.clear()
+    assert await trials.objection(FIRST.model_copy(update={"context": "other"})) == ""
+    desk.seconds = 25.0
+    assert await trials.objection(FIRST) == READING
+    desk.seconds = 0.0
+    assert await trials.objection(FIRST.model_copy(update={"kubeconfig": "right"})) == ""
+    assert (desk.asked[-1], desk.given_up) == ("right", [A])
+
+
+@in_virtual_time
+async def test_what_does_not_concern_the_way_is_no_other_reading() -> None:
+    """An edit beside it does not begin anew what takes long."""
+    desk = Desk()
+    desk.seconds = 25.0
+    trials = Trials(desk.read)
+    for qps in (1, 2, 3):
+        assert await trials.objection(FIRST.model_copy(update={"qps": qps})) == READING
+    assert (len(desk.asked), desk.given_up) == (1, [])
+
+
+@in_virtual_time
+async def test_lowers_are_read_beside_each_other() -> None:
+    """One that hangs says nothing of another."""
+    desk = Desk()
+    desk.seconds = 25.0
+    trials = Trials(desk.read)
+    assert await trials.objection(FIRST) == READING
+    desk.seconds = 0.0
+    assert await trials.objection(SECOND) == ""
+
+
+@in_virtual_time
+async def test_at_the_end_nothing_is_read_any_more() -> None:
+    """What is under way is given up."""
+    desk = Desk()
+    desk.seconds = 25.0
+    trials = Trials(desk.read)
+    await trials.objection(FIRST)
+    await trials.objection(SECOND)
+    await trials.close()
+    assert desk.given_up == [A, B]
