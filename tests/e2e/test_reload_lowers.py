@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from enginekit import A, B, Edit, Ground, edit_lower, polled, without_lower
+from enginekit import QUIET, A, B, Edit, Ground, edit_lower, polled, without_lower
 from sitekit import Manifest, condition_of, is_ready, is_true
 
 from tensile.names import CLUSTER_ID
@@ -75,7 +75,7 @@ async def at_rest(ground: Ground) -> None:
     await ground.note()
     await ground.engine.look()
     await ground.calm()
-    assert await ground.attempts(without=("leases",)) == []
+    assert await ground.attempts(without=QUIET) == []
 
 
 async def test_a_lower_that_is_renamed_goes_on_with_its_node_and_pods(ground: Ground) -> None:

@@ -1,11 +1,11 @@
 """Kubeconfigs in Secrets: followed while the engine runs, and nothing is lost with a bad one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import A, B, ran
+from enginekit import A, B, edit_lower, ran
 from mapkit import MapProgram
 from programkit import served
 from sitekit import Manifest, condition_of, is_ready, is_true
@@ -28,7 +28,7 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
         yield made
 
 
-def says(words: str) -> "object":
+def says(words: str) -> Callable[[Manifest], bool]:
     """Make the condition that a node which is reachable says these words of its credentials."""
 
     def holds(node: Manifest) -> bool:
@@ -127,6 +127,20 @@ async def test_a_secret_that_is_deleted_leaves_the_connection(program: MapProgra
     await program.upper.until(node, says("there is no such Secret"), SOON)
     await works(program, "orphaned")
     await program.put_secret(A, kubeconfig(program, A))
+    await program.upper.until(node, says(f"lower cluster {A}"), SOON)
+
+
+async def test_an_edit_that_names_a_secret_which_is_not_there_costs_nothing(program: MapProgram) -> None:
+    """The node says so as long as it stands there, though the Secret in use is good; taken back, that is over."""
+    node = f"/api/v1/nodes/{program.nodes[A]}"
+    position = program.log.stat().st_size
+    await program.reload(edit_lower(A, kubeconfigSecret={"name": "absent"}))
+    await program.upper.until(node, says("there is no such Secret"), SOON)
+    for name in ("one", "two", "three"):
+        await works(program, name)
+    assert says("/absent of the upper cluster")(await program.upper.read(node))
+    assert program.log.read_text()[position:].count("kubeconfig refused") == 1
+    await program.reload()
     await program.upper.until(node, says(f"lower cluster {A}"), SOON)
 
 
