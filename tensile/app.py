@@ -19,7 +19,7 @@ from tensile.kube.fleet import Fleet
 from tensile.kubelet import node
 from tensile.kubelet.mirrored import MirroredPods
 from tensile.nodeaddress import node_address
-from tensile.nodeports import NodePorts
+from tensile.nodeports import NodePorts, seats_of
 from tensile.objects import CLAIM, UPPER
 from tensile.policy.webhook import Hooks
 from tensile.reconcile.alias import form
@@ -28,7 +28,7 @@ from tensile.reconcile.observed import has_node
 from tensile.reconcile.patience import LONGEST_REST
 from tensile.rules import rules
 from tensile.supervision import supervised
-from tensile.topology import Lower, Topology
+from tensile.topology import Kubelet, Lower, Topology
 from tensile.world import LowerWorld, World
 
 _LOOK = 1.0
@@ -78,7 +78,7 @@ class Engine:
     async def _open(self) -> None:
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
-        await self.ports.open(self.topology)
+        await self.ports.open(seats_of(self.topology, {}, self._pods))
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
         _say_without_alias(world)
         self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
@@ -86,6 +86,7 @@ class Engine:
         self.extender = Extending(world, self.clusters.connections[UPPER], self._ways.directory)
         timing = Timing(utc_now, random.random)
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
+        await self._serve()
 
     async def drive(self) -> None:
         """Join the lowers and drive them from now on; raises TensileError: the extender's port is taken.
@@ -119,18 +120,20 @@ class Engine:
             await self._reload(topology)
 
     async def look(self) -> None:
-        """Watch over silence, and see lowers off that have left the topology and are empty; done every second.
+        """Watch over silence, see lowers off that have left the topology and are empty, and take ports that came free.
 
-        Never in the middle of a reload, when a lower that is opened anew looks like one that nobody has.
+        Done every second; never in the middle of a reload, when a lower that is opened anew looks like one that nobody
+        has.
         """
         async with self._changing:
             await self._look()
 
     async def _reload(self, topology: Topology) -> None:
-        kubelet = self.topology.kubelet
-        self.topology = self.clusters.world.topology = topology
-        if topology.kubelet != kubelet:
+        before, self.topology = self.topology, topology
+        self.clusters.world.topology = topology
+        if _shown(topology) != _shown(before):
             await self._renew_ports()
+        await self._serve()
         await self.hook.serve(topology)
         if self.drives:
             await self._reload_lowers(topology)
@@ -166,13 +169,10 @@ class Engine:
         return node_address(topology, self.clusters.upper_address)
 
     async def _renew_ports(self) -> None:
-        """Serve all nodes anew, as other certificates or another address ask for; what is open ends."""
+        """Have all nodes served anew, as other certificates or another address ask for; what is open ends."""
         await self.ports.close()
         self.ports = self._ports(self.topology)
         self.clusters.world.node_address = self._address(self.topology)
-        for joined in self.clusters.joined.values():
-            if joined.lower.connected:
-                await self._serve(joined)
 
     async def _change(self, joined: Joined, spec: Lower) -> None:
         """Give a lower that goes on its new fields; only what asks for it is opened again."""
@@ -191,7 +191,6 @@ class Engine:
             await self._join(spec)
         else:
             joined.lower.spec, joined.lower.in_topology = spec, True
-            await self._serve(joined)
 
     async def _rename(self, joined: Joined, spec: Lower) -> None:
         """Have the old node go, and the new one come once it is gone; not while pods are bound to it."""
@@ -205,9 +204,8 @@ class Engine:
             joined.lower.in_topology = False
 
     async def _join(self, spec: Lower, *, connect: bool = True) -> None:
-        joined = self.clusters.join(spec, connect=connect)
-        if connect:
-            await self._serve(joined)
+        self.clusters.join(spec, connect=connect)
+        await self._serve()
         self.loop.open(spec.name)
         self._opened.add(spec.name)
         self.extender.follow()
@@ -220,10 +218,19 @@ class Engine:
         await self.ports.stop(node)
         self.extender.follow()
 
-    async def _serve(self, joined: Joined) -> None:
-        lower, connections = joined.lower, self.clusters.connections
-        pods = MirroredPods(lower, self.clusters.world.owner, lambda: connections.get(lower.name))
-        await self.ports.serve(self.topology, lower.node, lower.spec.node.kubelet_port, pods, joined.meter)
+    async def _serve(self) -> None:
+        """Serve every virtual node, where that can be now, and have its Node say where that is."""
+        joined = self.clusters.joined
+        await self.ports.arrange(seats_of(self.topology, joined, self._pods))
+        for lower in (one.lower for one in joined.values()):
+            port = self.ports.port(lower.node)
+            if lower.port != port:
+                lower.port = port
+                self._wake(lower.name)
+
+    def _pods(self, lower: LowerWorld) -> MirroredPods:
+        connections = self.clusters.connections
+        return MirroredPods(lower, self.clusters.world.owner, lambda: connections.get(lower.name))
 
     async def _keep_looking(self) -> None:
         while True:
@@ -244,6 +251,7 @@ class Engine:
                 spec = next((one for one in self.topology.lowers if one.name == name), None)
                 if spec is not None:
                     await self._join(spec)
+        await self._serve()
 
     def _greet(self) -> None:
         """Have tried at once what rests, when a cluster answers again that did not."""
@@ -270,6 +278,11 @@ class Engine:
 def _is_free(lower: LowerWorld) -> bool:
     """Say whether no pods are mirrored, so that they may be found by other names from now on."""
     return not lower.is_bound and not len(lower.pods)
+
+
+def _shown(topology: Topology) -> Kubelet:
+    """Give what all virtual nodes are served with, which is not where each of them is."""
+    return topology.kubelet.model_copy(update={"port": 0})
 
 
 def _say_without_alias(world: World) -> None:
