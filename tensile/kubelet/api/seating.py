@@ -34,7 +34,6 @@ def seated(
     """
     holders = {address: node for node, address in held.items()}
     heirs = {address: node for node, address in reversed(list(wanted.items()))}
-    heirs |= {address: node for node, address in held.items() if wanted[node] == address}
     going = set(heirs.values()).difference(barred)
     while stuck := {node for node in going if holders.get(wanted[node], node) not in going.union(barred)}:
         going -= stuck
