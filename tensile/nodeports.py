@@ -64,7 +64,7 @@ class NodePorts:
         )
         self._enrolment = None if files else Enrolment(upper, serving, _log)
         self._enrolling: dict[str, asyncio.Task[None]] = {}
-        self._troubles: dict[str, str] = {}
+        self._troubles: dict[str, tuple[str, int]] = {}
 
     async def open(self, seats: Mapping[str, Seat]) -> None:
         """Take every port, so that one that cannot be had is known at once: a TensileError says which."""
@@ -74,12 +74,13 @@ class NodePorts:
     async def arrange(self, seats: Mapping[str, Seat]) -> None:
         """Serve these nodes and no others, and have certificates asked for where none are given.
 
-        A node that cannot be served where it should be is said, once for each reason; the next call tries again.
+        A node that cannot be served where it should be is said, once for each reason and for where it is instead; the
+        next call tries again.
         """
         for node in self._enrolling.keys() - seats.keys():
             await _ended(self._enrolling.pop(node))
         troubles = await self._server.arrange(seats)
-        self._say({node: str(error) for node, error in troubles.items()})
+        self._say({node: (str(error), self.port(node)) for node, error in troubles.items()})
         for node in seats:
             self._enrol(node)
 
@@ -97,11 +98,14 @@ class NodePorts:
         """Give the port on which a node is served, 0 for none."""
         return self._server.port(node)
 
-    def _say(self, troubles: dict[str, str]) -> None:
-        for node, why in troubles.items():
-            if self._troubles.get(node) != why and self.port(node):
-                _log.warning("a virtual node stays on another kubelet port", node=node, port=self.port(node), why=why)
-            elif self._troubles.get(node) != why:
+    def _say(self, troubles: dict[str, tuple[str, int]]) -> None:
+        """Say what is new: `troubles` has why, and the port instead, of nodes that are not where they should be."""
+        for node, (why, port) in troubles.items():
+            if self._troubles.get(node) == (why, port):
+                continue
+            if port:
+                _log.warning("a virtual node stays on another kubelet port", node=node, port=port, why=why)
+            else:
                 _log.error("logs and exec of a virtual node are not served", node=node, error=why)
         for node in self._troubles.keys() - troubles.keys():
             if self.port(node):

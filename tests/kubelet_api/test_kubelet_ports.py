@@ -166,6 +166,23 @@ async def test_a_node_that_waits_for_anothers_port_is_said_with_both_ports(tmp_p
         await ports.close()
 
 
+async def test_a_node_that_loses_the_port_where_it_stayed_is_said_again(tmp_path: Path, pki: Pki) -> None:
+    """For the same reason as before, but now nobody reaches its pods: an error after the warning."""
+    async with leak_watch():
+        with socket.create_server((ADDRESS, 0)) as foreign, capture_logs() as logs:
+            free, taken = spare_port(), int(foreign.getsockname()[1])
+            before, now = with_files(tmp_path, pki, [free]), with_files(tmp_path, pki, [taken, free])
+            ports, seats = NodePorts(before, tmp_path, Answering(""), ADDRESS), alone(now)
+            await ports.open(alone(before))
+            await ports.arrange({"lower-0": seats["lower-0"]})
+            assert ports.port("lower-0") == free
+            await ports.arrange(seats)
+            assert (ports.port("lower-0"), ports.port("lower-1")) == (0, free)
+            await ports.close()
+        assert [(each["log_level"], each["node"]) for each in logs] == [("warning", "lower-0"), ("error", "lower-0")]
+        assert all(f"port {taken}" in each.get("why", each.get("error")) for each in logs)
+
+
 # Who is to be where.
 
 
