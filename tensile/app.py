@@ -20,7 +20,7 @@ from tensile.kube.fleet import Fleet
 from tensile.kubelet import node
 from tensile.kubelet.mirrored import MirroredPods
 from tensile.nodeaddress import node_address
-from tensile.nodeports import NodePorts
+from tensile.nodeports import NodePorts, seats_of
 from tensile.objects import CLAIM, UPPER
 from tensile.policy.webhook import Hooks
 from tensile.reconcile.alias import form
@@ -29,9 +29,9 @@ from tensile.reconcile.observed import has_node
 from tensile.reconcile.patience import LONGEST_REST
 from tensile.rules import rules
 from tensile.supervision import supervised
-from tensile.topology import Lower, Topology
+from tensile.topology import Kubelet, Lower, Topology
 from tensile.trials import Trials
-from tensile.world import World
+from tensile.world import LowerWorld, World
 
 _LOOK = 1.0
 _log = structlog.get_logger("tensile.app")
@@ -82,7 +82,7 @@ class Engine:
     async def _open(self) -> None:
         await self.clusters.open_upper(self.topology)
         self.ports = self._ports(self.topology)
-        await self.ports.open(self.topology)
+        await self.ports.open(seats_of(self.topology, {}, self._pods))
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
         _say_without_alias(world)
         self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
@@ -91,6 +91,7 @@ class Engine:
         timing = Timing(utc_now, random.random)
         self.trials = Trials(lambda spec: self._ways.lower_access(spec, world.upper.secrets))
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
+        await self._serve()
 
     async def drive(self) -> None:
         """Join the lowers and drive them from now on; raises TensileError: the extender's port is taken.
@@ -125,18 +126,20 @@ class Engine:
             await self._reload(topology)
 
     async def look(self) -> None:
-        """Watch over silence, see lowers off that have left and are empty, try again what waits; done every second.
+        """Watch over silence, see lowers off that have left and are empty, and try again what waits, be it for a port.
 
-        Never in the middle of a reload, when a lower that is opened anew looks like one that nobody has.
+        Done every second; never in the middle of a reload, when a lower that is opened anew looks like one that nobody
+        has.
         """
         async with self._changing:
             await self._look()
 
     async def _reload(self, topology: Topology) -> None:
-        kubelet = self.topology.kubelet
-        self.topology = self.clusters.world.topology = topology
-        if topology.kubelet != kubelet:
+        before, self.topology = self.topology, topology
+        self.clusters.world.topology = topology
+        if _shown(topology) != _shown(before):
             await self._renew_ports()
+        await self._serve()
         await self.hook.serve(topology)
         if self.drives:
             await self._bring_lowers()
@@ -184,7 +187,7 @@ class Engine:
                 await self._join(found.spec)
             case Deed.KEEP, Joined():
                 before.stay(found.objection)
-                await self._change(before, found.spec)
+                self._change(before.lower, found.spec)
             case Deed.LEAVE, Joined():
                 before.lower.in_topology = False
                 self._wake(before.lower.name)
@@ -201,26 +204,20 @@ class Engine:
         return node_address(topology, self.clusters.upper_address)
 
     async def _renew_ports(self) -> None:
-        """Serve all nodes anew, as other certificates or another address ask for; what is open ends."""
+        """Have all nodes served anew, as other certificates or another address ask for; what is open ends."""
         await self.ports.close()
         self.ports = self._ports(self.topology)
         self.clusters.world.node_address = self._address(self.topology)
-        for joined in self.clusters.joined.values():
-            if joined.lower.connected:
-                await self._serve(joined)
 
-    async def _change(self, joined: Joined, spec: Lower) -> None:
+    def _change(self, lower: LowerWorld, spec: Lower) -> None:
         """Give a lower that goes on its new fields."""
-        lower = joined.lower
         if (lower.spec, lower.in_topology) != (spec, True):
             lower.spec, lower.in_topology = spec, True
-            await self._serve(joined)
             self._wake(spec.name)
 
     async def _join(self, spec: Lower, *, connect: bool = True) -> None:
-        joined = self.clusters.join(spec, connect=connect)
-        if connect:
-            await self._serve(joined)
+        self.clusters.join(spec, connect=connect)
+        await self._serve()
         self.loop.open(spec.name)
         self._opened.add(spec.name)
         self.extender.follow()
@@ -233,10 +230,19 @@ class Engine:
         await self.ports.stop(node)
         self.extender.follow()
 
-    async def _serve(self, joined: Joined) -> None:
-        lower, connections = joined.lower, self.clusters.connections
-        pods = MirroredPods(lower, self.clusters.world.owner, lambda: connections.get(lower.name))
-        await self.ports.serve(self.topology, lower.node, lower.spec.node.kubelet_port, pods, joined.meter)
+    async def _serve(self) -> None:
+        """Serve every virtual node, where that can be now, and have its Node say where that is."""
+        joined = self.clusters.joined
+        await self.ports.arrange(seats_of(self.topology, joined, self._pods))
+        for lower in (one.lower for one in joined.values()):
+            port = self.ports.port(lower.node)
+            if lower.port != port:
+                lower.port = port
+                self._wake(lower.name)
+
+    def _pods(self, lower: LowerWorld) -> MirroredPods:
+        connections = self.clusters.connections
+        return MirroredPods(lower, self.clusters.world.owner, lambda: connections.get(lower.name))
 
     async def _keep_looking(self) -> None:
         while True:
@@ -256,6 +262,7 @@ class Engine:
                 await self._leave(name)
         if self.pending:
             await self._bring_lowers()
+        await self._serve()
 
     def _greet(self) -> None:
         """Have tried at once what rests, when a cluster answers again that did not."""
@@ -277,6 +284,11 @@ class Engine:
     def _wake(self, name: str) -> None:
         if name in self._opened:
             self.loop.wake(name)
+
+
+def _shown(topology: Topology) -> Kubelet:
+    """Give what all virtual nodes are served with, which is not where each of them is."""
+    return topology.kubelet.model_copy(update={"port": 0})
 
 
 def _say_without_alias(world: World) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import resource
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import orjson
 import structlog
@@ -18,6 +20,7 @@ from tensile.kubelet.api.authorization import Authorizer
 from tensile.kubelet.api.certs import Serving, ServingFiles
 from tensile.kubelet.api.enrolment import Enrolment
 from tensile.kubelet.api.meter import Meter
+from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
 from tensile.kubelet.api.target import Log, Pods
@@ -25,6 +28,7 @@ from tensile.kubelet.api.wire import Limits
 from tensile.kubelet.mirrored import NoPods
 from tensile.supervision import supervised
 from tensile.topology import Topology
+from tensile.world import LowerWorld
 
 _log = structlog.get_logger("tensile.kubelet")
 
@@ -35,8 +39,19 @@ def _streams_of_a_user() -> int:
     return Limits().streams if most == resource.RLIM_INFINITY else min(Limits().streams, most // 4)
 
 
+class Served(Protocol):
+    """A lower cluster that is joined, as far as its virtual node is served."""
+
+    lower: LowerWorld
+    meter: Meter
+
+
 class NodePorts:
-    """The kubelet API of all virtual nodes; one port each."""
+    """The kubelet API of all virtual nodes; one port each.
+
+    Their certificates are asked for as soon as they are served, by an engine that stands by too: whoever has to approve
+    them can do so before it is needed.
+    """
 
     def __init__(self, topology: Topology, directory: Path, upper: Cluster, address: str) -> None:
         files = files_of(topology, directory)
@@ -49,23 +64,28 @@ class NodePorts:
         )
         self._enrolment = None if files else Enrolment(upper, serving, _log)
         self._enrolling: dict[str, asyncio.Task[None]] = {}
+        self._troubles: dict[str, tuple[str, int]] = {}
 
-    async def open(self, topology: Topology) -> None:
+    async def open(self, seats: Mapping[str, Seat]) -> None:
         """Take every port, so that one that cannot be had is known at once: a TensileError says which."""
-        for lower in topology.lowers:
-            await self._server.start(lower.node.name, topology.kubelet.bind, lower.node.kubelet_port, NoPods())
+        for error in (await self._server.arrange(seats)).values():
+            raise error
 
-    async def serve(self, topology: Topology, node: str, port: int, pods: Pods, meter: Meter | None = None) -> None:
-        """Serve a node's pods; one whose port cannot be had is said and goes without logs and exec."""
-        try:
-            await self._server.start(node, topology.kubelet.bind, port, pods, meter)
+    async def arrange(self, seats: Mapping[str, Seat]) -> None:
+        """Serve these nodes and no others, and have certificates asked for where none are given.
+
+        A node that cannot be served where it should be is said, once for each reason and for where it is instead; the
+        next call tries again.
+        """
+        for node in self._enrolling.keys() - seats.keys():
+            await _ended(self._enrolling.pop(node))
+        troubles = await self._server.arrange(seats)
+        self._say({node: (str(error), self.port(node)) for node, error in troubles.items()})
+        for node in seats:
             self._enrol(node)
-        except TensileError as error:
-            _log.error("logs and exec of a virtual node are not served", node=node, error=str(error))
 
     async def stop(self, node: str) -> None:
-        """Serve a node no more."""
-        await _ended(self._enrolling.pop(node, None))
+        """End what goes on with a node; it is served again when it is arranged anew."""
         await self._server.stop(node)
 
     async def close(self) -> None:
@@ -74,11 +94,46 @@ class NodePorts:
             await _ended(self._enrolling.pop(node))
         await self._server.close()
 
+    def port(self, node: str) -> int:
+        """Give the port on which a node is served, 0 for none."""
+        return self._server.port(node)
+
+    def _say(self, troubles: dict[str, tuple[str, int]]) -> None:
+        """Say what is new: `troubles` has why, and the port instead, of nodes that are not where they should be."""
+        for node, (why, port) in troubles.items():
+            if self._troubles.get(node) == (why, port):
+                continue
+            if port:
+                _log.warning("a virtual node stays on another kubelet port", node=node, port=port, why=why)
+            else:
+                _log.error("logs and exec of a virtual node are not served", node=node, error=why)
+        for node in self._troubles.keys() - troubles.keys():
+            if self.port(node):
+                _log.info("a virtual node has its kubelet port", node=node, port=self.port(node))
+        self._troubles = troubles
+
     def _enrol(self, node: str) -> None:
         """Have a certificate asked for, where none is given and none is asked for yet."""
         if self._enrolment is not None and node not in self._enrolling:
             work = partial(self._enrolment.run, node)
             self._enrolling[node] = supervised(f"certificate of {node}", work)
+
+
+def seats_of(topology: Topology, joined: Mapping[str, Served], pods: Callable[[LowerWorld], Pods]) -> dict[str, Seat]:
+    """Say where the virtual nodes are to be served: as the topology says, also while its lowers are not joined.
+
+    One that has left the topology stays where it is until it is empty: its pods can be reached so long, and who is to
+    have its port waits for it. `pods` gives those of a lower.
+    """
+    bind = topology.kubelet.bind
+    ports = {spec.name: spec.node.kubelet_port for spec in topology.lowers}
+    alone = [spec.node for spec in topology.lowers if spec.name not in joined]
+    found = {node.name: Seat((bind, node.kubelet_port), NoPods()) for node in alone}
+    for name, one in joined.items():
+        if one.lower.connected:
+            port = ports.get(name) or one.lower.port or one.lower.spec.node.kubelet_port
+            found[one.lower.node] = Seat((bind, port), pods(one.lower), one.meter)
+    return found
 
 
 def files_of(topology: Topology, directory: Path) -> ServingFiles | None:

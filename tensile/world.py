@@ -125,6 +125,7 @@ class LowerWorld:
     `place_nodes` and `place_pods` hold what placement needs of real nodes and of the pods on them that are not ours;
     they are filled only where the topology asks for placement.
     `room` says when room came for pods that had been refused, as a timestamp, "" for not in this program's time.
+    `port` is where the kubelet API of its node is served, 0 where it is not, None where that is for others to say.
     `version` is its Kubernetes version, `identity` the UID of its kube-system. `refusal` says what somebody has to put
     right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
     those in use still work, `is_wrong` that another cluster answers in its place, in which nothing is done, and
@@ -147,6 +148,7 @@ class LowerWorld:
     connected: bool = True
     silent: float = 0.0
     room: str = ""
+    port: int | None = None
     version: str = ""
     identity: str = ""
     refusal: str = ""

@@ -103,6 +103,9 @@ def called(side: Side, facts: Facts) -> Iterator[Finding]:
     elif node is None or not is_renewed(upper, name, facts.now):
         what = "not looked at: no engine runs that serves it" if lease_of(name) in upper.answers else "not looked at"
         yield Finding(side.name, "kubelet", Level.SKIP, what)
+    elif not endpoint_of(node)[1]:
+        what = f"Node {name} says no kubelet port: the engine cannot serve it, and nobody has its logs"
+        yield Finding(side.name, "kubelet", Level.FAIL, what, "look into the engine's log for what has its port")
     elif answer is None:
         what = (
             "not looked at: that takes the right to get nodes/proxy, which the engine neither has nor needs; as an "

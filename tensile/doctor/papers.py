@@ -1,5 +1,6 @@
 """Certificates and tokens: which there are, until when they hold, and what is wrong with them."""
 
+from base64 import b64decode
 from collections.abc import Generator, Iterable, Iterator
 from datetime import datetime, timedelta
 
@@ -7,6 +8,7 @@ from cryptography import x509
 
 from tensile.doctor.facts import AUTHORITY, REQUESTS, Answer, Contact, Facts, Side, Stage
 from tensile.doctor.finding import Finding, Level
+from tensile.doctor.presence import endpoint_of, node_named
 from tensile.kubelet.api.authority import CALLERS_KEY, PUBLISHED
 from tensile.kubelet.api.faults import (
     Fault,
@@ -165,12 +167,19 @@ def _unpublished(answer: Answer) -> Fault:
 
 
 def _requests(upper: Side, facts: Facts) -> Iterator[Finding]:
-    """Look for requests of serving certificates that wait for somebody, the newest of each node."""
+    """Look for requests of serving certificates that wait for somebody.
+
+    Of each node the newest counts, which is of the engine that began last, and the newest for the address that its Node
+    says, where the engine that drives is. Others may be of engines that are gone.
+    """
     for lower in facts.topology.lowers:
-        of_node = [one for one in upper.items(REQUESTS) if _is_request_of(one, lower.node.name)]
-        newest = max(of_node, key=lambda one: str(metadata(one)["creationTimestamp"]), default=None)
-        if newest is not None and not (newest.get("status") or {}).get("conditions"):
-            name = metadata(newest)["name"]
+        node = node_named(upper, lower.node.name)
+        address = endpoint_of(node)[0] if node else ""
+        found = [one for one in upper.items(REQUESTS) if _is_request_of(one, lower.node.name)]
+        found.sort(key=lambda one: str(metadata(one)["creationTimestamp"]))
+        here = [one for one in found if address in _asked_for(one)]
+        counting = {metadata(one)["name"]: one for one in (*here[-1:], *found[-1:])}
+        for name in (name for name, one in counting.items() if not (one.get("status") or {}).get("conditions")):
             what = f"the request for a serving certificate of node {lower.node.name} waits for approval"
             yield Finding(lower.name, CHECK, Level.WARN, what, f"kubectl certificate approve {name}")
 
@@ -178,6 +187,14 @@ def _requests(upper: Side, facts: Facts) -> Iterator[Finding]:
 def _is_request_of(request: Manifest, node: str) -> bool:
     head, _, digest = str(metadata(request)["name"]).rpartition("-")
     return head == f"tensile-{node}" and bool(digest)
+
+
+def _asked_for(request: Manifest) -> list[str]:
+    """Give the addresses and names that a certificate is asked for, none where that cannot be read."""
+    try:
+        return names_of(x509.load_pem_x509_csr(b64decode(request["spec"]["request"])))
+    except (ValueError, LookupError):
+        return []
 
 
 def _is_for(name: str, names: list[str]) -> bool:

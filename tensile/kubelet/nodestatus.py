@@ -33,7 +33,7 @@ def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
         "allocatable": amounts,
         "conditions": [_condition(old, one, now) for one in _conditions(seen, lower, world)],
         "addresses": _addresses(lower, world),
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": lower.spec.node.kubelet_port}},
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": _port(seen, lower)}},
         "nodeInfo": _node_info(seen, lower),
         "declaredFeatures": _features(seen, lower),
     }
@@ -168,6 +168,18 @@ def _condition(old: dict[str, Any], wanted: tuple[str, bool, str, str], now: str
 def _addresses(lower: LowerWorld, world: World) -> list[Manifest]:
     internal = [{"type": "InternalIP", "address": world.node_address}] if world.node_address else []
     return [*internal, {"type": "Hostname", "address": lower.node}]
+
+
+def _port(seen: Manifest, lower: LowerWorld) -> int:
+    """Say at which port the node's kubelet API is; 0, which the apiserver takes for none, where it is not served.
+
+    Never one that it is only to have: another node may still be there, and would answer in its place. A command that
+    serves nothing leaves what an engine said.
+    """
+    if lower.port is not None:
+        return lower.port
+    said = seen.get("status", {}).get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
+    return lower.spec.node.kubelet_port if said is None else int(said)
 
 
 def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:

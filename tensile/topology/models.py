@@ -86,7 +86,8 @@ class NodeEntry(Section):
     taints: tuple[Taint, ...] = (PROVIDER_TAINT,)
     """Taints of the node, [] for none. The default is tensile-kube's, so that its pods' tolerations go on working."""
     kubelet_port: fields.Port | None = None
-    """Port of the node's kubelet API; null is kubelet.port plus the lower's place in the file, counted from 0."""
+    """Port of the node's kubelet API; null is kubelet.port plus the lower's place in the file, counted from 0. One that
+    another node still has is taken once that has gone or moved; the Node says where it is."""
 
 
 class Capacity(Section):
@@ -187,8 +188,8 @@ class Kubelet(Section):
     from which the upper cluster is called."""
     tls_cert_file: fields.FilePath | None = None
     """Path of the serving certificate. Null: one that the upper cluster issues, asked for as a
-    CertificateSigningRequest for each node; until that is approved one of our own making, with a warning. Together
-    with tlsKeyFile."""
+    CertificateSigningRequest for each node by each engine that starts; until that is approved one of our own making,
+    with a warning. Together with tlsKeyFile."""
     tls_key_file: fields.FilePath | None = None
     """Path of the certificate's key."""
     client_ca_file: fields.FilePath | None = Field(default=None, alias="clientCAFile")

@@ -187,6 +187,13 @@ def test_a_node_that_no_engine_serves() -> None:
     assert (finding.level, finding.what) == (Level.SKIP, "not looked at: no engine runs that serves it")
 
 
+def test_a_node_that_the_engine_cannot_serve() -> None:
+    """Its Node says port 0, at which nobody could be called."""
+    finding = reached(None, node_of(LOWER, port=0))
+    assert (finding.level, "says no kubelet port" in finding.what) == (Level.FAIL, True)
+    assert "engine's log" in finding.advice
+
+
 def test_a_node_that_we_may_not_have_called() -> None:
     """The engine needs no such right: an administrator can look."""
     finding = reached(None)

@@ -5,11 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, topology, way
+from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, node, only, side, signed_by, topology, way
 
-from tensile.doctor.facts import AUTHORITY, REQUESTS, Answer, Facts, Stage, Token
+from tensile.doctor.facts import AUTHORITY, NODES, REQUESTS, Answer, Facts, Stage, Token
 from tensile.doctor.finding import Finding, Level
 from tensile.doctor.papers import papers
+from tensile.kubelet.api.signing import request_for
 from tensile.objects import UPPER, Manifest
 from tensile.sandbox.certificates import authority
 
@@ -275,15 +276,16 @@ def test_an_upper_cluster_that_was_not_asked() -> None:
 # Requests for serving certificates.
 
 
-def request(name: str, minute: int, *, approved: bool = False) -> Manifest:
+def request(name: str, minute: int, *, approved: bool = False, address: str = "192.0.2.1") -> Manifest:
     """Make a request as the API has it."""
     status = {"conditions": [{"type": "Approved", "status": "True"}]} if approved else {}
-    return {"metadata": {"name": name, "creationTimestamp": f"2026-06-01T11:{minute:02}:00Z"}, "status": status}
+    meta = {"name": name, "creationTimestamp": f"2026-06-01T11:{minute:02}:00Z"}
+    return {"metadata": meta, "spec": request_for(LOWER, address).manifest["spec"], "status": status}
 
 
-def waiting(*requests: Manifest) -> list[Finding]:
+def waiting(*requests: Manifest, nodes: tuple[Manifest, ...] = ()) -> list[Finding]:
     """Look at an upper cluster with these requests."""
-    upper = side(UPPER, answers={REQUESTS: Answer(list(requests))})
+    upper = side(UPPER, answers={REQUESTS: Answer(list(requests)), NODES: Answer(list(nodes))})
     return at(told(facts(upper)), Level.WARN)
 
 
@@ -300,6 +302,26 @@ def test_only_the_newest_request_of_a_node_counts() -> None:
         in only(waiting(request("tensile-lower-a-old", 1), request("tensile-lower-a-new", 2))).advice
     )
     assert not waiting(request("tensile-lower-a-old", 1), request("tensile-lower-a-new", 2, approved=True))
+
+
+def test_the_request_of_the_engine_that_drives_counts_too() -> None:
+    """Another one that stands by has asked after it; those of engines that are gone count no more."""
+    ours, address = node(LOWER, address="192.0.2.9"), "192.0.2.9"
+    drives = [request("tensile-lower-a-gone", 1), request("tensile-lower-a-drives", 3, address=address)]
+    stands_by = request("tensile-lower-a-by", 4, approved=True)
+    finding = only(waiting(*drives, stands_by, nodes=(ours,)))
+    assert finding.advice == "kubectl certificate approve tensile-lower-a-drives"
+    both = waiting(*drives, request("tensile-lower-a-by", 4), nodes=(ours,))
+    assert [one.advice.split()[-1] for one in both] == ["tensile-lower-a-drives", "tensile-lower-a-by"]
+    alone = only(waiting(*drives, nodes=(ours,)))
+    assert alone.advice == "kubectl certificate approve tensile-lower-a-drives"
+
+
+@pytest.mark.parametrize("spec", [{}, {"request": "bm90aGluZw=="}, {"request": "%"}])
+def test_a_request_that_cannot_be_read_is_one_all_the_same(spec: Manifest) -> None:
+    """Its name says whose it is."""
+    strange = {**request("tensile-lower-a-0123abcd", 5), "spec": spec}
+    assert only(waiting(strange, nodes=(node(LOWER),))).level == Level.WARN
 
 
 def test_requests_of_others_are_not_looked_at() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, Edit, polled
+from enginekit import A, B, Edit, polled
 from portkit import spare_ports
 from programkit import Program, served
 from sitekit import Manifest, is_ready
@@ -67,12 +67,13 @@ class Replicated(Program):
 
 
 class Other(NamedTuple):
-    """The second engine, its log, and the ports of its telemetry and of its extender."""
+    """The second engine, its log, the ports of its telemetry and of its extender, and a way to edit its file."""
 
     process: Process
     log: Path
     port: int
     extender: int
+    save: Callable[..., object]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -85,7 +86,7 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @asynccontextmanager
-async def beside(program: Replicated) -> AsyncIterator[Other]:
+async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
     """Have a second engine run on the same topology; as both share a machine, its ports are others."""
     ports = spare_ports(5)
 
@@ -96,12 +97,18 @@ async def beside(program: Replicated) -> AsyncIterator[Other]:
         file["kubelet"]["port"], file["telemetry"]["port"] = ports[2:4]
         file["extender"] = {"enabled": True, "bind": "127.0.0.1", "port": ports[4]}
 
+    def save(*more: Edit) -> None:
+        """Write its file in one piece."""
+        written = file.with_suffix(".new")
+        written.write_bytes(orjson.dumps(program.file(elsewhere, *edits, *more)))
+        written.rename(file)
+
     file, log = program.directory / "other.yaml", program.directory / "other.log"
-    file.write_bytes(orjson.dumps(program.file(elsewhere)))
+    save()
     process = await program.begun(file, log, **await program.own(SECOND))
     try:
         await polled(lambda: WAITS in log.read_text())
-        yield Other(process, log, *ports[3:])
+        yield Other(process, log, *ports[3:], save)
     finally:
         if process.returncode is None:
             process.kill()
@@ -109,12 +116,12 @@ async def beside(program: Replicated) -> AsyncIterator[Other]:
     assert "Traceback" not in log.read_text()
 
 
-async def runs(program: Replicated, name: str) -> None:
-    """See a new pod of the first lower run and answer to kubectl, by whichever engine drives."""
-    await program.bind(name)
+async def runs(program: Replicated, name: str, lower: str = A) -> None:
+    """See a new pod of a lower run and answer to kubectl, by whichever engine drives."""
+    await program.bind(name, lower=lower)
     await program.upper.until(program.pod_path(name), is_ready)
     line = f"2026-01-01T00:00:00Z stdout F hello from {name}\n"
-    log = program.sites[A].logs / program.namespace / name / "main.log"
+    log = program.sites[lower].logs / program.namespace / name / "main.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(line)
     done = await program.kubectl("logs", name)
@@ -197,3 +204,57 @@ async def test_the_pod_of_the_engine_that_drives_has_a_mark_and_no_other(program
     await program.marked()
     await program.start()
     await runs(program, "marked")
+
+
+async def test_an_engine_that_stood_by_while_ports_were_edited_serves_the_new_ones(program: Replicated) -> None:
+    """Two lowers change places in its file: once it drives, each Node says the port at which its own pods are."""
+
+    def exchanged(file: Manifest) -> None:
+        nodes = [lower["node"] for lower in file["lowers"]]
+        nodes[0]["kubeletPort"], nodes[1]["kubeletPort"] = nodes[1]["kubeletPort"], nodes[0]["kubeletPort"]
+        ports[:] = (node["kubeletPort"] for node in nodes)
+
+    ports: list[int] = []
+    async with beside(program) as other:
+        other.save(exchanged)
+        await polled(lambda: "topology changed" in other.log.read_text())
+        await program.stop()
+        for lower, port in zip((A, B), ports, strict=True):
+            await program.upper.until(
+                f"/api/v1/nodes/{program.nodes[lower]}",
+                lambda one, port=port: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == port,
+            )
+            await runs(program, f"exchanged-{lower}", lower)
+    await program.start()
+    await program.logged(LEADS)
+
+
+async def test_certificates_are_approved_before_an_engine_takes_over(program: Replicated) -> None:
+    """One that stands by asks for its own at its start, and shows them from the first call that comes to it."""
+
+    def without_files(file: Manifest) -> None:
+        del file["kubelet"]["tlsCertFile"], file["kubelet"]["tlsKeyFile"]
+
+    def requests() -> set[str]:
+        lines = map(orjson.loads, other.log.read_text().splitlines())
+        return {line["do"].split()[-1] for line in lines if line.get("waits_for") == "approval"}
+
+    def issued() -> int:
+        return other.log.read_text().count("the certificate that the upper cluster issued")
+
+    async with beside(program, without_files) as other:
+        await polled(lambda: len(requests()) == len(program.lowers))
+        names = requests()
+        assert all(any(f"tensile-{node}-" in name for name in names) for node in program.nodes.values())
+        done = await program.kubectl("certificate", "approve", *names)
+        assert done.code == 0, done.err
+        await polled(lambda: issued() == len(names))
+        assert LEADS not in other.log.read_text()
+        await program.stop()
+        await polled(lambda: LEADS in other.log.read_text())
+        for lower in program.lowers:
+            await runs(program, f"certified-{lower}", lower)
+        assert requests() == names
+    await program.start()
+    await program.logged(LEADS)
+    await program.kubectl("delete", "csr", *names)

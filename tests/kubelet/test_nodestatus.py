@@ -126,6 +126,29 @@ def test_it_says_where_its_kubelet_api_is() -> None:
     ]
 
 
+def test_it_says_the_port_that_is_listened_on() -> None:
+    """Not the one that it is to have, where another node may still be; none where none is."""
+    here = offering(spec="node: {kubeletPort: 12345}")
+    for port in (12399, 0):
+        here.lowers[A].port = port
+        assert status(here)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": port}}
+    here.lowers[A].port = 12345
+    seen = {"status": status(here)}
+    here.lowers[A].port = 12399
+    assert status(here, seen)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 12399}}
+    assert needs_writing(here, seen)
+
+
+@pytest.mark.parametrize("said", [12399, 0])
+def test_who_serves_nothing_leaves_the_port_that_was_said(said: int) -> None:
+    """`apply` beside an engine whose node waits for its port would send callers to another node."""
+    here = offering(spec="node: {kubeletPort: 12345}")
+    here.lowers[A].port = said
+    seen = {"status": status(here)}
+    here.lowers[A].port = None
+    assert status(here, seen)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": said}}
+
+
 def test_without_an_address_it_says_only_its_name() -> None:
     """An empty one would be refused."""
     here = offering()

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
 from kubelet_pki import Identity, Pki
+from portkit import spare_port
 
 from tensile.cluster import Endpoint
 from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
 from tensile.kubelet.api.certs import Serving, ServingFiles
+from tensile.kubelet.api.meter import Meter
+from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.target import Target
+from tensile.kubelet.api.target import Pods, Target
 from tensile.kubelet.api.wire import Limits
 from tensile.kubelet.usage.running import Runner
 from tensile.objects import TOKEN_REVIEW, UPPER, Manifest, Ref
@@ -281,12 +284,28 @@ class Lab:
             Authorizer(self.upper, self.log, clock=lambda: self.time),
         )
         self.server = KubeletServer(gate, self.log, self._limits)
-        await self.server.start(NODE, "127.0.0.1", 0, self.pods)
+        self.seats: dict[str, Seat] = {}
+        await self.serve()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.server.close()
         await self.lower.close()
+
+    async def serve(
+        self, node: str = NODE, *, port: int | None = None, pods: Pods | None = None, meter: Meter | None = None
+    ) -> None:
+        """Serve a node from now on, the others as before; raises the TensileError that stands in the way.
+
+        Without a `port` the first node has any, another one a spare one, and each keeps what it has.
+        """
+        known = self.seats.get(node)
+        found = known.address[1] if known else 0 if node == NODE else spare_port()
+        seat = Seat(("127.0.0.1", found if port is None else port), self.pods if pods is None else pods, meter)
+        troubles = await self.server.arrange({**self.seats, node: seat})
+        if node in troubles:
+            raise troubles[node]
+        self.seats[node] = seat
 
     async def connect(self, identity: Identity | None, node: str = NODE) -> Stream:
         """Connect to a node as somebody."""

@@ -118,7 +118,7 @@ async def test_reading_rights_do_not_run_commands(lab: Lab, method: str) -> None
 
 async def test_a_right_on_one_node_is_none_on_another(lab: Lab) -> None:
     """The node asked about is the listener's: a right on it does not open the next port."""
-    await lab.server.start("virtual-b", "127.0.0.1", 0, lab.pods)
+    await lab.serve("virtual-b")
     assert (await lab.ask(lab.pki.apiserver, LOGS, node="virtual-b")).status == 403
     lab.upper.permit("kube-apiserver", "get", "proxy", "virtual-b")
     lab.time += 30

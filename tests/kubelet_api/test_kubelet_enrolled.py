@@ -15,6 +15,7 @@ from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
 from tensile.kubelet.api.certs import Serving
 from tensile.kubelet.api.enrolment import Enrolment
+from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
 from tensile.kubelet.api.target import Target
@@ -59,7 +60,7 @@ async def site(twins: Twins) -> AsyncIterator[Site]:
         upper = HttpCluster(UPPER, await from_kubeconfig(twins.directory / "upper.kubeconfig"))
         lower = HttpCluster(LOWER, await from_kubeconfig(twins.directory / f"{LOWER}.kubeconfig"))
         made = Site(twins, upper, lower)
-        await made.server.start(twins.nodes[SPDY], "127.0.0.1", twins.ports[SPDY], made.pods)
+        assert await made.server.arrange({twins.nodes[SPDY]: Seat(("127.0.0.1", twins.ports[SPDY]), made.pods)}) == {}
         task = asyncio.create_task(made.enrolment.run(twins.nodes[SPDY]))
         yield made
         task.cancel()

@@ -1,32 +1,60 @@
-"""The virtual nodes' ports as the engine opens them: certificates are asked for where none are given."""
+"""The virtual nodes' ports as the engine opens them, and who is to have which.
+
+Certificates are asked for where none are given, and what cannot be had is said and tried again.
+"""
 
 import asyncio
+import socket
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from answering import Answering, Held
-from kubelet_lab import Stream, leak_watch, request, until
+from kubelet_lab import Notes, Stream, leak_watch, request, until
 from kubelet_pki import Pki
-from portkit import spare_ports
+from portkit import spare_port, spare_ports
 from structlog.testing import capture_logs
+from worldkit import OWNER_HERE, opened
 
-from tensile.errors import NotFound
+from tensile.errors import NotFound, TensileError
+from tensile.kubelet.api.meter import Meter
+from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.mirrored import NoPods
-from tensile.nodeports import NodePorts
+from tensile.nodeports import NodePorts, seats_of
 from tensile.topology import Topology, parse
+from tensile.world import LowerWorld
 
 ADDRESS = "127.0.0.1"
 ASKED = "create CertificateSigningRequest tensile-lower-"
 
 
-def topology(ports: list[int], files: str = "") -> Topology:
-    """Give a topology with a lower for each port."""
+def topology(ports: list[int], files: str = "", name: str = "") -> Topology:
+    """Give a topology with a lower for each port; `name` is what its node has, beside that ("name: x, ")."""
     lowers = "".join(
-        f"- {{name: lower-{place}, kubeconfig: none, node: {{kubeletPort: {port}}}}}\n"
+        f"- {{name: lower-{place}, kubeconfig: none, node: {{{name}kubeletPort: {port}}}}}\n"
         for place, port in enumerate(ports)
     )
     head = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: ports\nupper: {kubeconfig: none}\n"
-    return parse(f"{head}kubelet: {{bind: {ADDRESS}{files}}}\nlowers:\n{lowers}", name="test")
+    return parse(f"{head}kubelet: {{bind: {ADDRESS}{files}}}\nlowers:\n{lowers or '  []'}", name="test")
+
+
+def with_files(directory: Path, pki: Pki, ports: list[int]) -> Topology:
+    """Give such a topology that has certificate and key."""
+    (directory / "c").write_bytes(pki.serving.certificate)
+    (directory / "k").write_bytes(pki.serving.key)
+    return topology(ports, ", tlsCertFile: c, tlsKeyFile: k")
+
+
+class Known(NoPods):
+    """The pods of one lower."""
+
+    def __init__(self, lower: LowerWorld) -> None:
+        self.lower = lower
+
+
+def alone(given: Topology) -> dict[str, Seat]:
+    """Give the places of a topology's nodes, of whose pods nothing is known yet."""
+    return seats_of(given, {}, Known)
 
 
 def requests(upper: Answering) -> list[str]:
@@ -35,44 +63,192 @@ def requests(upper: Answering) -> list[str]:
 
 
 async def test_each_node_asks_for_a_certificate_once(tmp_path: Path) -> None:
-    """One request for each node when it is served first; serving it again, as a reload does, asks for none."""
+    """One request for each node when it is served first; serving it again, as a reload does, asks for none.
+
+    Nor does a node whose lower is joined anew: what was asked for before is still awaited.
+    """
     async with leak_watch():
         upper, given = Answering(""), topology(spare_ports(2))
         upper.answer("read", Held(), Held())
         ports = NodePorts(given, tmp_path, upper, ADDRESS)
-        await ports.open(given)
+        await ports.open(alone(given))
+        assert requests(upper) == []
         for _ in range(2):
-            for lower in given.lowers:
-                await ports.serve(given, lower.node.name, lower.node.kubelet_port, NoPods())
+            await ports.arrange(alone(given))
             await until(lambda: len(requests(upper)) == 2)
-        await ports.stop("lower-0")
+            await ports.stop("lower-0")
+        await ports.arrange(alone(given))
+        await asyncio.sleep(0)
         await ports.close()
         assert [each[: len(ASKED) + 1] for each in requests(upper)] == [f"{ASKED}0", f"{ASKED}1"]
 
 
-async def test_a_node_that_comes_later_asks_too(tmp_path: Path) -> None:
-    """A lower that joins while the engine runs gets a certificate like the others."""
+async def test_a_node_that_comes_later_asks_too_and_one_that_left_no_more(tmp_path: Path) -> None:
+    """A lower that joins while the engine runs gets a certificate like the others; nobody waits for one of old."""
     async with leak_watch():
-        upper, given = Answering(""), topology(spare_ports(1))
-        upper.answer("read", Held())
-        ports = NodePorts(given, tmp_path, upper, ADDRESS)
-        await ports.serve(given, "lower-9", given.lowers[0].node.kubelet_port, NoPods())
+        upper, given = Answering(""), topology(spare_ports(2))
+        upper.answer("read", Held(), Held())
+        ports, seats = NodePorts(given, tmp_path, upper, ADDRESS), alone(given)
+        later = {"lower-1": seats.pop("lower-1")}
+        await ports.arrange(seats)
         await until(lambda: len(requests(upper)) == 1)
+        tasks = len(asyncio.all_tasks())
+        await ports.arrange(later)
+        await until(lambda: len(requests(upper)) == 2)
+        assert len(asyncio.all_tasks()) == tasks
         await ports.close()
 
 
 async def test_with_files_nothing_is_asked_for(tmp_path: Path, pki: Pki) -> None:
     """A topology that gives certificate and key has no use for another."""
     async with leak_watch():
-        (tmp_path / "c").write_bytes(pki.serving.certificate)
-        (tmp_path / "k").write_bytes(pki.serving.key)
-        upper, given = Answering(""), topology(spare_ports(1), ", tlsCertFile: c, tlsKeyFile: k")
+        upper, given = Answering(""), with_files(tmp_path, pki, spare_ports(1))
         ports = NodePorts(given, tmp_path, upper, ADDRESS)
-        await ports.open(given)
-        await ports.serve(given, "lower-0", given.lowers[0].node.kubelet_port, NoPods())
+        await ports.open(alone(given))
+        await ports.arrange(alone(given))
         await asyncio.sleep(0)
         await ports.close()
         assert upper.verbs() == []
+
+
+async def test_a_port_that_cannot_be_had_ends_the_start(tmp_path: Path, pki: Pki) -> None:
+    """It is raised with the port, and nothing that was opened before it stays open."""
+    async with leak_watch():
+        with socket.create_server((ADDRESS, 0)) as foreign:
+            free, taken = spare_port(), int(foreign.getsockname()[1])
+            given = with_files(tmp_path, pki, [free, taken])
+            ports = NodePorts(given, tmp_path, Answering(""), ADDRESS)
+            with pytest.raises(TensileError, match=f"node lower-1: port {taken} .* is taken"):
+                await ports.open(alone(given))
+            await ports.close()
+        with socket.create_server((ADDRESS, free)):
+            assert ports.port("lower-0") == 0
+
+
+async def test_a_port_is_had_when_it_comes_free_and_both_is_said_once(tmp_path: Path, pki: Pki) -> None:
+    """What another program has is an error that names it, however often it is tried, and holds up no other node."""
+    async with leak_watch():
+        with capture_logs() as logs:
+            with socket.create_server((ADDRESS, 0)) as foreign:
+                free, taken = spare_port(), int(foreign.getsockname()[1])
+                given = with_files(tmp_path, pki, [taken, free])
+                ports = NodePorts(given, tmp_path, Answering(""), ADDRESS)
+                for _ in range(3):
+                    await ports.arrange(alone(given))
+                assert (ports.port("lower-0"), ports.port("lower-1")) == (0, free)
+            for _ in range(2):
+                await ports.arrange(alone(given))
+            assert ports.port("lower-0") == taken
+            await ports.close()
+        error, info = logs
+        assert (error["log_level"], error["node"]) == ("error", "lower-0")
+        assert f"port {taken}" in error["error"]
+        assert "node.kubeletPort" in error["error"]
+        assert (info["log_level"], info["node"], info["port"]) == ("info", "lower-0", taken)
+
+
+async def test_a_node_that_waits_for_anothers_port_is_said_with_both_ports(tmp_path: Path, pki: Pki) -> None:
+    """A warning, as it can be reached all the same; and a word when it has moved."""
+    async with leak_watch():
+        first, second = spare_ports(2)
+        given = with_files(tmp_path, pki, [first, second])
+        ports, seats = NodePorts(given, tmp_path, Answering(""), ADDRESS), alone(given)
+        await ports.open(seats)
+        with capture_logs() as logs:
+            seats["lower-1"] = seats["lower-0"]
+            await ports.arrange(seats)
+            del seats["lower-0"]
+            await ports.arrange(seats)
+        warning, info = logs
+        assert (warning["log_level"], warning["node"], warning["port"]) == ("warning", "lower-1", second)
+        assert f"port {first} is that of node lower-0" in warning["why"]
+        assert (info["node"], info["port"]) == ("lower-1", first)
+        await ports.close()
+
+
+async def test_a_node_that_loses_the_port_where_it_stayed_is_said_again(tmp_path: Path, pki: Pki) -> None:
+    """For the same reason as before, but now nobody reaches its pods: an error after the warning."""
+    async with leak_watch():
+        with socket.create_server((ADDRESS, 0)) as foreign, capture_logs() as logs:
+            free, taken = spare_port(), int(foreign.getsockname()[1])
+            before, now = with_files(tmp_path, pki, [free]), with_files(tmp_path, pki, [taken, free])
+            ports, seats = NodePorts(before, tmp_path, Answering(""), ADDRESS), alone(now)
+            await ports.open(alone(before))
+            await ports.arrange({"lower-0": seats["lower-0"]})
+            assert ports.port("lower-0") == free
+            await ports.arrange(seats)
+            assert (ports.port("lower-0"), ports.port("lower-1")) == (0, free)
+            await ports.close()
+        assert [(each["log_level"], each["node"]) for each in logs] == [("warning", "lower-0"), ("error", "lower-0")]
+        assert all(f"port {taken}" in each.get("why", each.get("error")) for each in logs)
+
+
+# Who is to be where.
+
+
+class Member(NamedTuple):
+    """A lower as it is joined."""
+
+    lower: LowerWorld
+    meter: Meter
+
+
+def joined(given: Topology, **ports: int | None) -> dict[str, Member]:
+    """Give lowers of a topology as they are joined, with the port at which each is served."""
+    specs = {spec.name: spec for spec in given.lowers}
+    found = {}
+    for name, port in ports.items():
+        lower = opened(specs[name.replace("_", "-")])
+        lower.port = port
+        found[lower.name] = Member(lower, Meter(lower, OWNER_HERE, lambda: None, Notes()))
+    return found
+
+
+def whose(seats: dict[str, Seat]) -> dict[str, tuple[int, str]]:
+    """Give the port of each node, and the lower whose pods it has."""
+    return {
+        node: (seat.address[1], seat.pods.lower.name if isinstance(seat.pods, Known) else "")
+        for node, seat in seats.items()
+    }
+
+
+def test_nodes_are_where_the_topology_says_before_their_lowers_are_joined() -> None:
+    """As for an engine that stands by, or begins to drive: none has to give up its port meanwhile."""
+    given = topology([1, 2])
+    assert whose(seats_of(given, {}, Known)) == {"lower-0": (1, ""), "lower-1": (2, "")}
+    assert whose(seats_of(given, joined(given, lower_1=2), Known)) == {"lower-0": (1, ""), "lower-1": (2, "lower-1")}
+
+
+def test_the_topology_in_force_says_where_a_lower_is_to_be() -> None:
+    """Also before its other fields are taken over, and while some of them are not."""
+    before, now = topology([1, 2]), topology([2, 1])
+    found = whose(seats_of(now, joined(before, lower_0=1, lower_1=2), Known))
+    assert found == {"lower-0": (2, "lower-0"), "lower-1": (1, "lower-1")}
+
+
+def test_a_lower_that_left_stays_where_it_is_served() -> None:
+    """Or where its own words say, when it is not; with its meter, as before."""
+    before, now = topology([1, 2]), topology([])
+    there = joined(before, lower_0=77, lower_1=0)
+    found = seats_of(now, there, Known)
+    assert whose(found) == {"lower-0": (77, "lower-0"), "lower-1": (2, "lower-1")}
+    assert found["lower-0"].meter is there["lower-0"].meter
+
+
+def test_a_node_that_was_left_behind_is_not_served() -> None:
+    """Nobody can reach its pods."""
+    given = topology([1])
+    there = joined(given, lower_0=None)
+    there["lower-0"].lower.connected = False
+    assert seats_of(topology([]), there, Known) == {}
+
+
+def test_a_node_that_gets_another_name_has_its_port_until_it_is_gone() -> None:
+    """Nothing is opened for the new name before."""
+    before = topology([1])
+    now = topology([1], name="name: new, ")
+    assert whose(seats_of(now, joined(before, lower_0=1), Known)) == {"lower-0": (1, "lower-0")}
+    assert whose(seats_of(now, {}, Known)) == {"new": (1, "")}
 
 
 @pytest.mark.parametrize("published", [{"data": {}}, {}, {"data": {"client-ca-file": ""}}, NotFound("no", status=404)])
@@ -81,13 +257,11 @@ async def test_an_upper_without_a_published_authority_is_told(
 ) -> None:
     """Where the ConfigMap or its key is missing every request is 401, and the log says where to look and what to do."""
     async with leak_watch():
-        (tmp_path / "c").write_bytes(pki.serving.certificate)
-        (tmp_path / "k").write_bytes(pki.serving.key)
-        upper, given = Answering(""), topology(spare_ports(1), ", tlsCertFile: c, tlsKeyFile: k")
+        upper, given = Answering(""), with_files(tmp_path, pki, spare_ports(1))
         upper.answer("read", published)
         ports = NodePorts(given, tmp_path, upper, ADDRESS)
         with capture_logs() as logs:
-            await ports.open(given)
+            await ports.open(alone(given))
             port = given.lowers[0].node.kubelet_port
             tls = pki.client_context(pki.apiserver)
             stream = Stream(*await asyncio.open_connection(ADDRESS, port, ssl=tls))

@@ -20,6 +20,7 @@ from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
 from tensile.kubelet.api.certs import Serving, ServingFiles
+from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
 from tensile.kubelet.api.target import Target
@@ -49,6 +50,11 @@ def twins(sandbox: "Sandbox") -> Iterator[Twins]:
     made.delete()
 
 
+def seats(twins: Twins, pods: dict[str, NamedPods]) -> dict[str, Seat]:
+    """Give the places of the two nodes, for such pods of each."""
+    return {node: Seat(("127.0.0.1", twins.ports[kind]), pods[kind]) for kind, node in twins.nodes.items()}
+
+
 @pytest.fixture
 async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
     """The kubelet API of both nodes, wired as the engine wires it; no task and no descriptor may be left of it."""
@@ -64,9 +70,9 @@ async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
         serving = Serving(log, "127.0.0.1", files)
         reviews = Authenticator(upper, log), Authorizer(upper, log)
         running = KubeletServer(Gate(serving, ClientAuthority(log, source=authority), *reviews), log)
-        for kind, node in twins.nodes.items():
-            target = Target(lower, twins.namespace, POD, frozenset({CONTAINER}))
-            await running.start(node, "127.0.0.1", twins.ports[kind], NamedPods({(twins.namespace, kind): target}))
+        target = Target(lower, twins.namespace, POD, frozenset({CONTAINER}))
+        pods = {kind: NamedPods({(twins.namespace, kind): target}) for kind in twins.nodes}
+        assert await running.arrange(seats(twins, pods)) == {}
         yield running
         await running.close()
         await upper.close()
@@ -178,7 +184,7 @@ async def test_logs_follow(twins: Twins, server: KubeletServer) -> None:
 async def test_an_unknown_pod_is_not_found(twins: Twins, server: KubeletServer) -> None:
     """A pod that is on the node above but has no twin of ours is an error that says so, and nothing goes down."""
     begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    await server.start(twins.nodes[SPDY], "127.0.0.1", twins.ports[SPDY], NamedPods())
+    await server.arrange(seats(twins, {kind: NamedPods() for kind in twins.nodes}))
     logs = await twins.run("logs", SPDY)
     done = await twins.run("exec", SPDY, "--", "id")
     assert (logs.code, done.code) == (1, 1)

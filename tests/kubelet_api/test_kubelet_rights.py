@@ -25,6 +25,7 @@ from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
 from tensile.kubelet.api.certs import Serving, ServingFiles
+from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
 from tensile.objects import UPPER
@@ -154,7 +155,7 @@ async def served(people: People) -> AsyncIterator[int]:
         Authorizer(upper, log),
     )
     server = KubeletServer(gate, log)
-    await server.start(people.node, "127.0.0.1", 0, NamedPods())
+    assert await server.arrange({people.node: Seat(("127.0.0.1", 0), NamedPods())}) == {}
     try:
         yield server.port(people.node)
     finally:

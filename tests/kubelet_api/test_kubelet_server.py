@@ -29,6 +29,7 @@ from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
 from tensile.kubelet.api.certs import Serving, ServingFiles
 from tensile.kubelet.api.listener import open_port
+from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
 from tensile.kubelet.api.target import Target
@@ -71,10 +72,10 @@ async def ended(stream: Stream) -> bool:
 async def test_other_listeners_do_not_disturb_a_stream(lab: Lab) -> None:
     """A stream goes on while other nodes are started, served, moved and stopped."""
     stream = await streaming(lab)
-    await lab.server.start(OTHER, "127.0.0.1", 0, lab.pods)
+    await lab.serve(OTHER)
     assert await alive(stream)
     assert (await lab.ask(None, LOGS, node=OTHER)).status == 401
-    await lab.server.start(OTHER, "127.0.0.1", spare_port(), lab.pods)
+    await lab.serve(OTHER, port=spare_port())
     assert await alive(stream)
     await lab.server.stop(OTHER)
     assert await alive(stream)
@@ -86,7 +87,7 @@ async def test_a_listener_that_moves_keeps_its_streams(lab: Lab) -> None:
     """A node that gets another port is served there and no more on the old one; its open streams go on."""
     stream = await streaming(lab)
     old, new = lab.server.port(NODE), spare_port()
-    await lab.server.start(NODE, "127.0.0.1", new, lab.pods)
+    await lab.serve(port=new)
     assert await alive(stream)
     assert lab.server.port(NODE) == new
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
@@ -99,7 +100,7 @@ async def test_starting_again_alters_only_the_pods(lab: Lab) -> None:
     """A node started again on its port answers for the new pods, and its streams go on."""
     stream = await streaming(lab)
     port = lab.server.port(NODE)
-    await lab.server.start(NODE, "127.0.0.1", 0, NamedPods())
+    await lab.serve(pods=NamedPods())
     assert lab.server.port(NODE) == port
     assert (await lab.ask(lab.pki.apiserver, LOGS)).status == 404
     assert await alive(stream)
@@ -159,16 +160,18 @@ async def test_a_port_that_is_taken_is_said(lab: Lab) -> None:
     """A port that somebody has is an error with port, node and fields; what was served stays served."""
     port = lab.server.port(NODE)
     with pytest.raises(TensileError, match=f"port {port} ") as error:
-        await lab.server.start(OTHER, "127.0.0.1", port, lab.pods)
+        await lab.serve(OTHER, port=port)
     assert all(word in str(error.value) for word in (OTHER, "taken", "kubelet.port", "node.kubeletPort"))
-    assert lab.server.streams() == {NODE: 0}
+    assert (lab.server.port(NODE), lab.server.port(OTHER)) == (port, 0)
     assert (await lab.ask(lab.pki.apiserver, "GET /healthz")).status == 200
 
 
 async def test_a_move_to_a_taken_port_changes_nothing(lab: Lab) -> None:
-    """When the new port cannot be had, the node stays on its old one with its old pods."""
+    """When the new port cannot be had, the node stays on its old one."""
+    port = lab.server.port(NODE)
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(TensileError, match="taken"):
-        await lab.server.start(NODE, "127.0.0.1", taken.getsockname()[1], NamedPods())
+        await lab.serve(port=taken.getsockname()[1])
+    assert lab.server.port(NODE) == port
     lab.lower.script = answering("200 OK", b"x")
     assert (await lab.ask(lab.pki.apiserver, LOGS)).status == 200
 
@@ -182,9 +185,11 @@ async def test_a_stop_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
 
 
 async def test_a_move_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
-    """Neither the old one nor the new one."""
+    """Not the old one, and the new one only until the end."""
     ports = lab.server.port(NODE), spare_port()
-    await given_up(lab.server.start(NODE, "127.0.0.1", ports[1], lab.pods))
+    await given_up(lab.serve(port=ports[1]))
+    assert lab.server.port(NODE) == ports[1]
+    await lab.server.close()
     for port in ports:
         with socket.create_server(("127.0.0.1", port)) as free:
             assert free.getsockname()[1] == port
@@ -234,14 +239,14 @@ def test_addresses_of_both_families(bind: str, to: str) -> None:
 
 
 async def test_bad_certificate_files_refuse_the_start(tmp_path: Path) -> None:
-    """A server whose certificate cannot be read does not start a node, and says which file."""
+    """A server whose certificate cannot be read does not serve a node, and says which file."""
     log, upper = Notes(), Upper()
     serving = Serving(log, "127.0.0.1", ServingFiles(tmp_path / "a.crt", tmp_path / "a.key"))
     gate = Gate(serving, ClientAuthority(log), Authenticator(upper, log), Authorizer(upper, log))
     server = KubeletServer(gate, log)
-    with pytest.raises(TensileError, match=r"a\.crt"):
-        await server.start(NODE, "127.0.0.1", 0, NamedPods())
-    assert server.streams() == {}
+    troubles = await server.arrange({NODE: Seat(("127.0.0.1", 0), NamedPods())})
+    assert "a.crt" in str(troubles[NODE])
+    assert (server.streams(), server.port(NODE)) == ({}, 0)
 
 
 async def test_an_unforeseen_error_costs_one_connection(lab: Lab) -> None:

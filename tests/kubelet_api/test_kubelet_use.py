@@ -63,7 +63,7 @@ class Scene:
         made = Meter(
             self.lower, OWNER_HERE, lambda: self.lab.cluster, self.lab.log, limits=QUICK, clock=lambda: self.lab.time
         )
-        await self.lab.server.start(NODE, "127.0.0.1", 0, self.lab.pods, made)
+        await self.lab.serve(meter=made)
 
     async def ask(self, first: str = RESOURCE) -> Answer:
         """Ask as the apiserver."""
@@ -166,7 +166,7 @@ async def test_what_is_read_again_is_the_rate(scene: Scene) -> None:
 async def test_counters_go_on_when_a_node_is_served_anew(scene: Scene) -> None:
     """A topology that is reloaded serves its nodes again, with the meter that they had."""
     first = await scene.values()
-    await scene.lab.server.start(NODE, "127.0.0.1", 0, scene.lab.pods, scene.lab.server._listeners[NODE].site.meter)
+    await scene.lab.serve(meter=scene.lab.seats[NODE].meter)
     scene.metrics.second = 60
     scene.lab.time += FRESH_SECONDS
     assert (await scene.values())["pod_cpu_usage_seconds_total"] == first["pod_cpu_usage_seconds_total"] + 30
@@ -279,9 +279,9 @@ async def test_without_a_connection_there_are_no_figures(scene: Scene) -> None:
     """A cluster that has not been reached yet is said; a node of which nothing is known, too."""
     scene.lower.upper_pods.replace((), 2)
     unconnected = Meter(scene.lower, OWNER_HERE, lambda: None, scene.lab.log, clock=lambda: scene.lab.time)
-    await scene.lab.server.start(NODE, "127.0.0.1", 0, scene.lab.pods, unconnected)
+    await scene.lab.serve(meter=unconnected)
     assert (await scene.ask()).status == 503
-    await scene.lab.server.start(NODE, "127.0.0.1", 0, scene.lab.pods)
+    await scene.lab.serve()
     assert (await scene.ask()).status == 404
     assert scene.asked() == []
 

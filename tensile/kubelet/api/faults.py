@@ -152,8 +152,8 @@ def _out_of_date(which: str, certificate: x509.Certificate, now: datetime) -> It
         yield Fault(which, f"it begins on {date_of(begin)} only", "set this machine's clock, or have it made anew")
 
 
-def names_of(certificate: x509.Certificate) -> list[str]:
-    """Give the addresses and DNS names that a certificate is for, as Go reads them: the common name is none."""
+def names_of(certificate: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+    """Give the addresses and DNS names that a certificate is for, or will be; for Go the common name is none."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

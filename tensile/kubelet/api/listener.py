@@ -8,10 +8,12 @@ file descriptor that the rest of the engine may need.
 import asyncio
 import errno
 import socket
+from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 
 from tensile.errors import TensileError
+from tensile.kubelet.api.seating import Address
 from tensile.kubelet.api.service import Service, Site
 from tensile.kubelet.api.target import Log
 
@@ -19,76 +21,53 @@ _OUT_OF_RESOURCES_SECONDS = 0.2
 
 
 class Listener:
-    """A port, the task that accepts on it, and the tasks of its connections."""
+    """A port, and the task that accepts on it, for one virtual node and then perhaps for another."""
 
-    def __init__(self, site: Site, service: Service, log: Log, waiting: int) -> None:
+    def __init__(self, site: Site, address: Address, service: Service, log: Log, waiting: int) -> None:
+        """Accept for a site from now on; TensileError when the port cannot be had."""
         self.site = site
-        self.address = ("", 0)
+        self.address = address
         self._service = service
         self._log = log
         self._door = asyncio.Semaphore(waiting)
-        self._socket: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._socket = open_port(site.node, *address)
+        self._accepting = asyncio.create_task(self._accept())
+        self._accepting.add_done_callback(lambda _: self._socket.close())
 
     def port(self) -> int:
         """Give the port listened on: the one asked for, or the one found where that was 0."""
-        return int(self._socket.getsockname()[1]) if self._socket else 0
+        return int(self._socket.getsockname()[1])
 
-    async def listen(self, bind: str, port: int) -> None:
-        """Accept there from now on, and no more where it did before; open connections stay as they are."""
-        opened = open_port(self.site.node, bind, port)
-        try:
-            await self._deafen()
-        except asyncio.CancelledError:
-            opened.close()
-            raise
-        self.address = (bind, port)
-        self._socket = opened
-        self._accepting = asyncio.create_task(self._accept(opened))
+    def shut(self) -> asyncio.Task[None]:
+        """Stop accepting; open connections stay. The port is closed when the task given has ended, awaited or not."""
+        self._accepting.cancel()
+        return self._accepting
 
-    async def close(self) -> None:
-        """Stop accepting and end every connection."""
-        await self._deafen()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _deafen(self) -> None:
-        """Stop accepting; who is cancelled meanwhile leaves no port open either."""
-        try:
-            if self._accepting is not None:
-                self._accepting.cancel()
-                await asyncio.gather(self._accepting, return_exceptions=True)
-        finally:
-            if self._socket is not None:
-                self._socket.close()
-
-    async def _accept(self, listening: socket.socket) -> None:
+    async def _accept(self) -> None:
         while True:
             await self._door.acquire()
             try:
-                connection, _ = await asyncio.get_running_loop().sock_accept(listening)
+                connection, _ = await asyncio.get_running_loop().sock_accept(self._socket)
             except OSError as error:
                 self._door.release()
                 self._log.warning("cannot take a connection", node=self.site.node, why=str(error))
                 await asyncio.sleep(_OUT_OF_RESOURCES_SECONDS)
                 continue
-            place = _Place(self._door)
-            task = asyncio.create_task(self._service.serve(connection, self.site, place.leave))
-            self._connections.add(task)
-            task.add_done_callback(self._ended)
+            place, site = _Place(self._door), self.site
+            task = asyncio.create_task(self._service.serve(connection, site, place.leave))
+            site.connections.add(task)
+            task.add_done_callback(partial(self._ended, site))
             task.add_done_callback(place.left)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, site: Site, task: asyncio.Task[None]) -> None:
         """Forget a connection; an error that nobody foresaw is noted, and cost that connection only.
 
         What the error says is left out: it may quote a credential.
         """
-        self._connections.discard(task)
+        site.connections.discard(task)
         if not task.cancelled() and (error := task.exception()):
             at = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in extract_tb(error.__traceback__)]
-            fields = {"node": self.site.node, "why": type(error).__name__, "at": at}
+            fields = {"node": site.node, "why": type(error).__name__, "at": at}
             self._log.warning("a connection to the kubelet API failed", **fields)
 
 

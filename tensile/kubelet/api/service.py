@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -43,12 +43,23 @@ _JSON = "application/json"
 
 @dataclass
 class Site:
-    """One virtual node as it is served: its name, its pods, how many streams are open to them, and what they use."""
+    """One virtual node as it is served: its name, its pods, how many streams are open to them, and what they use.
+
+    `connections` are those that were made to it, at whichever port.
+    """
 
     node: str
     pods: Pods
     streams: int = 0
     meter: Meter | None = None
+    connections: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def close(self) -> None:
+        """End every connection."""
+        ending = tuple(self.connections)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
 
 
 class Gate(NamedTuple):
