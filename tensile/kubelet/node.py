@@ -14,6 +14,7 @@ from tensile.kubelet.heldback import keys as held_keys
 from tensile.kubelet.nodestatus import (
     SILENT_AFTER,
     architecture,
+    as_patch,
     differs,
     has_ready_node,
     is_reachable,
@@ -116,7 +117,8 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
     wanted: list[Wanted] = [present]
     status = node_status(seen, lower, world)
     if differs(seen, status, world.now, HEARTBEAT):
-        patch = Patch("strategic-merge-patch", {"metadata": {"uid": meta["uid"]}, "status": status})
+        body = {"metadata": {"uid": meta["uid"]}, "status": as_patch(seen, status)}
+        patch = Patch("strategic-merge-patch", body)
         shown = moved(seen, status)
         wanted.append(Patched(ref, patch, "what the lower cluster offers changed", "status", shown=shown))
     return Decision(tuple(wanted), heeds=_heeded(lower), again=HEARTBEAT)

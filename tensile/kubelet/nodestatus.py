@@ -7,6 +7,7 @@ from typing import Any
 
 from tensile.kubelet.capacity import NodeOffer, capacity, declared_features
 from tensile.kubelet.heldback import held as held_back
+from tensile.kubelet.statuspatch import replacing
 from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE
 from tensile.objects import Manifest, moment_of, timestamp
 from tensile.quantities import parse
@@ -73,6 +74,16 @@ def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -
         if not beat or now - moment_of(beat) >= timedelta(seconds=heartbeat - 1):
             return True
     return False
+
+
+def as_patch(seen: Manifest, wanted: Manifest) -> Manifest:
+    """Give what to send so that a Node's status says that, by a strategic merge patch.
+
+    Conditions of others stay. The rest is ours as a whole: a resource or an address that the cluster has no more, and
+    that is only left out, would be offered for ever.
+    """
+    known = seen.get("status") or {}
+    return {**wanted, **{field: replacing(field, wanted[field], known.get(field)) for field in _COMPARED}}
 
 
 def moved(seen: Manifest, wanted: Manifest) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensile.objects import Manifest
 
-_MERGED_LISTS = frozenset({"podIPs", "hostIPs"})
+_MERGED_LISTS = frozenset({"podIPs", "hostIPs", "addresses"})
 _DIRECTIVE = "$patch"
 _REPLACE = {_DIRECTIVE: "replace"}
 
@@ -43,7 +43,7 @@ def status_patch(upper_pod: Manifest, fields: Fields, conditions: Conditions) ->
     """Give the patch of `status` that makes it so, {} when it is so already."""
     seen = status_of(upper_pod)
     patch = {
-        field: _replacing(field, value, seen.get(field))
+        field: replacing(field, value, seen.get(field))
         for field, value in fields.items()
         if _differs(value or None, seen.get(field) or None)
     }
@@ -66,7 +66,7 @@ def _bare(value: Any) -> Any:
     return [_bare(one) for one in value] if isinstance(value, list) else value
 
 
-def _replacing(field: str, value: Any, seen: Any) -> Any:
+def replacing(field: str, value: Any, seen: Any) -> Any:
     """Give what to send for a field: null to take it away, and word to replace where Kubernetes would merge."""
     if not value:
         return None

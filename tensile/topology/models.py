@@ -91,7 +91,10 @@ class NodeEntry(Section):
 
 
 class Capacity(Section):
-    """How much of the lower cluster is offered to the upper scheduler."""
+    """How much of the lower cluster is offered to the upper scheduler, of what its Ready, uncordoned nodes have.
+
+    What somebody adds to the capacity or the addresses of the virtual node by hand is taken away again.
+    """
 
     basis: Literal["free", "allocatable"] = "free"
     """free: allocatable less the requests of pods that are not ours; allocatable: all, where nobody else runs pods."""

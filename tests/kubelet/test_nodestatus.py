@@ -1,14 +1,17 @@
 """What a virtual node says of itself: what it offers, whether it can be used, where it is reached, and since when."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from worldkit import NOW, A, lower_node, put, reload, thing, twin, upper_pod, world
 
+from tensile.cluster import Patch
 from tensile.kubelet.nodestatus import (
     SILENT_AFTER,
     architecture,
+    as_patch,
     differs,
     has_ready_node,
     is_reachable,
@@ -17,9 +20,12 @@ from tensile.kubelet.nodestatus import (
 )
 from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE
 from tensile.objects import Manifest
+from tensile.reconcile.patching import patched
 from tensile.world import Key, Problem, World
 
 BEAT = 300.0
+GPU = "nvidia.com/gpu"
+OURS = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 REQUESTS = [{"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]
 
 
@@ -402,6 +408,82 @@ def test_a_status_that_differs_is_written(change: Any) -> None:
     seen = standing(here)
     change(seen["status"])
     assert needs_writing(here, seen)
+
+
+def offer(node: Manifest, **amounts: str) -> Manifest:
+    """Have a lower node offer more."""
+    status = node["status"]
+    return {**node, "status": {**status, "allocatable": {**status["allocatable"], **amounts}}}
+
+
+def as_written(here: World, seen: Manifest) -> Manifest:
+    """Give the Node with the status that it should have written over that which it has."""
+    patch = Patch("strategic-merge-patch", {"status": as_patch(seen, status(here, seen))})
+    return patched(seen, patch)
+
+
+def _lost_resource(here: World) -> None:
+    put(here.lowers[A].nodes, offer(lower_node("large", unschedulable=True), **{GPU: "8"}))
+
+
+def _lost_address(here: World) -> None:
+    here.node_address = ""
+
+
+def _lost_features(here: World) -> None:
+    put(here.lowers[A].nodes, lower_node("n1"))
+
+
+@pytest.mark.parametrize("change", [_lost_resource, _lost_address, _lost_features])
+def test_what_is_lost_does_not_stay(change: Callable[[World], None]) -> None:
+    """Maps, and addresses by their type, are merged: after one write nothing of it is left, and nothing to write."""
+    featured = lower_node("n1")
+    featured["status"]["declaredFeatures"] = ["A"]
+    large = offer(lower_node("large"), **{GPU: "8"})
+    large["status"]["declaredFeatures"] = ["A"]
+    here = offering(featured, large)
+    seen = standing(here)
+    assert seen["status"]["capacity"][GPU] == "8"
+    change(here)
+    after = as_written(here, seen)
+    assert not needs_writing(here, after)
+    assert {field: after["status"].get(field) for field in OURS} == {
+        field: value or None for field, value in status(here, seen).items() if field in OURS
+    }
+
+
+@pytest.mark.parametrize("field", OURS)
+def test_what_others_add_to_what_is_ours_goes_with_one_write(field: str) -> None:
+    """What the virtual node offers and is follows from what is below; it would be written again and again."""
+    here = offering()
+    seen = standing(here)
+    extra: dict[str, Any] = {
+        "addresses": [{"type": "ExternalIP", "address": "192.0.2.1"}],
+        "declaredFeatures": ["X"],
+        "nodeInfo": {"swap": {"capacity": 1}},
+    }
+    known = seen["status"][field]
+    added = extra.get(field, {"example.com/dongle": "2"})
+    seen["status"][field] = known + added if isinstance(known, list) else known | added
+    assert needs_writing(here, seen)
+    assert not needs_writing(here, as_written(here, seen))
+
+
+def test_a_node_without_a_status_is_given_one_as_it_is() -> None:
+    """There is nothing to replace: a directive would be taken for a resource."""
+    here = offering()
+    wanted = status(here)
+    assert as_patch({}, wanted) == {**wanted, "declaredFeatures": None}
+
+
+def test_conditions_of_others_outlast_a_write() -> None:
+    """They merge by their type."""
+    here = offering()
+    seen = standing(here)
+    theirs = {"type": "KernelDeadlock", "status": "False"}
+    seen["status"]["conditions"].append(theirs)
+    later(here, 300)
+    assert theirs in as_written(here, seen)["status"]["conditions"]
 
 
 def test_what_the_api_leaves_out_is_no_difference() -> None:

@@ -209,3 +209,41 @@ async def test_a_status_is_written_once(virtual: Virtual, change: Callable[[Virt
     node = await virtual.seen()
     assert "Theirs" in {one["type"] for one in node["status"]["conditions"]}
     assert (UNREACHABLE_TAINT in keys(node)) is (change is _silent)
+
+
+GPU = "example.com/gpu"
+
+
+def with_gpus(**spec: bool) -> Manifest:
+    """Make a lower node with a resource that others have not."""
+    node = lower_node("large", **spec)
+    return {**node, "status": {**node["status"], "allocatable": {"cpu": "4", GPU: "8"}}}
+
+
+async def test_what_is_lost_below_is_lost_with_one_write(virtual: Virtual) -> None:
+    """A resource, an address: the API would merge them with what was there before, and they would stay for ever."""
+    put(virtual.lower.nodes, with_gpus())
+    assert await virtual.settled() == ["patch status"]
+    status = (await virtual.seen())["status"]
+    assert (status["capacity"][GPU], status["allocatable"][GPU]) == ("8", "8")
+    assert [one["type"] for one in status["addresses"]] == ["InternalIP", "Hostname"]
+    put(virtual.lower.nodes, with_gpus(unschedulable=True))
+    virtual.world.node_address = ""
+    assert await virtual.settled() == ["patch status"]
+    assert await virtual.settled() == []
+    status = (await virtual.seen())["status"]
+    assert GPU not in status["capacity"].keys() | status["allocatable"].keys()
+    assert status["addresses"] == [{"type": "Hostname", "address": virtual.name}]
+
+
+async def test_what_others_add_to_what_it_offers_goes_with_one_write(virtual: Virtual) -> None:
+    """By hand, as one advertises a resource of a real node; all that is left out is ours to leave out."""
+    address = {"type": "ExternalIP", "address": "192.0.2.1"}
+    status = {"capacity": {GPU: "8"}, "allocatable": {GPU: "8"}, "addresses": [address], "declaredFeatures": ["X"]}
+    virtual.written({"status": {**status, "nodeInfo": {"swap": {"capacity": 1}}}}, "status")
+    assert await virtual.settled() == ["patch status"]
+    assert await virtual.settled() == []
+    status = (await virtual.seen())["status"]
+    assert GPU not in status["capacity"].keys() | status["allocatable"].keys()
+    assert [one["type"] for one in status["addresses"]] == ["InternalIP", "Hostname"]
+    assert ("swap" in status["nodeInfo"], status.get("declaredFeatures")) == (False, None)

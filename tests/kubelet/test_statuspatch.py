@@ -62,7 +62,7 @@ def test_values_equal_but_for_nulls_are_not_sent() -> None:
     assert status_patch(pod(status={"containerStatuses": above}), {"containerStatuses": under}, {}) == {}
 
 
-@pytest.mark.parametrize("field", ["podIPs", "hostIPs"])
+@pytest.mark.parametrize("field", ["podIPs", "hostIPs", "addresses"])
 def test_addresses_are_replaced(field: str) -> None:
     """Merged by IP, an old address would stay beside the new one and the apiserver refuse the pair."""
     fields = {field: [{"ip": "2.2.2.2"}]}
