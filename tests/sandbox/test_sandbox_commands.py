@@ -41,7 +41,7 @@ def test_status_tells_what_does_not_run(dead: Path, capsys: pytest.CaptureFixtur
     assert commands.status(dead) == 1
     said = capsys.readouterr().out
     assert "etcd                     does not run; see /somewhere/etcd.log" in said
-    assert "not all runs: `tensile sandbox up` starts it again" in said
+    assert f"not all runs: `tensile sandbox up --dir {dead}` starts it again" in said
 
 
 def test_down_removes_what_a_dead_sandbox_left(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +184,7 @@ def test_another_error_is_not_tried_again() -> None:
 
 def test_attaching_needs_a_sandbox(tmp_path: Path) -> None:
     """The error says how to get one."""
-    with pytest.raises(SandboxError, match=r"no sandbox in .*; start one with `tensile sandbox up`"):
+    with pytest.raises(SandboxError, match=r"no sandbox in .*; start one with `tensile sandbox up --dir /"):
         Sandbox.attach(tmp_path)
 
 
