@@ -9,11 +9,10 @@ it, to paint what this program never shows.
 import gc
 import os
 import sys
-from typing import Any, cast
 
 gc.set_threshold(50_000, 20, 20)
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-cast("dict[str, Any]", sys.modules).setdefault("rich", None)
+sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 
 
 def main() -> None:

@@ -256,3 +256,20 @@ def test_questions_that_were_not_answered_in_time() -> None:
 def test_the_authority_of_these_tests_is_the_clusters() -> None:
     """Or what is told of strangers would be told of everybody."""
     assert CA.name != OTHER.name
+
+
+@pytest.mark.parametrize(
+    ("flags", "command"),
+    [
+        (
+            "--kubeconfig kubeconfigs/it --context b",
+            "kubectl --kubeconfig kubeconfigs/it --context b get --raw /version",
+        ),
+        ("", "kubectl get --raw /version"),
+        ("--kubeconfig FILE", "kubectl --kubeconfig FILE get --raw /version (FILE: what is in kubeconfigs/it)"),
+    ],
+)
+def test_kubectl_is_told_the_same_way(flags: str, command: str) -> None:
+    """With the context that the topology asks for; what is in no file has to be put into one first."""
+    finding = only(told(contact(Stage.ANSWER, "HTTP 502", way=way(flags=flags))))
+    assert finding.advice.endswith(f": {command}")

@@ -265,3 +265,21 @@ def test_a_sandbox_is_nobodys_to_start_without_a_place(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match="Not a directory"):
         Sandbox.start(tmp_path / "file" / "s", Options(lowers=0))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_is_printed_to_be_pasted_is_quoted(
+    upper: Layout, binaries: Binaries, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A blank in the path does not make two words of it, and each hint is for this directory."""
+    place = tmp_path / "my sandbox"
+    place.mkdir()
+    process = Process(2**22 + 1, 1, ["/bin/etcd"], "/somewhere/etcd.log")
+    clusters = {"upper": Cluster(upper, {"etcd": process})}
+    one = State("feed", Options(0, 0), ["upper"], [], ready=True, binaries=binaries, clusters=clusters)
+    state.save(place, one)
+    assert commands.status(place) == 1
+    assert f"`tensile sandbox up --dir '{place}'` starts it again" in capsys.readouterr().out
+    guide = commands._guide(place, one).splitlines()
+    assert f"  tensile run -f '{place}/topology.yaml'" in guide
+    assert f"  export KUBECONFIG='{place}/upper.kubeconfig'" in guide
+    assert guide[-1] == f"  tensile sandbox down --dir '{place}'"
