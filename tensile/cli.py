@@ -12,6 +12,7 @@ import typer
 
 from tensile.errors import TensileError
 from tensile.inputs import file_name, map_of, pod_in, read, topology_of
+from tensile.legible import harmless
 from tensile.options import (
     ConfigMapOption,
     ContextOption,
@@ -205,7 +206,7 @@ def mutate(
     terms = topology_of(topology, "--topology")[0] if given else mutation.default_topology()
     found = mutation.mutation(mutation.read_pod(data, name), terms)
     for line in found.told:
-        typer.echo(line, err=True)
+        typer.echo(harmless(line), err=True)
     typer.echo(mutation.written(found, output))
 
 
@@ -371,7 +372,7 @@ def manifests(
     else:
         lines += commands.written(found.setup, Path(directory), name)
     for line in lines:
-        typer.echo(line, err=True)
+        typer.echo(harmless(line), err=True)
 
 
 @app.command()

@@ -126,3 +126,11 @@ def test_outside_of_a_pod_the_option_is_named_where_there_is_no_file() -> None:
         told = refused(command, "--configmap", "a/b")
         assert "name a kubeconfig with --kubeconfig" in told
         assert "upper.kubeconfig" not in told
+
+
+def test_what_is_told_of_a_pod_does_nothing_to_a_terminal(tmp_path: Path) -> None:
+    """Its fields stand in the lines beside the output."""
+    pod = POD.replace("spec:\n", 'spec:\n  nodeName: "x\\e[2J"\n')
+    told = tensile("mutate", "-f", "-", "-o", "json", stdin=pod.encode(), cwd=tmp_path)
+    assert told.code == 0
+    assert told.err.startswith("x\\u001b[2J is no virtual node: ")
