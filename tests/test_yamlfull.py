@@ -15,7 +15,7 @@ from tensile.yamltext import compose
 from tensile.yamltree import plain
 
 _WORDS = """
-    y Y yes n N no on OFF True tRUE 1e3 12e4567 12e45 1E5 0x1F -0x1f 0X1f 0b11 -0b11 0B11 0o17 0O17 017 089 1_000 1_0.5
+    y Y yes n N no on OFF True 1e3 12e4567 12e45 1E5 0x1F -0x1f 0X1f 0b11 -0b11 0B11 0o17 0O17 017 089 1_000 1_0.5
     1_e3 0x_1F 12:30 1:30.5 -1:30 2026-1-2 2026-01-02 2026-1-2T1:2:3Z .5 5. +.5 .inf -.Inf .nan ~ null Null = << +1 -1
     1.e3 1e-3 9223372036854775808 99999999999999999999 - ? : # & * ! | > ' % @ `
 """
@@ -67,6 +67,12 @@ def test_what_nobody_mistakes_has_no_quotes(word: str) -> None:
     """People read it."""
     assert is_plainly_text(word)
     assert document({"k": word}) == f"k: {word}\n"
+
+
+@pytest.mark.parametrize("word", MISTAKEN)
+def test_what_anybody_mistakes_has_quotes(word: str) -> None:
+    """Of which kubectl finds some where PyYAML does not, and the other way round."""
+    assert document({"k": word}).strip()[-1] in "'\""
 
 
 def test_nothing_is_an_alias() -> None:
