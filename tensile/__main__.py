@@ -9,19 +9,20 @@ it, to paint what this program never shows.
 import gc
 import os
 import sys
-from typing import Any, cast
 
 gc.set_threshold(50_000, 20, 20)
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-cast("dict[str, Any]", sys.modules).setdefault("rich", None)
-
-from tensile.cli import main as program  # noqa: E402 - what stands above has to be so before anything is imported
+sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 
 
 def main() -> None:
     """Run the program on the command line's arguments; raises SystemExit."""
     try:
+        from tensile.program import main as program  # noqa: PLC0415 - Ctrl-C may come while that takes its time
+
         program()
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
     finally:
         gc.freeze()
 

@@ -5,70 +5,44 @@ What a command needs is imported when it runs, so that `--version` and `validate
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tensile.errors import TensileError
-from tensile.inputs import contents, file_name, map_of, read, topology_of
+from tensile.inputs import file_name, map_of, pod_in, read, topology_of
+from tensile.legible import harmless
 from tensile.options import (
-    AskExtender,
     ConfigMapOption,
     ContextOption,
-    DirectoryOption,
     ExecPlugins,
     FileOption,
+    FollowedFile,
     KeyOption,
     KubeconfigOption,
     LogFormat,
     LogLevel,
     Output,
-    RealNode,
     TextOrJson,
     Version,
     one_of,
 )
+from tensile.sandboxcli import sandbox
+from tensile.terminal import takes_colour
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-sandbox = typer.Typer(no_args_is_help=True)
 app.add_typer(sandbox, name="sandbox")
 explain = typer.Typer(no_args_is_help=True)
 app.add_typer(explain, name="explain")
-
-_SANDBOX = Path(".tensile-sandbox")
-_POD = ("pod", "name another with -f")
-_INTERRUPTED = 130
-"""What typer makes of Ctrl-C."""
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program on arguments (None: the command line's) and raise SystemExit, with 0 or the code of an error.
-
-    A usage error and an error that is ours both exit with 1, without a traceback.
-    """
-    try:
-        code = app(arguments, standalone_mode=False)
-    except (typer.Abort, KeyboardInterrupt):
-        code = _INTERRUPTED
-    except TensileError as error:
-        code = _fail(str(error))
-    except OSError as error:
-        code = _fail(f"{error.filename or 'input/output'}: {error.strerror or error}")
-    except Exception as error:  # noqa: BLE001 - a user never meets a traceback
-        code = _fail(_words(error))
-    sys.exit(_fail("interrupted") if code == _INTERRUPTED else code or 0)
+_DRAIN_PLAN = (
+    "Required: this command only tells which pods would move where; `maintenance: drain` in the topology drains."
+)
 
 
 @app.callback()
 def _root(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
     """One upper Kubernetes cluster sees several lower clusters as nodes, declared by one topology file."""
-
-
-@sandbox.callback()
-def _sandbox(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
-    """Real control planes on loopback, to try things on."""
 
 
 @app.command()
@@ -85,7 +59,7 @@ def validate(
 
 @app.command()
 def run(
-    file: FileOption = None,
+    file: FollowedFile = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
@@ -150,7 +124,7 @@ def plan(
     _configure_logs(log_level or "warn", log_format)
     topology, directory = topology_of(file)
     text, changed = planning.plan(
-        topology, directory, output, colour=sys.stdout.isatty(), allow_exec_plugins=allow_exec_plugins
+        topology, directory, output, colour=takes_colour(sys.stdout), allow_exec_plugins=allow_exec_plugins
     )
     typer.echo(text)
     raise typer.Exit(2 if changed else 0)
@@ -166,7 +140,7 @@ def drain(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     *,
-    plan: Annotated[bool, typer.Option("--plan", help="Print which pods would move where; change nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help=_DRAIN_PLAN)] = False,
     allow_exec_plugins: ExecPlugins = False,
     _version: Version = False,
 ) -> None:
@@ -227,14 +201,12 @@ def mutate(
     """Print what the webhook makes of a pod, and the pod below; asks no cluster."""
     from tensile import mutation  # noqa: PLC0415 - see the module's docstring
 
-    if file == topology == "-":
-        raise TensileError("-f and --topology: only one of them can be standard input")
-    given = topology or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
-    terms = topology_of(topology)[0] if given else mutation.default_topology()
-    name, data = contents(file, *_POD)
+    given = topology is not None or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
+    name, data = pod_in(file, topology)
+    terms = topology_of(topology, "--topology")[0] if given else mutation.default_topology()
     found = mutation.mutation(mutation.read_pod(data, name), terms)
     for line in found.told:
-        typer.echo(line, err=True)
+        typer.echo(harmless(line), err=True)
     typer.echo(mutation.written(found, output))
 
 
@@ -292,8 +264,9 @@ def simulate(
 
     _configure_logs(log_level or "error", log_format)
     case = commands.case_of(replicas, without or (), add_nodes or ())
-    wanted = template.template(contents(pod, *_POD)[1].decode(errors="replace"), pod) if pod is not None else None
-    topology, directory = topology_of(topology_file)
+    name, data = ("", b"") if pod is None else pod_in(pod, topology_file)
+    wanted = None if pod is None else template.template(data, name)
+    topology, directory = topology_of(topology_file, "--topology")
     picture = commands.pictured(topology, Ways(directory, allow_exec_plugins), snapshot)
     if save is not None:
         save.write_bytes(picture.to_bytes())
@@ -325,7 +298,7 @@ def show_status(
     typer.echo(
         table.as_json(answer.document)
         if output == "json"
-        else table.as_text(answer.document, colour=sys.stdout.isatty())
+        else table.as_text(answer.document, colour=takes_colour(sys.stdout))
     )
     if answer.trouble:
         raise TensileError(answer.trouble)
@@ -354,9 +327,9 @@ def doctor(
     if found is None:
         topology, directory = topology_of(file)
         ways = Ways(directory, allow_exec_plugins)
-        text, is_well = commands.examine(topology, ways, output, colour=sys.stdout.isatty())
+        text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout))
     else:
-        text, is_well = commands.examine_map(*found, output, colour=sys.stdout.isatty())
+        text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout))
     typer.echo(text)
     raise typer.Exit(0 if is_well else 1)
 
@@ -399,7 +372,7 @@ def manifests(
     else:
         lines += commands.written(found.setup, Path(directory), name)
     for line in lines:
-        typer.echo(line, err=True)
+        typer.echo(harmless(line), err=True)
 
 
 @app.command()
@@ -430,76 +403,7 @@ def schema(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _versi
     typer.echo(orjson.dumps(schema_of(), option=orjson.OPT_INDENT_2).decode())
 
 
-@sandbox.command()
-def up(
-    lowers: Annotated[int | None, typer.Option(help="How many lower clusters. Default: 2.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="How many nodes in each. Default: 3.")] = None,
-    directory: DirectoryOption = _SANDBOX,
-    _log_level: LogLevel = None,
-    _log_format: LogFormat = None,
-    *,
-    real_node: RealNode = False,
-    extender: AskExtender = False,
-    _version: Version = False,
-) -> None:
-    """Start the clusters; they live until `down`."""
-    from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
-
-    raise typer.Exit(commands.up(lowers, nodes, directory, real_node=real_node, extender=extender))
-
-
-@sandbox.command()
-def status(
-    directory: DirectoryOption = _SANDBOX,
-    _log_level: LogLevel = None,
-    _log_format: LogFormat = None,
-    *,
-    _version: Version = False,
-) -> None:
-    """Say what runs."""
-    from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
-
-    raise typer.Exit(commands.status(directory))
-
-
-@sandbox.command()
-def down(
-    directory: DirectoryOption = _SANDBOX,
-    _log_level: LogLevel = None,
-    _log_format: LogFormat = None,
-    *,
-    _version: Version = False,
-) -> None:
-    """Stop the clusters and remove what they left."""
-    from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
-
-    raise typer.Exit(commands.down(directory))
-
-
-@sandbox.command(hidden=True)
-def prepare() -> None:
-    """Find the control planes' programs, or build them."""
-    from tensile.sandbox import commands  # noqa: PLC0415 - see the module's docstring
-
-    raise typer.Exit(commands.prepare())
-
-
 def _configure_logs(level: str, form: str | None) -> None:
     from tensile.telemetry import configure  # noqa: PLC0415 - see the module's docstring
 
     configure(level, form or ("text" if sys.stderr.isatty() else "json"), sys.stderr)
-
-
-def _words(error: Exception) -> str:
-    """Say what is wrong with the arguments, or, for anything else, that the program is at fault."""
-    if hasattr(error, "format_message"):
-        said = str(error.format_message())
-        return said if said.startswith("Usage:") else f"{said} (see: tensile --help)"
-    from tensile.telemetry import described  # noqa: PLC0415 - see the module's docstring
-
-    return f"unexpected error, a defect of tensile: please report this line: {described(error)}"
-
-
-def _fail(message: str) -> int:
-    typer.echo(message, err=True)
-    return 1

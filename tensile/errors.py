@@ -12,7 +12,15 @@ class TensileError(Exception):
 
 
 class AccessError(TensileError):
-    """The way to a cluster cannot be used as it is written down; the message holds no secret."""
+    """The way to a cluster cannot be used as it is written down: `what` is wrong, and `advice` says what to do.
+
+    The message is both; it holds no secret. Where `what` says it all there is no advice.
+    """
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(f"{what}: {advice}" if advice else what)
+        self.what = what
+        self.advice = advice
 
 
 class ClusterError(TensileError):

@@ -19,16 +19,25 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "standard input"
 
 
-def file_name(file: str | None) -> str:
-    """Give the name of the topology file that is meant; raises TensileError for an empty one."""
+def file_name(file: str | None, option: str = "-f") -> str:
+    """Give the name of the topology file that is meant by an option; raises TensileError for an empty one."""
     if file == "":
-        raise TensileError("-f: empty: name a topology file, or leave the option away")
+        raise TensileError(f"{option}: empty: name a topology file, or leave the option away")
     return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
 
 
-def read(file: str | None) -> tuple[str, bytes]:
-    """Read a topology file; gives with it its name for messages."""
-    return contents(file_name(file), "topology", "name another with -f or $TENSILE_TOPOLOGY")
+def read(file: str | None, option: str = "-f") -> tuple[str, bytes]:
+    """Read the topology file that is meant by an option; gives with it its name for messages."""
+    return contents(file_name(file, option), "topology", f"name another with {option} or $TENSILE_TOPOLOGY")
+
+
+def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:
+    """Read the file of a pod, beside which one of a topology is read; gives with it its name for messages."""
+    if not file:
+        raise TensileError("-f: empty: name the file of a pod")
+    if file == file_name(topology, "--topology") == "-":
+        raise TensileError("-f and --topology: only one of them can be standard input")
+    return contents(file, "pod", "name another with -f")
 
 
 def contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
@@ -59,11 +68,11 @@ def _bytes_of(file: str | int) -> bytes:
         return stream.read(MAX_BYTES + 1)
 
 
-def topology_of(file: str | None) -> "tuple[Topology, Path]":
-    """Read a topology; gives with it the directory that paths in it start from."""
+def topology_of(file: str | None, option: str = "-f") -> "tuple[Topology, Path]":
+    """Read the topology that is meant by an option; gives with it the directory that paths in it start from."""
     from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
 
-    name, data = read(file)
+    name, data = read(file, option)
     topology = parse(decode(data, name=name), name=name)
     return topology, Path.cwd() if name == STANDARD_INPUT else Path(name).absolute().parent
 
@@ -87,6 +96,8 @@ def map_of(
         if lonely:
             raise TensileError(f"{lonely}: goes with --configmap: a topology file names its clusters itself")
         return None
+    if empty := next((name for name, value in given.items() if value == ""), None):
+        raise TensileError(f"{empty}: empty: give a value, or leave the option away")
     if file is not None:
         raise TensileError("--configmap and -f: give one of them")
     namespace, _, name = configmap.partition("/")
@@ -94,4 +105,5 @@ def map_of(
         raise TensileError(f"--configmap {configmap!r}: write NAMESPACE/NAME")
     if context is not None and kubeconfig is None:
         raise TensileError("--context: goes with --kubeconfig")
-    return Place(namespace, name, key or KEY), Ways(Path.cwd(), allow_exec_plugins, kubeconfig, context)
+    ways = Ways(Path.cwd(), allow_exec_plugins, kubeconfig, context, instead="name a kubeconfig with --kubeconfig")
+    return Place(namespace, name, key or KEY), ways

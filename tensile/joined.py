@@ -19,7 +19,7 @@ from tensile.cache import Cache
 from tensile.cluster import Cluster
 from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
-from tensile.kube.access import Access, AccessError, from_kubeconfig, in_cluster
+from tensile.kube.access import NAME_ONE, Access, AccessError, from_kubeconfig, in_cluster
 from tensile.kube.fleet import Fleet
 from tensile.kube.secretfile import KeptKubeconfig
 from tensile.kubelet.api.meter import Meter
@@ -44,13 +44,15 @@ _log = structlog.get_logger("tensile.lower")
 class Ways(NamedTuple):
     """How clusters are reached: paths are relative to `directory`.
 
-    `upper_kubeconfig` and `upper_context` say how the upper one is, where the topology does not.
+    `upper_kubeconfig` and `upper_context` say how the upper one is, where the topology does not; `instead` what a
+    person can do about it outside of a pod.
     """
 
     directory: Path
     allow_exec_plugins: bool = False
     upper_kubeconfig: str | None = None
     upper_context: str | None = None
+    instead: str = NAME_ONE
 
     async def upper_access(self, upper: Upper) -> Access:
         """Open the way to the upper cluster, which without a kubeconfig is the one around us; raises AccessError."""
@@ -58,9 +60,9 @@ class Ways(NamedTuple):
         if self.upper_kubeconfig is not None:
             path, context = self.upper_kubeconfig, self.upper_context
         try:
-            return await in_cluster() if path is None else await self.access(path, context)
+            return await in_cluster(instead=self.instead) if path is None else await self.access(path, context)
         except AccessError as error:
-            raise AccessError(f"upper: {error}") from None
+            raise AccessError(f"upper: {error.what}", error.advice) from None
 
     def is_inside(self, upper: Upper) -> bool:
         """Say whether the upper cluster is the one around us."""

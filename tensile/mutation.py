@@ -4,12 +4,12 @@ Both are the functions that run in the webhook and in the engine. What only a cl
 written as such; which labels the real nodes of a lower cluster have is not known either.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-import msgspec
 import orjson
-import yaml
 
+from tensile import yamlfull
 from tensile.errors import TensileError
 from tensile.kubelet.exclusion import excluded
 from tensile.kubelet.node import own_labels
@@ -17,15 +17,13 @@ from tensile.kubelet.place import Placement, same_name
 from tensile.kubelet.projection import lower_pod, notes
 from tensile.names import Owner, prefixed
 from tensile.objects import POD, Manifest, metadata
+from tensile.podform import Found, composed, demand, flaws, stored
 from tensile.policy.admission import prepared, terms_of
 from tensile.reconcile.alias import server_of
-from tensile.reconcile.cluster_selector import pod_flaw
 from tensile.reconcile.nodeterms import meets
 from tensile.reconcile.optedin import taints_of
 from tensile.topology import Lower, Topology, parse
-from tensile.yamlfull import Unaliased
-from tensile.yamltext import compose
-from tensile.yamltree import plain, show_path
+from tensile.yamltree import Node, find
 
 OUTPUTS = ("yaml", "json")
 _LATER = "set-when-created"
@@ -38,64 +36,6 @@ name: example
 lowers:
 - {name: lower, kubeconfig: none}
 """
-
-
-class _Named(msgspec.Struct):
-    """Anything in a list of a spec that is told apart by its name."""
-
-    name: str
-
-
-class _Container(_Named):
-    """A container."""
-
-    image: str = ""
-    env: list[_Named] | None = None
-    volumeMounts: list[_Named] | None = None  # noqa: N815 - the API's spelling, here and below
-
-
-class _Volume(_Named):
-    """A volume."""
-
-    projected: dict[str, Any] | None = None
-    secret: dict[str, Any] | None = None
-    ephemeral: dict[str, Any] | None = None
-
-
-class _Spec(msgspec.Struct):
-    """What the engine looks at in a spec, beyond what the webhook does."""
-
-    containers: list[_Container]
-    initContainers: list[_Container] | None = None  # noqa: N815
-    ephemeralContainers: list[_Container] | None = None  # noqa: N815
-    volumes: list[_Volume] | None = None
-    topologySpreadConstraints: list[dict[str, Any]] | None = None  # noqa: N815
-    nodeName: str | None = None  # noqa: N815
-    priorityClassName: str | None = None  # noqa: N815
-    runtimeClassName: str | None = None  # noqa: N815
-    schedulerName: str | None = None  # noqa: N815
-
-
-class _Owner(msgspec.Struct):
-    """An owner reference."""
-
-    kind: str
-    controller: bool | None = None
-
-
-class _Metadata(msgspec.Struct):
-    """A pod's name and owners."""
-
-    name: str | None = None
-    generateName: str | None = None  # noqa: N815
-    ownerReferences: list[_Owner] | None = None  # noqa: N815
-
-
-class _Pod(msgspec.Struct):
-    """A pod."""
-
-    metadata: _Metadata
-    spec: _Spec
 
 
 class Mutation(NamedTuple):
@@ -129,23 +69,14 @@ def mutation(pod: Manifest, topology: Topology) -> Mutation:
 
 def read_pod(data: bytes, name: str) -> Manifest:
     """Read a pod from YAML or JSON; raises TensileError, with the place in the file `name`, for anything else."""
-    try:
-        root, flaws = compose(data.decode(), what="pod")
-    except UnicodeDecodeError:
-        raise TensileError(f"{name}: a byte that is not UTF-8; save the file as UTF-8") from None
-    if root is None or flaws:
-        told = (f"{name}:{at.line}:{at.column}: {show_path(path)}: {words}" for at, path, words in flaws)
-        raise TensileError("\n".join(told))
-    found = plain(root)
-    said = found if isinstance(found, dict) else {}
+    root = composed(data, name)
+    found = stored(root)
+    said: Manifest = found if isinstance(found, dict) else {}
     if (said.get("apiVersion"), said.get("kind")) != (POD.api, POD.name):
         what = " ".join(str(said[field]) for field in ("apiVersion", "kind") if field in said)
         raise TensileError(f"{name}: {what or 'no object'}: give one Pod (apiVersion: v1, kind: Pod)")
-    raw = orjson.dumps(found)
-    pod: Manifest = orjson.loads(raw)
-    if flaw := pod_flaw(raw) or _flaw(raw):
-        raise TensileError(f"{name}: not as in a Pod: {flaw}: see `kubectl explain pod`")
-    return pod
+    demand(root, [*flaws(root, "Pod"), *_nameless(root)], name)
+    return said
 
 
 def written(found: Mutation, output: str) -> str:
@@ -153,16 +84,14 @@ def written(found: Mutation, output: str) -> str:
     document = {"pod": found.pod, "mutated": found.mutated, "lower": found.lower}
     if output == "json":
         return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
-    return yaml.dump(document, Dumper=Unaliased, sort_keys=False, allow_unicode=True, width=120).rstrip("\n")
+    return yamlfull.document(document).rstrip("\n")
 
 
-def _flaw(raw: bytes) -> str:
-    """Say what is not as in a pod, "" when all is."""
-    try:
-        meta = msgspec.json.decode(raw, type=_Pod).metadata
-    except (msgspec.DecodeError, RecursionError) as error:
-        return str(error)
-    return "" if meta.name or meta.generateName else "metadata.name is missing"
+def _nameless(root: Node) -> Iterator[Found]:
+    """Find that a pod has neither a name nor the beginning of one."""
+    names = (find(root, ("metadata", field)) for field in ("name", "generateName"))
+    if not any(name.value for name in names if name):
+        yield ("metadata",), "name is missing; add it"
 
 
 def _stored(pod: Manifest, namespace: str) -> Manifest:

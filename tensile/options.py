@@ -42,6 +42,15 @@ FileOption = Annotated[
         show_default=False,
     ),
 ]
+FollowedFile = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--file",
+        help="The topology file, which is followed. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
+        show_default=False,
+    ),
+]
 LogLevel = Annotated[
     str | None,
     typer.Option("--log-level", help="debug, info, warn or error.", callback=one_of(*_LEVELS), show_default=False),

@@ -6,6 +6,7 @@ process in the usual loaders. What YAML lets pass and people did not mean (a key
 tags) is a flaw too.
 """
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,6 +33,9 @@ MAX_ALIASES = 100
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|[\ud800-\udfff]|\u2028|\u2029|\ufeff|\ufffe|\uffff")
+
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_ESCAPE = re.compile(rf"{_PAIR.pattern}|\\.")
 
 
 class Flaw(NamedTuple):
@@ -265,6 +269,17 @@ def _forbidden(text: str) -> tuple[Flaw, ...]:
     return (Flaw(Position(line + 1, column), (), words),)
 
 
+def _without_pairs(text: str) -> str:
+    """Write the characters that JSON has as two escapes, which YAML does not know; a text that is no JSON stays."""
+    if not _PAIR.search(text):
+        return text
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return _ESCAPE.sub(lambda found: json.loads(f'"{found[0]}"') if _PAIR.fullmatch(found[0]) else found[0], text)
+
+
 def _read(text: str, composer: _Composer, loader: Any) -> None:
     """Feed all events of a text; raises _Stop at the first flaw that ends the reading."""
     try:
@@ -283,6 +298,7 @@ def compose(text: str, *, what: str = "topology", loader: Any = _LOADER) -> Docu
     text = text.removeprefix("\ufeff")
     if len(text.encode(errors="replace")) > MAX_BYTES:
         return Document(None, (Flaw(_TOP, (), f"larger than {MAX_BYTES} bytes; make it smaller"),))
+    text = _without_pairs(text)
     flaws = _forbidden(text)
     if flaws:
         return Document(None, flaws)

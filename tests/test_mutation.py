@@ -109,17 +109,26 @@ def test_yaml_and_json_are_read() -> None:
         ("a: [", "p:1:4: a: "),
         ("a: 1\na: 2\n", "p:2:1: a: "),
         ("--- {}\n--- {}\n", "p:2:1: "),
-        ("{apiVersion: v1, kind: Pod, metadata: {name: a}}", "p: not as in a Pod: "),
-        ("{apiVersion: v1, kind: Pod, metadata: {}, spec: {containers: []}}", "metadata.name is missing"),
-        ("{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: x}}", "$.spec.containers"),
-        ("{apiVersion: v1, kind: Pod, metadata: {name: 1}, spec: {containers: []}}", "$.metadata.name"),
+        ("{apiVersion: v1, kind: Pod, metadata: {name: a}}", "p:1:1: (file): spec is missing; add it"),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {}, spec: {containers: []}}",
+            "p:1:39: metadata: name is missing; add it",
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: x}}",
+            'p:1:69: spec.containers: "x" is no list; ',
+        ),
+        (
+            "{apiVersion: v1, kind: Pod, metadata: {name: 1}, spec: {containers: []}}",
+            "p:1:46: metadata.name: the number 1 is no text; put it in quotes",
+        ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {virtual-pod: true}}, spec: {containers: []}}",
-            "$.metadata.labels",
+            "p:1:71: metadata.labels.virtual-pod: true is no text; put it in quotes",
         ),
         (
             "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: [], nodeSelector: {a: 1}}}",
-            "$.spec.nodeSelector",
+            "p:1:91: spec.nodeSelector.a: the number 1 is no text; put it in quotes",
         ),
     ],
 )

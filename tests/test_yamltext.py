@@ -288,3 +288,22 @@ def test_any_text_gives_a_tree_or_flaws(text: str) -> None:
         assert document.root is not None or document.flaws
         lines = len(text.splitlines()) + 1
         assert all(1 <= flaw.position.line <= lines for flaw in document.flaws)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (r'{"a": "\ud83d\ude00!", "b": "\u00e9"}', {"a": "\U0001f600!", "b": "é"}),
+        (r'{"a": "\\ud83d\\ude00", "\uD83D\uDE00": 1}', {"a": r"\ud83d\ude00", "\U0001f600": 1}),
+        (r"a: '\ud83d\ude00'", {"a": r"\ud83d\ude00"}),
+        (r"a: \ud83d\ude00", {"a": r"\ud83d\ude00"}),
+    ],
+)
+def test_a_character_that_json_writes_as_two_is_one(text: str, wanted: object) -> None:
+    """JSON is read as JSON; in YAML the same signs outside of double quotes are text as they are."""
+    assert plain(read(text)) == wanted
+
+
+def test_half_a_character_is_refused() -> None:
+    """There is none that it could be."""
+    assert compose(r'{"a": "\ud83d"}').flaws

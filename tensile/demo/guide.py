@@ -26,6 +26,7 @@ from tensile.demo.tour import TOUR
 from tensile.errors import TensileError
 from tensile.sandbox import processes, teardown
 from tensile.sandbox.environment import Sandbox
+from tensile.terminal import takes_colour
 
 TENSILE = (sys.executable, "-m", "tensile")
 TOPOLOGY_FILE = "topology.yaml"
@@ -54,7 +55,7 @@ def demo(wishes: Wishes) -> int:
     Raises:
         TensileError: something failed; nothing is left then either.
     """
-    screen = Screen(sys.stdout, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    screen = Screen(sys.stdout, colour=takes_colour(sys.stdout))
     begun = time.monotonic()
     try:
         with interruptible(), _place() as directory:

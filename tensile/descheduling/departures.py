@@ -16,6 +16,7 @@ from tensile.descheduling.clearing import placed
 from tensile.descheduling.drain import is_bare, kept
 from tensile.descheduling.ground import Ground, said_of
 from tensile.descheduling.underway import settle, underway
+from tensile.legible import aligned
 from tensile.world import LowerWorld, Problem, World
 
 FORMAT = 1
@@ -117,8 +118,7 @@ def as_json(name: str, found: list[Departure]) -> str:
 def as_text(name: str, found: list[Departure]) -> str:
     """Write it for people: a table, and a last line that counts."""
     rows = [_HEAD, *map(_row, found)] if found else []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = aligned(rows)
     return "\n".join([*lines, *([""] if lines else []), f"Drain of {name}: {', '.join(_counts(found))}."])
 
 

@@ -46,6 +46,7 @@ def way_of(access: Access) -> Way:
         authority=access.papers.authority,
         certificate=access.papers.certificate,
         token=token_of(token),
+        flags=access.flags,
     )
 
 

@@ -43,7 +43,7 @@ class Token(NamedTuple):
 class Way(NamedTuple):
     """How a server is reached, as its kubeconfig, or whatever `origin` names, says; certificates in PEM, b"": none.
 
-    `name` is what its certificate has to be for.
+    `name` is what its certificate has to be for, `flags` are kubectl's for the same way.
     """
 
     origin: str
@@ -54,6 +54,7 @@ class Way(NamedTuple):
     authority: bytes = b""
     certificate: bytes = b""
     token: Token = Token()
+    flags: str = ""
 
     @property
     def where(self) -> str:
@@ -88,13 +89,15 @@ class Answer(NamedTuple):
 class Side:
     """What was found out about one cluster; filled while it is asked, and used as it is when the time is over.
 
-    `trouble` is what is wrong with its credentials, so that it could not be asked at all. `missing` holds the rights
+    `trouble` is what is wrong with its credentials, so that it could not be asked at all, and `remedy` what to do
+    about that ("" where the trouble says it). `missing` holds the rights
     that it does not grant, with those verbs only; None where they could not be asked for. `answers` are by question,
     `unanswered` are those that were asked and not answered in time.
     """
 
     name: str
     trouble: str = ""
+    remedy: str = ""
     contact: Contact | None = None
     user: str = ""
     identity: str = ""

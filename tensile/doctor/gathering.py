@@ -54,6 +54,7 @@ from tensile.topology import Lower, Topology, Upper, Webhook
 LIMIT = 12.0
 """Seconds after which what is known by then has to do."""
 _PATIENCE = 5.0
+_UNREAD = "let the account that asks read that Secret; the engine has to, and may by what `tensile manifests` prints"
 
 
 async def topology_at(place: Place, ways: Ways) -> Topology:
@@ -115,7 +116,9 @@ class _Gathering:
             for task in done:
                 error = task.exception()
                 if error is not None:
-                    self._side(tasks[task]).trouble = _defect(error)
+                    side = self._side(tasks[task])
+                    side.trouble = f"it was not asked to the end ({described(error)})"
+                    side.remedy = "report this, with what the other lines say"
 
     def _side(self, name: str) -> Side:
         return self.upper if name == UPPER else self.lowers[name]
@@ -125,7 +128,7 @@ class _Gathering:
             access = await self._ways.upper_access(self._topology.upper)
             asking = await self._begun(self.upper, access)
         except AccessError as error:
-            self.upper.trouble = str(error).removeprefix("upper: ")
+            self.upper.trouble, self.upper.remedy = error.what.removeprefix("upper: "), error.advice
             asking = None
         finally:
             if not self._above.done():
@@ -191,8 +194,11 @@ class _Gathering:
         side = self.lowers[spec.name]
         try:
             asking = await self._begun(side, await self._ways.lower_access(spec, await self._secrets(spec)))
-        except (AccessError, ClusterError) as error:
-            side.trouble = str(error)
+        except AccessError as error:
+            side.trouble, side.remedy = error.what, error.advice
+            return
+        except ClusterError as error:
+            side.trouble, side.remedy = str(error), _UNREAD
             return
         if asking is not None:
             await asking.everything(lower_rights(spec), asking.note(METRICS, asking.measured()))
@@ -205,8 +211,8 @@ class _Gathering:
         above = await asyncio.shield(self._above)
         if above is None:
             raise AccessError(
-                f"its kubeconfig is in Secret {ref.namespace}/{ref.name} of the upper cluster, which cannot be asked: "
-                "put that right first"
+                f"its kubeconfig is in Secret {ref.namespace}/{ref.name} of the upper cluster, which cannot be asked",
+                "put that right first",
             )
         try:
             found.put(await above.cluster.read(Ref(UPPER, SECRET, ref.namespace, ref.name)))
@@ -222,11 +228,6 @@ class _Gathering:
         if side is self.upper:
             self._above.set_result(asking)
         return asking
-
-
-def _defect(error: BaseException) -> str:
-    """Say that a cluster was not asked to the end, for what should not have happened."""
-    return f"it was not asked to the end ({described(error)}): report this, with what the other lines say"
 
 
 async def _dialled_blindly(host: str, port: int) -> Contact:

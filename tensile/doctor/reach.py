@@ -28,8 +28,7 @@ def reached(side: Side, facts: Facts) -> Iterator[Finding]:
     """Say how far one gets to a cluster, and as whom."""
     contact = side.contact
     if side.trouble:
-        what, _, advice = side.trouble.rpartition(": ")
-        yield Finding(side.name, "reach", Level.FAIL, what or advice, advice)
+        yield Finding(side.name, "reach", Level.FAIL, side.trouble, side.remedy or "put that right")
     elif contact is None:
         advice = "look whether its apiserver runs, and what is slow on the way to it"
         yield Finding(side.name, "reach", Level.FAIL, "it did not answer in time", advice)
@@ -68,7 +67,9 @@ def _failed(contact: Contact, facts: Facts) -> tuple[str, str]:
         case Stage.TLS:
             advice = f"look whether an apiserver listens there, and correct `server` in {way.origin} if not"
             return f"{way.where} takes connections, but speaks no TLS with us ({error})", advice
-    advice = f"look whether that is an apiserver, and what stands before it: kubectl {_by(way)} get --raw /version"
+    where = f" (FILE: what is in {way.origin})" if " FILE" in way.flags else ""
+    command = " ".join(filter(None, ("kubectl", way.flags, "get --raw /version")))
+    advice = f"look whether that is an apiserver, and what stands before it: {command}{where}"
     return f"{way.where} does not answer as an apiserver does ({error})", advice
 
 
@@ -200,7 +201,3 @@ def _end(certificate: x509.Certificate) -> str:
 
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
-
-
-def _by(way: Way) -> str:
-    return f"--kubeconfig {quote(way.origin)}"

@@ -6,7 +6,7 @@ from typing import Any
 from tensile.doctor.diagnosis import worst
 from tensile.doctor.facts import Facts, shown
 from tensile.doctor.finding import CHECKS, Finding, Level
-from tensile.inspection.explaintext import aligned
+from tensile.legible import aligned, harmless
 
 FORMAT = 1
 _COLOURS = {Level.OK: "\x1b[32m", Level.WARN: "\x1b[33m", Level.FAIL: "\x1b[31m"}
@@ -76,7 +76,7 @@ def _coloured(line: str) -> str:
 def _who(findings: Sequence[Finding]) -> str:
     """Say in a line what is known of a cluster that is reached."""
     known = ", ".join(words for check in ("version", "reach", "login") if (words := _first(findings, check)))
-    return f": {_harmless(known)}" if known else ""
+    return f": {harmless(known)}" if known else ""
 
 
 def _first(findings: Sequence[Finding], check: str) -> str:
@@ -87,14 +87,9 @@ def _told(finding: Finding, *, colour: bool) -> Iterator[str]:
     """Give the lines of one finding."""
     mark = str(finding.level)
     painted = f"{_COLOURS[finding.level]}{mark}{_PLAIN}" if colour and finding.level in _COLOURS else mark
-    yield f"  {painted}{' ' * (5 - len(mark))}{finding.check}: {_harmless(finding.what)}"
+    yield f"  {painted}{' ' * (5 - len(mark))}{finding.check}: {harmless(finding.what)}"
     for number, line in enumerate(finding.advice.splitlines()):
-        yield f"         {'->' if number == 0 else '  '} {_harmless(line)}"
-
-
-def _harmless(words: str) -> str:
-    """Escape what would do something to a terminal: some words are a server's."""
-    return words if words.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in words)
+        yield f"         {'->' if number == 0 else '  '} {harmless(line)}"
 
 
 def _sum(findings: Sequence[Finding]) -> str:

@@ -1,5 +1,6 @@
 """What pods draw on in lower clusters: the metrics API, and storage."""
 
+import json
 from collections.abc import Iterator
 from http import HTTPStatus
 
@@ -13,6 +14,16 @@ _IMMEDIATE = "unbound immediate PersistentVolumeClaims"
 """What a kube-scheduler says of a pod whose claims have to be bound before it looks for a node."""
 _NAMED = 3
 _INSTALL = "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
+
+_CLASS = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "tensile"},
+    "provisioner": PROVISIONER,
+    "volumeBindingMode": "WaitForFirstConsumer",
+    "allowVolumeExpansion": True,
+}
+_MAKE = f"echo '{json.dumps(_CLASS)}' | kubectl apply -f -"
 
 
 def measured(side: Side, _facts: Facts) -> Iterator[Finding]:
@@ -78,7 +89,7 @@ def _unbound(upper: Side) -> Iterator[Finding]:
     if kept:
         more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
         what = f"the scheduler waits for claims that bind before a node is chosen, with pods {', '.join(kept[:_NAMED])}"
-        advice = f"on virtual nodes, have them claim a StorageClass of {PROVISIONER}: manifests/storageclass.yaml"
+        advice = f"on virtual nodes, have them claim a StorageClass of {PROVISIONER}; to make one: {_MAKE}"
         yield Finding(UPPER, "storage", Level.WARN, what + more, advice)
 
 
@@ -87,7 +98,7 @@ def _none() -> tuple[str, str]:
         "no StorageClass has volumes made in lower clusters: a scheduler with VolumeBinding, as the stock one has it, "
         "leaves pods with unbound claims of other classes Pending"
     )
-    return what, "if pods with claims are to run on virtual nodes: kubectl apply -f manifests/storageclass.yaml"
+    return what, f"if pods with claims are to run on virtual nodes: {_MAKE}"
 
 
 def _below(side: Side, facts: Facts) -> Iterator[Finding]:

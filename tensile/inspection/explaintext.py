@@ -1,9 +1,10 @@
 """An explanation as `tensile explain` prints it: one sentence, one table, the last events."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensile.inspection.verdict import refusal
+from tensile.legible import aligned, joined
 
 _HEAD = ("CLUSTER", "NODE", "FITS", "CHECK", "WHY")
 _NAMED = 3
@@ -27,13 +28,7 @@ def as_text(document: Row) -> str:
     events = [
         " ".join(("", one["time"], one["type"], f"{one['reason']}:", one["message"])) for one in document["events"]
     ]
-    return "\n".join([*lines, *(["", "Last events:", *events] if events else [])])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay cells out in columns, three spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return joined([*lines, *(["", "Last events:", *events] if events else [])])
 
 
 def _lower(row: Row) -> Iterator[Cells]:

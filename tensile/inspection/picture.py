@@ -3,7 +3,7 @@
 The file of `tensile simulate --save` holds it, so that what would happen can be asked where no cluster can be reached.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -12,11 +12,11 @@ import orjson
 
 from tensile.errors import TensileError
 from tensile.feeds import lower_world, upper_world
-from tensile.inspection.sight import Sight
+from tensile.inspection.sight import KINDS, Sight
 from tensile.kubelet.mirroring import placement
 from tensile.kubelet.projection import lower_pod
 from tensile.names import Owner, owner_of
-from tensile.objects import CLAIM, NAMESPACE, NODE, Manifest, metadata, uid
+from tensile.objects import CLAIM, CSI_NODE, NAMESPACE, NODE, POD, VOLUME, Manifest, metadata, uid
 from tensile.policy.placing.snapshot import Snapshot
 from tensile.reconcile.claims import class_of, mapped
 from tensile.reconcile.storage import lower_claim
@@ -37,6 +37,53 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     lowers: list[Sight]
 
 
+class _Meta(msgspec.Struct):
+    """What every object is known by."""
+
+    name: str
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _SpacedMeta(_Meta, kw_only=True):
+    """What an object in a namespace is known by."""
+
+    namespace: str
+
+
+class _Object(msgspec.Struct):
+    """An object."""
+
+    metadata: _Meta
+
+
+class _Spaced(msgspec.Struct):
+    """An object in a namespace."""
+
+    metadata: _SpacedMeta
+
+
+class _PodSpec(msgspec.Struct):
+    """What every pod has."""
+
+    containers: list[dict[str, Any]]
+
+
+class _Pod(_Spaced):
+    """A pod."""
+
+    spec: _PodSpec
+
+
+class _Specified(_Object):
+    """An object that is nothing without its spec."""
+
+    spec: dict[str, Any]
+
+
+_FORMS = {POD: _Pod, VOLUME: _Specified, CSI_NODE: _Specified}
+
+
 class Asked(NamedTuple):
     """A pod of the upper cluster as it is, and what was said of it in events."""
 
@@ -51,7 +98,8 @@ class Picture:
         self.topology = topology
         self.upper_uid = upper_uid
         self.upper = upper
-        self.lowers = {sight.name: sight for sight in lowers}
+        seen = {sight.name: sight for sight in lowers}
+        self.lowers = {spec.name: seen.get(spec.name) or _unseen(spec.name) for spec in topology.lowers}
         self.world = World(topology, owner_of(upper_uid, topology.name), upper_world(), now)
         self.world.lowers = {spec.name: self._lower(spec) for spec in topology.lowers}
 
@@ -87,8 +135,7 @@ class Picture:
 
     def _lower(self, spec: Lower) -> LowerWorld:
         lower = lower_world(spec, Naming(self.topology.name, self.owner.mark))
-        sight = self.lowers.setdefault(spec.name, Sight(spec.name, trouble="nothing is known of it"))
-        lower.nodes.replace([orjson.dumps(node) for node in sight.all(NODE)], 1)
+        lower.nodes.replace([orjson.dumps(node) for node in self.lowers[spec.name].all(NODE)], 1)
         return lower
 
     def _claims(self, lower: str, upper_pod: Manifest) -> list[Manifest]:
@@ -122,7 +169,23 @@ def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Pic
         raise TensileError(
             f"{name}: a snapshot of topology {found.topology}, not {topology.name}: give that one's file"
         )
+    if flaw := next((flaw for sight in (found.upper, *found.lowers) for flaw in _flaws(sight)), ""):
+        raise TensileError(f"{name}: not as `tensile simulate --save` writes it: {flaw}: save a new one")
     return Picture(topology, found.upperUID, found.upper, found.lowers, now)
+
+
+def _unseen(name: str) -> Sight:
+    return Sight(name, trouble="nothing is known of it")
+
+
+def _flaws(sight: Sight) -> Iterator[str]:
+    """Find objects without what each has in a cluster: somebody may have edited the file."""
+    for kind in KINDS:
+        for place, one in enumerate(sight.all(kind)):
+            try:
+                msgspec.convert(one, _FORMS.get(kind, _Spaced if kind.namespaced else _Object))
+            except msgspec.ValidationError as error:
+                yield f"{sight.name or 'upper'}: {kind.plural}[{place}]: {error}"
 
 
 def is_virtual(node: Manifest) -> bool:

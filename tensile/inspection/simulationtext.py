@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tensile.inspection.explaintext import aligned
+from tensile.legible import aligned, joined
 
 _HEAD = ("LOWER", "FITS", "NODES", "WHY NOT MORE")
 _NAMED = 3
@@ -18,8 +18,8 @@ def as_text(document: Row) -> str:
     if document["pod"]:
         lines += [*aligned([_HEAD, *map(_cells, document["lowers"])]), ""]
     lines += [f"{one['name']}: not looked at: {what}" for one in document["lowers"] for what in one["unread"]]
-    lines += _moved(document["moved"])
-    return "\n".join([*lines, _sum(document)] if document["pod"] else lines or ["Nothing was asked."])
+    lines += _moved(document["moved"], [one["name"] for one in document["lowers"] if one["lost"]])
+    return joined([*lines, _sum(document)] if document["pod"] else lines or ["Nothing was asked."]).rstrip("\n")
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -31,12 +31,15 @@ def _cells(row: Row) -> tuple[str, ...]:
     return row["name"], fits, ", ".join(names[:_NAMED]) + more or "-", row["why"]
 
 
-def _moved(moved: list[Row]) -> Iterator[str]:
+def _moved(moved: list[Row], lost: list[str]) -> Iterator[str]:
     """Tell what becomes of the pods of lost lowers."""
-    if not moved:
+    if not lost:
         return
     left = [one for one in moved if not one["lower"]]
-    yield f"{len(moved) - len(left)} of {len(moved)} pods of what is lost find another place."
+    if moved:
+        yield f"{len(moved) - len(left)} of {len(moved)} pods of what is lost find another place."
+    else:
+        yield f"No pod has to leave {', '.join(lost)}."
     yield from (f"  {one['namespace']}/{one['name']} finds none: {one['why']}" for one in left[:_LISTED])
     if len(left) > _LISTED:
         yield f"  and {len(left) - _LISTED} more find none."

@@ -3,15 +3,21 @@
 What the apiserver would fill in before a scheduler sees the pod is filled in here too, as far as placement reads it.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
-import orjson
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 from tensile.errors import TensileError
 from tensile.objects import Manifest, metadata
-from tensile.yamltext import compose
-from tensile.yamltree import plain, show_path
+from tensile.podform import Found, composed, demand, flaws, stored
+from tensile.yamltree import Node, Path, find, locate, show_path
+
+_COUNTS = ("replicas", "parallelism")
+_WORKLOAD: tuple[Path, Path] = (("spec",), ("spec", "template"))
+"""Where what asks for several pods says how many, and where their template is."""
+_PLACES: dict[str, tuple[Path, Path]] = {
+    "Pod": ((), ()),
+    "CronJob": (("spec", "jobTemplate", "spec"), ("spec", "jobTemplate", "spec", "template")),
+}
 
 
 class Template(NamedTuple):
@@ -21,30 +27,52 @@ class Template(NamedTuple):
     replicas: int | None
 
 
-def template(text: str, name: str) -> Template:
-    """Read it; raises TensileError with the place of what is wrong."""
-    document = compose(text, what="pod")
-    if document.flaws or document.root is None:
-        lines = [f"{name}:{at.line}:{at.column}: {show_path(path)}: {words}" for at, path, words in document.flaws]
-        raise TensileError("\n".join(lines) or f"{name}: empty: write a Pod, or an object with a pod template")
-    found = orjson.loads(orjson.dumps(plain(document.root)))  # lists, as JSON has them
-    return _read(found, name) if isinstance(found, dict) else _refuse(name)
+def template(data: bytes, name: str) -> Template:
+    """Read it; raises TensileError with the place of what is wrong in the file `name`."""
+    root = composed(data, name)
+    kind = find(root, ("kind",))
+    owner, body = _PLACES.get(kind.value if kind and isinstance(kind.value, str) else "", _WORKLOAD)
+    spec = find(root, (*body, "spec", "containers"))
+    if spec is None or not spec.value:
+        where = locate(root, body)
+        raise TensileError(
+            f"{name}:{where.line}:{where.column}: {show_path(body)}: no pod: write a Pod with containers, or what has "
+            "a template of one"
+        )
+    demand(root, _flaws(root, owner, body), name)
+    found = stored(root)
+    return _read(found, _at(found, owner) if body else {}, _at(found, body))
 
 
-def _read(found: Manifest, name: str) -> Template:
-    spec, kind = found.get("spec"), found.get("kind")
-    if not isinstance(spec, dict):
-        return _refuse(name)
-    replicas = spec.get("replicas", spec.get("parallelism"))
-    if kind == "CronJob":
-        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
-        replicas = spec.get("parallelism", 1)
-    body = found if kind == "Pod" else spec.get("template")
-    if not isinstance(body, dict) or not isinstance(body.get("spec"), dict) or not _containers(body["spec"]):
-        return _refuse(name)
+def _flaws(root: Node, owner: Path, body: Path) -> Iterator[Found]:
+    """Find what is not as in a pod, or as in what has a template of one."""
+    metas = {("metadata",), (*body, "metadata")}
+    for path, kind in (*((meta, "ObjectMeta") for meta in metas), ((*body, "spec"), "PodSpec")):
+        node = find(root, path)
+        if node is not None:
+            yield from flaws(node, kind, path)
+    for path in ((*owner, count) for count in _COUNTS if body):
+        node = find(root, path)
+        if node is not None and node.value is not None:
+            yield from flaws(node, "integer", path)
+            if isinstance(node.value, int) and node.value < 0:
+                yield path, f"{node.value} is less than none; write 0 or more"
+
+
+def _at(found: Any, path: Path) -> Manifest:
+    for step in path:
+        found = found[step]
+    return cast("Manifest", found)
+
+
+def _read(found: Manifest, owner: Manifest, body: Manifest) -> Template:
+    """Make the pod of a template; `owner` holds how many are asked for."""
+    replicas = next((owner[count] for count in _COUNTS if count in owner), None)
+    if replicas is None and found.get("kind") == "CronJob":
+        replicas = 1
     meta = metadata(found)
     own = {
-        "name": str(meta.get("name") or meta.get("generateName") or "pod"),
+        "name": meta.get("name") or meta.get("generateName") or "pod",
         "namespace": meta.get("namespace") or "default",
         "labels": metadata(body).get("labels") or {},
         "annotations": metadata(body).get("annotations") or {},
@@ -72,12 +100,3 @@ def _container(container: Manifest, *, host: bool) -> Manifest:
 
 def _port(port: Mapping[str, Any]) -> Manifest:
     return {"hostPort": port.get("containerPort"), **port}
-
-
-def _containers(spec: Manifest) -> bool:
-    found = spec.get("containers")
-    return isinstance(found, list) and bool(found) and all(isinstance(one, dict) for one in found)
-
-
-def _refuse(name: str) -> Template:
-    raise TensileError(f"{name}: no pod: write a Pod with containers, or what has a template of one")

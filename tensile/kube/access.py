@@ -8,6 +8,7 @@ made, and whoever holds it decides whether that one is followed.
 import base64
 import math
 import os
+import shlex
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +29,8 @@ __all__ = ["Access", "AccessError", "from_kubeconfig", "from_text", "in_cluster"
 
 Clock = Callable[[], float]
 
+NAME_ONE = "name a kubeconfig under upper.kubeconfig"
+"""What to do outside of a pod where a topology file says how the upper cluster is reached."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _FROM_A_FILE = "because they run programs: use a token or certificate, or start with --allow-exec-plugins"
 _FROM_ELSEWHERE = "in a Secret: use a token or certificate"
@@ -39,7 +42,8 @@ class Access:
 
     `origin` names for people what it was read from, `files` are the files among that, as they were then. `headers` are
     those of the credential. `renew()` reads everything anew from where it came. `good_until` is the moment of the
-    monotonic clock at which the credential ends, if known. `papers` is what `tls` was made of.
+    monotonic clock at which the credential ends, if known. `papers` is what `tls` was made of. `flags` are those by
+    which kubectl goes the same way; FILE stands for a kubeconfig that is in no file.
     """
 
     origin: str
@@ -54,6 +58,7 @@ class Access:
     good_until: float = math.inf
     files: Watched = field(default_factory=Watched)
     papers: Papers = field(default_factory=Papers, repr=False)
+    flags: str = ""
 
     def shows(self) -> tuple[object, ...]:
         """Give all that the server gets to see of it; contains the credential. Equal: it makes no difference."""
@@ -86,7 +91,7 @@ async def from_kubeconfig(
         """Read everything anew."""
         return await from_kubeconfig(path, context, allow_exec_plugins=allow_exec_plugins, clock=clock)
 
-    return await _open(entry, origin, renew, clock, before)
+    return replace(await _open(entry, origin, renew, clock, before), flags=_flags(str(path), context))
 
 
 async def from_text(
@@ -101,23 +106,31 @@ async def from_text(
     entry = parse(decoded, context, origin, no_plugins=_FROM_ELSEWHERE)
     if entry.files():
         raise AccessError(
-            f"{origin}: names the file {shown(entry.files()[0])}: in a Secret everything must be inline (…-data, token)"
+            f"{origin}: names the file {shown(entry.files()[0])}",
+            "in a Secret everything must be inline (…-data, token)",
         )
 
     async def renew() -> Access:
         """Read everything anew."""
         return await from_text(text, origin, context, clock=clock)
 
-    return await _open(entry, origin, renew, clock, Watched())
+    return replace(await _open(entry, origin, renew, clock, Watched()), flags=_flags("FILE", context))
 
 
 async def in_cluster(
-    environment: Mapping[str, str] = os.environ, directory: Path = SERVICE_ACCOUNT, *, clock: Clock = time.monotonic
+    environment: Mapping[str, str] = os.environ,
+    directory: Path = SERVICE_ACCOUNT,
+    *,
+    instead: str = NAME_ONE,
+    clock: Clock = time.monotonic,
 ) -> Access:
-    """Open the way from inside a pod to its own cluster, as its ServiceAccount. Raises AccessError outside of one."""
+    """Open the way from inside a pod to its own cluster, as its ServiceAccount.
+
+    Raises AccessError outside of one, which says what to do `instead`.
+    """
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        raise AccessError("not in a pod (KUBERNETES_SERVICE_HOST is not set): name a kubeconfig under upper.kubeconfig")
+        raise AccessError("not in a pod (KUBERNETES_SERVICE_HOST is not set)", instead)
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     entry = Entry(
         server=server,
@@ -128,9 +141,14 @@ async def in_cluster(
 
     async def renew() -> Access:
         """Read everything anew."""
-        return await in_cluster(environment, directory, clock=clock)
+        return await in_cluster(environment, directory, instead=instead, clock=clock)
 
     return await _open(entry, "the pod's ServiceAccount", renew, clock, Watched())
+
+
+def _flags(kubeconfig: str, context: str | None) -> str:
+    """Give the flags of kubectl for a kubeconfig and its context."""
+    return shlex.join(["--kubeconfig", kubeconfig, *([] if context is None else ["--context", context])])
 
 
 async def _open(
@@ -165,7 +183,7 @@ def _token(file: str) -> str:
     token = read_small(file, MAX_BYTES).decode("latin-1").strip()
     if not token or not is_token(token):
         raise AccessError(
-            f"{shown(file, 200)}: holds no token: it must be one line of at most {LONGEST_TOKEN} visible characters"
+            f"{shown(file, 200)}: holds no token", f"it must be one line of at most {LONGEST_TOKEN} visible characters"
         )
     return token
 

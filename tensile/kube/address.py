@@ -37,12 +37,12 @@ def read_server(server: str, where: str) -> Address:
     _check_form(server, where)
     found = _ADDRESS.fullmatch(server, len(_SCHEME))
     if found is None:
-        raise AccessError(f"{where}: server is no plain address: {_FORM}")
+        raise AccessError(f"{where}: server is no plain address", _FORM)
     port = int(found["port"] or 443)
     if not 0 < port <= HIGHEST_PORT:
-        raise AccessError(f"{where}: server has port {port}: give one from 1 to {HIGHEST_PORT}")
+        raise AccessError(f"{where}: server has port {port}", f"give one from 1 to {HIGHEST_PORT}")
     if any(part in (".", "..") for part in found["path"].split("/")):
-        raise AccessError(f"{where}: server has a path with dots for a step: write the path that they lead to")
+        raise AccessError(f"{where}: server has a path with dots for a step", "write the path that they lead to")
     return Address(_host(found["six"] or "", found["name"] or "", where), port, found["path"])
 
 
@@ -50,22 +50,22 @@ def check_server_name(name: str, where: str) -> None:
     """Raise AccessError when this is no name that a certificate can have: a DNS name or an IP address."""
     if name and not (_is_name(name) or _parsed(name)):
         raise AccessError(
-            f"{where}: tls-server-name is neither a DNS name nor an IP address: give one of the server certificate's"
+            f"{where}: tls-server-name is neither a DNS name nor an IP address", "give one of the server certificate's"
         )
 
 
 def _check_form(server: str, where: str) -> None:
     """Name the mistakes, and the tricks, that have a name."""
     if not server:
-        raise AccessError(f"{where}: has no server: {_FORM}")
+        raise AccessError(f"{where}: has no server", _FORM)
     if len(server) > LONGEST:
-        raise AccessError(f"{where}: server is longer than {LONGEST} characters: {_FORM}")
+        raise AccessError(f"{where}: server is longer than {LONGEST} characters", _FORM)
     if not server.startswith(_SCHEME):
-        raise AccessError(f"{where}: server is refused: it must begin with {_SCHEME}")
+        raise AccessError(f"{where}: server is refused", f"it must begin with {_SCHEME}")
     if "@" in server:
-        raise AccessError(f"{where}: server is refused: it has a user name or password in it: {_FORM}")
+        raise AccessError(f"{where}: server is refused: it has a user name or password in it", _FORM)
     if "%" in server:
-        raise AccessError(f"{where}: server is refused: it has an escape or an IPv6 zone (%) in it: {_FORM}")
+        raise AccessError(f"{where}: server is refused: it has an escape or an IPv6 zone (%) in it", _FORM)
 
 
 def _host(six: str, name: str, where: str) -> str:
@@ -74,7 +74,7 @@ def _host(six: str, name: str, where: str) -> str:
     if address is not None:
         _check_reach(address, where)
     elif six or not _is_name(name):
-        raise AccessError(f"{where}: server has no host that is a DNS name or an IP address: {_FORM}")
+        raise AccessError(f"{where}: server has no host that is a DNS name or an IP address", _FORM)
     return six or name
 
 
@@ -97,6 +97,6 @@ def _check_reach(address: IPv4Address | IPv6Address, where: str) -> None:
     inner = getattr(address, "ipv4_mapped", None) or address
     if inner.is_link_local or inner.is_multicast or inner.is_unspecified:
         raise AccessError(
-            f"{where}: server is refused: a link-local, multicast or unspecified address: "
-            "give the address at which the cluster is reached"
+            f"{where}: server is refused: a link-local, multicast or unspecified address",
+            "give the address at which the cluster is reached",
         )

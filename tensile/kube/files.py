@@ -45,18 +45,18 @@ def read_small(path: str | Path, most: int) -> bytes:
             _demand_regular(os.fstat(descriptor), name)
             found = file.read(most + 1) or b""
     except OSError as error:
-        raise AccessError(f"{name}: cannot be read ({error.strerror}): check the path and its permissions") from None
+        raise AccessError(f"{name}: cannot be read ({error.strerror})", "check the path and its permissions") from None
     except ValueError:
-        raise AccessError(f"{name}: cannot be read (no path has a zero byte): correct it") from None
+        raise AccessError(f"{name}: cannot be read (no path has a zero byte)", "correct it") from None
     if len(found) > most:
-        raise AccessError(f"{name}: larger than {most} bytes: look whether it is the right file")
+        raise AccessError(f"{name}: larger than {most} bytes", "look whether it is the right file")
     return found
 
 
 def _demand_regular(found: os.stat_result, name: str) -> None:
     """Refuse pipes, devices, sockets and folders, which are not even opened: some devices act on that."""
     if not stat.S_ISREG(found.st_mode):
-        raise AccessError(f"{name}: not a file: name a regular file")
+        raise AccessError(f"{name}: not a file", "name a regular file")
 
 
 def _mark(path: Path) -> _Mark:

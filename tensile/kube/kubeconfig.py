@@ -15,6 +15,7 @@ from tensile.errors import AccessError
 from tensile.kube.address import Address, check_server_name, read_server
 from tensile.kube.plugin import LONGEST_TOKEN, Plugin, is_token, read_plugin
 from tensile.kube.wording import listed, shown
+from tensile.topology.messages import closest
 from tensile.yamltext import MAX_BYTES, compose
 from tensile.yamltree import plain
 
@@ -108,34 +109,34 @@ class _Section(NamedTuple):
         if value is None:
             return ""
         if not isinstance(value, str):
-            raise AccessError(f"{self.where}: {key} must be text: put it in quotes")
+            raise AccessError(f"{self.where}: {key} must be text", "put it in quotes")
         return value
 
     def check(self, known: frozenset[str], refused: Mapping[str, str]) -> None:
         """Raise for the first key that is set and not supported, or not known."""
         for key, advice in refused.items():
             if self.values.get(key) not in (None, False, ""):
-                raise AccessError(f"{self.where}: {key} is refused: {advice}")
+                raise AccessError(f"{self.where}: {key} is refused", advice)
         for key in sorted(self.values.keys() - known - refused.keys()):
-            raise AccessError(f"{self.where}: {shown(key)} is not known: remove it, or correct its spelling")
+            raise AccessError(f"{self.where}: {shown(key)} is not known", "remove it, or correct its spelling")
 
     def material(self, key: str) -> Material:
         """Give what `key` names as a file or `key`-data holds as base64; data wins, as in Kubernetes."""
         try:
             data = base64.b64decode("".join(self.text(f"{key}-data").split()), validate=True)
         except (binascii.Error, ValueError):
-            raise AccessError(f"{self.where}: {key}-data is not base64: encode the PEM file with base64") from None
+            raise AccessError(f"{self.where}: {key}-data is not base64", "encode the PEM file with base64") from None
         return Material(data, self.text(key))
 
 
 def decode(data: bytes, origin: str) -> str:
     """Give a kubeconfig's bytes as text; raises AccessError for what is none, or too much of it."""
     if len(data) > MAX_BYTES:
-        raise AccessError(f"{origin}: larger than 1 MiB: this is no kubeconfig")
+        raise AccessError(f"{origin}: larger than 1 MiB, which no kubeconfig is", "look whether it is the right file")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise AccessError(f"{origin}: byte {error.start} is not UTF-8: save it as UTF-8") from None
+        raise AccessError(f"{origin}: byte {error.start} is not UTF-8", "save it as UTF-8") from None
 
 
 def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") -> Entry:
@@ -147,14 +148,15 @@ def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") 
     config = _load(text, origin)
     name = context if context is not None else config.text("current-context")
     if not name:
-        raise AccessError(f"{origin}: no current-context: set it in the file, or name a context in the topology")
+        raise AccessError(f"{origin}: no current-context", "set it in the file, or name a context in the topology")
     chosen = _named(config, "context", name)
     cluster = _named(config, "cluster", _referred(chosen, "cluster"))
     user = _named(config, "user", _referred(chosen, "user"))
     cluster.check(_CLUSTER_KEYS, _REFUSED_CLUSTER)
     user.check(_USER_KEYS, _REFUSED_USER)
     if no_plugins and user.values.get("exec") is not None:
-        raise AccessError(f"{user.where}: exec plugins are refused {no_plugins}")
+        why, _, advice = no_plugins.partition(": ")
+        raise AccessError(f"{user.where}: exec plugins are refused {why}", advice)
     return _entry(cluster, user)
 
 
@@ -165,9 +167,9 @@ def _load(text: str, origin: str) -> _Section:
         raise AccessError(f"{origin}:{flaw.position.line}:{flaw.position.column}: {flaw.text}")
     loaded = plain(document.root) if document.root else None
     if not isinstance(loaded, dict):
-        raise AccessError(f"{origin}: no kubeconfig: expected the keys clusters, users and contexts")
+        raise AccessError(f"{origin}: no kubeconfig", "expected the keys clusters, users and contexts")
     if loaded.get("kind") not in (None, "Config") or loaded.get("apiVersion") not in (None, "v1"):
-        raise AccessError(f"{origin}: no kubeconfig: expected kind Config and apiVersion v1")
+        raise AccessError(f"{origin}: no kubeconfig", "expected kind Config and apiVersion v1")
     return _Section(origin, loaded)
 
 
@@ -175,7 +177,7 @@ def _referred(context: _Section, key: str) -> str:
     """Give the name that a context refers to under `key`."""
     name = context.text(key)
     if not name:
-        raise AccessError(f"{context.where}: names no {key}: add one")
+        raise AccessError(f"{context.where}: names no {key}", "add one")
     return name
 
 
@@ -186,12 +188,16 @@ def _named(config: _Section, sort: str, name: str) -> _Section:
     found = [item for item in entries if item.get("name") == name]
     where = f"{config.where}: {sort} '{shown(name)}'"
     if len(found) != 1:
-        known = listed(item["name"] for item in entries if isinstance(item.get("name"), str))
-        problem = "more than once" if found else f"not (there are: {known})"
-        raise AccessError(f"{where} is defined {problem}: define it once, or name another")
+        names = [item["name"] for item in entries if isinstance(item.get("name"), str)]
+        known = listed(names)
+        if found:
+            raise AccessError(f"{where} is defined more than once", "define it once, or name another")
+        raise AccessError(
+            f"{where} is not defined (there are: {known})", f"define it, or name another{closest(name, names)}"
+        )
     body = found[0].get(sort)
     if not isinstance(body, dict):
-        raise AccessError(f"{where} has no {sort} in it: write the mapping {sort} beside its name")
+        raise AccessError(f"{where} has no {sort} in it", f"write the mapping {sort} beside its name")
     return _Section(where, body)
 
 
@@ -220,10 +226,10 @@ def _entry(cluster: _Section, user: _Section) -> Entry:
 def _demand_credential(entry: Entry, where: str) -> None:
     """Refuse an entry that shows nothing, half a pair, or a token that is none."""
     if any(entry.certificate) != any(entry.key):
-        raise AccessError(f"{where}: client-certificate and client-key belong together: give both")
+        raise AccessError(f"{where}: client-certificate and client-key belong together", "give both")
     if not (any(entry.certificate) or entry.token or entry.token_file or entry.plugin):
-        raise AccessError(f"{where}: has no credential: give a token, tokenFile or client certificate")
+        raise AccessError(f"{where}: has no credential", "give a token, tokenFile or client certificate")
     if not is_token(entry.token):
         raise AccessError(
-            f"{where}: token is not one line of at most {LONGEST_TOKEN} visible characters: give the bare token"
+            f"{where}: token is not one line of at most {LONGEST_TOKEN} visible characters", "give the bare token"
         )

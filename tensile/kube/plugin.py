@@ -51,9 +51,11 @@ def read_plugin(section: Any, where: str) -> Plugin:
     if not isinstance(section, Mapping):
         raise AccessError(f"{where}: exec must be a mapping with command and apiVersion")
     for key in section.keys() - _KEYS:
-        raise AccessError(f"{where}: exec.{shown(key)} is not known: remove it")
+        raise AccessError(f"{where}: exec.{shown(key)} is not known", "remove it")
     if section.get("interactiveMode") == "Always":
-        raise AccessError(f"{where}: exec.interactiveMode Always is refused: nobody is there to be asked")
+        raise AccessError(
+            f"{where}: exec.interactiveMode Always is refused: nobody is there to be asked", "take it out"
+        )
     if section.get("apiVersion") not in VERSIONS:
         raise AccessError(f"{where}: exec.apiVersion must be one of {', '.join(VERSIONS)}")
     return Plugin(
@@ -79,10 +81,10 @@ def read_answer(output: bytes, version: str, where: str) -> Credential:
     try:
         answer = orjson.loads(output)
     except orjson.JSONDecodeError:
-        raise AccessError(f"{where}: the exec plugin did not print JSON: run it by hand") from None
+        raise AccessError(f"{where}: the exec plugin did not print JSON", "run it by hand") from None
     status = answer.get("status") if isinstance(answer, dict) else None
     if not isinstance(status, dict) or (answer.get("kind"), answer.get("apiVersion")) != ("ExecCredential", version):
-        raise AccessError(f"{where}: the exec plugin did not print an ExecCredential of {version}: run it by hand")
+        raise AccessError(f"{where}: the exec plugin did not print an ExecCredential of {version}", "run it by hand")
     found = Credential(
         _text(status, "token").strip(),
         _text(status, "clientCertificateData").encode(),
@@ -91,7 +93,8 @@ def read_answer(output: bytes, version: str, where: str) -> Credential:
     )
     if not is_token(found.token) or not (found.token or (found.certificate and found.key)):
         raise AccessError(
-            f"{where}: the exec plugin gave no credential: neither a token nor a certificate with its key"
+            f"{where}: the exec plugin gave no credential: neither a token nor a certificate with its key",
+            "run it by hand",
         )
     return found
 
@@ -105,7 +108,7 @@ def _command(command: Any, where: str) -> str:
     """Give the path of the program, which says by itself what is run."""
     parts = command.split("/") if isinstance(command, str) else []
     if parts[:1] != [""] or any(part in (".", "..") for part in parts) or not command.isprintable():
-        raise AccessError(f"{where}: exec.command '{shown(command)}' is refused: give its absolute path")
+        raise AccessError(f"{where}: exec.command '{shown(command)}' is refused", "give its absolute path")
     return str(command)
 
 
@@ -113,7 +116,7 @@ def _arguments(given: Any, where: str) -> tuple[str, ...]:
     """Give the program's arguments."""
     found = given or ()
     if not isinstance(found, list | tuple) or not all(isinstance(one, str) and "\0" not in one for one in found):
-        raise AccessError(f"{where}: exec.args must be a list of texts: put them in quotes")
+        raise AccessError(f"{where}: exec.args must be a list of texts", "put them in quotes")
     return tuple(found)
 
 

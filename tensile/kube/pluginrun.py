@@ -36,17 +36,17 @@ async def run_plugin(
         async with asyncio.timeout(seconds):
             return await _output(plugin, variables, f"{where}: the exec plugin {name}")
     except TimeoutError:
-        raise AccessError(f"{where}: the exec plugin {name} did not end in {seconds:g} s: run it by hand") from None
+        raise AccessError(f"{where}: the exec plugin {name} did not end in {seconds:g} s", "run it by hand") from None
     except (OSError, ValueError) as error:
         raise AccessError(
-            f"{where}: the exec plugin {name} could not be started ({type(error).__name__}): run it by hand"
+            f"{where}: the exec plugin {name} could not be started ({type(error).__name__})", "run it by hand"
         ) from None
 
 
 def _demand_program(command: str, subject: str) -> None:
     """Say it in words when there is nothing to run."""
     if not Path(command).is_file():
-        raise AccessError(f"{subject} is no file: install it, or correct exec.command")
+        raise AccessError(f"{subject} is no file", "install it, or correct exec.command")
 
 
 async def _output(plugin: Plugin, variables: Mapping[str, str], subject: str) -> bytes:
@@ -66,7 +66,7 @@ async def _output(plugin: Plugin, variables: Mapping[str, str], subject: str) ->
     finally:
         pipe.close()
     if process.returncode:
-        raise AccessError(f"{subject} failed with code {process.returncode}: run it by hand")
+        raise AccessError(f"{subject} failed with code {process.returncode}", "run it by hand")
     return output
 
 
@@ -101,7 +101,7 @@ async def _read(reader: asyncio.StreamReader, subject: str) -> bytes:
     while piece := await reader.read(1 << 16):
         output += piece
         if len(output) > MOST:
-            raise AccessError(f"{subject} printed more than {MOST} bytes: run it by hand")
+            raise AccessError(f"{subject} printed more than {MOST} bytes", "run it by hand")
     return output
 
 

@@ -56,11 +56,11 @@ def kubeconfig_in(secrets: Cache, ref: SecretRef) -> str:
     """Give the kubeconfig's text; raises AccessError where there is none."""
     entry = secrets.get(ref.namespace, ref.name)
     if entry is None:
-        raise AccessError(f"{_origin(ref)}: there is no such Secret: create it, or correct kubeconfigSecret")
+        raise AccessError(f"{_origin(ref)}: there is no such Secret", "create it, or correct kubeconfigSecret")
     try:
         return base64.b64decode(_value(entry.manifest(), ref), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise AccessError(f"{_origin(ref)}: not text in UTF-8: put a kubeconfig there") from None
+        raise AccessError(f"{_origin(ref)}: not text in UTF-8", "put a kubeconfig there") from None
 
 
 def _origin(ref: SecretRef) -> str:
@@ -72,7 +72,7 @@ def _value(secret: Manifest, ref: SecretRef) -> str:
     if not data.get(ref.key):
         keys = sorted(data)[:_MOST_NAMED]
         raise AccessError(
-            f"{_origin(ref)}: nothing stands under that key (there are: {', '.join(keys) or 'none'}): "
-            "put the kubeconfig there, or name its key in kubeconfigSecret.key"
+            f"{_origin(ref)}: nothing stands under that key (there are: {', '.join(keys) or 'none'})",
+            "put the kubeconfig there, or name its key in kubeconfigSecret.key",
         )
     return str(data[ref.key])

@@ -48,7 +48,7 @@ def _authority(pem: bytes, origin: str) -> str | None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError):
-        raise AccessError(f"{origin}: certificate-authority holds no certificate: give PEM") from None
+        raise AccessError(f"{origin}: certificate-authority holds no certificate", "give PEM") from None
     return text
 
 
@@ -57,7 +57,7 @@ def _show_certificate(made: ssl.SSLContext, pem: bytes, origin: str) -> None:
 
     def no_password() -> str:
         """Refuse to ask for a password."""
-        raise AccessError(f"{origin}: client-key is encrypted: give it without a password")
+        raise AccessError(f"{origin}: client-key is encrypted", "give it without a password")
 
     with _scratch() as file:
         file.write(pem)
@@ -65,7 +65,7 @@ def _show_certificate(made: ssl.SSLContext, pem: bytes, origin: str) -> None:
         try:
             made.load_cert_chain(_path(file), password=no_password)
         except ssl.SSLError:
-            raise AccessError(f"{origin}: client-certificate and client-key are no pair in PEM: check both") from None
+            raise AccessError(f"{origin}: client-certificate and client-key are no pair in PEM", "check both") from None
 
 
 def _scratch() -> BinaryIO:

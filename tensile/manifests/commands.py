@@ -41,7 +41,8 @@ def rendering(data: bytes, name: str, wishes: Wishes) -> Rendering:
 
 def printed(setup: Setup, lower: str | None, given: str | None, wishes: Wishes) -> str:
     """Give what is applied in the upper cluster, or in a lower one; `given` is what stands after -f."""
-    return upper_stream(setup) if lower is None else lower_stream(setup, lower, _command(lower, given, wishes))
+    command = _command(given, wishes)
+    return upper_stream(setup, command) if lower is None else lower_stream(setup, lower, command)
 
 
 def written(setup: Setup, directory: Path, name: str) -> list[str]:
@@ -75,11 +76,15 @@ def _check(wishes: Wishes) -> None:
         raise TensileError(f"--image {wishes.image!r}: no name of an image: write one such as {default_image()}")
 
 
-def _command(lower: str, given: str | None, wishes: Wishes) -> str:
-    """Write the command that was given."""
-    words = ["tensile", "manifests", *(("-f", given) if given else ()), "--lower", lower]
+def _command(given: str | None, wishes: Wishes) -> str:
+    """Write the command that was given, as it is typed for another part: what came by a pipe has to be in a FILE."""
+    words = ["tensile", "manifests"]
+    if given:
+        words += ["-f", "FILE" if given == "-" else given]
     if wishes.namespace != NAMESPACE:
         words += ["--namespace", wishes.namespace]
+    if wishes.image is not None:
+        words += ["--image", wishes.image]
     return shlex.join(words)
 
 

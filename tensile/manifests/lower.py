@@ -6,6 +6,7 @@ import yaml
 
 from tensile.manifests.roles import lower_roles
 from tensile.manifests.setup import NAME, Setup
+from tensile.manifests.turning import sharing
 from tensile.manifests.upper import namespace
 from tensile.manifests.yamlout import Piece
 from tensile.topology import Lower
@@ -35,6 +36,8 @@ def head(setup: Setup, lower: Lower, apply: str) -> str:
         "Apply it, and put a kubeconfig of it into a Secret of the upper; LOWER and UPPER are kubeconfigs of your own:",
         *(f"  {command}" for command in _commands(setup, lower, apply)),
     ]
+    if others := sharing(setup.topology, lower):
+        lines.insert(1, f"The Secret is that of {', '.join(others)} too: what is there goes when this is put there.")
     return "\n".join(lines)
 
 

@@ -8,9 +8,10 @@ from tensile.manifests import upper
 from tensile.manifests.roles import CONFIGMAP
 from tensile.manifests.setup import Setup
 from tensile.manifests.texts import scheduler
-from tensile.manifests.yamlout import comment, document, stream
+from tensile.manifests.yamlout import comment, stream
 from tensile.reconcile.mapsource import KEY
 from tensile.topology import Lower
+from tensile.yamlfull import document
 
 MARK = "# Written by `tensile manifests`."
 """How the files begin that it may write over."""
@@ -30,24 +31,22 @@ OF_LOWER = (KUSTOMIZATION, ACCESS)
 """Every name that one below `lowers/NAME` has."""
 
 
-def upper_stream(setup: Setup) -> str:
-    """Give all for the upper cluster as one stream of documents."""
+def upper_stream(setup: Setup, command: str = "tensile manifests") -> str:
+    """Give all for the upper cluster as one stream of documents; `command` is the one that printed it."""
     pieces = [piece for sheet in upper.of_engine(setup).values() for piece in sheet]
-    text = stream([*pieces[:1], upper.configmap(setup), *pieces[1:]], upper.head(setup, folder=False))
+    text = stream([*pieces[:1], upper.configmap(setup), *pieces[1:]], upper.head(setup, command))
     storage = upper.storage(setup)
     return f"{text}---\n{storage}" if storage else text
 
 
 def lower_stream(setup: Setup, name: str, command: str) -> str:
-    """Give all for one lower cluster as one stream; `command` is the one that printed it.
+    """Give all for one lower cluster as one stream; `command` is the one that printed it, but for the cluster.
 
     Raises TensileError where there is no such lower cluster.
     """
     lower = _lower(setup, name)
-    return stream(
-        access.of_lower(setup, lower),
-        access.head(setup, lower, f'{command} | kubectl --kubeconfig "$LOWER" apply -f -'),
-    )
+    apply = f'{command} --lower {lower.name} | kubectl --kubeconfig "$LOWER" apply -f -'
+    return stream(access.of_lower(setup, lower), access.head(setup, lower, apply))
 
 
 def files(setup: Setup) -> dict[str, str]:
@@ -83,7 +82,7 @@ def _upper_kustomization(setup: Setup, sheets: Iterable[str]) -> str:
         "files": [TOPOLOGY],
         "options": {"disableNameSuffixHash": True, "labels": setup.selector},
     }
-    return comment(upper.head(setup, folder=True)) + _kustomization(sheets, configMapGenerator=[topology])
+    return comment(upper.head(setup)) + _kustomization(sheets, configMapGenerator=[topology])
 
 
 def _kustomization(resources: Iterable[str], **fields: object) -> str:

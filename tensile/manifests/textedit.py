@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tensile.manifests.yamlout import flow
+from tensile.yamlfull import flow
 from tensile.yamltree import Path
 
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from tensile.manifests.textedit import edited
-from tensile.manifests.yamlout import document, flow
-from tensile.topology import Problem, Topology, TopologyErrors, parse
+from tensile.topology import Lower, Problem, Topology, TopologyErrors, parse
 from tensile.topology.written import get, lowers
+from tensile.yamlfull import document, flow
 from tensile.yamltext import compose
 from tensile.yamltree import Path, locate, plain, show_path
 
@@ -22,7 +22,7 @@ WEBHOOK = "tensile-webhook"
 """The Service of the webhook where the file names none."""
 METRICS, EXTENDER = "tensile-metrics", "tensile-extender"
 """The other Services."""
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a pod's own addresses, which no file can know
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a pod's own addresses, which no file can know: of IPv4, of IPv6
 _IN_FILES: dict[Path, str] = {
     ("kubelet", "tlsCertFile"): "the upper cluster issues one for each node, once it is approved",
     ("kubelet", "tlsKeyFile"): "it goes with tlsCertFile",
@@ -92,11 +92,7 @@ def _faults(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Pat
 
 def _shared(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Path, str]]:
     """Give the lowers that would get the Secret of another one, as whose the engine would come then."""
-    named = {
-        (one.kubeconfig_secret.namespace, one.kubeconfig_secret.name): one.name
-        for one in topology.lowers
-        if one.kubeconfig_secret is not None
-    }
+    named = {_place(one): one.name for one in topology.lowers if one.kubeconfig_secret is not None}
     for place in lowers(data):
         path, secret = ("lowers", place, "kubeconfig"), (namespace, topology.lowers[place].name)
         if secret in named and get(data, path) is not None:
@@ -126,12 +122,18 @@ def _addresses(data: Any, topology: Topology) -> Iterator[_Change]:
     for server in ("kubelet", "webhook", "extender"):
         bind = get(data, (server, "bind"))
         if bind is not None and bind not in _EVERYWHERE:
-            yield _Change((server, "bind"), None, f"a pod does not have the address {bind}, or is not reached there")
+            why = f"a pod does not have the address {bind}, or is not reached there"
+            yield _Change((server, "bind"), _everywhere(bind) if ":" in bind else None, why)
     if get(data, ("kubelet", "nodeAddress")) is not None:
         yield _Change(("kubelet", "nodeAddress"), None, "the nodes have the address of the pod that drives")
     if topology.telemetry.bind not in _EVERYWHERE:
         why = f"at {topology.telemetry.bind} nobody could ask for metrics; whoever reaches the pod can now"
-        yield _Change(("telemetry", "bind"), _EVERYWHERE[0], why)
+        yield _Change(("telemetry", "bind"), _everywhere(topology.telemetry.bind), why)
+
+
+def _everywhere(bind: str) -> str:
+    """Give all addresses of the family that an address is of: a pod may have those of one only."""
+    return _EVERYWHERE[":" in bind]
 
 
 def _hints(data: Any, topology: Topology) -> Iterator[str]:
@@ -144,6 +146,26 @@ def _hints(data: Any, topology: Topology) -> Iterator[str]:
         )
     if topology.webhook.enabled and topology.webhook.url is not None:
         yield f"webhook.url: stays: it has to lead to Service {WEBHOOK} now; leave it out to have that called directly"
+    for place, lower in enumerate(topology.lowers):
+        if others := sharing(topology, lower):
+            yield (
+                f"lowers[{place}].kubeconfigSecret: stays: that of {', '.join(others)} too: the commands that make a "
+                "kubeconfig put one in place of the other; put all of them there yourself, or name another Secret"
+            )
+
+
+def sharing(topology: Topology, lower: Lower) -> list[str]:
+    """Name the other lowers whose kubeconfig is in the Secret of this one, by another context or key."""
+    return [
+        one.name
+        for one in topology.lowers
+        if one.name != lower.name and lower.kubeconfig_secret is not None and _place(one) == _place(lower)
+    ]
+
+
+def _place(lower: Lower) -> tuple[str, str] | None:
+    secret = lower.kubeconfig_secret
+    return None if secret is None else (secret.namespace, secret.name)
 
 
 def _written(text: str, data: Any, changes: list[_Change]) -> tuple[str, bool]:

@@ -51,16 +51,19 @@ def secrets(setup: Setup) -> list[tuple[Lower, str]]:
     ]
 
 
-def head(setup: Setup, *, folder: bool) -> str:
-    """Say before all what this is and what has to be there; `folder`: what is for others is in files beside it."""
+def head(setup: Setup, command: str | None = None) -> str:
+    """Say before all what this is and what has to be there.
+
+    `command` is the one that printed it; None: what is for others is in files beside it.
+    """
     lines = [f"The engine of topology {setup.topology.name}, in its upper cluster."]
     if setup.topology.lowers:
         lines.append("It needs the kubeconfigs of the lower clusters in Secrets, now or later, and waits for each:")
     for lower, place in secrets(setup):
-        how = f"lowers/{lower.name}/access.yaml" if folder else f"tensile manifests --lower {lower.name}"
+        how = f"{command} --lower {lower.name}" if command else f"lowers/{lower.name}/access.yaml"
         lines.append(f"  Secret {place}: see {how}")
     if setup.topology.extender.enabled:
-        where = "is in scheduler-extender.yaml" if folder else "is written by `tensile manifests --dir DIR`"
+        where = f"is written by `{command} --dir DIR`" if command else "is in scheduler-extender.yaml"
         lines.append(f"The upper scheduler's configuration, no object to apply, {where}.")
     return "\n".join(lines)
 

@@ -1,18 +1,11 @@
-"""Objects as YAML text for people to read, keep in Git and apply: as `kubectl get -o yaml` writes it, with reasons.
-
-What is written is read again by kubectl (YAML 1.1) and, in the topology, by us (YAML 1.2): text that either of them
-would take for something else stands in quotes.
-"""
+"""Objects as YAML text for people to read, keep in Git and apply: as `kubectl get -o yaml` writes it, with reasons."""
 
 from collections.abc import Iterable
 from textwrap import wrap
-from typing import Any, NamedTuple
-
-import yaml
+from typing import NamedTuple
 
 from tensile.objects import Manifest
-from tensile.yamlfull import Unaliased
-from tensile.yamltree import scalar
+from tensile.yamlfull import document
 
 _WIDTH = 120
 
@@ -22,30 +15,6 @@ class Piece(NamedTuple):
 
     manifest: Manifest
     why: str = ""
-
-
-class _Dumper(Unaliased):
-    """Writes text of several lines as a block."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None if scalar(text) == text else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def document(data: Any) -> str:
-    """Write one value, such as an object; its keys in the order that they have."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH)
-
-
-def flow(value: Any) -> str:
-    """Write one value on one line."""
-    return yaml.dump([value], Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=1e9)[
-        1:-2
-    ]
 
 
 def comment(words: str) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 
 import msgspec
@@ -95,7 +96,8 @@ def status(directory: Path = DEFAULT_DIRECTORY) -> int:
     rows = _rows(state)
     _tell("\n".join(f"{name:10} {component:24} {what}" for name, component, what, _ in rows))
     whole = state.ready and all(runs for *_, runs in rows)
-    _tell(f"{directory}: {'all runs' if whole else 'not all runs: `tensile sandbox up` starts it again'}")
+    again = _command("up", directory)
+    _tell(f"{directory}: {'all runs' if whole else f'not all runs: `{again}` starts it again'}")
     return 0 if whole else 1
 
 
@@ -126,7 +128,7 @@ def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
     return _failed(
         SandboxError(
             f"the sandbox in {directory} is not as asked (--{', --'.join(differing)}): "
-            "run `tensile sandbox down` first, or give another --dir"
+            f"run `{_command('down', directory)}` first, or give another --dir"
         )
     )
 
@@ -139,11 +141,16 @@ def _guide(directory: Path, state: State) -> str:
         f"clusters:\n{lowers}\n"
         f"{real if state.options.real_node else ''}"
         f"next:\n"
-        f"  tensile run -f {directory / 'topology.yaml'}\n"
-        f"  export KUBECONFIG={directory / 'upper.kubeconfig'}\n"
-        f"  {_kubectl(state)} get nodes\n"
-        f"  tensile sandbox down --dir {directory}"
+        f"  tensile run -f {quote(str(directory / 'topology.yaml'))}\n"
+        f"  export KUBECONFIG={quote(str(directory / 'upper.kubeconfig'))}\n"
+        f"  {quote(_kubectl(state))} get nodes\n"
+        f"  {_command('down', directory)}"
     )
+
+
+def _command(verb: str, directory: Path) -> str:
+    """Return the command for this sandbox, as it is typed in a shell."""
+    return f"tensile sandbox {verb} --dir {quote(str(directory))}"
 
 
 def _kubectl(state: State) -> str:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Self
 
@@ -109,7 +110,8 @@ class Sandbox:
         """
         found = state.load(self.directory)
         if found is None:
-            raise SandboxError(f"no sandbox in {self.directory}; start one with `tensile sandbox up`")
+            start = f"tensile sandbox up --dir {quote(str(self.directory))}"
+            raise SandboxError(f"no sandbox in {self.directory}; start one with `{start}`")
         return found
 
     @property

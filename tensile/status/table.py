@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from tensile.legible import aligned, joined
 from tensile.quantities import is_quantity, parse
 
 _HEAD = ("LOWER", "NODE", "REACHABLE", "PODS", "CPU", "MEMORY", "MAX PODS", "LAG")
@@ -18,11 +19,11 @@ _HASH = 12
 def as_text(document: Mapping[str, Any], *, colour: bool) -> str:
     """Write a report as lines, without a newline at the end; `colour` marks what is not as it should be."""
     lowers = document["lowers"]
-    lines = _aligned([_HEAD, *map(_cells, lowers)]) if lowers else ["No lower clusters."]
+    lines = aligned([_HEAD, *map(_cells, lowers)]) if lowers else ["No lower clusters."]
     marked = [lines[0], *(_marked(line, row, colour=colour) for line, row in zip(lines[1:], lowers, strict=False))]
     notes = [f"{row['name']}: {row['message']}" for row in lowers if row["message"]]
     legend = ["CPU, MEMORY and MAX PODS: advertised/real."] if lowers else []
-    return "\n".join([*marked, *_block(legend), *_block(notes), "", *_verdict(document)])
+    return "\n".join([*marked, joined([*_block(legend), *_block(notes), "", *_verdict(document)])])
 
 
 def as_json(document: Mapping[str, Any]) -> str:
@@ -59,12 +60,6 @@ def _seconds(lag: int) -> str:
     if lag < 2 * _MINUTE:
         return f"{lag}s"
     return f"{lag // _MINUTE}m" if lag < 2 * _HOUR else f"{lag // _HOUR}h"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay cells out in columns, three spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _marked(line: str, row: Mapping[str, Any], *, colour: bool) -> str:

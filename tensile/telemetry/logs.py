@@ -18,6 +18,7 @@ import structlog
 
 from tensile.errors import TensileError
 from tensile.telemetry.redaction import HIDDEN, clean, is_secret, printable
+from tensile.terminal import takes_colour
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 """The levels by their names on the command line."""
@@ -49,7 +50,7 @@ def configure(level: str, form: str, stream: TextIO) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _Errors(tracebacks=level == "debug"),
             _printable,
-            _json if form == "json" else _Text(coloured=stream.isatty()),
+            _json if form == "json" else _Text(coloured=takes_colour(stream)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *names: _Lines(stream, *names),

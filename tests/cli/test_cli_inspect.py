@@ -13,6 +13,7 @@ POD = {
     "metadata": {"name": "web"},
     "spec": {"containers": [{"name": "m", "resources": {"requests": {"cpu": "3"}}}]},
 }
+NO_POD = "no pod: write a Pod with containers, or what has a template of one"
 TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 
 
@@ -105,7 +106,7 @@ def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     pod = tmp_path / "pod.yaml"
     pod.write_text("kind: Service\nspec: {}\n")
     told = tensile("simulate", "-f", pod, "--topology", path)
-    assert (told.code, told.err) == (1, f"{pod}: no pod: write a Pod with containers, or what has a template of one\n")
+    assert (told.code, told.err) == (1, f"{pod}:2:1: spec.template: {NO_POD}\n")
     pod.write_text(yaml.safe_dump(POD))
     missing = tensile("simulate", "-f", pod, "--topology", path, "--snapshot", tmp_path / "gone.json")
     assert missing.code == 1

@@ -37,7 +37,9 @@ def test_what_is_printed_can_be_piped_and_what_was_changed_is_said_beside_it(pla
     assert [line.partition(": ")[0] for line in told.err.splitlines()] == ["topology.yaml"] * 3
     assert "# Mine." in told.out
     piped = tensile("manifests", "-f", "-", stdin=TOPOLOGY.encode())
-    assert (piped.code, piped.out) == (0, told.out)
+    told_here, said = "see tensile manifests --lower a\n", "see tensile manifests -f FILE --lower a\n"
+    assert (piped.code, piped.out) == (0, told.out.replace(told_here, said))
+    assert said in piped.out
     assert piped.err.startswith("standard input: upper.kubeconfig: left out")
 
 
@@ -47,9 +49,11 @@ def test_the_command_that_is_given_for_a_lower_cluster_is_the_one_that_was_run(p
     arguments = ["-f", "my file.yaml", "--lower", "a", "--namespace", "ops"]
     told = tensile("manifests", *arguments, cwd=place)
     assert told.code == 0
-    assert "#   tensile manifests -f 'my file.yaml' --lower a --namespace ops | kubectl " in told.out
+    assert "#   tensile manifests -f 'my file.yaml' --namespace ops --lower a | kubectl " in told.out
     assert kinds(told.out)[:2] == ["Namespace", "ServiceAccount"]
     assert "#   tensile manifests --lower a | kubectl " in tensile("manifests", "--lower", "a", cwd=place).out
+    above = tensile("manifests", "-f", "my file.yaml", "--namespace", "ops", "--image", "mine:1", cwd=place)
+    assert ": see tensile manifests -f 'my file.yaml' --namespace ops --image mine:1 --lower a\n" in above.out
 
 
 def test_a_directory_is_written_and_said_file_by_file(place: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from clikit import PROGRAM, Files, Told, environment, refused, tensile
 
 import tensile as package
-from tensile.cli import main
+from tensile.program import main
 
 COMMANDS = (
     ("validate",),

@@ -141,3 +141,9 @@ def test_a_node_whose_room_is_in_fragments_is_told_as_one_to_wait_in() -> None:
     assert as_text(A, [told]).splitlines()[1].endswith("the upper scheduler may have it wait in lower-c")
     asking = elsewhere(seeker("one"), cpus=cpus, more=ON + "extender: {enabled: true}\n")
     assert found(asking)["one"].full == (), "it asks the extender, which knows better"
+
+
+def test_what_is_told_of_a_pod_stays_in_its_line() -> None:
+    """Why it stays may be in words of others."""
+    text = as_text(A, [Departure("default", "web", leaves=False, why="held\x1b[2J\nback")])
+    assert text.splitlines()[1].endswith("held\\u001b[2J\\nback")

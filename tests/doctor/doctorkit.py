@@ -56,7 +56,7 @@ def topology(**fields: Any) -> Topology:
 def way(host: str = "192.0.2.1", **fields: Any) -> Way:
     """Make a way with a good certificate and CA."""
     basis = Way("kubeconfigs/it", f"https://{host}:6443", host, 6443, host, CA.pair.certificate, signed_by())
-    return basis._replace(**fields)
+    return basis._replace(**{"flags": "--kubeconfig kubeconfigs/it --context b", **fields})
 
 
 def contact(stage: Stage = Stage.DONE, error: str = "", **fields: Any) -> Contact:

@@ -214,3 +214,26 @@ def test_which_rights_are_asked_for_above() -> None:
         assert {one.namespace for one in rights if one.purpose.startswith("replicas")} == leases
         assert {one.namespace for one in rights if "beside its ConfigMap" in one.purpose} == maps
     assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("replicas")]
+
+
+async def test_a_kubeconfig_that_is_refused_is_told_with_its_own_advice(papers: Papers, tmp_path: Path) -> None:
+    """Whole, where the advice has a colon in it."""
+    spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfig": "open"}])
+    (tmp_path / "open").write_text(kubeconfig({"token": "t"}, {"insecure-skip-tls-verify": True}))
+    async with serving(papers, tmp_path / "upper", Apiserver("upper")):
+        known = await gathered(spec, Ways(tmp_path), now)
+    side = known.lowers[LOWER]
+    assert side.trouble.endswith("insecure-skip-tls-verify is refused")
+    assert side.remedy == "give certificate-authority-data instead: without it anybody can pose as the cluster"
+
+
+async def test_a_secret_that_may_not_be_read_has_a_remedy_of_ours(papers: Papers, tmp_path: Path) -> None:
+    """The apiserver's words are the cause."""
+    secret = {"namespace": "tensile", "name": LOWER}
+    spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfigSecret": secret}])
+    refused = {f"/api/v1/namespaces/tensile/secrets/{LOWER}": REFUSED}
+    async with serving(papers, tmp_path / "upper", Apiserver("upper", **refused)):
+        known = await gathered(spec, Ways(tmp_path), now)
+    (finding,) = [one for one in diagnosed(known) if (one.cluster, one.check) == (LOWER, "reach")]
+    assert finding.what.endswith("no reviews for you")
+    assert finding.advice.startswith("let the account that asks read that Secret")

@@ -35,18 +35,17 @@ def test_a_cluster_that_is_well() -> None:
 
 
 def test_credentials_that_cannot_be_read_are_told_with_their_own_advice() -> None:
-    """The words of who read them: the last part says what to do."""
-    one = side(trouble="kubeconfigs/gone: cannot be read (No such file or directory): check the path", contact=None)
-    finding = only(reached(one, facts(None, one)))
-    assert finding == Finding(
-        LOWER, "reach", Level.FAIL, "kubeconfigs/gone: cannot be read (No such file or directory)", "check the path"
-    )
+    """The words of who read them, whole, whatever signs are in them."""
+    trouble, remedy = "kubeconfigs/gone: cannot be read (No such file)", "check: the path: and its permissions"
+    one = side(trouble=trouble, remedy=remedy, contact=None)
+    assert only(reached(one, facts(None, one))) == Finding(LOWER, "reach", Level.FAIL, trouble, remedy)
 
 
 def test_a_trouble_without_advice_is_told_whole() -> None:
     """Nothing of it is lost."""
     one = side(trouble="it is broken", contact=None)
-    assert only(reached(one, facts(None, one))).what == "it is broken"
+    finding = only(reached(one, facts(None, one)))
+    assert (finding.what, finding.advice) == ("it is broken", "put that right")
 
 
 def test_a_cluster_for_which_there_was_no_time() -> None:
@@ -257,3 +256,20 @@ def test_questions_that_were_not_answered_in_time() -> None:
 def test_the_authority_of_these_tests_is_the_clusters() -> None:
     """Or what is told of strangers would be told of everybody."""
     assert CA.name != OTHER.name
+
+
+@pytest.mark.parametrize(
+    ("flags", "command"),
+    [
+        (
+            "--kubeconfig kubeconfigs/it --context b",
+            "kubectl --kubeconfig kubeconfigs/it --context b get --raw /version",
+        ),
+        ("", "kubectl get --raw /version"),
+        ("--kubeconfig FILE", "kubectl --kubeconfig FILE get --raw /version (FILE: what is in kubeconfigs/it)"),
+    ],
+)
+def test_kubectl_is_told_the_same_way(flags: str, command: str) -> None:
+    """With the context that the topology asks for; what is in no file has to be put into one first."""
+    finding = only(told(contact(Stage.ANSWER, "HTTP 502", way=way(flags=flags))))
+    assert finding.advice.endswith(f": {command}")

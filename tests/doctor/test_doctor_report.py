@@ -56,20 +56,20 @@ def test_colours_are_marks_only() -> None:
 
 def test_words_of_a_server_do_nothing_to_a_terminal() -> None:
     """What is not printed is escaped, and one finding stays one line."""
-    found = [Finding(UPPER, "reach", Level.FAIL, "it said \x1b[2Jand\nFAIL", "say \x07")]
+    found = [Finding(UPPER, "reach", Level.FAIL, "it said \u001b[2Jand\nFAIL", "say \x07")]
     text = as_text(facts(), found, colour=False)
-    assert "it said \\x1b[2Jand\\nFAIL" in text
-    assert "-> say \\x07" in text
+    assert "it said \\u001b[2Jand\\nFAIL" in text
+    assert "-> say \\u0007" in text
 
 
 def test_a_version_says_nothing_in_doctors_name() -> None:
     """It stands on the line of its cluster, where each server's own words stand: they stay on it."""
-    odd = contact(version="v1.36.3\x1b[2J\x1b[H\nupper: all is well")
+    odd = contact(version="v1.36.3\u001b[2J\x1b[H\nupper: all is well")
     known = facts(None, side(contact=odd))
     text = as_text(known, diagnosed(known), colour=False)
     assert "\x1b" not in text
     assert "upper: all is well" not in text.splitlines()
-    assert "lower-a: v1.36.3\\x1b[2J\\x1b[H\\nupper: all is well, https://" in text
+    assert "lower-a: v1.36.3\\u001b[2J\\u001b[H\\nupper: all is well, https://" in text
 
 
 def last(*levels: Level) -> str:

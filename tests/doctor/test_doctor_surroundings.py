@@ -3,7 +3,9 @@
 from time import process_time
 from typing import Any
 
+import orjson
 import pytest
+import yaml
 from doctorkit import LOWER, at, contact, facts, only, side, topology
 from doctorkit import node as node_of
 
@@ -26,6 +28,7 @@ from tensile.doctor.finding import Finding, Level
 from tensile.doctor.hook import hooked
 from tensile.doctor.networks import networked
 from tensile.doctor.supplies import measured, stored
+from tensile.manifests.texts import STORAGE_CLASS
 from tensile.names import PROVISIONER
 from tensile.objects import UPPER, Manifest
 
@@ -92,7 +95,10 @@ def test_a_class_that_binds_at_once() -> None:
 def test_no_class_at_all() -> None:
     """Claims are not everybody's, so it is only said."""
     finding = only(above(storage_class("disks", "example.com/disks")))
-    assert (finding.level, "kubectl apply -f manifests/storageclass.yaml" in finding.advice) == (Level.SKIP, True)
+    assert (finding.level, finding.advice.endswith("' | kubectl apply -f -")) == (Level.SKIP, True)
+    made = orjson.loads(finding.advice.split("'")[1])
+    shipped = yaml.safe_load(STORAGE_CLASS)
+    assert made.items() <= shipped.items()
 
 
 def test_pods_that_the_scheduler_keeps_for_their_claims() -> None:

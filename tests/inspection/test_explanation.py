@@ -325,3 +325,12 @@ def test_a_lower_without_nodes_and_a_reason_that_is_no_nodes() -> None:
     assert "lower-b   any       no     volumes" in text
     plain = as_text(explained(picture([], LOWERS[0], empty), Asked(above(), [])))
     assert "lower-b   -           no     node    it has no nodes" in plain
+
+
+def test_words_of_others_do_nothing_to_a_terminal() -> None:
+    """Events and conditions are written by whoever may, and cannot make a line of their own."""
+    pod = above(status=unscheduled("no\x1b[2Jway\nPod fine"))
+    event = {"type": "Warning", "reason": "Odd", "message": "see\x07\nthis", "lastTimestamp": "2026-06-01T12:00:00Z"}
+    text = as_text(explained(picture([(NODE, virtual("lower-a"))], *LOWERS), Asked(pod, [event])))
+    assert "\x1b" not in text
+    assert text.splitlines()[-1] == " 2026-06-01T12:00:00Z Warning Odd: see\\u0007\\nthis"

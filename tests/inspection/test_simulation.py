@@ -260,3 +260,50 @@ def test_a_snapshot_in_place_of_clusters(tmp_path: Path) -> None:
     path.write_bytes(before.to_bytes())
     after = pictured(before.topology, Ways(tmp_path), path)
     assert told(after, template(cpu="3"), Case()) == told(before, template(cpu="3"), Case())
+
+
+def test_words_of_others_do_nothing_to_a_terminal() -> None:
+    """What a cluster answered stands in its line."""
+    found = picture([], sight("lower-a", trouble="lower-a: no\x1b[2J\nanswer"), PAIR[1])
+    assert "lower-a: no\\u001b[2J\\nanswer" in told(found, template(cpu="4"), Case())
+
+
+def test_a_lost_lower_that_no_pod_is_on_is_said_to_have_none() -> None:
+    """It was asked, though there is nothing to move."""
+    lost = Case(lost=frozenset({"lower-a"}))
+    assert simulate(picture([], *PAIR), None, lost, "text") == ("No pod has to leave lower-a.", True)
+    assert simulate(picture([], *PAIR), None, Case(), "text") == ("Nothing was asked.", True)
+
+
+def test_a_snapshot_may_know_lowers_that_the_topology_has_no_more(tmp_path: Path) -> None:
+    """They count for nothing, and one that is new has not been seen."""
+    before = picture([], *PAIR, sight("gone"))
+    kept = before.to_bytes().replace(b'"name":"lower-b","objects"', b'"name":"gone","objects"', 1)
+    path = tmp_path / "snapshot.json"
+    path.write_bytes(kept)
+    after = pictured(before.topology, Ways(tmp_path), path)
+    assert list(after.lowers) == ["lower-a", "lower-b"]
+    assert fits(simulated(after, template(cpu="4"), Case())) == {"lower-a": 2, "lower-b": 0}
+    with pytest.raises(TensileError, match="gone: no lower cluster of the topology"):
+        simulated(after, None, Case(lost=frozenset({"gone"})))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b'"name":"lower-a-1"', b'"title":"lower-a-1"', "lower-a: nodes[0]: Object missing required field `name`"),
+        (b'"containers":', b'"boxes":', "lower-a: pods[0]: Object missing required field `containers`"),
+        (b'"containers":', b'"containers":5,"x":', "pods[0]: Expected `array`, got `int`"),
+    ],
+)
+def test_a_snapshot_that_was_edited_is_refused_by_its_place(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+    """Nothing that every object has may be missing."""
+    before = picture([], two_nodes("lower-a", (POD, pod("r", asking(cpu="4"), on="lower-a-1"))), PAIR[1])
+    path = tmp_path / "snapshot.json"
+    kept = before.to_bytes()
+    assert old in kept
+    path.write_bytes(kept.replace(old, new, 1))
+    with pytest.raises(TensileError) as caught:
+        pictured(before.topology, Ways(tmp_path), path)
+    assert str(caught.value).startswith(f"{path}: not as `tensile simulate --save` writes it: ")
+    assert words in str(caught.value)

@@ -15,7 +15,7 @@ SPEC = {"containers": [{"name": "m", "image": "a"}]}
 
 def read(**fields: Any) -> Any:
     """Read an object."""
-    return template(yaml.safe_dump({"apiVersion": "v1", **fields}), "pod.yaml")
+    return template(yaml.safe_dump({"apiVersion": "v1", **fields}).encode(), "pod.yaml")
 
 
 def test_a_pod() -> None:
@@ -64,7 +64,7 @@ def test_a_cron_job() -> None:
 
 def test_json_is_read_too() -> None:
     """It is YAML."""
-    assert template(orjson.dumps({"kind": "Pod", "spec": SPEC}).decode(), "pod.json").pod["metadata"]["name"] == "pod"
+    assert template(orjson.dumps({"kind": "Pod", "spec": SPEC}), "pod.json").pod["metadata"]["name"] == "pod"
 
 
 def test_a_limit_is_a_request_where_none_is_given() -> None:
@@ -87,19 +87,72 @@ def test_ports_of_a_pod_on_its_nodes_network() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "pod.yaml: "),
-        ("- a\n", "pod.yaml: no pod"),
-        ("kind: ConfigMap\ndata: {a: b}\n", "pod.yaml: no pod"),
-        ("kind: Pod\nspec: {}\n", "pod.yaml: no pod"),
-        ("kind: Pod\nspec: {containers: []}\n", "pod.yaml: no pod"),
-        ("kind: Pod\nspec: {containers: [a]}\n", "pod.yaml: no pod"),
-        ("kind: Deployment\nspec: {replicas: 2}\n", "pod.yaml: no pod"),
-        ("kind: Deployment\nspec: {template: {}}\n", "pod.yaml: no pod"),
-        ("kind: Pod\nspec: {containers: [}\n", "pod.yaml:2:"),
-        ("kind: Pod\nkind: Pod\nspec: {}\n", "pod.yaml:2:1: kind: "),
+        ("", "1:1: spec.template: no pod"),
+        ("- a\n", "1:1: spec.template: no pod"),
+        ("kind: ConfigMap\ndata: {a: b}\n", "1:1: spec.template: no pod"),
+        ("kind: Pod\nspec: {}\n", "1:1: (file): no pod"),
+        ("kind: Pod\nspec: {containers: []}\n", "1:1: (file): no pod"),
+        ("kind: Pod\nspec: {containers: [a]}\n", '2:21: spec.containers[0]: "a" is no mapping; '),
+        ("kind: Deployment\nspec: {replicas: 2}\n", "2:1: spec.template: no pod"),
+        ("kind: Deployment\nspec: {template: {}}\n", "2:18: spec.template: no pod"),
+        ("kind: CronJob\nspec: {template: {}}\n", "2:1: spec.jobTemplate.spec.template: no pod"),
+        ("kind: Pod\nspec: {containers: [}\n", "2:"),
+        ("kind: Pod\nkind: Pod\nspec: {}\n", "2:1: kind: "),
     ],
 )
 def test_what_is_no_pod(text: str, why: str) -> None:
     """It is refused with its place, and never with a traceback."""
-    with pytest.raises(TensileError, match="^" + re.escape(why)):
-        template(text, "pod.yaml")
+    with pytest.raises(TensileError, match="^" + re.escape(f"pod.yaml:{why}")):
+        template(text.encode(), "pod.yaml")
+
+
+MISTYPED = """\
+kind: Deployment
+metadata: {METADATA}
+spec:
+  replicas: {REPLICAS}
+  template:
+    metadata: {LABELS}
+    spec:
+      containers:
+      - {name: m, resources: {RESOURCES}}
+"""
+RIGHT = {"METADATA": "{name: web}", "REPLICAS": "2", "LABELS": "{}", "RESOURCES": "{requests: {cpu: 1}}"}
+
+
+@pytest.mark.parametrize(
+    ("field", "written", "why"),
+    [
+        ("METADATA", "x", '2:11: metadata: "x" is no mapping; write its fields as KEY: VALUE'),
+        (
+            "REPLICAS",
+            '"3"',
+            '4:13: spec.replicas: "3" is no whole number of 64 bits; write one such as 3, without quotes',
+        ),
+        ("REPLICAS", "-4", "4:13: spec.replicas: -4 is less than none; write 0 or more"),
+        ("REPLICAS", "true", "4:13: spec.replicas: true is no whole number of 64 bits"),
+        ("LABELS", "[a]", "6:15: spec.template.metadata: a list is no mapping; "),
+        (
+            "LABELS",
+            "{labels: {on: yes, no: 1}}",
+            "6:38: spec.template.metadata.labels.no: the number 1 is no text; put",
+        ),
+        ("RESOURCES", "[x]", "9:30: spec.template.spec.containers[0].resources: a list is no mapping"),
+        (
+            "RESOURCES",
+            "{requests: {cpu: one}}",
+            '9:47: spec.template.spec.containers[0].resources.requests.cpu: "one" is no quantity; write one',
+        ),
+        ("RESOURCES", "{requests: {cpu: }}", "resources.requests.cpu: nothing stands here; write a value"),
+    ],
+)
+def test_a_workload_that_is_mistyped(field: str, written: str, why: str) -> None:
+    """Each place is told; a count of less than none would fit anywhere."""
+    text = MISTYPED
+    for name, right in {**RIGHT, field: written}.items():
+        text = text.replace("{" + name + "}", right)
+    with pytest.raises(TensileError) as caught:
+        template(text.encode(), "pod.yaml")
+    assert str(caught.value).startswith("pod.yaml:")
+    assert why in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1

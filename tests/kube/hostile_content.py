@@ -69,10 +69,10 @@ TEXTS = (
     Hostile("a cluster twice", written(clusters=[_CLUSTER, _CLUSTER]), "cluster 'there' is defined more than once"),
     Hostile("a user twice", written(users=[_USER, _USER]), "user 'me' is defined more than once"),
     Hostile("no current context", written(**{"current-context": ""}), "no current-context"),
-    Hostile("no such context", written(contexts=[]), "context 'here' is defined not (there are: none)"),
-    Hostile("no such user", written(users=[]), "user 'me' is defined not"),
-    Hostile("no such cluster", written(clusters=[]), "cluster 'there' is defined not"),
-    Hostile("lists that are none", written(users={"me": TOKEN}), "user 'me' is defined not"),
+    Hostile("no such context", written(contexts=[]), "context 'here' is not defined (there are: none)"),
+    Hostile("no such user", written(users=[]), "user 'me' is not defined"),
+    Hostile("no such cluster", written(clusters=[]), "cluster 'there' is not defined"),
+    Hostile("lists that are none", written(users={"me": TOKEN}), "user 'me' is not defined"),
     Hostile("names without end", written(**{"current-context": "x" * 100_000}), "xxx...xxx"),
     Hostile(
         "names that rule a terminal", written(**{"current-context": "\x1b]0;owned\x07\nok"}), "\\x1b]0;owned\\x07\\nok"

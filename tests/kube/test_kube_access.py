@@ -193,3 +193,26 @@ async def test_outside_of_a_pod_that_is_said(home: Path) -> None:
 async def test_an_access_does_not_show_its_secrets(home: Path) -> None:
     """Its own words hold no token."""
     assert SECRET not in repr(await from_kubeconfig(write(home / "f", kubeconfig({"token": SECRET}))))
+
+
+async def test_kubectl_can_be_told_the_same_way(home: Path, papers: Papers) -> None:
+    """By the file and its context, quoted for a shell; a Secret has to become a FILE; a pod needs nothing."""
+    path = write(home / "my file", kubeconfig({"token": "t"}))
+    assert (await from_kubeconfig(path, "here")).flags == f"--kubeconfig '{path}' --context here"
+    assert (await from_kubeconfig(path)).flags == f"--kubeconfig '{path}'"
+    assert (
+        await from_text(kubeconfig({"token": "t"}), "Secret a/b", "here")
+    ).flags == "--kubeconfig FILE --context here"
+    (home / "ca.crt").write_bytes(papers.authority.pem)
+    write(home / "token", "pod-token")
+    assert (await in_cluster({"KUBERNETES_SERVICE_HOST": "h", "KUBERNETES_SERVICE_PORT": "1"}, home)).flags == ""
+
+
+async def test_what_is_wrong_and_what_to_do_are_two_things(home: Path) -> None:
+    """Whatever signs are in them; people read both in one line."""
+    path = write(home / "f", kubeconfig({"token": "t"}, {"insecure-skip-tls-verify": True}))
+    with pytest.raises(AccessError) as caught:
+        await from_kubeconfig(path)
+    assert caught.value.what == f"{path}: cluster 'there': insecure-skip-tls-verify is refused"
+    assert caught.value.advice.startswith("give certificate-authority-data instead: without it")
+    assert str(caught.value) == f"{caught.value.what}: {caught.value.advice}"

@@ -85,9 +85,13 @@ REFUSED = {
     "user 'me' has no user in it": (None, {}, {}),
     "tokenfile is not known": ({**TOKEN, "tokenfile": "t"}, {}, {}),
     "no current-context": (TOKEN, {}, {"current-context": ""}),
-    "context 'nowhere' is defined not (there are: here)": (TOKEN, {}, {"current-context": "nowhere"}),
-    "user 'me' is defined not (there are: none)": (TOKEN, {}, {"users": []}),
-    "cluster 'there' is defined not": (TOKEN, {}, {"clusters": None}),
+    "context 'nowhere' is not defined (there are: here): define it, or name another; did you mean here?": (
+        TOKEN,
+        {},
+        {"current-context": "nowhere"},
+    ),
+    "user 'me' is not defined (there are: none)": (TOKEN, {}, {"users": []}),
+    "cluster 'there' is not defined": (TOKEN, {}, {"clusters": None}),
     "names no user": (TOKEN, {}, {"contexts": [{"name": "here", "context": {"cluster": "there"}}]}),
     "context 'here' is defined more than once": (
         TOKEN,

@@ -1,6 +1,8 @@
 """Makes pod_fields.json: every field that a pod can have, by type, out of an apiserver's own description.
 
-    kubectl get --raw /openapi/v3/api/v1 | python tests/kubelet/regenerate_fields.py > tests/kubelet/pod_fields.json
+The kinds of those that are required end in "!".
+
+    kubectl get --raw /openapi/v3/api/v1 | python tests/kubelet/regenerate_fields.py > tensile/pod_fields.json
 
 Run it with an apiserver of the newest release that is supported; the tests then say which field has no verdict yet.
 """
@@ -40,8 +42,10 @@ def fields_by_type(document: dict[str, Any]) -> dict[str, dict[str, str]]:
         name = waiting.pop()
         properties = schemas.get(name, {}).get("properties")
         if properties and name not in reached:
-            reached[name] = {field: kind_of(schema) for field, schema in sorted(properties.items())}
-            waiting += [kind.removeprefix("[]").removeprefix("map[string]") for kind in reached[name].values()]
+            kinds = {field: kind_of(schema) for field, schema in sorted(properties.items())}
+            waiting += [kind.removeprefix("[]").removeprefix("map[string]") for kind in kinds.values()]
+            required = schemas[name].get("required", ())
+            reached[name] = {field: kind + "!" * (field in required) for field, kind in kinds.items()}
     return dict(sorted(reached.items()))
 
 

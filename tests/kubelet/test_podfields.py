@@ -1,15 +1,13 @@
 """Every field that Kubernetes knows has a verdict, and the projection does what the verdict says."""
 
-import json
-from pathlib import Path
-
 import pytest
 from podkit import place, pod
 
 from tensile.kubelet.podfields import METADATA, SPEC, STATUS, Verdict, with_verdict
 from tensile.kubelet.projection import lower_pod
+from tensile.podform import forms
 
-FIELDS = json.loads((Path(__file__).parent / "pod_fields.json").read_text())
+FIELDS = {kind: {field: of.removesuffix("!") for field, of in fields.items()} for kind, fields in forms().items()}
 
 TABLES = {"ObjectMeta": METADATA, "PodSpec": SPEC, "PodStatus": STATUS}
 GONE_SINCE = {"ObjectMeta": set(), "PodSpec": {"workloadRef"}, "PodStatus": set()}

@@ -9,7 +9,7 @@ from setupkit import ALL, TOPOLOGIES, applied, one, read, setup, text
 import tensile
 from tensile.errors import TensileError
 from tensile.manifests.commands import Wishes, rendering
-from tensile.manifests.rendering import OF_LOWER, OF_UPPER, files, lower_stream
+from tensile.manifests.rendering import OF_LOWER, OF_UPPER, files, lower_stream, upper_stream
 from tensile.manifests.setup import Setup
 from tensile.names import LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest
@@ -231,3 +231,25 @@ def test_what_cannot_be_is_refused(wishes: Wishes, words: str) -> None:
     with pytest.raises(TensileError) as refusal:
         rendering(text().encode(), "topology.yaml", wishes)
     assert str(refusal.value).startswith(words)
+
+
+def test_a_secret_that_two_lower_clusters_share_is_said_before_the_commands() -> None:
+    """They would put one kubeconfig in place of the other."""
+    lowers = [
+        {"name": name, "kubeconfigSecret": {"namespace": "ops", "name": "both", "key": f"{name}.yaml"}} for name in "ab"
+    ]
+    shared = lower_stream(setup(lowers=lowers), "a", "tensile manifests")
+    assert "# The Secret is that of b too: what is there goes when this is put there.\n" in shared
+    assert "is that of" not in lower_stream(setup(), "lower-a", "tensile manifests")
+
+
+def test_the_head_names_the_command_that_was_given() -> None:
+    """With what was chosen beside the topology, else another thing would be printed."""
+    found = setup(extender={"enabled": True})
+    command = "tensile manifests -f my.yaml --namespace ops"
+    text = upper_stream(found, command)
+    assert f"#   Secret tensile/lower-a, key kubeconfig: see {command} --lower lower-a\n" in text
+    assert f"is written by `{command} --dir DIR`" in text.replace("\n#", "")
+    assert f'#   {command} --lower lower-a | kubectl --kubeconfig "$LOWER" apply -f -\n' in lower_stream(
+        found, "lower-a", command
+    )

@@ -124,7 +124,8 @@ def test_what_is_no_matter_of_the_place_means_the_same(fields: dict[str, Any]) -
         ("upper: {burst: 5000, kubeconfig: k}\n", "upper: {burst: 5000}\n"),
         ("upper: {}\n", "upper: {}\n"),
         ("webhook: {enabled: true, bind: 10.0.0.1, url: 'https://a/mutate'}\n", None),
-        ("extender: {bind: '::1', enabled: true}\n", "extender: {enabled: true}\n"),
+        ("extender: {bind: 127.0.0.1, enabled: true}\n", "extender: {enabled: true}\n"),
+        ("extender: {bind: '::1', enabled: true}\n", "extender: {bind: '::', enabled: true}\n"),
         ("kubelet:\n  nodeAddress: 10.0.0.1\n", ""),
         ("kubelet: {bind: 0.0.0.0}\n", "kubelet: {bind: 0.0.0.0}\n"),
         ('kubelet: {bind: "::"}\n', 'kubelet: {bind: "::"}\n'),
@@ -245,9 +246,16 @@ def test_two_lower_clusters_never_get_one_secret_by_being_turned() -> None:
 
 
 def test_a_secret_with_two_kubeconfigs_that_is_named_stays() -> None:
-    """By contexts or by keys: whoever wrote it so meant it; and what defaults name is nobody's by itself."""
+    """By contexts or by keys: whoever wrote it so meant it, but the commands that fill a Secret put one of them there.
+
+    What defaults name is nobody's by itself.
+    """
     one, other = ("{name: %s, context: %s, kubeconfigSecret: {namespace: tensile, name: c}}" % (2 * (x,)) for x in "ab")
-    assert turn(HEAD + f"lowers:\n- {one}\n- {other}\n" + OPEN).words == ()
+    found = turn(HEAD + f"lowers:\n- {one}\n- {other}\n" + OPEN)
+    assert (found.text, [words.partition(" too: ")[0] for words in found.words]) == (
+        HEAD + f"lowers:\n- {one}\n- {other}\n" + OPEN,
+        ["lowers[0].kubeconfigSecret: stays: that of b", "lowers[1].kubeconfigSecret: stays: that of a"],
+    )
     defaults = "lowerDefaults: {kubeconfigSecret: {namespace: tensile}}\n"
     found = turn(HEAD + defaults + "lowers:\n- {name: a, kubeconfig: k}\n- {name: b, kubeconfig: k}\n")
     assert [lower.kubeconfig_secret.name for lower in found.topology.lowers if lower.kubeconfig_secret] == ["a", "b"]
@@ -261,3 +269,11 @@ def test_the_webhooks_service_has_a_name_of_its_own(name: str) -> None:
     assert told.startswith("topology.yaml:5:")
     assert f"webhook.service.name: {name} is a Service of the engine for something else; write tensile-webhook" in told
     assert turn(HEAD + f"lowers: []\nwebhook: {{enabled: false, {service}}}\n" + OPEN).words == ()
+
+
+@pytest.mark.parametrize(("bind", "wanted"), [("::1", "'::'"), ("127.0.0.1", "0.0.0.0"), ("fd00::5", "'::'")])
+def test_metrics_are_served_on_every_address_of_the_family_that_was_meant(bind: str, wanted: str) -> None:
+    """A pod may have addresses of IPv6 alone, on which 0.0.0.0 does not answer."""
+    found = turn(HEAD + f"lowers: []\ntelemetry: {{bind: '{bind}'}}\n")
+    assert found.text.splitlines()[-1] == f"telemetry: {{bind: {wanted}}}"
+    assert found.words[0].startswith(f"telemetry.bind: now {wanted}: at {bind} nobody could ask for metrics")

@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tensile.names import owner_of
 from tensile.objects import CLAIM
+from tensile.podform import forms
 from tensile.reconcile.references import Reference, copy_of, is_token_volume, never_copied, references
 
-FIELDS = json.loads((Path(__file__).parents[1] / "kubelet" / "pod_fields.json").read_text())
+FIELDS = {kind: {field: of.removesuffix("!") for field, of in fields.items()} for kind, fields in forms().items()}
 OWNER = owner_of("11111111-upper", "demo")
 ACCOUNT = Reference("ServiceAccount", "robot", optional=False)
 

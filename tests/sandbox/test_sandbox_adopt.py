@@ -50,5 +50,5 @@ def test_a_name_is_written_down_once(directory: Path) -> None:
 
 def test_nothing_is_adopted_where_there_is_no_sandbox(tmp_path: Path) -> None:
     """The error says how to get one."""
-    with pytest.raises(SandboxError, match="start one with `tensile sandbox up`"):
+    with pytest.raises(SandboxError, match="start one with `tensile sandbox up --dir /"):
         Sandbox(tmp_path).adopt("workload.yaml")

@@ -41,7 +41,7 @@ def test_status_tells_what_does_not_run(dead: Path, capsys: pytest.CaptureFixtur
     assert commands.status(dead) == 1
     said = capsys.readouterr().out
     assert "etcd                     does not run; see /somewhere/etcd.log" in said
-    assert "not all runs: `tensile sandbox up` starts it again" in said
+    assert f"not all runs: `tensile sandbox up --dir {dead}` starts it again" in said
 
 
 def test_down_removes_what_a_dead_sandbox_left(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +184,7 @@ def test_another_error_is_not_tried_again() -> None:
 
 def test_attaching_needs_a_sandbox(tmp_path: Path) -> None:
     """The error says how to get one."""
-    with pytest.raises(SandboxError, match=r"no sandbox in .*; start one with `tensile sandbox up`"):
+    with pytest.raises(SandboxError, match=r"no sandbox in .*; start one with `tensile sandbox up --dir /"):
         Sandbox.attach(tmp_path)
 
 
@@ -265,3 +265,21 @@ def test_a_sandbox_is_nobodys_to_start_without_a_place(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match="Not a directory"):
         Sandbox.start(tmp_path / "file" / "s", Options(lowers=0))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_is_printed_to_be_pasted_is_quoted(
+    upper: Layout, binaries: Binaries, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A blank in the path does not make two words of it, and each hint is for this directory."""
+    place = tmp_path / "my sandbox"
+    place.mkdir()
+    process = Process(2**22 + 1, 1, ["/bin/etcd"], "/somewhere/etcd.log")
+    clusters = {"upper": Cluster(upper, {"etcd": process})}
+    one = State("feed", Options(0, 0), ["upper"], [], ready=True, binaries=binaries, clusters=clusters)
+    state.save(place, one)
+    assert commands.status(place) == 1
+    assert f"`tensile sandbox up --dir '{place}'` starts it again" in capsys.readouterr().out
+    guide = commands._guide(place, one).splitlines()
+    assert f"  tensile run -f '{place}/topology.yaml'" in guide
+    assert f"  export KUBECONFIG='{place}/upper.kubeconfig'" in guide
+    assert guide[-1] == f"  tensile sandbox down --dir '{place}'"

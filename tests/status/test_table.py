@@ -100,3 +100,11 @@ def test_programs_get_json() -> None:
     """All of it."""
     document: dict[str, Any] = Report("demo", accepted(bad()), (row(),)).document()
     assert orjson.loads(as_json(document)) == document
+
+
+def test_words_of_others_do_nothing_to_a_terminal() -> None:
+    """A message may hold what an apiserver below said; colours are ours alone."""
+    away = row("lower-a", reachable=False, message="gone\x1b[2J\nlower-b: well")
+    text = shown(Report("demo", accepted(), (away,)), colour=True)
+    assert "\nlower-a: gone\\u001b[2J\\nlower-b: well\n" in text
+    assert text.count("\x1b") == 2

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tensile.legible import harmless
 from tensile.names import PREFIX
 from tensile.objects import CLAIM, CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, VOLUME, Kind, Manifest, labels
-from tensile.reconcile.preview.values import listed, plain
+from tensile.reconcile.preview.values import listed
 
 _MOST = 12
 _OWN_NAME = "kubernetes.io/metadata.name"
@@ -30,7 +31,7 @@ def _keys(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _secret(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    yield "type", plain(manifest.get("type", ""))
+    yield "type", harmless(manifest.get("type", ""))
     yield from _keys(manifest)
 
 
@@ -48,16 +49,16 @@ def _node(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 def _claim(manifest: Manifest) -> Iterator[tuple[str, str]]:
     spec = manifest.get("spec", {})
-    yield "storage", plain(((spec.get("resources") or {}).get("requests") or {}).get("storage", ""))
-    yield "class", plain(spec.get("storageClassName") or "")
+    yield "storage", harmless(((spec.get("resources") or {}).get("requests") or {}).get("storage", ""))
+    yield "class", harmless(spec.get("storageClassName") or "")
 
 
 def _volume(manifest: Manifest) -> Iterator[tuple[str, str]]:
     spec = manifest.get("spec", {})
     holder = spec.get("claimRef") or {}
-    yield "storage", plain((spec.get("capacity") or {}).get("storage", ""))
-    yield "claim", plain(f"{holder.get('namespace')}/{holder.get('name')}" if holder else "")
-    yield "policy", plain(spec.get("persistentVolumeReclaimPolicy") or "")
+    yield "storage", harmless((spec.get("capacity") or {}).get("storage", ""))
+    yield "claim", harmless(f"{holder.get('namespace')}/{holder.get('name')}" if holder else "")
+    yield "policy", harmless(spec.get("persistentVolumeReclaimPolicy") or "")
 
 
 def _labels(manifest: Manifest) -> Iterator[str]:

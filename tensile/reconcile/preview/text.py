@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import orjson
 
+from tensile.legible import harmless
 from tensile.objects import UPPER
 from tensile.reconcile.preview.changes import Action, Change, Counts, Preview, count
 from tensile.reconcile.preview.recorder import subject
 from tensile.reconcile.preview.summary import summary
-from tensile.reconcile.preview.values import listed, plain, told
+from tensile.reconcile.preview.values import listed, told
 from tensile.world import Key, Problem
 
 _MARKS: dict[Action, str] = {"create": "+", "update": "~", "delete": "-", "replace": "-/+"}
@@ -121,7 +122,7 @@ def _group(group: Sequence[Change]) -> Iterator[_Line]:
     names = [_where(change) for change in group]
     many = len(group) > 1
     what = f"{len(group)} x {first.ref.kind.name}" if many else f"{first.ref.kind.name} {names[0]}"
-    yield _Line(_MARKS[first.action], f"{what}: {plain(first.reason)}")
+    yield _Line(_MARKS[first.action], f"{what}: {harmless(first.reason)}")
     if many:
         yield _Line(" ", _INDENT + listed(names, _NAMED))
     yield from (_Line(" ", _INDENT + line) for line in _details(first))
@@ -147,10 +148,10 @@ def _problems(problems: Iterable[tuple[Key, Problem]]) -> Iterator[_Line]:
     for key, problem in problems:
         groups.setdefault((key.rule, key.lower, problem), []).append(key)
     for (rule, lower, problem), keys in groups.items():
-        why = f"on {lower}: {plain(problem.reason)}: {plain(problem.message)}"
+        why = f"on {lower}: {harmless(problem.reason)}: {harmless(problem.message)}"
         if len(keys) > _ALONE:
             names = listed((subject(key).removeprefix(f"{rule} ") for key in keys), _NAMED)
             yield _Line("!", f"{len(keys)} x {rule} {why}")
             yield _Line(" ", _INDENT + names)
         else:
-            yield from (_Line("!", f"{plain(subject(key))} {why}") for key in keys)
+            yield from (_Line("!", f"{harmless(subject(key))} {why}") for key in keys)

@@ -1,14 +1,11 @@
-"""One value, or one change of a value, in few enough characters for a line that a person reads.
-
-Whatever comes out of an object may hold control characters; they are escaped, so that a ConfigMap cannot write on
-somebody's terminal.
-"""
+"""One value, or one change of a value, in few enough characters for a line that a person reads, and harmless there."""
 
 import json
 from collections.abc import Iterable, Sequence
 from difflib import unified_diff
 from typing import Any
 
+from tensile.legible import harmless
 from tensile.reconcile.preview.differences import Difference
 from tensile.reconcile.preview.secrecy import REDACTED
 
@@ -18,21 +15,16 @@ _LINES_SHOWN = 12
 _LINES_COMPARED = 1000
 
 
-def plain(text: str) -> str:
-    """Escape all that is not printable: control characters, and marks that turn the direction of writing."""
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
-
-
 def listed(names: Iterable[str], most: int) -> str:
     """Join names, of more than `most` the first ones and how many more there are."""
     known = list(names)
     more = f" and {len(known) - most} more" if len(known) > most else ""
-    return plain(", ".join(known[:most])) + more
+    return harmless(", ".join(known[:most])) + more
 
 
 def told(one: Difference) -> list[str]:
     """Say what happens to a field: one line, with further lines below it for a small change of a text."""
-    field = plain(one.field)
+    field = harmless(one.field)
     if REDACTED in (one.old, one.new):
         return [f"{field}: {_hidden(one)}"]
     if isinstance(one.old, str) and isinstance(one.new, str) and "\n" in one.old + one.new:
@@ -58,7 +50,7 @@ def _hidden(one: Difference) -> str:
 
 
 def _dumped(value: Any) -> str:
-    return plain(json.dumps(value, ensure_ascii=False, sort_keys=True))
+    return harmless(json.dumps(value, ensure_ascii=False, sort_keys=True))
 
 
 def _pair(old: str, new: str) -> str:
@@ -82,4 +74,4 @@ def _text(field: str, old: Sequence[str], new: Sequence[str]) -> list[str]:
     lines = list(unified_diff(old, new, n=1, lineterm=""))[2:]
     fresh, gone = (sum(line.startswith(sign) for line in lines) for sign in "+-")
     head = f"{field}: +{fresh} -{gone} lines"
-    return [head, *(f"  {_cut(plain(line), 0)}" for line in lines)] if len(lines) <= _LINES_SHOWN else [head]
+    return [head, *(f"  {_cut(harmless(line), 0)}" for line in lines)] if len(lines) <= _LINES_SHOWN else [head]
