@@ -230,14 +230,21 @@ class Stage:
                 await self.loop.close(name)
         self.loop = None
 
-    async def restart(self, *, forced: bool = False) -> None:
-        """Let the engine end, and another begin that knows nothing but what lists tell it; `forced` as in `start`."""
+    async def restart(self, *, forced: bool = False, unread: str | None = None) -> None:
+        """Let the engine end, and another begin that knows nothing but what lists tell it; `forced` as in `start`.
+
+        The lists of the cluster `unread` are yet to come.
+        """
         await self.stop()
         spoken = self.world.topology
         self.world = self._made()
         self._reload(spoken)
         self.ears = self._attached()
-        self.relist()
+        for name in self.clusters:
+            if name == unread:
+                self.distrust(name)
+            else:
+                self.relist(name)
         self._hush()
         self.start(forced=forced)
 

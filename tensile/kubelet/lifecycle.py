@@ -17,7 +17,7 @@ from tensile.kubelet.node import key_of as node_key
 from tensile.kubelet.orphans import is_doubtful
 from tensile.kubelet.ownstatus import forgotten
 from tensile.kubelet.statuswrite import status_write
-from tensile.objects import POD, UPPER, Ref, timestamp
+from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, timestamp
 from tensile.reconcile.adoption import adopts, conflict
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
 from tensile.reconcile.observed import has_node
@@ -37,6 +37,10 @@ from tensile.world import Key, LowerWorld, Problem, World
 NAME = "pod"
 UNREACHABLE_AFTER = 40.0
 """Seconds of silence after which pods are no longer called ready, as Kubernetes does for a node."""
+_SOON = 1.5
+"""Seconds until it is looked again whether all lowers have told what runs there: more than what `plan` waits for."""
+_RENAMING = frozenset({"ReplicaSet", "ReplicationController", "Job", "DaemonSet"})
+"""Controllers that give each pod a name by chance: none of another pod of that name is anywhere."""
 _NOTHING = Decision()
 
 
@@ -175,7 +179,7 @@ def _older_twin(key: Key, below: Entry, lower: LowerWorld) -> Decision:
 
 
 def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Make the lower pod, unless its name is taken, it has run before, or its predecessor runs elsewhere."""
+    """Make the lower pod, unless its name is taken, it has run before, or its predecessor runs or may run elsewhere."""
     ref = _below_ref(key, lower)
     foreign = lower.foreign_pods.get(ref.namespace, ref.name)
     in_the_way = foreign or below
@@ -186,6 +190,8 @@ def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, wor
     if has_run(upper, lower):
         return _forgotten(upper, ref, lower, world)
     other = _elsewhere(key, upper, world)
+    if other is None and _comes_again(upper.manifest()) and _may_be_elsewhere(lower, world):
+        return Decision(again=_SOON)
     if other is None:
         return arrive(key, upper.manifest(), upper.facts.references, lower, world)
     awaited = key_of(other.name, key.namespace, key.name)
@@ -213,6 +219,29 @@ def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
         ):
             return other
     return None
+
+
+def _comes_again(upper_pod: Manifest) -> bool:
+    """Say whether there may have been an older pod of that name: a StatefulSet gives it again, and so may a person."""
+    return controller_of(upper_pod).get("kind") not in _RENAMING
+
+
+def _may_be_elsewhere(here: LowerWorld, world: World) -> bool:
+    """Say whether another lower may tell any moment of a pod that runs there: they are opened one after the other."""
+    names = {spec.name for spec in world.topology.lowers} | world.lowers.keys()
+    return any(_is_unread(world.lowers.get(name), here, world) for name in names)
+
+
+def _is_unread(other: LowerWorld | None, here: LowerWorld, world: World) -> bool:
+    """Say whether a lower is yet to tell of its pods, None for one that is yet to be opened.
+
+    One that has not told for too long, whether it is silent or forbids it, holds up the others no more. What it told
+    before counts as long as nothing newer is known.
+    """
+    if other is not None and (other.pods.synced or not other.connected):
+        return False
+    since = (other or here).since
+    return since is None or (world.now - since).total_seconds() <= UNREACHABLE_AFTER
 
 
 def _ref_of(below: Entry, lower: LowerWorld) -> Ref:

@@ -107,6 +107,7 @@ class Loop:
             cache = find_cache(self._world, lower, route.cache)
             cache.subscribe(partial(self._changed, route, lower, cache))
         here = self._world.lowers[lower]
+        here.since = self._timing.now()
         for cache in (*here.caches(), *here.more.values()):
             self._await(cache, partial(self._wake_soon, lower))
         self.wake(lower)

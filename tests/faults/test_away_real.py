@@ -1,4 +1,4 @@
-"""A lower that is parted from the engine for longer than it may: its pods run elsewhere, and only there."""
+"""A lower that is parted from the engine: its pods run elsewhere once that lasts for too long, and only there."""
 
 from pathlib import Path
 
@@ -80,3 +80,36 @@ async def test_an_evicted_pod_runs_elsewhere_and_ends_here_when_its_cluster_is_b
         assert not taints["spec"].get("unschedulable")
         (only,) = await below(ground, B)
         assert is_ready(only)
+
+
+async def pinned(ground: Ground, lower: str) -> None:
+    """Have a Deployment of one pod run in a lower."""
+    labels = {"app": "pinned"}
+    template = ground.template(labels)
+    template["spec"]["nodeSelector"]["kubernetes.io/hostname"] = ground.nodes[lower]
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    await ground.upper.create(ground.path("deployments", api=APPS), {"metadata": {"name": "pinned"}, "spec": spec})
+    await ground.upper.until_all(ground.path("pods"), lambda found: on(found, ground.nodes[lower]))
+
+
+def names(pods: list[Manifest]) -> set[str]:
+    """Give the names of pods as they were given, without what a Deployment adds."""
+    return {pod["metadata"]["name"].partition("-")[0] for pod in pods}
+
+
+async def test_an_engine_that_begins_makes_no_second_pod_of_a_name(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The old one may run in the lower that has not told yet; pods whose names come only once wait for nobody."""
+    way = Way(sandbox, tmp_path)
+    async with standing(sandbox, tmp_path, way=way) as ground:
+        await ground.bind("web")
+        await ground.upper.until(ground.pod_path("web"), is_ready)
+        await ground.stop()
+        await ground.upper.delete(ground.pod_path("web"), 0)
+        await ground.bind("web", lower=B)
+        await way.detour.part()
+        await ground.start(await_nodes=False)
+        await pinned(ground, B)
+        assert (names(await below(ground, A)), names(await below(ground, B))) == ({"web"}, {"pinned"})
+        way.detour.mend()
+        await ground.upper.until(ground.pod_path("web"), is_ready)
+        assert (names(await below(ground, A)), names(await below(ground, B))) == (set(), {"pinned", "web"})

@@ -1,5 +1,6 @@
 """The rule for pods: which of its decisions a pod gets, by what is known above, below, and of the clusters."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -271,6 +272,71 @@ def test_a_predecessor_that_ended_or_is_not_ours_is_not_waited_for() -> None:
     here = bound()
     put(here.lowers[B].pods, marked(upper_pod(uid="theirs"), "first", STRANGER))
     assert "create lower-a" in verbs(here)
+
+
+# Lowers of which it is not known yet what runs there.
+
+
+def unread(since: float | None, owner: str = "", **other: Any) -> World:
+    """Make a world where a pod of such an owner is bound to lower-a, and lower-b has told nothing yet.
+
+    It is looked after for so many seconds, None: not yet; `other` are further fields of it.
+    """
+    owners = [{"apiVersion": "x/v1", "kind": owner, "name": "web", "uid": "o", "controller": True}] if owner else []
+    here = bound(ownerReferences=owners)
+    here.lowers[B].pods.distrust()
+    here.lowers[B].since = None if since is None else here.now - timedelta(seconds=since)
+    for field, value in other.items():
+        setattr(here.lowers[B], field, value)
+    return here
+
+
+@pytest.mark.parametrize("owner", ["", "StatefulSet", "SparkApplication"])
+@pytest.mark.parametrize("since", [None, 0.0, 40.0])
+def test_a_name_that_may_come_again_waits_until_every_lower_has_told(owner: str, since: float | None) -> None:
+    """An older pod of it may run there still; it is looked again soon, but later than a plan waits for."""
+    here = unread(since, owner)
+    decision, plan = decided(RULE, KEY, here)
+    assert (plan.steps, decision.problem) == ((), None)
+    assert decision.again is not None
+    assert 1.0 < decision.again <= 2.0
+    here.lowers[B].pods.replace((), 5)
+    assert "create lower-a" in verbs(here)
+
+
+@pytest.mark.parametrize("owner", ["ReplicaSet", "Job", "ReplicationController"])
+def test_a_name_that_comes_only_once_waits_for_nobody(owner: str) -> None:
+    """No bad lower delays the many."""
+    assert "create lower-a" in verbs(unread(0.0, owner))
+
+
+@pytest.mark.parametrize("silent", [0.0, 41.0], ids=["it answers", "it does not"])
+def test_a_lower_that_does_not_tell_in_time_is_not_waited_for(silent: float) -> None:
+    """Also where it answers: pods that we may not list there would else hold up every other lower for ever."""
+    assert "create lower-a" in verbs(unread(40.1, silent=silent))
+
+
+def test_a_lower_that_nobody_can_ask_is_not_waited_for() -> None:
+    """It was left behind, and nobody knows how to reach it."""
+    assert "create lower-a" in verbs(unread(0.0, connected=False, in_topology=False))
+
+
+def test_a_lower_that_is_yet_to_be_opened_is_waited_for() -> None:
+    """They are opened one after the other; one that never is holds up none but those that were opened just before."""
+    here = bound()
+    del here.lowers[B]
+    assert "create lower-a" not in verbs(here)
+    for seconds, is_made in ((40.0, False), (40.1, True)):
+        here.lowers[A].since = here.now - timedelta(seconds=seconds)
+        assert ("create lower-a" in verbs(here)) is is_made
+
+
+def test_what_a_lower_told_before_counts_while_it_is_read_anew() -> None:
+    """A predecessor that is known is waited for, however long that takes."""
+    here = elsewhere(0.0)
+    here.lowers[B].pods.distrust()
+    here.lowers[B].since = here.now - timedelta(hours=1)
+    assert decided(RULE, KEY, here)[0].waits == (key_of(B, "default", "web"),)
 
 
 # A pod that is deleted.

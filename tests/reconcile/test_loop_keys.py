@@ -465,6 +465,15 @@ async def test_changes_of_a_lower_that_is_gone_are_nobodys() -> None:
 
 
 @in_virtual_time
+async def test_a_lower_knows_since_when_it_is_looked_after() -> None:
+    """Nobody has looked after one that is not open yet."""
+    bench = Bench()
+    bench.loop.open(A)
+    assert (bench.world.lowers[A].since, bench.world.lowers[B].since) == (NOW, None)
+    await bench.close()
+
+
+@in_virtual_time
 async def test_a_lower_can_be_opened_again() -> None:
     """Its connection changed: everything is looked at anew, and changes are heard once."""
     bench = Bench(hearing("config_maps"))

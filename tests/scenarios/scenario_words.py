@@ -236,8 +236,8 @@ async def _reload(stage: Stage, what: Entry) -> None:
     stage.reload(topology_of(what))
 
 
-async def _restart(stage: Stage, _what: Any) -> None:
-    await stage.restart()
+async def _restart(stage: Stage, what: Any) -> None:
+    await stage.restart(unread=what.get("unread") if isinstance(what, dict) else None)
 
 
 async def _deny(stage: Stage, what: Entry) -> None:
