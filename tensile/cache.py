@@ -13,6 +13,7 @@ Where that would be harmed, the question is whether an object is *gone*, by its 
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from math import inf
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -279,19 +280,22 @@ class Cache:
         meta = _ENVELOPES.decode(raw).metadata
         name, version = (meta.namespace, meta.name), int(meta.resourceVersion)
         self.version = max(self.version, version)
-        known, departure = self._entries.get(name), self._departed.get(name)
-        if known is not None and known.version >= version:
-            return
-        if departure is None or departure.uid != meta.uid or version > self._left.get(name, version):
+        known = self._entries.get(name)
+        if (known is None or known.version < version) and version > self._end(name, meta.uid):
             self._file(name, self._digested(meta, raw))
 
     def admit(self, raw: bytes) -> None:
-        """Take over an object that was just read at quorum though the watch does not select it, as it is not ours yet.
+        """Take over an object that was just read at quorum though the watch may not select it, as it is not ours yet.
 
-        Nobody tells of its changes: it is for the one decision whether to make it ours.
+        So it is with one that somebody took out of the selection, which may be as it was when it left; what the watch
+        has told since of one that it does select counts more. Of one that it does not, nobody tells the changes: it is
+        for the one decision whether to make it ours, or to have it selected again.
         """
         entry = self.read(raw)
-        self._file((entry.namespace, entry.name), entry)
+        name = (entry.namespace, entry.name)
+        known = self._entries.get(name)
+        if (known is None or known.version < entry.version) and entry.version >= self._end(name, entry.uid):
+            self._file(name, entry)
 
     def absorb(self, raw: bytes) -> None:
         """Take over the answer to a write of ours, unless the watch has already told what came of it."""
@@ -373,6 +377,11 @@ class Cache:
         if kept.manifest is not None:
             _remembered(kept.raw, kept.manifest)
         return _entry(meta, kept)
+
+    def _end(self, name: Name, uid: str) -> float:
+        """Give the version at which the object of that UID left a name; 0: it did not, infinite: gone for good."""
+        departure = self._departed.get(name)
+        return self._left.get(name, inf) if departure is not None and departure.uid == uid else 0
 
     def _depart(self, name: Name, departure: Departure) -> None:
         """Remember that a name is empty for certain; the oldest memories go beyond a bound."""

@@ -1,5 +1,7 @@
 """The cache of one kind: what is filed, what is passed over, what departed, and what listeners hear."""
 
+from collections.abc import Callable
+
 import orjson
 import pytest
 from hypothesis import given
@@ -259,8 +261,9 @@ def test_an_object_can_come_back_into_a_selection() -> None:
     """A label that somebody takes off and puts back is told as a deletion and an addition of the same UID."""
     cache = filled(raw("a", 5))
     cache.remove(raw("a", 12))
-    cache.put(raw("a", 11))
-    assert names(cache) == []
+    for version in (11, 12):
+        cache.put(raw("a", version))
+        assert names(cache) == []
     cache.put(raw("a", 13))
     assert names(cache) == ["a"]
     assert cache.departed("ns", "a") is None
@@ -270,6 +273,41 @@ def test_an_object_can_come_back_into_a_selection() -> None:
     assert names(copy) == []
     copy.put(raw("a", 15))
     assert names(copy) == ["a"]
+
+
+def test_what_left_the_selection_is_admitted_as_it_left() -> None:
+    """A read finds it at the very version that the watch gave its leaving; an older answer says nothing of it."""
+    cache = filled(raw("a", 5))
+    cache.remove(raw("a", 12))
+    cache.admit(raw("a", 11))
+    assert names(cache) == []
+    cache.admit(raw("a", 12))
+    entry = cache.get("ns", "a")
+    assert entry is not None
+    assert (entry.version, cache.departed("ns", "a")) == (12, None)
+    cache.put(raw("a", 13, node="x"))
+    assert names(cache) == ["a"]
+
+
+@pytest.mark.parametrize("is_gone", [Cache.confirm_absent, lambda cache, *name: cache.confirm_deleted(*name, "uid-a")])
+def test_what_is_gone_for_good_is_not_admitted(is_gone: Callable[..., None]) -> None:
+    """The answer to a read was on its way when the object went: no version brings it back, but another object does."""
+    cache = filled(raw("a", 5))
+    is_gone(cache, "ns", "a")
+    cache.admit(raw("a", 12))
+    assert names(cache) == []
+    cache.admit(raw("a", 12, uid="another"))
+    assert names(cache) == ["a"]
+
+
+def test_what_the_watch_has_told_since_a_read_counts_more() -> None:
+    """An answer that was overtaken would stand there until the next change."""
+    cache = filled(raw("a", 5))
+    cache.put(raw("a", 14, node="new"))
+    cache.admit(raw("a", 12, node="old"))
+    entry = cache.get("ns", "a")
+    assert entry is not None
+    assert (entry.version, entry.manifest()["node"]) == (14, "new")
 
 
 def test_a_confirmation_does_not_forget_what_was_seen_to_go() -> None:

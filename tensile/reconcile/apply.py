@@ -113,6 +113,7 @@ Judge = Callable[[Manifest], Problem | None]
 async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge) -> Problem | None:
     """After AlreadyExists: say that the name is another's; where it is not, the cache gets to know the object.
 
+    It does so too where the watch does not select the object any more, as one that lost a label.
     An Event that exists has been told. A namespace that exists is known already, or will be. A pod whose place another
     is to have is only not gone yet.
     """
@@ -124,7 +125,7 @@ async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge)
         return None
     found, wanted = orjson.loads(raw), step.body or {}
     if step.ref.kind == NAMESPACE or _same_owner(found, wanted) or _same_place(found, wanted):
-        cache.put(raw)
+        cache.admit(raw)
         return None
     if uid(found) == annotations(wanted).get(REPLACES):
         return None

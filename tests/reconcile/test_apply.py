@@ -287,6 +287,31 @@ async def test_our_own_object_is_not_taken() -> None:
     assert uid_in(cache) == "below"
 
 
+async def test_our_own_object_is_known_again_that_the_watch_has_lost_sight_of() -> None:
+    """Somebody took off the label by which it is selected; what is found is as it was when the watch saw it leave."""
+    cache = holding(copy())
+    cache.remove(orjson.dumps(copy(50)))
+    assert not await problem_of(copy(50), cache=cache)
+    assert uid_in(cache) == "below"
+
+
+async def test_our_own_object_that_goes_while_it_is_read_stays_gone() -> None:
+    """Nobody would tell of its end again."""
+    cache = holding(copy())
+    cache.remove(orjson.dumps(copy(51)))
+    assert not await problem_of(copy(50), cache=cache)
+    assert uid_in(cache) is None
+
+
+async def test_a_pod_in_anothers_place_is_known_again_that_lost_its_label() -> None:
+    """Or it would be made in vain for ever, and what keeps it never go."""
+    cache = holding(successor("new", "old"))
+    cache.remove(orjson.dumps(successor("new", "old")))
+    step = Step("create", Ref(UPPER, POD, "default", "web"), "", body=successor("", "old"))
+    assert not await problem_of(successor("new", "old"), step, cache)
+    assert cache.get("default", "web") is not None
+
+
 def successor(uid: str, replaces: str) -> Manifest:
     """Make a pod that has another's place, as a cluster answers it."""
     return upper_pod(uid=uid, resourceVersion="50", annotations={REPLACES: replaces})

@@ -1,0 +1,88 @@
+"""The virtual node as it stands above: what is lost below is lost there, and what somebody takes off it comes back."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from enginekit import A, Ground
+from sitekit import Manifest, is_ready
+
+from tensile.sandbox.manifests import RESOURCES
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+SOON = 5.0
+"""Seconds in which what was taken off is back: less than it takes to call a node lost."""
+GPU = "e2e.example/gpu"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def large(ground: Ground) -> AsyncIterator[str]:
+    """Give the first lower a node with GPUs, which none of its others has, and give its name."""
+    site, name = ground.sites[A], f"large-{ground.mark}"
+    found = await site.until_all("/api/v1/nodes", bool)
+    meta, status = next((one["metadata"], one["status"]) for one in found.values())
+    room = {**RESOURCES, GPU: "8"}
+    fields = {"name": name, "labels": meta["labels"] | {"kubernetes.io/hostname": name}}
+    filled = {**status, "capacity": room, "allocatable": room, "conditions": []}
+    body = {"metadata": {**fields, "annotations": meta["annotations"]}, "spec": {}, "status": filled}
+    await site.create("/api/v1/nodes", body)
+    await site.until(f"/api/v1/nodes/{name}", is_ready)
+    yield name
+    await site.delete(f"/api/v1/nodes/{name}")
+
+
+def offers(*amounts: str | None) -> Any:
+    """Give what says whether a node has so many GPUs, and as many of them for pods."""
+    return lambda node: [node["status"][field].get(GPU) for field in ("capacity", "allocatable")] == list(amounts)
+
+
+async def node_writes(ground: Ground) -> list[str]:
+    """Give the engine's writes of nodes since `note`, however they ended, once it has nothing more to do."""
+    await ground.calm()
+    return [f"{one.verb} {one.subresource}" for one, _ in await ground.attempts() if one.resource == "nodes"]
+
+
+async def test_a_resource_that_goes_below_goes_above(ground: Ground, large: str) -> None:
+    """Its only node is cordoned: the upper scheduler sends no more pods for it, and the Node rests from then on."""
+    site, path = ground.sites[A], f"/api/v1/nodes/{ground.nodes[A]}"
+    await ground.upper.until(path, offers("8", "8"))
+    assert (await ground.kubectl("cordon", large, cluster=A)).code == 0
+    await ground.upper.until(path, offers(None, None))
+    await ground.calm()
+    before = (await ground.upper.read(path))["metadata"]["resourceVersion"]
+    await ground.note()
+    for number in ("1", "2"):
+        await site.patch(f"/api/v1/nodes/{large}", {"metadata": {"annotations": {"looked": number}}})
+        assert await node_writes(ground) == []
+    assert (await ground.upper.read(path))["metadata"]["resourceVersion"] == before
+    assert (await ground.kubectl("uncordon", large, cluster=A)).code == 0
+    await ground.upper.until(path, offers("8", "8"))
+
+
+def is_typed(node: Manifest) -> bool:
+    """Say whether a node has the label by which virtual ones are told."""
+    return bool(node["metadata"]["labels"].get("type") == "virtual-kubelet")
+
+
+async def test_the_label_by_which_a_node_is_watched_comes_back(ground: Ground) -> None:
+    """It is the same Node, and its pods run on and are followed: `kubectl label node NODE type-` is soon undone."""
+    path = f"/api/v1/nodes/{ground.nodes[A]}"
+    await ground.bind("kept")
+    above = await ground.upper.until(ground.pod_path("kept"), is_ready)
+    below = await ground.sites[A].read(ground.pod_path("kept"))
+    before = await ground.upper.read(path)
+    assert (await ground.kubectl("label", "node", ground.nodes[A], "type-")).code == 0
+    after = await ground.upper.until(path, is_typed, limit=SOON)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    for site, pod in ((ground.upper, above), (ground.sites[A], below)):
+        found = await site.read(ground.pod_path("kept"))
+        assert (found["metadata"]["uid"], is_ready(found)) == (pod["metadata"]["uid"], True)
+    await ground.bind("fresh")
+    await ground.upper.until(ground.pod_path("fresh"), is_ready)
+    await ground.calm()
+    await ground.note()
+    assert (await ground.kubectl("label", "node", ground.nodes[A], "type=other", "--overwrite")).code == 0
+    await ground.upper.until(path, is_typed, limit=SOON)
+    assert "patch " in await node_writes(ground)
