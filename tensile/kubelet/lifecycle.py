@@ -41,6 +41,8 @@ _SOON = 1.5
 """Seconds until it is looked again whether all lowers have told what runs there: more than what `plan` waits for."""
 _RENAMING = frozenset({"ReplicaSet", "ReplicationController", "Job", "DaemonSet"})
 """Controllers that give each pod a name by chance: none of another pod of that name is anywhere."""
+_BRIEFLY = 5.0
+"""Seconds for which a lower that answers is waited for, to tell what runs there."""
 _NOTHING = Decision()
 
 
@@ -179,7 +181,7 @@ def _older_twin(key: Key, below: Entry, lower: LowerWorld) -> Decision:
 
 
 def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Make the lower pod, unless its name is taken, it has run before, or its predecessor runs elsewhere."""
+    """Make the lower pod, unless its name is taken, it has run before, or its predecessor runs or may run elsewhere."""
     ref = _below_ref(key, lower)
     foreign = lower.foreign_pods.get(ref.namespace, ref.name)
     in_the_way = foreign or below
@@ -190,7 +192,7 @@ def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, wor
     if has_run(upper, lower):
         return _forgotten(upper, ref, lower, world)
     other = _elsewhere(key, upper, world)
-    if other is None and _comes_again(upper.manifest()) and _may_be_elsewhere(lower, world):
+    if other is None and _may_be_elsewhere(upper.manifest(), lower, world):
         return Decision(again=_SOON)
     if other is None:
         return arrive(key, upper.manifest(), upper.facts.references, lower, world)
@@ -221,18 +223,26 @@ def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
     return None
 
 
-def _comes_again(upper_pod: Manifest) -> bool:
-    """Say whether there may have been an older pod of that name: a StatefulSet gives it again, and so may a person."""
-    return controller_of(upper_pod).get("kind") not in _RENAMING
+def _patience(upper_pod: Manifest) -> float:
+    """Give for how many seconds a lower that is silent is waited for: there may have been an older pod of that name.
+
+    A StatefulSet promises that no two of one name run; of other names that may come again, as of a person's pods, a
+    lower that does not answer delays none.
+    """
+    kind = controller_of(upper_pod).get("kind")
+    if kind in _RENAMING:
+        return 0.0
+    return UNREACHABLE_AFTER if kind == "StatefulSet" else _BRIEFLY
 
 
-def _may_be_elsewhere(here: LowerWorld, world: World) -> bool:
+def _may_be_elsewhere(upper_pod: Manifest, here: LowerWorld, world: World) -> bool:
     """Say whether another lower may tell any moment of a pod that runs there: they are opened one after the other."""
-    names = {spec.name for spec in world.topology.lowers} | world.lowers.keys()
-    return any(_is_unread(world.lowers.get(name), here, world) for name in names)
+    patience = _patience(upper_pod)
+    names = {spec.name for spec in world.topology.lowers} | world.lowers.keys() if patience else ()
+    return any(_is_unread(world.lowers.get(name), here, world, patience) for name in names)
 
 
-def _is_unread(other: LowerWorld | None, here: LowerWorld, world: World) -> bool:
+def _is_unread(other: LowerWorld | None, here: LowerWorld, world: World, patience: float) -> bool:
     """Say whether a lower is yet to tell of its pods, None for one that is yet to be opened.
 
     One that has not told for too long, whether it is silent or forbids it, holds up the others no more. What it told
@@ -241,7 +251,7 @@ def _is_unread(other: LowerWorld | None, here: LowerWorld, world: World) -> bool
     if other is not None and (other.pods.synced or not other.connected):
         return False
     since = (other or here).since
-    return since is None or (world.now - since).total_seconds() <= UNREACHABLE_AFTER
+    return since is None or (world.now - since).total_seconds() <= patience
 
 
 def _ref_of(below: Entry, lower: LowerWorld) -> Ref:

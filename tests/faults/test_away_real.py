@@ -1,6 +1,7 @@
 """A lower that is parted from the engine: its pods run elsewhere once that lasts for too long, and only there."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from enginekit import A, B, Ground, edit_lower, polled, standing
@@ -84,12 +85,16 @@ async def test_an_evicted_pod_runs_elsewhere_and_ends_here_when_its_cluster_is_b
 
 async def pinned(ground: Ground, lower: str) -> None:
     """Have a Deployment of one pod run in a lower."""
-    labels = {"app": "pinned"}
-    template = ground.template(labels)
-    template["spec"]["nodeSelector"]["kubernetes.io/hostname"] = ground.nodes[lower]
-    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
-    await ground.upper.create(ground.path("deployments", api=APPS), {"metadata": {"name": "pinned"}, "spec": spec})
+    await made_by(ground, "deployments", "pinned", lower)
     await ground.upper.until_all(ground.path("pods"), lambda found: on(found, ground.nodes[lower]))
+
+
+async def made_by(ground: Ground, plural: str, name: str, lower: str, **spec: Any) -> None:
+    """Make what has one pod made, for a lower."""
+    labels = {"app": name}
+    template = ground.template(labels, {"nodeSelector": {"kubernetes.io/hostname": ground.nodes[lower]}})
+    whole = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template, **spec}
+    await ground.upper.create(ground.path(plural, api=APPS), {"metadata": {"name": name}, "spec": whole})
 
 
 def names(pods: list[Manifest]) -> set[str]:
@@ -101,15 +106,20 @@ async def test_an_engine_that_begins_makes_no_second_pod_of_a_name(sandbox: Sand
     """The old one may run in the lower that has not told yet; pods whose names come only once wait for nobody."""
     way = Way(sandbox, tmp_path)
     async with standing(sandbox, tmp_path, way=way) as ground:
-        await ground.bind("web")
-        await ground.upper.until(ground.pod_path("web"), is_ready)
+        await made_by(ground, "statefulsets", "web", A, serviceName="web", updateStrategy={"type": "OnDelete"})
+        old = (await ground.upper.until(ground.pod_path("web-0"), is_ready))["metadata"]["uid"]
         await ground.stop()
-        await ground.upper.delete(ground.pod_path("web"), 0)
-        await ground.bind("web", lower=B)
+        selector = {"kubernetes.io/hostname": ground.nodes[B]}
+        moved = {"spec": {"template": {"spec": {"nodeSelector": selector}}}}
+        await ground.upper.patch(ground.path("statefulsets", "web", api=APPS), moved)
+        await ground.upper.delete(ground.pod_path("web-0"), 0)
+        await ground.upper.until(
+            ground.pod_path("web-0"), lambda pod: pod["metadata"]["uid"] != old and pod["spec"].get("nodeName")
+        )
         await way.detour.part()
         await ground.start(await_nodes=False)
         await pinned(ground, B)
         assert (names(await below(ground, A)), names(await below(ground, B))) == ({"web"}, {"pinned"})
         way.detour.mend()
-        await ground.upper.until(ground.pod_path("web"), is_ready)
+        await ground.upper.until(ground.pod_path("web-0"), is_ready)
         assert (names(await below(ground, A)), names(await below(ground, B))) == (set(), {"pinned", "web"})

@@ -291,8 +291,11 @@ def unread(since: float | None, owner: str = "", **other: Any) -> World:
     return here
 
 
-@pytest.mark.parametrize("owner", ["", "StatefulSet", "SparkApplication"])
-@pytest.mark.parametrize("since", [None, 0.0, 40.0])
+@pytest.mark.parametrize(
+    ("owner", "since"),
+    [(owner, since) for owner in ("", "StatefulSet", "SparkApplication") for since in (None, 0.0, 5.0)]
+    + [("StatefulSet", 40.0)],
+)
 def test_a_name_that_may_come_again_waits_until_every_lower_has_told(owner: str, since: float | None) -> None:
     """An older pod of it may run there still; it is looked again soon, but later than a plan waits for."""
     here = unread(since, owner)
@@ -313,7 +316,13 @@ def test_a_name_that_comes_only_once_waits_for_nobody(owner: str) -> None:
 @pytest.mark.parametrize("silent", [0.0, 41.0], ids=["it answers", "it does not"])
 def test_a_lower_that_does_not_tell_in_time_is_not_waited_for(silent: float) -> None:
     """Also where it answers: pods that we may not list there would else hold up every other lower for ever."""
-    assert "create lower-a" in verbs(unread(40.1, silent=silent))
+    assert "create lower-a" in verbs(unread(40.1, "StatefulSet", silent=silent))
+
+
+@pytest.mark.parametrize("owner", ["", "SparkApplication"])
+def test_only_a_stateful_set_waits_long_for_a_lower_that_does_not_tell(owner: str) -> None:
+    """It promises that no two pods of a name run; nobody promises it of others, and no bad lower delays them."""
+    assert "create lower-a" in verbs(unread(5.1, owner, silent=5.1))
 
 
 def test_a_lower_that_nobody_can_ask_is_not_waited_for() -> None:
@@ -323,7 +332,7 @@ def test_a_lower_that_nobody_can_ask_is_not_waited_for() -> None:
 
 def test_a_lower_that_is_yet_to_be_opened_is_waited_for() -> None:
     """They are opened one after the other; one that never is holds up none but those that were opened just before."""
-    here = bound()
+    here = unread(None, "StatefulSet")
     del here.lowers[B]
     assert "create lower-a" not in verbs(here)
     for seconds, is_made in ((40.0, False), (40.1, True)):
