@@ -75,7 +75,7 @@ def even(app: str, key: str, skew: int = 1) -> list[Manifest]:
 
 async def simulated(ground: Ground, deployment: Manifest) -> Manifest:
     """Ask how many of a Deployment's pods fit."""
-    wanted = template.template(orjson.dumps(deployment).decode(), "case")
+    wanted = template.template(orjson.dumps(deployment), "case")
     topology, ways = ground.topology(), Ways(ground.sandbox.directory)
     picture = await asyncio.to_thread(commands.pictured, topology, ways, None)
     return dict(orjson.loads(commands.simulate(picture, wanted, Case(), "json")[0]))
