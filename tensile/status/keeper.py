@@ -22,7 +22,7 @@ from tensile.reconcile.mapsource import Place
 from tensile.reconcile.plan import event
 from tensile.reconcile.reading import Reading
 from tensile.status.standing import Standing
-from tensile.status.statusmap import NameTaken, Write, is_told, resumed, status_ref, write
+from tensile.status.statusmap import NameTaken, Write, in_force, is_told, resumed, status_ref, write
 
 SELDOM = 5.0
 """Seconds between two looks at the lowers."""
@@ -39,7 +39,8 @@ _log = structlog.get_logger("tensile.status")
 class Keeper:
     """Writes what `standing` says; `cache` is fed with the one ConfigMap that it writes.
 
-    `now` gives the time in UTC.
+    Where nothing is in force here, since the program does not start on what it found, another engine may drive: what
+    the status tells of that stays. `now` gives the time in UTC.
     """
 
     def __init__(
@@ -68,8 +69,8 @@ class Keeper:
 
     def tell(self, reading: Reading) -> None:
         """Have what became of a text written now, and an Event made of it unless it was told before a restart."""
-        told = _told(reading, self._place, first=self._standing.verdict.accepted is None)
-        if not self._uid and is_told(self._seen(), self._owner, reading):
+        told = _told(reading, self._place, self._meanwhile())
+        if not self._uid and not self._elsewhere() and is_told(self._seen(), self._owner, reading):
             self._said = told
         self._uid = reading.text.uid or self._uid
         self._say(told)
@@ -106,7 +107,10 @@ class Keeper:
         return True
 
     async def _write_status(self) -> None:
-        self._standing.verdict = resumed(self._standing.verdict, self._seen(), self._owner)
+        verdict = self._standing.verdict = resumed(self._standing.verdict, self._seen(), self._owner)
+        elsewhere = self._elsewhere()
+        if elsewhere and verdict.rejected is not None and verdict.rejected.text.sha256 == elsewhere:
+            return
         wanted = write(self._seen(), self._standing.report().data(), self._ref, self._owner, self._uid)
         if wanted is not None and self._uid:
             with suppress(AlreadyExists, Conflict):
@@ -137,6 +141,21 @@ class Keeper:
             self._said = told
             self._events = [*self._events, told][-_MOST_EVENTS:]
 
+    def _meanwhile(self) -> str:
+        """Say what is in force while a text is refused."""
+        if self._standing.verdict.accepted is not None:
+            return "the last good topology stays in force"
+        if self._elsewhere():
+            return "an engine that is started now ends; one that drives goes on with what is in force"
+        return "the engine does not start"
+
+    def _elsewhere(self) -> str:
+        """Give the sha256 of what another engine has, or had, in force where none is here; "" for nothing.
+
+        Where that is the text which is refused here, the two differ in their versions, and the status is the other's.
+        """
+        return "" if self._standing.verdict.accepted is not None else in_force(self._seen(), self._owner)
+
     def _seen(self) -> Manifest | None:
         entry = self._cache.get(self._ref.namespace, self._ref.name)
         return entry.manifest() if entry is not None else None
@@ -154,11 +173,10 @@ def _ref(place: Place) -> Ref:
     return Ref(UPPER, CONFIG_MAP, place.namespace, place.name)
 
 
-def _told(reading: Reading, place: Place, *, first: bool) -> Told:
+def _told(reading: Reading, place: Place, meanwhile: str) -> Told:
     """Say in an Event what became of a text; the same text of the same version says the same."""
     about, text = _ref(place), reading.text
     if reading.error is not None:
-        meanwhile = "the engine does not start" if first else "the last good topology stays in force"
         return Told(
             about, text.uid, "TopologyRejected", f"{meanwhile} (resourceVersion {text.version}): {reading.error}"
         )

@@ -12,8 +12,8 @@ from tensile.status.verdict import Verdict
 FORMAT = "1.0"
 """Of the JSON; the first number changes when something that was there is gone or means something else."""
 
-_STATE, LOWERS, _TOPOLOGY = "state", "lowers", "topology"
-OPTIONAL = ("accepted", "rejected")
+_STATE, LOWERS, TOPOLOGY = "state", "lowers", "topology"
+ACCEPTED, REJECTED = OPTIONAL = ("accepted", "rejected")
 _ADVERTISED = "advertised"
 _UNKNOWN = "the lower clusters have not all told yet how they are"
 
@@ -33,20 +33,23 @@ class Report(NamedTuple):
         """Give it as JSON."""
         return {
             "formatVersion": FORMAT,
-            _TOPOLOGY: self.topology,
+            TOPOLOGY: self.topology,
             "waits": self.waits or (_UNKNOWN if self.lowers is None else ""),
             **self.verdict.document(),
             LOWERS: [row.document() for row in self.lowers or ()],
         }
 
     def data(self) -> dict[str, str]:
-        """Give the data of the ConfigMap, which changes no more than what it says; without lowers while none is known.
+        """Give the data of the ConfigMap, which changes no more than what it says.
+
+        What this engine knows nothing of is left out: the lowers while none is known, and the topology while none was
+        ever in force here.
 
         A word in `state`, so that `kubectl wait` can look at it, and JSON in the others. What a node offers is not in
         it: the Node itself says that.
         """
         verdict = self.verdict.document()
-        found = {_STATE: str(verdict[_STATE]), _TOPOLOGY: self.topology}
+        found = {_STATE: str(verdict[_STATE]), **({TOPOLOGY: self.topology} if self.topology else {})}
         found.update({part: _json(verdict[part]) for part in OPTIONAL if part in verdict})
         if self.lowers is None:
             return found
@@ -61,7 +64,7 @@ def read_data(data: Mapping[str, str], where: str) -> dict[str, Any]:
         lowers = [{_ADVERTISED: {}, **row} for row in found.pop(LOWERS)]
         return {
             "formatVersion": FORMAT,
-            _TOPOLOGY: data[_TOPOLOGY],
+            TOPOLOGY: data[TOPOLOGY],
             "waits": "",
             _STATE: data[_STATE],
             **found,

@@ -16,10 +16,10 @@ from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_re
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.observed import is_ours
 from tensile.reconcile.reading import Reading, Text
-from tensile.status.report import LOWERS, OPTIONAL
+from tensile.status.report import ACCEPTED, LOWERS, REJECTED, TOPOLOGY
 from tensile.status.verdict import Verdict
 
-_NO_LOWERS = {LOWERS: "[]"}
+_NOTHING_YET = {TOPOLOGY: "", LOWERS: "[]"}
 
 
 class NameTaken(TensileError):
@@ -46,10 +46,12 @@ def status_owner(upper_uid: str, place: Place) -> Owner:
 def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Write | None:
     """Give what has to be written so that the status holds `data`, None for nothing.
 
-    `seen` is the ConfigMap as it is, `uid` that of the topology's. Raises NameTaken when it is another's.
+    `seen` is the ConfigMap as it is, `uid` that of the topology's. Raises NameTaken when it is another's. What `data`
+    does not say stays as it is told, but for a text that is not refused any more: another engine may drive, and one
+    that does not start knows nothing of what is in force.
     """
     if seen is None:
-        return Write(create=_manifest({**_NO_LOWERS, **data}, ref, owner, uid))
+        return Write(create=_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
     if not is_ours(seen, owner):
         raise NameTaken(
             f"ConfigMap {ref.namespace}/{ref.name} is not ours and is left alone, so the status cannot be told there: "
@@ -69,9 +71,9 @@ def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
     """
     accepted, rejected = verdict
     if accepted is not None:
-        accepted = accepted._replace(time=_time(seen, owner, "accepted", accepted.text) or accepted.time)
+        accepted = accepted._replace(time=_time(seen, owner, ACCEPTED, accepted.text) or accepted.time)
     if rejected is not None:
-        rejected = rejected._replace(time=_time(seen, owner, "rejected", rejected.text) or rejected.time)
+        rejected = rejected._replace(time=_time(seen, owner, REJECTED, rejected.text) or rejected.time)
     return Verdict(accepted, rejected)
 
 
@@ -86,9 +88,19 @@ def _time(seen: Manifest | None, owner: Owner, part: str, text: Text) -> datetim
         return None
 
 
+def in_force(seen: Manifest | None, owner: Owner) -> str:
+    """Give the sha256 of the text that a status of ours tells to be in force, "" where it tells of none."""
+    if seen is None or not is_ours(seen, owner):
+        return ""
+    try:
+        return str(orjson.loads(seen["data"][ACCEPTED])["sha256"])
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
 def is_told(seen: Manifest | None, owner: Owner, reading: Reading) -> bool:
     """Say whether a status of ours tells already what became of this very state."""
-    part = "accepted" if reading.error is None else "rejected"
+    part = ACCEPTED if reading.error is None else REJECTED
     data = seen.get("data") or {} if seen is not None else {}
     told = _time(seen, owner, part, reading.text) is not None and f'"{reading.text.version}"' in data[part]
     return told and data.get("state") == part.capitalize()
@@ -96,7 +108,7 @@ def is_told(seen: Manifest | None, owner: Owner, reading: Reading) -> bool:
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Any]:
     """Give what a merge patch has to say: new values, and null for what is no longer true."""
-    gone = {key: None for key in OPTIONAL if key in before and key not in after}
+    gone = {REJECTED: None} if REJECTED in before and REJECTED not in after else {}
     return {key: value for key, value in after.items() if before.get(key) != value} | gone
 
 

@@ -202,6 +202,32 @@ async def test_a_bad_first_content_ends_the_program(program: MapProgram) -> None
     assert event["type"] == "Warning"
 
 
+async def test_a_replica_that_starts_on_a_bad_text_leaves_the_status_of_the_one_that_drives(
+    program: MapProgram,
+) -> None:
+    """It ends, says so in an Event of its own, and writes nothing to the status, however often it is started."""
+    good, (wrong, said) = label(program, 800), bad(program, 804)
+    await program.put(good)
+    await program.right(good)
+    written = await program.put(wrong)
+    before = await program.status(RIGHT, state="Rejected", error=said)
+    await program.note()
+    for _ in range(2):
+        done = await program.alone(NAME)
+        assert (done.code, said in done.err) == (1, True), done
+    event = await program.event("TopologyRejected", "an engine that is started now ends; one that drives goes on")
+    assert f"(resourceVersion {written['metadata']['resourceVersion']}): " in event["message"]
+    assert [one.verb for one, _ in await program.attempts() if one.name == STATUS] == []
+    found = await program.status(state="Rejected")
+    assert (found["topology"], found["accepted"], found["rejected"]) == (
+        program.namespace,
+        before["accepted"],
+        before["rejected"],
+    )
+    await program.put(label(program, 801))
+    await program.right(label(program, 801))
+
+
 async def test_a_config_map_that_is_not_there_yet_is_waited_for(program: MapProgram) -> None:
     """The log says so; when it comes the engine starts, and it ends cleanly."""
     (port,) = spare_ports(1)

@@ -298,3 +298,92 @@ async def test_an_event_says_what_became_of_the_text() -> None:
             UID,
         ),
     }
+
+
+# A program that does not start on what it found, beside an engine that drives.
+
+
+async def begun(kept: Kept, reading: Reading) -> None:
+    """Have another program find a text bad, tell of it, and end."""
+    standing = Standing(lambda: LATER)
+    standing.take(reading)
+    other = Keeper(kept.cluster, PLACE, OWNER, kept.cache, standing, now=lambda: LATER)
+    other.tell(reading)
+    assert await other.write()
+
+
+LEADS_ON = "an engine that is started now ends; one that drives goes on with what is in force"
+
+
+@in_virtual_time
+async def test_a_program_that_does_not_start_leaves_what_is_in_force_as_it_is_told() -> None:
+    """It tells that the text is bad, which is all that it knows; the engine that drives has nothing to put right."""
+    kept = Kept()
+    kept.rows = [row()]
+    async with keeping(kept):
+        kept.tell(good())
+        await asyncio.sleep(60)
+    before = kept.data
+    kept.take()
+    await begun(kept, bad())
+    assert kept.take() == CHANGED
+    assert kept.data == {**before, "state": "Rejected", "rejected": kept.data["rejected"]}
+    assert "lowerz: unknown key" in kept.data["rejected"]
+    async with keeping(kept):
+        kept.tell(bad())
+        await asyncio.sleep(60)
+    assert kept.take() == [("create", "Event")]
+
+
+@in_virtual_time
+async def test_it_writes_nothing_where_the_engine_that_drives_has_told_it() -> None:
+    """However often it is started; its own Event says what becomes of it, and exists once."""
+    kept = Kept()
+    kept.rows = [row()]
+    async with keeping(kept):
+        kept.tell(good())
+        await asyncio.sleep(1)
+        kept.tell(bad())
+        await asyncio.sleep(60)
+        before = kept.data
+        kept.take()
+        for _ in range(3):
+            await begun(kept, bad())
+        assert kept.take() == [("create", "Event")] * 3
+        await asyncio.sleep(60)
+    assert (kept.data, kept.take()) == (before, [])
+    said = sorted(event["message"].partition(" (")[0] for event in events(kept) if event["type"] == "Warning")
+    assert said == [LEADS_ON, "the last good topology stays in force"]
+
+
+@in_virtual_time
+async def test_the_status_of_a_text_that_another_engine_has_in_force_is_its_own() -> None:
+    """One version takes what another one refuses: they would write in turns. The Event is all that is told."""
+    kept = Kept()
+    kept.rows = [row()]
+    async with keeping(kept):
+        kept.tell(good())
+        await asyncio.sleep(60)
+        before = kept.data
+        kept.take()
+        await begun(kept, bad(sha=good().text.sha256))
+        assert kept.take() == [("create", "Event")]
+        await asyncio.sleep(60)
+    assert (kept.data, kept.take()) == (before, [])
+    assert any(event["message"].startswith(LEADS_ON) for event in events(kept))
+
+
+@in_virtual_time
+async def test_the_text_that_is_put_right_is_told_by_who_starts_on_it() -> None:
+    """With nothing left of what was refused."""
+    kept = Kept()
+    kept.rows = [row()]
+    async with keeping(kept):
+        kept.tell(good())
+        await asyncio.sleep(1)
+    await begun(kept, bad())
+    kept.restart()
+    async with keeping(kept):
+        kept.tell(good("cc", "9"))
+        await asyncio.sleep(1)
+    assert (kept.data["state"], "rejected" in kept.data, '"cc"' in kept.data["accepted"]) == ("Accepted", False, True)

@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from statuskit import TOPOLOGY, accepted, bad, row
+from statuskit import NOW, TOPOLOGY, accepted, bad, row
 
 from tensile.errors import TensileError
 from tensile.status.report import Report, read_data
@@ -79,3 +79,9 @@ def test_what_somebody_else_wrote_is_refused(data: dict[str, str]) -> None:
     """By its place, without a traceback."""
     with pytest.raises(TensileError, match="ConfigMap ops/topo-status: not written by this version of tensile"):
         read_data(data, "ConfigMap ops/topo-status")
+
+
+def test_a_topology_that_was_never_in_force_is_left_out_of_the_config_map() -> None:
+    """As is how the lowers are: an engine that does not start knows neither."""
+    found = Report("", Verdict().after(bad(), NOW)).data()
+    assert (sorted(found), found["state"]) == (["rejected", "state"], "Rejected")

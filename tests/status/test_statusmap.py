@@ -9,7 +9,7 @@ from statuskit import LATER, NOW, OWNER, PLACE, accepted, bad, good
 from tensile.names import FIELD_MANAGER, OWNER_NAME, UPPER_UID
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref
-from tensile.status.statusmap import NameTaken, Write, is_told, resumed, status_owner, status_ref, write
+from tensile.status.statusmap import NameTaken, Write, in_force, is_told, resumed, status_owner, status_ref, write
 from tensile.status.verdict import Verdict
 
 REF = status_ref(PLACE)
@@ -91,6 +91,30 @@ def test_a_change_carries_what_differs_and_which_object_it_is_for() -> None:
         "metadata": {"uid": "status-1", "resourceVersion": "40"},
         "data": {"state": "Rejected", "accepted": "{}", "rejected": None},
     }
+
+
+def test_what_is_not_known_here_stays_as_it_is_told() -> None:
+    """Which topology is in force, since when, and how the lowers are: another engine may drive."""
+    before = told(accepted())
+    found = write(before, {"state": "Rejected", "rejected": "{}"}, REF, OWNER, "map-1")
+    assert body(found)["data"] == {"state": "Rejected", "rejected": "{}"}
+    assert write(before, {"state": "Accepted"}, REF, OWNER, "map-1") is None
+
+
+def test_where_there_is_none_what_is_not_known_is_empty() -> None:
+    """So that it can be read back whole."""
+    found = write(None, {"state": "Rejected", "rejected": "{}"}, REF, OWNER, "map-1")
+    assert found is not None
+    assert found.create is not None
+    assert found.create["data"] == {"state": "Rejected", "rejected": "{}", "topology": "", "lowers": "[]"}
+
+
+def test_what_a_status_tells_to_be_in_force_is_known_by_its_hash() -> None:
+    """Of a status of ours that can be read, and no other."""
+    assert in_force(told(accepted(bad())), OWNER) == good().text.sha256
+    for other in (None, seen({}), seen({"accepted": "1"}), seen({"accepted": "{"}), seen({"accepted": "{}"})):
+        assert in_force(other, OWNER) == ""
+    assert in_force({**told(accepted()), "metadata": seen(labels={})["metadata"]}, OWNER) == ""
 
 
 def test_a_new_config_map_of_the_name_is_noted() -> None:
