@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from tensile.app import Engine
+from tensile.objects import UPPER
 from tensile.status.lowers import Row, are_known, rows
 from tensile.telemetry import Readings
 
@@ -49,11 +50,15 @@ def _events(engine: Engine) -> dict[tuple[str, str], int]:
 def missing(engine: Engine) -> str:
     """Say why the engine is not ready, "" when it is.
 
-    Its upper cluster answered, its caches are complete, and the upper's apiserver trusts its webhook.
+    Its upper cluster answered, what every lower needs of it is listed, and the upper's apiserver trusts its webhook.
+    What a controller follows does not count: an edit may enable one without its rights, and then all replicas would be
+    called unready at once, and the webhook by them, for what costs that controller alone. The log names such a right.
     """
     if not engine.is_running:
         return "the upper cluster has not answered yet"
     upper = engine.clusters.world.upper
     behind = [one.lower.name for one in engine.clusters.joined.values() if not one.lower.upper_pods.synced]
-    complete = all(cache.synced for cache in upper.caches()) and not behind
-    return engine.hook.server.waits() if complete else "the upper cluster's objects are not all listed yet"
+    if all(cache.synced for cache in upper.caches()) and not behind:
+        return engine.hook.server.waits()
+    denied = engine.clusters.fleet.denied(UPPER)
+    return "the upper cluster's objects are not all listed yet" + (f": {denied}" if denied else "")

@@ -124,6 +124,7 @@ class Joined:
         naming = Naming(self._world.topology.name, self._world.owner.mark)
         self.lower = self._world.lowers[spec.name] = lower_world(spec, naming)
         self.lower.connected = self.lower.in_topology = connect
+        self.lower.tried = False
         self.meter = Meter(self.lower, self._world.owner, self._cluster, _log)
         self._kept = kept(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))
@@ -160,6 +161,7 @@ class Joined:
         before = _seen(lower)
         if lower.name in self._fleet.names():
             lower.silent = self._fleet.silent(lower.name)
+            lower.tried = self._fleet.tried(lower.name) > UNREACHABLE_AFTER
             lower.refusal = self._fleet.complaint(lower.name)
             health = self._fleet.health(lower.name)
             lower.is_wrong, lower.is_shared = health.wrong, health.shared
@@ -172,7 +174,6 @@ class Joined:
         lower = self.lower
         if lower.name not in self._fleet.names():
             access = await self._access()
-            await self._fleet.listed(UPPER, self._world.upper.nodes)
             self._open(access, self._known_identity())
             lower.refusal = ""
         await self._identified()
@@ -211,8 +212,6 @@ class Joined:
 
     async def _access(self) -> Access:
         """Read the credentials, for ever if need be."""
-        if self._kept is not None:
-            await self._fleet.synced(UPPER)
         while True:
             try:
                 return await self._credentials()
@@ -224,7 +223,10 @@ class Joined:
             await asyncio.sleep(_RETRY if self._kept is None else _LOOK)
 
     async def _credentials(self) -> Access:
+        """Read them once what that takes of the upper cluster is listed: its other objects may never be."""
+        await self._fleet.listed(UPPER, self._world.upper.nodes)
         if self._kept is not None:
+            await self._fleet.listed(UPPER, self._world.upper.secrets)
             return await self._kept.access()
         return await self._ways.lower_access(self.lower.spec, self._world.upper.secrets)
 
@@ -272,7 +274,7 @@ _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 
 def _seen(lower: LowerWorld) -> tuple[object, ...]:
     """Give what decisions see of a lower's connection."""
-    return lower.refusal, lower.is_wrong, lower.is_shared, *(lower.silent > limit for limit in _LIMITS)
+    return lower.refusal, lower.is_wrong, lower.is_shared, lower.tried, *(lower.silent > limit for limit in _LIMITS)
 
 
 def _beat_lost(node: str, error: ClusterError | None) -> None:

@@ -16,6 +16,7 @@ from tensile.clusters import Clusters, Connections, utc_now
 from tensile.errors import TensileError
 from tensile.feeds import bound_feed, lower_feeds, upper_feeds
 from tensile.joined import Joined, Ways
+from tensile.kube.denials import ADVICE
 from tensile.kube.fleet import Feed, Fleet
 from tensile.nodeaddress import address_in_use, node_address
 from tensile.objects import UPPER
@@ -130,9 +131,11 @@ async def _check_credentials(clusters: Clusters, lowers: Iterable[Lower], secret
 
 
 def _why(clusters: Clusters, name: str) -> str:
-    """Say what is known of a cluster that did not answer."""
-    joined = clusters.joined.get(name)
-    known = clusters.fleet.health(name).error if name in clusters.fleet.names() else ""
+    """Say what is known of a cluster that did not answer, or not all that it was asked."""
+    joined, fleet = clusters.joined.get(name), clusters.fleet
+    known, denied = (fleet.health(name).error, fleet.denied(name)) if name in fleet.names() else ("", "")
+    if denied and not known:
+        return f"{denied}: {ADVICE}"
     reason = (joined.lower.refusal if joined else "") or known or "lists did not come in time"
     return f"{name or 'upper'}: out of reach: {reason}"
 

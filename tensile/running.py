@@ -48,6 +48,8 @@ _LEASES = "kube-system"
 """The namespace of the lease of engines that run in no cluster."""
 _SETTLING = 5.0
 """Seconds after the first look at everything, in which events are told."""
+_LISTING = 60.0
+"""Seconds in which everything is listed, but for what is away or not allowed, for which nothing else waits."""
 _log = structlog.get_logger("tensile.run")
 
 
@@ -218,7 +220,9 @@ async def _settle(engine: Engine) -> None:
 
     Not before: whoever waits for the status of a pod would wait for that as well.
     """
-    await engine.clusters.fleet.synced()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LISTING):
+            await engine.clusters.fleet.synced()
     await engine.loop.quiet()
     memory.set_apart()
     await asyncio.sleep(_SETTLING)

@@ -120,7 +120,9 @@ class LowerWorld:
 
     `pods`, `config_maps` and `secrets` hold what carries our owner label, `foreign_pods` the facts of the other pods,
     `accounts` only that the account `default` of a namespace is there.
-    `silent` is for how many seconds the cluster has not answered. `in_topology` turns false when it left the file.
+    `silent` is for how many seconds the cluster has not answered; `tried` is false while that says nothing of it, as it
+    was hardly asked: nobody knows yet how it is reached, or that has just become another way. `in_topology` turns false
+    when it left the file.
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
     `place_nodes` and `place_pods` hold what placement needs of real nodes and of the pods on them that are not ours;
     they are filled only where the topology asks for placement.
@@ -146,6 +148,7 @@ class LowerWorld:
     in_topology: bool = True
     connected: bool = True
     silent: float = 0.0
+    tried: bool = True
     room: str = ""
     version: str = ""
     identity: str = ""

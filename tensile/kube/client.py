@@ -425,6 +425,7 @@ class HttpCluster:
     def _mistrust(self) -> None:
         """Doubt who answers: the way there is another one."""
         self._doubt = bool(self.pin)
+        self.health.turn(self._clock())
 
     def _told(self, doing: Doing, error: ClusterError) -> ClusterError:
         """Complete an error and note what it says about the cluster's health."""

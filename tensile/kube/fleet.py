@@ -19,6 +19,7 @@ from tensile.cluster import Selection, WatchEvent
 from tensile.errors import ClusterError
 from tensile.kube.access import Access
 from tensile.kube.client import HttpCluster, Observe
+from tensile.kube.denials import Denials
 from tensile.kube.freshness import Freshness
 from tensile.kube.health import Health, WrongCluster
 from tensile.kube.informer import Chance, Informer
@@ -54,6 +55,7 @@ class _Open:
         self.tried = asyncio.Event()
         self.trouble: ClusterError | None = ClusterError("not contacted yet")
         self.stale = ""
+        self.denials = Denials(cluster.name)
         self.followed: list[tuple[Feed, Informer]] = []
         self.tails: list[Tail] = []
         self.following: dict[int, asyncio.Task[None]] = {}
@@ -151,6 +153,7 @@ class Fleet:
             every=feed.every,
             pace=self._pace,
             clock=self._clock,
+            denials=entry.denials,
         )
         entry.followed.append((feed, informer))
         entry.cluster.followers.setdefault(feed.kind, []).append(informer)
@@ -193,7 +196,7 @@ class Fleet:
         for feed, informer in [one for one in entry.followed if one[0].cache is cache]:
             entry.followed.remove((feed, informer))
             entry.cluster.followers[feed.kind].remove(informer)
-            informer.listed.set()
+            informer.end()
         cache.distrust()
 
     async def close(self, name: str) -> None:
@@ -230,9 +233,17 @@ class Fleet:
         """Give for how many seconds an open cluster has not answered, 0 when it does."""
         return self.health(name).unreachable_for(self._clock())
 
+    def tried(self, name: str) -> float:
+        """Give for how many seconds an open cluster has been tried to be reached in the way of now."""
+        return self.health(name).tried_for(self._clock())
+
     def complaint(self, name: str) -> str:
         """Say what somebody has to put right about an open cluster's credential or address, "" for nothing."""
         return self._open[name].cluster.complaint
+
+    def denied(self, name: str) -> str:
+        """Say what an open cluster does not let us follow, "" for nothing."""
+        return self._open[name].denials.words
 
     def identity(self, name: str) -> str:
         """Give the UID of an open cluster's kube-system, "" before its first answer."""
@@ -243,10 +254,10 @@ class Fleet:
         return self._open[name].identified.is_set()
 
     async def listed(self, name: str, cache: Cache) -> None:
-        """Wait until a cache of an open cluster has had its first list."""
+        """Wait until a cache of an open cluster has had its first list; raises Denied where the cluster lets us not."""
         for feed, informer in tuple(self._open[name].followed):
             if feed.cache is cache:
-                await informer.listed.wait()
+                await informer.first()
 
     async def identified(self, name: str) -> str:
         """Wait for an open cluster's first answer and give the UID of its kube-system, "" when it is closed before."""
@@ -400,7 +411,7 @@ async def _closed(entry: _Open) -> None:
     entry.tried.set()
     for feed, informer in entry.followed:
         feed.cache.distrust()
-        informer.listed.set()
+        informer.end()
     for tail in entry.tails:
         tail.listening.set()
     await entry.cluster.close()

@@ -33,6 +33,11 @@ class Health:
         self.shared = False
         self.shut_out = False
         self._silent_since: float | None = now
+        self._turned_at = now
+
+    def turn(self, now: float) -> None:
+        """Note that another way is taken from now on, which is as good as untried; the silence goes on."""
+        self._turned_at = now
 
     def contact(self, now: float) -> None:
         """Note an answer to a request."""
@@ -71,3 +76,7 @@ class Health:
     def unreachable_for(self, now: float) -> float:
         """Give for how many seconds the cluster has not answered, 0 when it does."""
         return 0.0 if self._silent_since is None else max(now - self._silent_since, 0.0)
+
+    def tried_for(self, now: float) -> float:
+        """Give for how many seconds the way there has been the one that it is."""
+        return now - self._turned_at

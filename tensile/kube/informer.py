@@ -16,8 +16,9 @@ import structlog
 
 from tensile.cache import Cache
 from tensile.cluster import Cluster, Selection, WatchEvent
-from tensile.errors import ClusterError, Expired, Unreachable
+from tensile.errors import ClusterError, Denied, Expired, Unreachable
 from tensile.kube.answers import Doing, version_of
+from tensile.kube.denials import Denials
 from tensile.kube.limits import Backoff, Pace
 from tensile.kube.transport import Clock
 from tensile.objects import Kind
@@ -40,7 +41,8 @@ class Informer:
     With `every` it lists again after so many seconds, and watches nothing: what most objects pass through within a
     moment costs more to hear of than to look for.
 
-    `chance` gives random numbers in [0, 1), `clock` monotonic seconds. `relists` and `rewinds` count what happened.
+    `chance` gives random numbers in [0, 1), `clock` monotonic seconds. `denials` hears of what the cluster does not let
+    it do. `relists` and `rewinds` count what happened.
     """
 
     def __init__(
@@ -54,10 +56,13 @@ class Informer:
         every: float = 0.0,
         pace: Pace | None = None,
         clock: Clock = time.monotonic,
+        denials: Denials | None = None,
     ) -> None:
         self.relists = 0
         self.rewinds = 0
         self.listed = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._denials = denials or Denials(cluster.name)
         self._cluster = cluster
         self._kind = kind
         self._selection = selection
@@ -98,6 +103,18 @@ class Informer:
         """Try again now: the cluster is known to answer."""
         self._awake.set()
 
+    async def first(self) -> None:
+        """Wait for the first list; raises Denied where the cluster does not let it be had."""
+        await self._answered.wait()
+        denied = self._denials.of(self)
+        if denied is not None and not self.listed.is_set():
+            raise denied
+
+    def end(self) -> None:
+        """Let go who waits for the first list: nobody follows any more."""
+        self._denials.forget(self)
+        self._have_listed()
+
     async def run(self) -> None:
         """Follow for ever; every error of the cluster is waited out.
 
@@ -118,6 +135,7 @@ class Informer:
         if self._every:
             await self._list()
             self._backoff.reset()
+            self._denials.end(self, self._kind)
             await self._rest(self._every)
             return
         if self._failing_since is not None and self._clock() - self._failing_since >= self._pace.outage:
@@ -141,7 +159,11 @@ class Informer:
         self._failing_since = None
         rewound, self._furthest = version < self._furthest, version
         self._cache.take_over(listing.items, version, rewound=rewound)
+        self._have_listed()
+
+    def _have_listed(self) -> None:
         self.listed.set()
+        self._answered.set()
 
     async def _check(self) -> None:
         """Make sure that the cluster has got as far as we have seen; a list of nothing shows how far it is."""
@@ -203,6 +225,7 @@ class Informer:
         version = version_of(self._doing, event.raw)
         if version < self._position:
             raise self._rewind(version)
+        self._denials.end(self, self._kind)
         if event.type == "DELETED":
             self._cache.remove(event.raw)
         elif event.type in ("ADDED", "MODIFIED"):
@@ -219,6 +242,9 @@ class Informer:
         """Remember what an error means for the next try."""
         if isinstance(error, Expired):
             self._resumable = False
+        if isinstance(error, Denied):
+            self._denials.meet(self, self._kind, error)
+            self._answered.set()
         if self._failing_since is None:
             self._failing_since = self._clock()
         _log.debug("following failed", cluster=self._doing.cluster or "upper", kind=self._kind.name, error=str(error))

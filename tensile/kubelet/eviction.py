@@ -3,7 +3,8 @@
 Nobody knows how such pods are, and most of them run, so none is evicted unless `unreachable.evictAfter` says so. The
 engine deletes the pod above itself and leaves it to no taint: what Kubernetes deletes for its node's sake is nobody's
 wish, and the guard would keep the lower pod. The object stays, Terminating, until the cluster has confirmed that its
-pod is gone. How long a cluster has been away is what this engine has seen: one that was just started asks anew.
+pod is gone. How long a cluster has been away is what this engine has seen: one that was just started asks anew. What
+was never asked, for want of a way there, is not away; nor is what answers that our credential is not good.
 """
 
 from datetime import timedelta
@@ -37,11 +38,16 @@ def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
     over and over.
     """
     after = lower.spec.unreachable.evict_after
-    if after is None or lower.is_wrong or not lower.in_topology or _belongs_there(upper_pod):
+    if after is None or not _is_away(lower) or not lower.in_topology or _belongs_there(upper_pod):
         return None
     born = metadata(upper_pod).get("creationTimestamp")
     waited = min(timedelta(seconds=lower.silent), world.now - moment_of(born) if born else after)
     return (after - waited).total_seconds()
+
+
+def _is_away(lower: LowerWorld) -> bool:
+    """Say whether it is the cluster that does not answer, and not we who do not know how to ask it."""
+    return lower.tried and not lower.refusal and not lower.is_wrong
 
 
 def _belongs_there(upper_pod: Manifest) -> bool:

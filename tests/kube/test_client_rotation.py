@@ -62,6 +62,18 @@ async def test_the_same_cluster_at_another_address_is_followed() -> None:
         assert cluster.endpoint().port == other.port
 
 
+async def test_a_way_that_was_just_taken_has_not_been_tried_yet() -> None:
+    """However long the one before had been in use; the same credential once more is no other way."""
+    now = [100.0]
+    async with two() as (one, other), client(way(one.port, "old"), clock=lambda: now[0]) as cluster:
+        now[0] = 160.0
+        cluster.take(way(one.port, "old"))
+        assert cluster.health.tried_for(now[0]) == 60.0
+        cluster.take(way(other.port, "old"))
+        now[0] = 163.0
+        assert cluster.health.tried_for(now[0]) == 3.0
+
+
 async def test_another_cluster_at_another_address_is_refused() -> None:
     """A kubeconfig swapped for another cluster's gets nothing done there, however valid its credential is."""
     async with two("another") as (one, other), client(way(one.port, "old")) as cluster:

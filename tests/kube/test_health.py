@@ -92,3 +92,14 @@ def test_a_wrong_cluster_is_treated_like_one_that_is_away() -> None:
     error = WrongCluster("words", cluster="a", doing="read x")
     assert isinstance(error, Unreachable)
     assert str(error) == "a: read x: refused: words"
+
+
+def test_another_way_there_is_as_good_as_untried() -> None:
+    """The silence goes on, since nobody has answered; how long that way was gone counts from when it was taken."""
+    health = Health(100.0)
+    assert health.tried_for(130.0) == 30.0
+    health.silence(140.0, "no answer")
+    health.turn(200.0)
+    assert (health.tried_for(205.0), health.unreachable_for(205.0)) == (5.0, 105.0)
+    health.contact(206.0)
+    assert health.tried_for(210.0) == 10.0

@@ -149,6 +149,24 @@ def test_another_cluster_in_its_place_evicts_nobody() -> None:
     assert not is_evicted(here)
 
 
+def test_a_cluster_that_was_hardly_asked_evicts_nobody() -> None:
+    """Nobody knows how to reach it yet, or that has just become another way: its pods are unready, and stay."""
+    here = away()
+    here.lowers[A].tried = False
+    assert [step.subresource for step in steps(here)] == ["status"]
+    here.lowers[A].tried = True
+    assert is_evicted(here)
+
+
+def test_a_way_there_that_somebody_has_to_put_right_evicts_nobody() -> None:
+    """Credentials that cannot be read, or are not accepted, are no sign that pods have ended."""
+    here = away()
+    here.lowers[A].refusal = "upper: list Secret: denied"
+    assert not is_evicted(here)
+    here.lowers[A].refusal = ""
+    assert is_evicted(here)
+
+
 def test_a_lower_that_left_the_topology_evicts_nobody() -> None:
     """What was written there does not hold any more."""
     here = away()

@@ -1,0 +1,85 @@
+"""An edit that enables a controller whose rights nobody has applied: the engine that comes next works all the same."""
+
+import sys
+from collections.abc import AsyncIterator
+
+import aiohttp
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import A, ran, with_fields
+from mapkit import MapProgram
+from programkit import served
+from sitekit import Manifest, is_ready, is_true
+
+from bench.granting import everything, roles_of
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+WITH_RIGHTS = ["PV", "Service", "RBAC", "ServiceAccount"]
+
+
+def as_it_was(file: Manifest) -> None:
+    """Have a topology ask for all there is but the controller of rights."""
+    everything(file)
+    file["controllers"] = [one for one in WITH_RIGHTS if one != "RBAC"]
+
+
+class Edited(MapProgram):
+    """A program that starts on the edit, with the roles of the topology before it."""
+
+    def rendered(self) -> dict[str, list[Manifest]]:
+        """Give the roles of the topology before the edit."""
+        return roles_of(self.topology(as_it_was), self.home, self.configmap)
+
+    def file(self, *edits: object) -> Manifest:
+        """Give the topology with the edit in it."""
+        return super().file(with_fields(controllers=WITH_RIGHTS), *edits)  # type: ignore[arg-type]
+
+    def warnings(self) -> list[tuple[str, str]]:
+        """Give cluster and kind of each denial that the log tells."""
+        lines = (orjson.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
+        return [(one["cluster"], one["kind"]) for one in lines if one["event"] == "not allowed"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Edited]:
+    """The program, whose lowers have their kubeconfigs in Secrets: it is there once their nodes take pods."""
+    async with served(sandbox, tmp_path_factory.mktemp("edited"), Edited) as made:
+        yield made
+
+
+async def test_every_lower_is_driven_without_the_rights_of_one_controller(program: Edited) -> None:
+    """Their Secrets are read, their nodes say that they are reached, and pods run."""
+    for node in program.nodes.values():
+        assert is_true(await program.upper.read(f"/api/v1/nodes/{node}"), "LowerReachable")
+    await program.bind("web")
+    await program.upper.until(program.pod_path("web"), is_ready)
+
+
+async def test_the_log_names_each_kind_that_is_denied_and_what_to_do_once(program: Edited) -> None:
+    """Above and below; each is tried again every few seconds, and said no more."""
+    await program.logged("tensile doctor")
+    await program.bind("later")
+    await program.upper.until(program.pod_path("later"), is_ready)
+    told = program.warnings()
+    assert {("upper", "Role"), ("upper", "RoleBinding"), (A, "Role")} <= set(told)
+    assert sorted(told) == sorted(set(told))
+
+
+async def test_a_plan_names_what_it_is_not_allowed_to_look_at(program: Edited) -> None:
+    """Half a picture would be a wrong plan; the cluster is not called out of reach for it."""
+    path = program.directory / "by-secret.yaml"
+    path.write_text(program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
+    done = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path)])
+    assert (done.code, "out of reach" in done.err) == (1, False), done
+    assert "upper: list Role: denied: " in done.err
+    assert "`tensile doctor` says which rights are missing" in done.err
+
+
+async def test_it_is_ready_all_the_same(program: Edited) -> None:
+    """One controller is no reason to take the webhook and everything else away from every replica at once."""
+    url = f"http://127.0.0.1:{program.file()['telemetry']['port']}/readyz"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert (answer.status, await answer.text()) == (200, "ok\n")
