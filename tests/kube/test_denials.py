@@ -1,0 +1,91 @@
+"""What a cluster does not let us follow is told once for each reason, and told when it is over."""
+
+from structlog.testing import capture_logs
+
+from tensile.errors import Denied
+from tensile.kube.denials import ADVICE, Denials
+from tensile.objects import POD, ROLE, UPPER
+
+
+def denied(words: str = "roles is forbidden", doing: str = "list Role", cluster: str = "lower-a") -> Denied:
+    """Make a denial as the client gives it."""
+    return Denied(words, cluster=cluster, doing=doing, status=403)
+
+
+def test_a_denial_names_cluster_kind_and_what_to_do() -> None:
+    """In one warning."""
+    with capture_logs() as logs:
+        Denials(UPPER).meet("one", ROLE, denied(cluster=UPPER))
+    assert logs == [
+        {
+            "event": "not allowed",
+            "log_level": "warning",
+            "cluster": "upper",
+            "kind": "Role",
+            "error": "upper: list Role: denied: roles is forbidden",
+            "advice": ADVICE,
+        }
+    ]
+
+
+def test_the_same_words_are_told_once_whoever_meets_them() -> None:
+    """Several lists of one kind lack one right, and each is tried again for ever."""
+    denials = Denials("lower-a")
+    with capture_logs() as logs:
+        for who in ("one", "two", "one", "two"):
+            denials.meet(who, POD, denied())
+    assert len(logs) == 1
+    assert denials.words == "lower-a: list Role: denied: roles is forbidden"
+
+
+def test_other_words_are_told_too() -> None:
+    """The list was granted meanwhile and the watch was not; two reasons at a time are two lines, and no more."""
+    denials = Denials("lower-a")
+    with capture_logs() as logs:
+        denials.meet("one", ROLE, denied())
+        denials.meet("one", ROLE, denied(doing="watch Role"))
+        for _ in range(3):
+            denials.meet("one", ROLE, denied(doing="watch Role"))
+            denials.meet("two", ROLE, denied("another"))
+    assert [entry["error"].removeprefix("lower-a: ") for entry in logs] == [
+        "list Role: denied: roles is forbidden",
+        "watch Role: denied: roles is forbidden",
+        "list Role: denied: another",
+    ]
+    assert denials.words == "lower-a: list Role: denied: another; lower-a: watch Role: denied: roles is forbidden"
+
+
+def test_the_end_is_told_when_nobody_meets_it_any_more() -> None:
+    """Once; who never met one ends nothing."""
+    denials = Denials("lower-a")
+    for who in ("one", "two"):
+        denials.meet(who, ROLE, denied())
+    with capture_logs() as logs:
+        for who in ("one", "two", "two", "three"):
+            denials.end(who, ROLE)
+    assert logs == [{"event": "allowed again", "log_level": "info", "cluster": "lower-a", "kind": "Role"}]
+    assert (denials.words, denials.of("one")) == ("", None)
+    with capture_logs() as logs:
+        denials.meet("one", ROLE, denied())
+    assert len(logs) == 1
+
+
+def test_who_follows_no_more_is_forgotten_without_a_word() -> None:
+    """It is not allowed by that."""
+    denials = Denials("lower-a")
+    denials.meet("one", ROLE, denied())
+    with capture_logs() as logs:
+        denials.forget("one")
+        denials.forget("two")
+    assert (logs, denials.words) == ([], "")
+
+
+def test_what_one_met_says_what_to_do_about_it() -> None:
+    """As an error of its own each time, for whoever waits for that list."""
+    denials = Denials("lower-a")
+    denials.meet("one", ROLE, denied())
+    found = denials.of("one")
+    assert isinstance(found, Denied)
+    assert str(found) == f"lower-a: list Role: denied: roles is forbidden: {ADVICE}"
+    assert found is not denials.of("one")
+    assert denials.of("two") is None
