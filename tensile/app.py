@@ -53,6 +53,7 @@ class Engine:
         self._opened: set[str] = set()
         self._silent: set[str] = set()
         self._stands_by = False
+        self._leads = True
         self._changing = asyncio.Lock()
 
     @property
@@ -72,6 +73,7 @@ class Engine:
 
     async def stand_by(self) -> None:
         """Start with what another engine that drives is not hindered by; else like `start`."""
+        self._leads = False
         await self._open()
         self._stands_by = True
 
@@ -93,6 +95,9 @@ class Engine:
         Only one that drives serves the extender: another knows nothing of the lowers, and would let everything pass.
         """
         async with self._changing:
+            if not self._leads:
+                self._leads = True
+                await self.hook.serve(self.topology)
             await self.extender.open(self.topology)
             for spec in self.topology.lowers:
                 await self._join(spec)
@@ -156,7 +161,8 @@ class Engine:
 
     def _home_of_webhook(self, world: World) -> Hooks:
         upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
-        return Hooks(upper, world.owner, self._ways.directory, claims, world.upper.nodes, own_namespace())
+        nodes, home = world.upper.nodes, self._ways.directory
+        return Hooks(upper, world.owner, home, claims, nodes, own_namespace(), lambda: self._leads)
 
     def _ports(self, topology: Topology) -> NodePorts:
         upper = self.clusters.connections[UPPER]
