@@ -55,6 +55,7 @@ class Engine:
         self._opened: set[str] = set()
         self._silent: set[str] = set()
         self._stands_by = False
+        self._leads = True
         self._changing = asyncio.Lock()
         self.pending: tuple[str, ...] = ()
         """What of the topology's lowers is not in force yet, each in words."""
@@ -76,6 +77,7 @@ class Engine:
 
     async def stand_by(self) -> None:
         """Start with what another engine that drives is not hindered by; else like `start`."""
+        self._leads = False
         await self._open()
         self._stands_by = True
 
@@ -99,6 +101,9 @@ class Engine:
         Only one that drives serves the extender: another knows nothing of the lowers, and would let everything pass.
         """
         async with self._changing:
+            if not self._leads:
+                self._leads = True
+                await self.hook.serve(self.topology)
             await self.extender.open(self.topology)
             await self._bring_lowers()
             self._tasks = [supervised("lookout", self._keep_looking)]
@@ -194,7 +199,8 @@ class Engine:
 
     def _home_of_webhook(self, world: World) -> Hooks:
         upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
-        return Hooks(upper, world.owner, self._ways.directory, claims, world.upper.nodes, own_namespace())
+        nodes, home = world.upper.nodes, self._ways.directory
+        return Hooks(upper, world.owner, home, claims, nodes, own_namespace(), lambda: self._leads)
 
     def _ports(self, topology: Topology) -> NodePorts:
         upper = self.clusters.connections[UPPER]

@@ -13,14 +13,28 @@ import structlog
 
 from tensile.cluster import Cluster, Patch
 from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound
-from tensile.lease import Pace, given_back, holder, is_free, new, renewed, taken
+from tensile.lease import Pace, given_back, holder, is_free, kept_by, new, renewed, taken
 from tensile.names import Owner
 from tensile.objects import Manifest, Ref, metadata
 from tensile.reconcile.observed import is_ours
 
 _PARTING = 2.0
 """Seconds in which a lease has to be given back; after them it runs out by itself."""
+_GLANCE = 2.0
+"""Seconds that an engine which takes no turns has for a look at the lease."""
 _log = structlog.get_logger("tensile.election")
+
+
+async def warn_of_leader(upper: Cluster, ref: Ref, now: datetime) -> None:
+    """Tell, if it can be seen at once, that another engine leads by this lease while this one drives without it."""
+    try:
+        async with asyncio.timeout(_GLANCE):
+            leader = kept_by(orjson.loads(await upper.read(ref)), now)
+    except (ClusterError, TimeoutError):
+        return
+    if leader:
+        words = "another engine of this topology drives too, and they undo each other's work: end one, or run with "
+        _log.warning(f"{words}--leader-elect, to stand by", lease=str(ref), leader=leader)
 
 
 class Election:

@@ -12,6 +12,14 @@ from tensile.cluster import Patch
 from tensile.names import Owner
 from tensile.objects import LEASE, UPPER, Manifest, Ref, as_read
 
+NAMESPACE = "kube-system"
+"""Where the lease is in the upper cluster, wherever its engines run and whatever their topology comes from.
+
+Objects are marked by the UID of this namespace and the topology's name alone, so all whose marks are alike have to meet
+at one lease. It is in every cluster, Kubernetes' own controllers have theirs here, and a role can name this very lease.
+Not kube-node-lease, though the engine has rights there anyway: a lease there is that of the Node of its name, whose
+kubelet may write it, and some who look after clusters delete those without a Node (Gardener; Karpenter did).
+"""
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -26,9 +34,9 @@ class Pace(NamedTuple):
     look: float = 2.0
 
 
-def lease_ref(topology: str, namespace: str) -> Ref:
-    """Name the lease of a topology."""
-    return Ref(UPPER, LEASE, namespace, f"tensile-{topology}")
+def lease_ref(topology: str) -> Ref:
+    """Name the lease of a topology: the one of all engines whose objects have the same marks."""
+    return Ref(UPPER, LEASE, NAMESPACE, f"tensile-{topology}")
 
 
 def holder(lease: Manifest | None) -> str:
@@ -39,6 +47,15 @@ def holder(lease: Manifest | None) -> str:
 def is_free(lease: Manifest | None, unchanged: float) -> bool:
     """Say whether a lease may be taken that has been seen not to change for so many seconds."""
     return not holder(lease) or unchanged >= float(_spec(lease).get("leaseDurationSeconds") or 0)
+
+
+def kept_by(lease: Manifest, now: datetime) -> str:
+    """Give the engine that keeps a lease which was read once, "" for none; as right as its clock is: only to warn."""
+    spec = _spec(lease)
+    if not spec.get("renewTime"):
+        return ""
+    age = (now - datetime.fromisoformat(spec["renewTime"])).total_seconds()
+    return "" if is_free(lease, age) else holder(lease)
 
 
 def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Manifest:

@@ -70,11 +70,11 @@ class Right(NamedTuple):
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
 
-def upper_rights(topology: Topology, *, place: Place | None = None, lease_namespace: str = "") -> list[Right]:
+def upper_rights(topology: Topology, *, place: Place | None = None, takes_turns: bool = False) -> list[Right]:
     """Give what the engine of a topology may do in the upper cluster.
 
-    `place` is the ConfigMap that holds the topology, None where a file does; `lease_namespace` is that of the Lease by
-    which several engines take turns, "" where they do not.
+    `place` is the ConfigMap that holds the topology, None where a file does; `takes_turns` says whether it is one of
+    several engines that do so by a Lease.
     """
     found = [*_ABOVE, *_controllers(topology.enabled, above=True)]
     if topology.kubelet.tls_cert_file is None:
@@ -96,9 +96,8 @@ def upper_rights(topology: Topology, *, place: Place | None = None, lease_namesp
     if place is not None:
         status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
         found += _one(status, ("create", "patch"), "the topology's status beside its ConfigMap")
-    if lease_namespace:
-        lease = lease_ref(topology.name, lease_namespace)
-        found += _one(lease, ("get", "create", "patch"), "replicas that take turns")
+    if takes_turns:
+        found += _one(lease_ref(topology.name), ("get", "create", "patch"), "replicas that take turns")
     return _joined(found)
 
 

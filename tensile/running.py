@@ -25,7 +25,7 @@ from tensile import memory
 from tensile.app import Engine
 from tensile.cache import forget_decoded
 from tensile.clusters import utc_now
-from tensile.election import Election
+from tensile.election import Election, warn_of_leader
 from tensile.errors import TensileError
 from tensile.followed import Followed, FollowedFile, FollowedMap
 from tensile.hookport import WebhookAlone, own_namespace
@@ -44,8 +44,6 @@ from tensile.telemetry import Metrics, ProbeServer, TelemetryServer
 from tensile.topology import Topology
 from tensile.topology.edit import Edit, edit
 
-_LEASES = "kube-system"
-"""The namespace of the lease of engines that run in no cluster."""
 _SETTLING = 5.0
 """Seconds after the first look at everything, in which events are told."""
 _LISTING = 60.0
@@ -73,20 +71,20 @@ class Manner(NamedTuple):
 class _Around(NamedTuple):
     """What the engine runs in: the topology it follows, what it says of itself, how it reaches clusters, its end.
 
-    `lease` is the namespace of the Lease by which one of several engines leads, "" for none.
+    `elects` says whether this engine waits until no other one of its topology drives.
     """
 
     followed: Followed
     standing: Standing
     ways: Ways
-    lease: str
+    elects: bool
     stop: asyncio.Event
 
 
 def run(path: Path, *, allow_exec_plugins: bool = False, manner: Manner) -> None:
     """Run on a topology file until SIGTERM or SIGINT; raises TensileError when it cannot begin, or leads no more."""
     ways = Ways(path.parent, allow_exec_plugins)
-    uvloop.run(_run(FollowedFile(path), Standing(utc_now), ways, manner, own_namespace() or _LEASES))
+    uvloop.run(_run(FollowedFile(path), Standing(utc_now), ways, manner))
 
 
 def run_map(place: Place, ways: Ways, *, manner: Manner) -> None:
@@ -95,7 +93,7 @@ def run_map(place: Place, ways: Ways, *, manner: Manner) -> None:
     async def run() -> None:
         """Follow it, told beside it."""
         standing = Standing(utc_now)
-        await _run(FollowedMap(place, ways, standing), standing, ways, manner, place.namespace)
+        await _run(FollowedMap(place, ways, standing), standing, ways, manner)
 
     uvloop.run(run())
 
@@ -113,8 +111,8 @@ class Running(Protocol):
         ...
 
 
-async def _run(followed: Followed, standing: Standing, ways: Ways, manner: Manner, leases: str) -> None:
-    around = _Around(followed, standing, ways, leases if manner.elects else "", _stopped_by_signal())
+async def _run(followed: Followed, standing: Standing, ways: Ways, manner: Manner) -> None:
+    around = _Around(followed, standing, ways, manner.elects, _stopped_by_signal())
     async with AsyncExitStack() as ending:
         ending.push_async_callback(followed.close)
         if manner.probes is not None:
@@ -149,7 +147,7 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
     await telemetry.serve(topology)
     async with AsyncExitStack() as ending:
         ending.push_async_callback(telemetry.close)
-        election = await _candidate(engine, around, ending) if around.lease else None
+        election = await _candidate(engine, around, ending) if around.elects else None
         ending.push_async_callback(engine.stop)
         memory.keep_large_apart()
         await _unless(around.stop, engine.start() if election is None else engine.stand_by())
@@ -166,7 +164,7 @@ async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) ->
     fleet = Fleet(chance=random.random)
     ending.push_async_callback(fleet.close_all)
     upper = fleet.open(UPPER, await around.ways.upper_access(engine.topology.upper), connections=1)
-    ref, identity = lease_ref(engine.topology.name, around.lease), f"{socket.gethostname()}_{uuid4()}"
+    ref, identity = lease_ref(engine.topology.name), f"{socket.gethostname()}_{uuid4()}"
     election = Election(upper, ref, lambda: engine.clusters.world.owner, identity, utc_now)
     ending.push_async_callback(election.resign)
     return election
@@ -175,6 +173,7 @@ async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) ->
 async def _lead(engine: Engine, around: _Around, election: Election | None, mark: LeadMark) -> None:
     """Have the engine drive once nobody else does; raises TensileError when it may no more."""
     if election is None:
+        await warn_of_leader(engine.clusters.connections[UPPER], lease_ref(engine.topology.name), utc_now())
         await _drive(engine, around, mark)
     else:
         await election.won()

@@ -26,7 +26,6 @@ EVERYTHING = {
 }
 """A topology that asks for all there is."""
 PLACE = Place("that of the topology's ConfigMap", "topology")
-LEASES = "that of the engine"
 
 
 def topology() -> Topology:
@@ -37,7 +36,7 @@ def topology() -> Topology:
 def table() -> str:
     """Write both sides."""
     whole = topology()
-    above = upper_rights(whole, place=PLACE, lease_namespace=LEASES)
+    above = upper_rights(whole, place=PLACE, takes_turns=True)
     return "\n".join([*_side("upper cluster", above), "", *_side("lower clusters", _below(whole))])
 
 

@@ -11,21 +11,33 @@ from virtualtime import clock, in_virtual_time
 from worldkit import OWNER_HERE as OWNER
 
 from tensile.cluster import Patch
-from tensile.election import Election
-from tensile.lease import Pace, lease_ref, new
+from tensile.election import Election, warn_of_leader
+from tensile.errors import Denied
+from tensile.lease import Pace, kept_by, lease_ref, new
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, metadata, uid
 
 PACE = Pace()
-REF = lease_ref("demo", "tensile")
+REF = lease_ref("demo")
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 SKEW = timedelta(hours=1)
 """By how much the clocks of two engines differ: nothing may depend on it."""
 
 
 class Upper(Weather):
-    """An upper cluster that `takes` so many seconds over the answer to a write."""
+    """An upper cluster that `takes` so many seconds over the answer to a write, and `thinks` over that to a read.
 
-    takes = 0.0
+    It lets nobody look at what is `hidden`.
+    """
+
+    takes = thinks = 0.0
+    hidden = False
+
+    async def read(self, ref: Ref) -> bytes:
+        """Read, and take time."""
+        await asyncio.sleep(self.thinks)
+        if self.hidden:
+            raise Denied("leases is forbidden", status=403)
+        return await super().read(ref)
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create, and take time."""
@@ -302,3 +314,57 @@ def test_a_new_lease_names_its_owner() -> None:
     """The mark on it is that of the topology in its upper cluster."""
     made = new(REF, "me", OWNER, BEGIN, PACE)
     assert made["metadata"]["annotations"]["tensile-kube.io/upper-uid"] == OWNER.upper
+
+
+def test_the_lease_has_one_place_in_an_upper_cluster() -> None:
+    """Engines know each other by it alone: whose objects have the same marks has the same lease."""
+    assert (REF.cluster, REF.namespace, REF.name) == (UPPER, "kube-system", "tensile-demo")
+
+
+@pytest.mark.parametrize(
+    ("spec", "leader"),
+    [
+        ({}, "me"),
+        ({"renewTime": "2026-03-01T11:59:45.100000Z"}, "me"),
+        ({"renewTime": "2026-03-01T11:59:45.000000Z"}, ""),
+        ({"renewTime": "2026-03-01T13:00:00.000000Z"}, "me"),
+        ({"renewTime": None}, ""),
+        ({"holderIdentity": ""}, ""),
+        ({"leaseDurationSeconds": None}, ""),
+    ],
+)
+def test_who_keeps_a_lease_that_is_looked_at_once(spec: Manifest, leader: str) -> None:
+    """Whoever renewed it for as long as it holds; nobody where it was given back, or says nothing."""
+    made = new(REF, "me", OWNER, BEGIN, PACE)
+    assert kept_by({**made, "spec": {**made["spec"], **spec}}, BEGIN) == leader
+    assert kept_by({"metadata": {}}, BEGIN) == ""
+
+
+@in_virtual_time
+async def test_an_engine_that_takes_no_turns_tells_of_one_that_leads(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a warning: by its name, with the lease, and what to do; of a leader that is gone nothing is told."""
+    ground = Ground()
+    engine = ground.engine()
+    await engine.won()
+    await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if "drives too" in line]
+    for words in ("warning", "engine-1", "kube-system/tensile-demo", "run with --leader-elect, to stand by"):
+        assert words in said
+    await warn_of_leader(ground.upper, REF, BEGIN + SKEW + timedelta(seconds=PACE.holds))
+    await engine.resign()
+    await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
+    assert "drives too" not in capsys.readouterr().out
+
+
+@in_virtual_time
+async def test_an_engine_that_cannot_see_who_leads_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a lease, without the right to look at it, and without an answer: it needs none of that to drive."""
+    ground = Ground()
+    await warn_of_leader(ground.upper, REF, BEGIN)
+    await ground.engine().won()
+    capsys.readouterr()
+    ground.upper.hidden = True
+    await warn_of_leader(ground.upper, REF, BEGIN)
+    ground.upper.thinks = 3600
+    await warn_of_leader(ground.upper, REF, BEGIN)
+    assert (capsys.readouterr().out, clock()) == ("", 2.0)

@@ -162,21 +162,21 @@ def test_rights_in_one_namespace_are_no_rights_elsewhere() -> None:
     rights = upper_rights(topology(), place=Place("ops", "mine"))
     leases = [one for one in rights if one.resource == "leases"]
     assert [(one.namespace, one.verbs) for one in leases] == [("kube-node-lease", ("get", "create", "patch"))]
-    taking_turns = upper_rights(topology(), lease_namespace="ops")
-    assert {one.namespace for one in taking_turns if one.resource == "leases"} == {"kube-node-lease", "ops"}
+    taking_turns = upper_rights(topology(), place=Place("ops", "mine"), takes_turns=True)
+    assert {one.namespace for one in taking_turns if one.resource == "leases"} == {"kube-node-lease", "kube-system"}
     maps = {(one.namespace, one.name): set(one.verbs) for one in rights if one.resource == "configmaps"}
     assert maps == {("", ""): set(READ), ("ops", ""): {"create"}, ("ops", "mine-status"): {"patch"}}
 
 
 def test_what_is_for_one_object_is_for_no_other() -> None:
     """Neither another's webhook nor another's turn is the engine's to change; at `create` no role can tell names."""
-    rights = upper_rights(topology(webhook={"enabled": True}), lease_namespace="ops")
+    rights = upper_rights(topology(webhook={"enabled": True}), takes_turns=True)
     named = {(one.resource, one.name): one.verbs for one in rights if one.name}
     assert named == {
         ("mutatingwebhookconfigurations", "tensile-demo"): ("get", "patch", "delete"),
         ("leases", "tensile-demo"): ("get", "patch"),
     }
-    unnamed = {one.resource: one.verbs for one in rights if not one.name and one.namespace in ("", "ops")}
+    unnamed = {one.resource: one.verbs for one in rights if not one.name and one.namespace in ("", "kube-system")}
     assert unnamed["mutatingwebhookconfigurations"] == unnamed["leases"] == ("create",)
 
 
@@ -191,5 +191,5 @@ def test_how_a_right_is_written_in_a_role() -> None:
 def test_the_documentation_lists_just_these() -> None:
     """It is written from the list (tests/rightstable.py), so a change of a right is a change there."""
     assert rewritten(DOCUMENT.read_text()) == DOCUMENT.read_text()
-    above_all = upper_rights(whole(), place=Place("x", "y"), lease_namespace="z")
+    above_all = upper_rights(whole(), place=Place("x", "y"), takes_turns=True)
     assert table().count("\n| `") == len(above_all) + len(lower_rights(whole().lowers[0]))

@@ -82,11 +82,9 @@ async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None
 def needed_above(topology: Topology, place: Place | None, own: str) -> list[Right]:
     """Give the rights that the engine needs above, running in namespace `own` ("": in no cluster).
 
-    Engines take turns in a cluster only, by a Lease beside the topology's ConfigMap, or beside themselves.
+    Engines that nobody asks to take turns do so in a cluster only.
     """
-    if place is None:
-        return upper_rights(topology, lease_namespace=own)
-    return upper_rights(topology, place=place, lease_namespace=place.namespace if own else "")
+    return upper_rights(topology, place=place, takes_turns=bool(own))
 
 
 class _Gathering:

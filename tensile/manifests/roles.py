@@ -23,10 +23,10 @@ def upper_roles(topology: Topology, *, namespace: str, configmap: str = CONFIGMA
 
     Args:
         topology: what it drives.
-        namespace: where it runs; its account, its Lease and the topology's ConfigMap are there.
+        namespace: where it runs; its account and the topology's ConfigMap are there.
         configmap: the name of that ConfigMap.
     """
-    rights = upper_rights(topology, place=Place(namespace, configmap), lease_namespace=namespace)
+    rights = upper_rights(topology, place=Place(namespace, configmap), takes_turns=True)
     return [_account(topology.name, namespace), *_roles(rights, topology.name, namespace)]
 
 

@@ -3,6 +3,8 @@
 Registered is only what a call to itself, on the apiserver's way, has reached: a webhook that is registered and not
 there costs every creation its patience. What somebody else registered under our name is left as it is. The webhook
 that is not enabled any more is taken back; a program that merely ends leaves it, as it, or another one, comes back.
+Of several engines the one that leads says what is registered: others may have been set up otherwise, and would change
+it to and fro. They only have their certificates trusted there, and register it where nothing is yet.
 """
 
 import asyncio
@@ -83,7 +85,8 @@ class Hooks(NamedTuple):
     """Where the webhook is at home: its upper cluster, whose it is, and what it looks things up in.
 
     Paths of the topology are relative to `directory`; `claims` holds the upper's claims, `nodes` the virtual nodes with
-    the descheduler's notes; `namespace` is where this program runs, "" for in no cluster.
+    the descheduler's notes; `namespace` is where this program runs, "" for in no cluster. `leads` says whether no other
+    engine does.
     """
 
     upper: Cluster
@@ -92,6 +95,7 @@ class Hooks(NamedTuple):
     claims: Cache
     nodes: Cache
     namespace: str = ""
+    leads: Callable[[], bool] = lambda: True
 
 
 class WebhookServer:
@@ -290,7 +294,7 @@ class WebhookServer:
         wanted = configuration(topology, self._home.owner, trusted, self._home.namespace)
         if seen is None:
             await self._made(ref, wanted)
-        elif (patch := change(seen, wanted)) is not None:
+        elif (patch := change(seen, wanted) if self._home.leads() else trusting(seen, trusted)) is not None:
             await upper.patch(ref, patch)
         else:
             self._note_published(trusted)
@@ -345,7 +349,9 @@ class WebhookServer:
         return [pair.certificate for pair in self._retired]
 
     async def _took_back(self, topology: Topology) -> float | None:
-        """Take back what is registered, where it is ours."""
+        """Take back what is registered, where it is ours; another engine that still serves it may do so once more."""
+        if not self._home.leads():
+            return self._pace.look
         try:
             seen = await self._seen(topology)
             if seen is not None:
@@ -353,6 +359,7 @@ class WebhookServer:
                 version = meta["resourceVersion"]
                 await self._home.upper.delete(ref_of(topology), uid=meta["uid"], version=version)
                 _log.info("the webhook is not registered any more", name=meta["name"])
+                return self._pace.look
         except (NotFound, NotOurs):
             return None
         except Denied as error:

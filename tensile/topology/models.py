@@ -289,7 +289,8 @@ class TopologyFile(Section):
     kind: Literal["Topology"]
     """Kind of this file."""
     name: fields.LabelName
-    """Name of the topology; objects below are marked with it, so a change of it is a new owner."""
+    """Name of the topology, unique in its upper cluster: what is made is marked with it, so engines of one name are
+    replicas that take turns, wherever they run, and a change of it is a new owner."""
     upper: Upper = Upper.model_construct()
     """The upper cluster; left out, the one that the engine runs in."""
     lower_defaults: LowerDefaults = LowerDefaults.model_construct()

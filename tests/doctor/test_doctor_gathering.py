@@ -207,11 +207,11 @@ async def test_a_config_map_that_tells_no_topology(
 
 
 def test_which_rights_are_asked_for_above() -> None:
-    """Those of the Lease where it is: beside the ConfigMap, or beside the engine, and only where engines take turns."""
+    """Those of the Lease where engines take turns: in one place, wherever they run and the topology is from."""
     spec = topology()
-    for place, own, leases, maps in ((None, "own", {"own"}, set()), (PLACE, "own", {"ops"}, {"ops"})):
-        rights = needed_above(spec, place, own)
-        assert {one.namespace for one in rights if one.purpose.startswith("replicas")} == leases
+    for place, maps in ((None, set()), (PLACE, {"ops"})):
+        rights = needed_above(spec, place, "own")
+        assert {one.namespace for one in rights if one.purpose.startswith("replicas")} == {"kube-system"}
         assert {one.namespace for one in rights if "beside its ConfigMap" in one.purpose} == maps
     assert not [one for one in needed_above(spec, PLACE, "") if one.purpose.startswith("replicas")]
 

@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ import yaml
 from enginekit import UPPER, Done, ran
 from sitekit import Manifest, Site
 
+from tensile.lease import lease_ref
 from tensile.manifests.commands import Wishes, rendering
 from tensile.manifests.rendering import STORAGE
 from tensile.manifests.setup import Setup
@@ -73,18 +75,19 @@ async def namespaced(sandbox: Sandbox, *clusters: str, name: str = "") -> AsyncI
 
 
 async def cleared(site: Site, name: str) -> None:
-    """Remove the namespace of a set-up from a cluster, and the roles that are outside of it."""
+    """Remove the namespace of a set-up from a cluster, and the roles and the Lease that are outside of it."""
     group = "/apis/rbac.authorization.k8s.io/v1"
     for kind in CLUSTER_WIDE:
         found = await site.read(f"{group}/{kind}?labelSelector=app.kubernetes.io/name=tensile")
         for one in found["items"]:
             if one["metadata"]["name"].startswith(f"tensile:{name}:"):
                 await site.delete(f"{group}/{kind}/{one['metadata']['name']}")
-    for kind in ("roles", "rolebindings"):
-        elsewhere = f"{group}/namespaces/kube-node-lease/{kind}"
+    for namespace, kind in product(("kube-node-lease", "kube-system"), ("roles", "rolebindings")):
+        elsewhere = f"{group}/namespaces/{namespace}/{kind}"
         for one in (await site.read(elsewhere))["items"]:
             if one["metadata"]["name"].startswith(f"tensile:{name}:"):
                 await site.delete(f"{elsewhere}/{one['metadata']['name']}")
+    await site.delete(lease_ref(name).path())
     await site.delete(f"/api/v1/namespaces/{name}")
     await site.gone(f"/api/v1/namespaces/{name}", limit=60)
 

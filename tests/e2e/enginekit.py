@@ -31,6 +31,7 @@ from tensile.app import Engine
 from tensile.errors import ClusterError
 from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
+from tensile.lease import lease_ref
 from tensile.names import OWNER, owner_of
 from tensile.reconcile.plan import Step
 from tensile.sandbox import audit, kubeconfig
@@ -137,8 +138,13 @@ class Ground:
 
     @property
     def home(self) -> str:
-        """The namespace of the engine's Lease and of its status above."""
+        """The namespace above of the engine's account and of its status."""
         return self.namespace
+
+    @property
+    def lease(self) -> str:
+        """The path of the Lease by which engines of this topology take turns, where they do."""
+        return lease_ref(self.namespace).path()
 
     def rendered(self) -> dict[str, list[Manifest]]:
         """Give the roles by cluster of a topology of these lowers that asks for all there is."""
@@ -345,6 +351,7 @@ class Ground:
             await site.delete(f"/api/v1/namespaces/{self.namespace}")
         for node in self.nodes.values():
             await self.upper.delete(f"/api/v1/nodes/{node}")
+        await self.upper.delete(self.lease)
         await self._disallow()
         for site in self.sites.values():
             await site.close()

@@ -45,6 +45,7 @@ class MapProgram(Program):
     def command(self, word: str, name: str = NAME) -> list[str]:
         """Give a command on a ConfigMap of the namespace."""
         options = ["--configmap", f"{self.namespace}/{name}", "--kubeconfig", str(self.directory / "upper.kubeconfig")]
+        options += self.options if word == "run" else ()
         return [sys.executable, "-m", "tensile", word, "--log-format", "json", *options]
 
     async def alone(self, name: str) -> Done:

@@ -35,7 +35,6 @@ class Replicated(Program):
     """A program that takes turns with others; each has a pod above that stands for it, as in a Deployment."""
 
     options = ("--leader-elect",)
-    home = "kube-system"
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Start it in the pod of the first engine."""
@@ -53,17 +52,6 @@ class Replicated(Program):
         await self.upper.until_all(
             f"{self.path('pods')}?labelSelector={MARK}%3D{self.namespace}", lambda found: set(found) == set(names)
         )
-
-    @property
-    def lease(self) -> str:
-        """The path of the Lease by which they do."""
-        return f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tensile-{self.namespace}"
-
-    async def clear(self) -> None:
-        """Take the lease away too, when nobody needs it any more."""
-        await super().clear()
-        await self.stop()
-        await self.upper.delete(self.lease)
 
 
 class Other(NamedTuple):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -11,11 +12,14 @@ from typing import Any
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import TOLERATION, A, edit_lower, ran
+from enginekit import LOWERS, TOLERATION, A, edit_lower, polled, ran
 from hookedkit import OPTED, Hooked, hooking
 from portkit import spare_ports
 from sitekit import LIMIT, Manifest, is_ready
 
+from tensile.app import Engine
+from tensile.joined import Ways
+from tensile.kube.fleet import Fleet
 from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -165,6 +169,38 @@ async def test_an_engine_that_starts_again_is_heard_again(ground: Hooked) -> Non
 
 def _trusted(hook: Manifest) -> str:
     return str(hook["webhooks"][0]["clientConfig"]["caBundle"])
+
+
+async def test_an_engine_that_stands_by_leaves_the_address_to_the_one_that_drives(ground: Hooked) -> None:
+    """One of the same name that was set up elsewhere is trusted at once, and asked when it drives itself."""
+    before, ports = await ground.registered(), spare_ports(len(LOWERS) + 2)
+
+    def elsewhere(file: Manifest) -> None:
+        """Give the topology other ports, and the webhook another address."""
+        for lower, port in zip(file["lowers"], ports, strict=False):
+            lower["node"]["kubeletPort"] = port
+        file["kubelet"]["port"] = ports[-2]
+        file["webhook"] |= {"port": ports[-1], "url": f"https://127.0.0.1:{ports[-1]}/mutate"}
+
+    topology = ground.topology(ground.hooked(), elsewhere)
+    other = Engine(topology, Ways(ground.directory), ground.heard, Fleet(chance=random.random))
+    await other.stand_by()
+    try:
+        await ground.upper.until(ground.hook, lambda one: _trusted(one) != _trusted(before))
+        await polled(lambda: not other.hook.server.waits())
+        assert _address(await ground.registered()) == _address(before)
+        await ground.stop()
+        await other.drive()
+        found = await ground.upper.until(ground.hook, lambda one: _address(one) == topology.webhook.url)
+        assert found["metadata"]["uid"] == before["metadata"]["uid"]
+    finally:
+        await other.stop()
+    await ground.start(ground.hooked())
+    await ground.upper.until(ground.hook, lambda one: _address(one) == _address(before))
+
+
+def _address(hook: Manifest) -> str:
+    return str(hook["webhooks"][0]["clientConfig"]["url"])
 
 
 async def test_virtual_nodes_with_taints_of_their_own_are_tolerated(ground: Hooked) -> None:

@@ -46,7 +46,8 @@ def test_every_right_of_the_roles_is_tried_once() -> None:
     """On both sides, in each namespace."""
     rights = wanted()
     assert len(rights) == len(set(rights)) > 100
-    assert Thing(UPPER, LEASES, "patch", OWN) in rights
+    assert Thing(UPPER, LEASES, "patch", "kube-system") in rights
+    assert Thing(UPPER, "configmaps", "patch", OWN) in rights
     assert Thing(UPPER, LEASES, "patch", "kube-node-lease") in rights
     assert Thing("lower", "*.*", "list") in rights
 

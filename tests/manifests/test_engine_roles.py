@@ -67,7 +67,7 @@ def test_the_objects_are_as_recorded(side: str, extent: str) -> None:
 def test_they_grant_the_rights_and_nothing_else(extent: str) -> None:
     """Each verb on each resource, in its namespace and on its object: neither fewer nor more."""
     topology = TOPOLOGIES[extent]()
-    rights = upper_rights(topology, place=Place("tensile", "topology"), lease_namespace="tensile")
+    rights = upper_rights(topology, place=Place("tensile", "topology"), takes_turns=True)
     assert granted(above(topology)) == listed(rights)
     assert granted(below(topology)) == listed(lower_rights(topology.lowers[0]))
 
@@ -134,6 +134,18 @@ def test_another_name_of_the_topologys_configmap_is_that_of_its_status_too() -> 
     roles = upper_roles(whole(), namespace="ops", configmap="mine")
     status = {one for one in granted(roles) if one[2] == "configmaps" and one[4] in {"create", "patch", "delete"}}
     assert status == {("ops", "", "configmaps", "", "create"), ("ops", "", "configmaps", "mine-status", "patch")}
+
+
+def test_the_lease_is_the_same_wherever_an_engine_runs() -> None:
+    """It keeps engines whose objects have the same marks from driving together, in whatever namespaces they are."""
+    places = {
+        (one[0], one[3], one[4])
+        for namespace in ("tensile", "ops")
+        for one in granted(upper_roles(whole(), namespace=namespace))
+        if one[2] == "leases" and one[0] != "kube-node-lease"
+    }
+    lease = {("kube-system", "tensile-demo", verb) for verb in ("get", "patch")}
+    assert places == {*lease, ("kube-system", "", "create")}
 
 
 def test_no_pod_below_gets_the_token_by_itself() -> None:

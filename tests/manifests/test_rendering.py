@@ -169,7 +169,7 @@ def test_the_image_is_that_of_this_version_or_the_one_that_is_named() -> None:
 def test_the_namespace_is_everywhere() -> None:
     """But where a role has to be in another one; in lower clusters it is the same."""
     found = setup(namespace="ops", **ALL)
-    elsewhere = {"kube-node-lease"}
+    elsewhere = {"kube-node-lease", "kube-system"}
     places = {each["metadata"].get("namespace") for each in applied(found)}
     assert places == {None, "ops", *elsewhere}
     below = list(yaml.safe_load_all(lower_stream(found, "lower-a", "tensile manifests")))

@@ -31,7 +31,8 @@ class Scene:
         self.upper = upper or Rehearsal(UPPER, now=lambda: self.now)
         self.claims = Cache(claims.digest, claims.INDEXES)
         self.nodes = Cache()
-        home = Hooks(self.upper, OWNER, directory, self.claims, self.nodes)
+        self.leads = True
+        home = Hooks(self.upper, OWNER, directory, self.claims, self.nodes, leads=lambda: self.leads)
         self.server = WebhookServer(home, PACE, lambda: self.now, lambda: self.passed)
 
     def topology(self, more: str = "", *, enabled: bool = True, url: str = "") -> Topology:

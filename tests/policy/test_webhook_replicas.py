@@ -118,6 +118,68 @@ async def test_engines_that_share_an_address_come_through_to_themselves(here: Sc
         assert len(certificates_in(bundle_in(here.registered() or {}))) == 2
 
 
+@asynccontextmanager
+async def beside(first: Scene, directory: Path) -> AsyncIterator[Scene]:
+    """Have one that leads registered, and another one of its name that was set up elsewhere stand by."""
+    await first.server.serve(first.topology())
+    await first.server.look()
+    async with scene(directory, first.upper) as other:
+        other.leads = False
+        await other.server.serve(other.topology())
+        yield other
+
+
+async def test_one_that_stands_by_changes_nothing_but_whom_to_trust(here: Scene, tmp_path: Path) -> None:
+    """Set up otherwise it would write it to and fro with the one that leads; when it leads itself it does write."""
+    async with beside(here, tmp_path) as other:
+        await other.server.look()
+        found = here.registered() or {}
+        assert found["webhooks"][0]["clientConfig"]["url"].endswith(f":{here.port}/mutate")
+        assert len(certificates_in(bundle_in(found))) == 2
+        for one in (here, other):
+            assert await one.server.look() == PACE.look
+        assert here.registered() == found, "both are at rest"
+        here.leads, other.leads = False, True
+        await other.server.look()
+        for one in (here, other):
+            await one.server.look()
+        assert (here.registered() or {})["webhooks"][0]["clientConfig"]["url"].endswith(f":{other.port}/mutate")
+
+
+async def test_one_that_stands_by_has_its_next_certificate_trusted(here: Scene, tmp_path: Path) -> None:
+    """It may be asked by then: it serves the same Service, where it was set up together with the other."""
+    async with beside(here, tmp_path) as other:
+        await other.server.look()
+        other.later(days=22)
+        await other.server.look()
+        assert len(certificates_in(bundle_in(here.registered() or {}))) == 3
+
+
+async def test_one_that_stands_by_takes_nothing_back(here: Scene, tmp_path: Path) -> None:
+    """The one that leads serves a webhook; this one does not, and looks again, as it may lead some day."""
+    async with beside(here, tmp_path) as other:
+        await other.server.serve(other.topology(enabled=False))
+        assert await other.server.look() == PACE.look
+        assert here.registered() is not None
+        other.leads = True
+        assert await other.server.look() == PACE.look
+        assert here.registered() is None
+
+
+async def test_what_is_taken_back_stays_away(here: Scene, tmp_path: Path) -> None:
+    """Another one that has not heard of the edit registers it once more, and must not take it back: this one looks."""
+    async with beside(here, tmp_path) as other:
+        await here.server.serve(here.topology(enabled=False))
+        assert await here.server.look() == PACE.look
+        await other.server.look()
+        assert here.registered() is not None
+        await other.server.serve(other.topology(enabled=False))
+        await here.server.look()
+        await other.server.look()
+        assert here.registered() is None
+        assert await here.server.look() is None
+
+
 async def test_an_address_that_leads_to_others_only_is_given_up(here: Scene, tmp_path: Path) -> None:
     """What answers there is nobody that this engine trusts: said, and tried again after a rest."""
     async with scene(tmp_path) as stranger:

@@ -183,8 +183,9 @@ async def test_switched_off_it_is_taken_back_and_not_served(here: Scene) -> None
     await here.server.serve(here.topology())
     await here.server.look()
     await here.server.serve(here.topology(enabled=False))
-    assert await here.server.look() is None
+    assert await here.server.look() == 10.0
     assert here.registered() is None
+    assert await here.server.look() is None
     with pytest.raises(OSError, match=r"."):
         await asyncio.open_connection("127.0.0.1", here.port)
     await here.server.serve(here.topology())

@@ -1,0 +1,176 @@
+"""Engines of one topology that were set up apart: on a machine, in two namespaces. One drives, as the others know."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+import pytest
+import pytest_asyncio
+from enginekit import LOWERS, UPPER, A, Ground, polled
+from mapkit import KEY, NAME, MapProgram
+from portkit import spare_ports
+from programkit import served
+from sitekit import Manifest, is_ready
+
+from bench.granting import grant, path_of, roles_of
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+HAND_OVER = 5.0
+LEADS, WAITS, WARNS = "this engine leads", "waiting to lead", "another engine of this topology drives too"
+
+
+class SetUp(MapProgram):
+    """One set-up in a namespace, as `tensile manifests` makes it."""
+
+    options = ("--leader-elect",)
+
+
+class Other(NamedTuple):
+    """An engine of the same topology that was set up apart: its process, its log, and where its nodes are served."""
+
+    process: Process
+    log: Path
+    ports: list[int]
+
+
+Way = Callable[[SetUp], AbstractAsyncContextManager[Other]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SetUp]:
+    """The first one, which leads, with one pod that runs in the first lower."""
+    async with served(sandbox, tmp_path_factory.mktemp("one"), SetUp) as made:
+        await made.bind("web")
+        await made.upper.until(made.pod_path("web"), is_ready)
+        yield made
+
+
+@asynccontextmanager
+async def running(program: SetUp, command: list[str], ports: list[int]) -> AsyncIterator[Other]:
+    """Run another engine."""
+    log = program.directory / "other.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+    try:
+        yield Other(process, log, ports)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    assert "Traceback" not in log.read_text()
+
+
+def elsewhere(file: Manifest, ports: list[int]) -> None:
+    """Give a topology other ports: all engines here are on one machine."""
+    for lower, port in zip(file["lowers"], ports, strict=False):
+        lower["node"]["kubeletPort"] = port
+    file["kubelet"]["port"], file["telemetry"]["port"] = ports[len(LOWERS) :]
+
+
+@asynccontextmanager
+async def on_a_machine(program: SetUp, *options: str) -> AsyncIterator[Other]:
+    """Run one on a file, which is asked to take turns unless it is told otherwise."""
+    ports = spare_ports(len(LOWERS) + 2)
+    path = program.directory / "other.yaml"
+    path.write_bytes(orjson.dumps(Ground.file(program, lambda file: elsewhere(file, ports))))
+    given = options or program.options
+    command = [sys.executable, "-m", "tensile", "run", "-f", str(path), "--log-format", "json", *given]
+    async with running(program, command, ports) as other:
+        yield other
+
+
+@asynccontextmanager
+async def in_another_namespace(program: SetUp) -> AsyncIterator[Other]:
+    """Run one on a ConfigMap in another namespace, with the roles that are rendered for that."""
+    ports, namespace = spare_ports(len(LOWERS) + 2), f"{program.namespace}-other"
+    await program.make_namespace(UPPER, namespace)
+    roles = roles_of(program.topology(), namespace, NAME)[UPPER]
+    await grant(program.upper, roles, program.user)
+    text = program.text(lambda file: elsewhere(file, ports))
+    body = {"metadata": {"name": NAME}, "data": {KEY: text}}
+    await program.upper.create(program.path("configmaps", namespace=namespace), body)
+    command = [part.replace(f"{program.namespace}/", f"{namespace}/") for part in program.command("run")]
+    try:
+        async with running(program, command, ports) as other:
+            yield other
+    finally:
+        for one in roles:
+            await program.upper.delete(path_of(one))
+        await program.upper.delete(f"/api/v1/namespaces/{namespace}")
+
+
+async def runs(program: SetUp, name: str) -> None:
+    """See a new pod of the first lower run, by whichever engine drives."""
+    await program.bind(name)
+    await program.upper.until(program.pod_path(name), is_ready)
+
+
+async def nodes(program: SetUp) -> dict[str, str]:
+    """Give the UIDs of the virtual nodes."""
+    found = [await program.upper.read(f"/api/v1/nodes/{node}") for node in program.nodes.values()]
+    return {one["metadata"]["name"]: one["metadata"]["uid"] for one in found}
+
+
+async def served_at(program: SetUp, port: int) -> None:
+    """Wait until the first lower's node says that its kubelet API is at a port."""
+    await program.upper.until(
+        f"/api/v1/nodes/{program.nodes[A]}",
+        lambda one: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == port,
+    )
+
+
+@pytest.mark.parametrize("way", [on_a_machine, in_another_namespace])
+async def test_engines_of_one_name_take_turns_wherever_they_were_set_up(program: SetUp, way: Way) -> None:
+    """One drives, and the other says who does and by which Lease; each takes over from the other, nodes stay the same.
+
+    What one has made, the other goes on with: no node and no copy is deleted and made again.
+    """
+    before, own = await nodes(program), program.topology().lowers[0].node.kubelet_port
+    assert own is not None
+    lease = await program.upper.read(program.lease)
+    async with way(program) as other:
+        await polled(lambda: WAITS in other.log.read_text() or LEADS in other.log.read_text())
+        await program.note()
+        await runs(program, f"first-{way.__name__.replace('_', '-')}")
+        said = other.log.read_text()
+        assert LEADS not in said
+        assert f"{lease['spec']['holderIdentity']} leads" in said
+        assert f"kube-system/{lease['metadata']['name']}" in said
+        assert [one for one in await program.writes() if one.verb == "delete" or one.resource == "nodes"] == []
+        await served_at(program, own)
+        async with asyncio.timeout(HAND_OVER):
+            await program.stop()
+            await polled(lambda: LEADS in other.log.read_text())
+        await runs(program, f"second-{way.__name__.replace('_', '-')}")
+        await served_at(program, other.ports[0])
+        since = len(program.log.read_text())
+        await program.begin()
+        await program.logged(WAITS, since)
+        other.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(HAND_OVER):
+            assert await other.process.wait() == 0
+            await program.logged(LEADS, since)
+    await served_at(program, own)
+    assert await nodes(program) == before
+
+
+async def test_an_engine_that_takes_no_turns_says_that_another_one_leads(program: SetUp) -> None:
+    """It drives all the same, as it was asked to; whoever started it learns of the other and what to do."""
+    lease = await program.upper.read(program.lease)
+    async with on_a_machine(program, "--no-leader-elect") as other:
+        await polled(lambda: WARNS in other.log.read_text())
+        (line,) = [line for line in other.log.read_text().splitlines() if WARNS in line]
+        said = orjson.loads(line)
+        assert (said["level"], said["leader"]) == ("warning", lease["spec"]["holderIdentity"])
+        assert "--leader-elect" in said["event"]
+        await polled(lambda: '"started"' in other.log.read_text())
+    await runs(program, "alone")
+    await served_at(program, program.topology().lowers[0].node.kubelet_port or 0)
