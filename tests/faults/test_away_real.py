@@ -123,3 +123,4 @@ async def test_an_engine_that_begins_makes_no_second_pod_of_a_name(sandbox: Sand
         way.detour.mend()
         await ground.upper.until(ground.pod_path("web-0"), is_ready)
         assert (names(await below(ground, A)), names(await below(ground, B))) == (set(), {"pinned", "web"})
+        await ground.upper.delete(ground.path("statefulsets", "web", api=APPS))
