@@ -118,7 +118,7 @@ def test_a_second_up_that_asks_for_more_fails(directory: Path) -> None:
     before = loaded(directory)
     code, _, err = up(directory, "2, 3")
     assert code == 1
-    assert "is not as asked (--lowers, --nodes): run `tensile sandbox down` first" in err
+    assert f"is not as asked (--lowers, --nodes): run `tensile sandbox down --dir {directory}` first" in err
     assert loaded(directory) == before
     assert commands.status(directory) == 0
 
