@@ -82,6 +82,7 @@ TESTS = tuple(
         "storage_e2e.py::test_a_stateful_set_gets_its_volumes_where_its_pods_run",
         "storage_e2e.py",
         "storage_kept.py",
+        "storage_taken.py",
         "unwatched.py::test_another_subject_above_is_one_below",
         "unwatched.py::test_a_role_whose_name_is_taken_below_is_left_alone",
         "unwatched.py::test_a_slice_whose_name_is_taken_below_is_left_alone",
@@ -94,6 +95,7 @@ TESTS = tuple(
         "webhook_e2e.py::test_a_claim_with_a_chosen_node_pins_its_pod",
         "bare_e2e.py::test_a_pod_without_a_controller_is_freed_and_again",
         "bare_e2e.py::test_a_pod_whose_name_somebody_took_is_kept",
+        "bare_e2e.py::test_a_pod_whose_secrets_name_somebody_took_stays_and_it_is_said_why",
         "bare_e2e.py::test_a_pod_that_its_namespace_has_no_room_for_any_more_is_kept_until_it_has",
     )
 )
@@ -191,12 +193,14 @@ def wanted() -> list[Thing]:
 def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
     """Give the tests that a thing is used by, the quickest first; those that fail anyway say nothing.
 
-    For a stream the apiserver asks for two verbs, of which its log tells one: of what nobody is known to use, tests
-    that do anything else with its resource.
+    For a stream the apiserver asks for two verbs, of which its log tells one, and all kinds have no resource of their
+    own: of those, tests that do anything near.
     """
     by_seconds = sorted((test for test, ran in whole.items() if ran.code == 0), key=lambda test: whole[test].seconds)
     users = [test for test in by_seconds if missing in whole[test].done]
-    return users or [test for test in by_seconds if any(_is_near(missing, one) for one in whole[test].done)]
+    if users or not ("/" in missing.resource or missing.resource == EVERYTHING):
+        return users
+    return [test for test in by_seconds if any(_is_near(missing, one) for one in whole[test].done)]
 
 
 def _is_near(missing: Thing, other: Thing) -> bool:

@@ -245,3 +245,26 @@ async def test_a_pod_that_cannot_be_kept_stays_and_it_is_said_why(ground: Hooked
     await runs(ground, "unkept", made)
     await none_kept(ground)
     await ground.upper.delete(ground.pod_path("unkept"), 0)
+
+
+async def test_a_pod_whose_secrets_name_somebody_took_stays_and_it_is_said_why(ground: Hooked) -> None:
+    """Releases of Helm are not followed, so only a read can tell whose the Secret is; it is not touched."""
+    await ground.reload(ground.hooked(), CLOSED_B)
+    await closed(ground, B)
+    made = await asked(ground, "nameless", "1")
+    await runs_in(ground, "nameless", A)
+    path = ground.path("secrets", PREFIX + made["metadata"]["uid"])
+    theirs = await ground.upper.create(
+        ground.path("secrets"), {"metadata": {"name": path.rpartition("/")[2]}, "type": "helm.sh/release.v1"}
+    )
+    await ground.reload(ground.hooked(), DRAINED_A)
+    problems = ground.heard.problems
+    await polled(
+        lambda: [said for _, said in problems if f"{theirs['metadata']['name']} exists in" in said.message], 30
+    )
+    assert (await ground.upper.read(ground.pod_path("nameless")))["metadata"]["uid"] == made["metadata"]["uid"]
+    assert (await ground.upper.read(path))["metadata"]["resourceVersion"] == theirs["metadata"]["resourceVersion"]
+    await ground.upper.delete(path)
+    await runs(ground, "nameless", made)
+    await none_kept(ground)
+    await ground.upper.delete(ground.pod_path("nameless"), 0)
