@@ -64,6 +64,7 @@ TESTS = tuple(
         "identity.py",
         "inherited_defects.py::test_defect_16_what_was_deleted_unseen_is_no_puzzle",
         "map.py::test_good_and_bad_edits_are_answered_for_in_time",
+        "node_e2e.py::test_a_node_shows_that_its_engine_runs",
         "plan_e2e.py::test_what_is_planned_is_what_is_done",
         "recreation.py",
         "reload.py::test_an_empty_lower_leaves_and_another_joins",

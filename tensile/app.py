@@ -240,7 +240,7 @@ class Engine:
         """Serve every virtual node, where that can be now, and have its Node say where that is."""
         joined = self.clusters.joined
         await self.ports.arrange(seats_of(self.topology, joined, self._pods))
-        for lower in (one.lower for one in joined.values()):
+        for lower in (one.lower for one in joined.values() if one.lower.connected):
             port = self.ports.port(lower.node)
             if lower.port != port:
                 lower.port = port

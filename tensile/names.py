@@ -71,6 +71,9 @@ LOWER_REACHABLE = "LowerReachable"
 LOWER_SCHEDULABLE = "LowerSchedulable"
 IN_TOPOLOGY = "InTopology"
 DELETIONS_HELD = PREFIX + "DeletionsHeld"
+NOWHERE = 1
+"""The kubelet port of a Node that is served at none: nothing listens there. Of 0 an apiserver makes 10250, at which the
+kubelet of the engine's own machine may answer."""
 STORE_RESTORED = "StoreRestored"
 """The reason for which deletions are held back, as few as they may be: what they rest on may be a lost history."""
 UNREACHABLE_TAINT = PREFIX + "lower-unreachable"

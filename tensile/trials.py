@@ -19,10 +19,14 @@ RETRY = 5.0
 
 
 class _Trial(NamedTuple):
-    """One reading: of what, and its outcome: as `objection` gives it, and when it was found."""
+    """One reading: of what, and its outcome: as `objection` gives it, and when it was found.
+
+    `before` is what the reading of the same before it came to, "" where it is the first.
+    """
 
     way: tuple[object, ...]
     task: asyncio.Task[tuple[str, float]]
+    before: str
 
     def is_over(self, now: float) -> bool:
         """Say whether it failed so long ago that it says nothing any more."""
@@ -37,13 +41,19 @@ class Trials:
         self._trials: dict[str, _Trial] = {}
 
     async def objection(self, spec: Lower) -> str:
-        """Say why the credentials of a lower cannot be read, "" when they can; never takes longer than PATIENCE."""
+        """Say why the credentials of a lower cannot be read, "" when they can.
+
+        The first reading is waited for, PATIENCE at most. While one is repeated the last one counts: what is said does
+        not change to and fro, and nobody waits again.
+        """
         trial = self._trials.get(spec.name)
-        if trial is None or trial.way != way_of(spec) or trial.is_over(_now()):
+        if trial is None or trial.way != way_of(spec):
             trial = await self._begin(spec)
             await asyncio.wait({trial.task}, timeout=PATIENCE)
+        elif trial.is_over(_now()):
+            trial = await self._begin(spec, before=trial.task.result()[0])
         if not trial.task.done():
-            return "the new credentials are still being read"
+            return trial.before or "the new credentials are still being read"
         found, _ = trial.task.result()
         if not found:
             del self._trials[spec.name]
@@ -54,9 +64,9 @@ class Trials:
         for name in tuple(self._trials):
             await self._end(name)
 
-    async def _begin(self, spec: Lower) -> _Trial:
+    async def _begin(self, spec: Lower, before: str = "") -> _Trial:
         await self._end(spec.name)
-        self._trials[spec.name] = trial = _Trial(way_of(spec), asyncio.create_task(self._outcome(spec)))
+        self._trials[spec.name] = trial = _Trial(way_of(spec), asyncio.create_task(self._outcome(spec)), before)
         return trial
 
     async def _end(self, name: str) -> None:
@@ -68,7 +78,7 @@ class Trials:
     async def _outcome(self, spec: Lower) -> tuple[str, float]:
         try:
             await self._read(spec)
-        except TensileError as error:
+        except (TensileError, OSError) as error:  # descriptors may be short, and are not for ever
             return str(error), _now()
         return "", _now()
 

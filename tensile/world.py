@@ -130,11 +130,12 @@ class LowerWorld:
     `port` is where the kubelet API of its node is served, 0 where it is not, None where that is for others to say.
     `version` is its Kubernetes version, `identity` the UID of its kube-system. `refusal` says what somebody has to put
     right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
-    those in use still work, `is_wrong` that another cluster answers in its place, in which nothing is done, and
-    `is_shared` that this is one which has a node of another name, or the upper one itself. `in_step`
-    notes by upper name which pairs of pods needed no change below under which topology: it spares work, and decides
-    nothing. `more` holds what controllers follow, where they are enabled. `naming` is None where namespaces have the
-    same name below; `spaces` remembers which upper namespace a name below was made from.
+    those in use still work, `denied` what the cluster does not let us follow. `is_wrong` says that another cluster
+    answers in its place, in which nothing is done, and `is_shared` that this is one which has a node of another name,
+    or the upper one itself. `in_step` notes by upper name which pairs of pods needed no change below under which
+    topology: it spares work, and decides nothing. `more` holds what controllers follow, where they are enabled.
+    `naming` is None where namespaces have the same name below; `spaces` remembers which upper namespace a name below
+    was made from.
     """
 
     spec: "Lower"
@@ -159,6 +160,7 @@ class LowerWorld:
     is_wrong: bool = False
     is_shared: bool = False
     warning: str = ""
+    denied: str = ""
     in_step: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
     more: dict[Kind, Cache] = field(default_factory=dict)
     naming: Naming | None = None
@@ -228,6 +230,11 @@ class LowerWorld:
         return all(cache.synced for cache in self.caches())
 
     @property
+    def is_withheld(self) -> bool:
+        """Whether the cluster does not let us know what no pod can be made without."""
+        return bool(self.denied) and not self.settled
+
+    @property
     def is_bound(self) -> bool:
         """Whether pods above are bound to its node; those do not count that are there only because the node is."""
         return any(not pod.facts.stays_out for pod in self.upper_pods)
@@ -275,6 +282,12 @@ class World:
     def virtual_nodes(self) -> frozenset[str]:
         """The names of all virtual nodes."""
         return frozenset(lower.node for lower in self.lowers.values())
+
+    @property
+    def speaker(self) -> str:
+        """The lower in whose queue is looked at what is of no lower, "" while there is none; last, one that leaves."""
+        first = [spec.name for spec in self.topology.lowers if spec.name in self.lowers]
+        return next(iter([*first, *self.lowers]), "")
 
     def copy(self) -> "World":
         """Give a world with caches of its own that hold the same, and no problems yet."""

@@ -48,15 +48,15 @@ class RemakingRule:
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the keys of all of them, in one lower's queue, and those that something is still said of in another."""
-        yield from [key for key in world.problems if key.rule == REMAKING and key.lower == lower != speaker(world)]
-        if lower == speaker(world):
+        yield from [key for key in world.problems if key.rule == REMAKING and key.lower == lower != world.speaker]
+        if lower == world.speaker:
             for entry in world.upper.secrets:
                 if entry.name.startswith(PREFIX):
                     yield _key(lower, entry.namespace, entry.name)
 
     def decide(self, key: Key, world: World) -> Decision:
         """Say what is due; nothing where another lower's key says it."""
-        if key.lower != speaker(world):
+        if key.lower != world.speaker:
             return _NOTHING
         secret = world.upper.secrets.get(key.namespace, key.name)
         kept = kept_in(secret, world.owner) if secret is not None else None
@@ -68,12 +68,6 @@ class RemakingRule:
         if standing is not None:
             return _while_it_stands(standing, secret, kept, world)
         return _in_its_place(key, secret, kept, world)
-
-
-def speaker(world: World) -> str:
-    """Give the lower in whose queue these are looked at, "" while there is none; one that leaves is the last choice."""
-    first = [spec.name for spec in world.topology.lowers if spec.name in world.lowers]
-    return next(iter([*first, *world.lowers]), "")
 
 
 def _key(lower: str, namespace: str, name: str) -> Key:
@@ -167,7 +161,7 @@ def _done(secret: Entry, kept: Kept, reason: str) -> Absent:
 
 
 def _secret(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    if delta.entry.name.startswith(PREFIX) and lower == speaker(world):
+    if delta.entry.name.startswith(PREFIX) and lower == world.speaker:
         yield _key(lower, delta.entry.namespace, delta.entry.name)
 
 
@@ -176,7 +170,7 @@ def _old(world: World, _lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _new(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    if lower == speaker(world):
+    if lower == world.speaker:
         for entry in delta:
             if entry is not None:
                 yield from _of(world, entry, entry.facts)
@@ -187,4 +181,4 @@ def _of(world: World, pod: Entry, pod_uid: str) -> Iterator[Key]:
     """Give the key of the Secret that keeps the pod of that UID, where there is one."""
     name = PREFIX + pod_uid
     if pod_uid and world.upper.secrets.get(pod.namespace, name) is not None:
-        yield _key(speaker(world), pod.namespace, name)
+        yield _key(world.speaker, pod.namespace, name)

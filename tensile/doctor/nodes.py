@@ -8,7 +8,7 @@ from shlex import quote
 from tensile.doctor.facts import NODES, Answer, Contact, Facts, Side, Stage, shown
 from tensile.doctor.finding import Finding, Level
 from tensile.doctor.presence import endpoint_of, is_renewed, lease_of, node_named, owner, port_of, strays
-from tensile.names import LOWER_UID, OWNER, OWNER_NAME
+from tensile.names import LOWER_UID, NOWHERE, OWNER, OWNER_NAME
 from tensile.objects import UPPER, Manifest, annotations, labels
 from tensile.reconcile.observed import is_ours
 
@@ -103,7 +103,7 @@ def called(side: Side, facts: Facts) -> Iterator[Finding]:
     elif node is None or not is_renewed(upper, name, facts.now):
         what = "not looked at: no engine runs that serves it" if lease_of(name) in upper.answers else "not looked at"
         yield Finding(side.name, "kubelet", Level.SKIP, what)
-    elif not endpoint_of(node)[1]:
+    elif endpoint_of(node)[1] in (0, NOWHERE):
         what = f"Node {name} says no kubelet port: the engine cannot serve it, and nobody has its logs"
         yield Finding(side.name, "kubelet", Level.FAIL, what, "look into the engine's log for what has its port")
     elif answer is None:

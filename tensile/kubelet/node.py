@@ -102,7 +102,8 @@ def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
 
 def _is_known(lower: LowerWorld) -> bool:
     """Say whether it is known what the lower has to offer, or that it does not answer: a new Node says it at once."""
-    return (lower.nodes.synced and lower.foreign_pods.synced) or lower.silent > SILENT_AFTER or lower.is_wrong
+    is_told = (lower.nodes.synced and lower.foreign_pods.synced) or lower.is_withheld
+    return is_told or lower.silent > SILENT_AFTER or lower.is_wrong
 
 
 def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision:

@@ -8,7 +8,7 @@ from typing import Any
 from tensile.kubelet.capacity import NodeOffer, capacity, declared_features
 from tensile.kubelet.heldback import held as held_back
 from tensile.kubelet.statuspatch import replacing
-from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE
+from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE
 from tensile.objects import Manifest, moment_of, timestamp
 from tensile.quantities import parse
 from tensile.world import LowerWorld, World
@@ -48,7 +48,9 @@ def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
 
 
 def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
-    """Say whether pods can start there; while that is not known, what was said before."""
+    """Say whether pods can start there; while that is not known, what was said before, unless we are not let know."""
+    if lower.is_withheld:
+        return False
     if not lower.nodes.synced:
         return _said(seen, LOWER_SCHEDULABLE) == "True"
     return any(offer.counts for offer in _offers(lower))
@@ -122,10 +124,17 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
         ("DiskPressure", False, "KubeletHasNoDiskPressure", "of the lower's nodes' own concern"),
         ("PIDPressure", False, "KubeletHasSufficientPID", "of the lower's nodes' own concern"),
         (LOWER_REACHABLE, reachable, _reach(lower, reachable=reachable), _trouble(lower) or what),
-        (LOWER_SCHEDULABLE, schedulable, "NodesReady" if schedulable else "NoReadyNode", what),
+        (LOWER_SCHEDULABLE, schedulable, *_room(lower, schedulable=schedulable)),
         (IN_TOPOLOGY, lower.in_topology, "Declared" if lower.in_topology else "Removed", _why(lower)),
         (DELETIONS_HELD, held is not None, held.reason if held else "NothingHeld", held.message if held else ""),
     ]
+
+
+def _room(lower: LowerWorld, *, schedulable: bool) -> tuple[str, str]:
+    """Give the reason and the words why pods can start there, or not."""
+    if lower.is_withheld:
+        return "NotAllowed", lower.denied
+    return "NodesReady" if schedulable else "NoReadyNode", f"lower cluster {lower.name}"
 
 
 def _reach(lower: LowerWorld, *, reachable: bool) -> str:
@@ -152,7 +161,7 @@ def _features(seen: Manifest, lower: LowerWorld) -> list[str]:
 
 
 def _trouble(lower: LowerWorld) -> str:
-    return lower.refusal or lower.warning
+    return lower.refusal or lower.warning or lower.denied
 
 
 def _why(lower: LowerWorld) -> str:
@@ -182,13 +191,13 @@ def _addresses(lower: LowerWorld, world: World) -> list[Manifest]:
 
 
 def _port(seen: Manifest, lower: LowerWorld) -> int:
-    """Say at which port the node's kubelet API is; 0, which the apiserver takes for none, where it is not served.
+    """Say at which port the node's kubelet API is, NOWHERE where it is not served.
 
     Never one that it is only to have: another node may still be there, and would answer in its place. A command that
     serves nothing leaves what an engine said.
     """
     if lower.port is not None:
-        return lower.port
+        return lower.port or NOWHERE
     said = seen.get("status", {}).get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port")
     return lower.spec.node.kubelet_port if said is None else int(said)
 

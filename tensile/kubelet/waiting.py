@@ -41,7 +41,7 @@ class WaitingRule:
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the keys of all of them, in the first lower's queue."""
-        if lower == _speaker(world):
+        if lower == world.speaker:
             yield from (key_of(lower, entry) for entry in world.upper.waiting if entry.facts)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -63,11 +63,6 @@ class WaitingRule:
 def key_of(lower: str, entry: Entry) -> Key:
     """Give the key of a waiting pod, in the queue of a lower."""
     return Key(WAITING, lower, entry.namespace, entry.name)
-
-
-def _speaker(world: World) -> str:
-    """Give the lower in whose queue these pods are looked at, "" while there is none."""
-    return next((spec.name for spec in world.topology.lowers if spec.name in world.lowers), "")
 
 
 def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
@@ -119,11 +114,11 @@ def _ref(meta: Manifest) -> Ref:
 
 
 def _changed(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    if delta.after is not None and delta.after.facts and lower == _speaker(world):
+    if delta.after is not None and delta.after.facts and lower == world.speaker:
         yield key_of(lower, delta.after)
 
 
 def _node_came(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """What no virtual node had, a new one may have."""
-    if delta.before is None and lower == _speaker(world):
+    if delta.before is None and lower == world.speaker:
         yield from WaitingRule().keys(world, lower)

@@ -49,6 +49,8 @@ _RENEWED_AT = 0.7
 _UNPUBLISHED = 10.0
 """Overlaps after which a certificate is shown that could not be published: somebody else may see to that."""
 _RETIRED = 3
+_TAKEN_BACK = 3
+"""How often what is registered is taken back after one edit."""
 _TURNS = 8
 """How often the address is called in a row: of engines that begin together, which share it, none trusts another yet."""
 _log = structlog.get_logger("tensile.webhook")
@@ -124,6 +126,7 @@ class WebhookServer:
         self._next: _Next | None = None
         self._retired: list[Pair] = []
         self._is_reached = False
+        self._taken_back = 0
         self._welcome: float | None = None
         """From when on, by the clock, an apiserver may be sent here, None while that is not known."""
         self._woken = asyncio.Event()
@@ -148,7 +151,7 @@ class WebhookServer:
         webhook = topology.webhook
         if webhook.enabled and (self._listening is None or _moved(self._served, webhook)):
             await self._listen(webhook)
-        self._topology, self._terms = topology, terms_of(topology, self._home.namespace)
+        self._topology, self._terms, self._taken_back = topology, terms_of(topology, self._home.namespace), 0
         if not webhook.enabled:
             await self._deafen()
         self._woken.set()
@@ -349,16 +352,23 @@ class WebhookServer:
         return [pair.certificate for pair in self._retired]
 
     async def _took_back(self, topology: Topology) -> float | None:
-        """Take back what is registered, where it is ours; another engine that still serves it may do so once more."""
+        """Take back what is registered, where it is ours.
+
+        A replica that has not heard of it yet may register it once more. One that does so ever again follows another
+        topology: it has its way, or the two would make and delete it for ever.
+        """
         if not self._home.leads():
             return self._pace.look
         try:
             seen = await self._seen(topology)
-            if seen is not None:
+            if seen is not None and self._taken_back >= _TAKEN_BACK:
+                _log.warning("another engine of this name registers the webhook again and again: it is left registered")
+            elif seen is not None:
                 meta = metadata(seen)
                 version = meta["resourceVersion"]
                 await self._home.upper.delete(ref_of(topology), uid=meta["uid"], version=version)
                 _log.info("the webhook is not registered any more", name=meta["name"])
+                self._taken_back += 1
                 return self._pace.look
         except (NotFound, NotOurs):
             return None

@@ -91,7 +91,7 @@ def _answers(lower: LowerWorld) -> bool:
 
 
 def _is_known(lower: LowerWorld) -> bool:
-    if not lower.connected or lower.refusal or lower.silent > SILENT_AFTER:
+    if not lower.connected or lower.refusal or lower.is_withheld or lower.silent > SILENT_AFTER:
         return True
     return bool(lower.version) and lower.settled
 
@@ -107,8 +107,9 @@ def _message(lower: LowerWorld, trouble: str) -> str:
     """Say what is wrong, the gravest first."""
     if not lower.connected:
         return "left the topology while the engine was down; its node is kept"
-    if lower.refusal or trouble or lower.warning:
-        return lower.refusal or trouble or lower.warning
+    wrong = lower.refusal or trouble or lower.denied or lower.warning
+    if wrong:
+        return wrong
     if not lower.in_topology:
         return "left the topology; pods are bound to it still"
     return "" if lower.settled else "its objects are not all listed yet"

@@ -7,7 +7,7 @@ import pytest
 from deschedulingkit import NOW, ON, A, B, ground, refused, seeker
 from worldkit import decided, drop, lose, put, reload, twin, written
 
-from tensile.descheduling.remaking import RemakingRule, speaker
+from tensile.descheduling.remaking import RemakingRule
 from tensile.descheduling.successor import successor_of
 from tensile.names import PLACE_TAKEN, REPLACES, WITHDRAWN
 from tensile.objects import EVENT, POD, SECRET, UPPER, Manifest, Ref, annotations, metadata, timestamp
@@ -242,11 +242,11 @@ def test_the_first_lower_speaks_for_all() -> None:
     assert list(RemakingRule().keys(here, A)) == [KEY]
     assert list(RemakingRule().keys(here, B)) == []
     reload(here, f"name: {B}")
-    assert speaker(here) == B
+    assert here.speaker == B
     here.topology = Topology.model_construct(lowers=[])
-    assert speaker(here) == A
+    assert here.speaker == A
     here.lowers.clear()
-    assert speaker(here) == ""
+    assert here.speaker == ""
 
 
 def test_what_the_first_lower_said_is_looked_at_again_when_another_comes_first() -> None:

@@ -219,7 +219,8 @@ class Ground:
         fleet = Fleet(chance=random.random, clock=lambda: time.monotonic() + self.ahead)
         self.engine = Engine(self.topology(*edits), Ways(self.directory), self.heard, fleet)
         self.is_started = True
-        await self.engine.start()
+        async with asyncio.timeout(3 * LIMIT):
+            await self.engine.start()
         for lower in self.engine.topology.lowers if await_nodes else ():
             await self.usable(lower.node.name)
 

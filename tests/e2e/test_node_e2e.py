@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 SOON = 5.0
 """Seconds in which what was taken off is back: less than it takes to call a node lost."""
+BEATS = 20.0
+"""Seconds in which a lease is renewed twice."""
 GPU = "e2e.example/gpu"
 
 
@@ -86,3 +88,16 @@ async def test_the_label_by_which_a_node_is_watched_comes_back(ground: Ground) -
     assert (await ground.kubectl("label", "node", ground.nodes[A], "type=other", "--overwrite")).code == 0
     await ground.upper.until(path, is_typed, limit=SOON)
     assert "patch " in await node_writes(ground)
+
+
+async def test_a_node_shows_that_its_engine_runs(ground: Ground) -> None:
+    """Its lease is made, found again by an engine that begins, and made anew where somebody deletes it."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{ground.nodes[A]}"
+    made = await ground.upper.until(path, lambda one: one["spec"]["renewTime"], limit=BEATS)
+    await ground.stop()
+    await ground.start()
+    renewed = made["spec"]["renewTime"]
+    found = await ground.upper.until(path, lambda one: one["spec"]["renewTime"] > renewed, limit=BEATS)
+    assert found["metadata"]["uid"] == made["metadata"]["uid"]
+    await ground.upper.delete(path)
+    await ground.upper.until(path, lambda one: one["metadata"]["uid"] != made["metadata"]["uid"], limit=BEATS)

@@ -14,6 +14,7 @@ from programkit import Program, served
 from sitekit import Manifest, condition_of, is_ready
 from test_reload import STAMP, streaming
 
+from tensile.names import NOWHERE
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.ports import choose
 
@@ -164,7 +165,7 @@ async def test_one_that_takes_the_place_of_another_waits_for_its_port(program: R
     since = program.log.stat().st_size
     await program.reload(in_row(B))
     await program.usable(program.nodes[B])
-    await program.says(B, 0)
+    await program.says(B, NOWHERE)
     assert "logs and exec of a virtual node are not served" in program.log.read_text()[since:]
     await program.bind(POD[B], lower=B)
     await program.upper.until(program.pod_path(POD[B]), is_ready)

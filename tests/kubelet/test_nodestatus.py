@@ -18,7 +18,7 @@ from tensile.kubelet.nodestatus import (
     moved,
     node_status,
 )
-from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE
+from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE
 from tensile.objects import Manifest
 from tensile.reconcile.patching import patched
 from tensile.world import Key, Problem, World
@@ -135,9 +135,9 @@ def test_it_says_where_its_kubelet_api_is() -> None:
 def test_it_says_the_port_that_is_listened_on() -> None:
     """Not the one that it is to have, where another node may still be; none where none is."""
     here = offering(spec="node: {kubeletPort: 12345}")
-    for port in (12399, 0):
+    for port, said in ((12399, 12399), (0, NOWHERE)):
         here.lowers[A].port = port
-        assert status(here)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": port}}
+        assert status(here)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": said}}
     here.lowers[A].port = 12345
     seen = {"status": status(here)}
     here.lowers[A].port = 12399
@@ -145,7 +145,7 @@ def test_it_says_the_port_that_is_listened_on() -> None:
     assert needs_writing(here, seen)
 
 
-@pytest.mark.parametrize("said", [12399, 0])
+@pytest.mark.parametrize("said", [12399, NOWHERE])
 def test_who_serves_nothing_leaves_the_port_that_was_said(said: int) -> None:
     """`apply` beside an engine whose node waits for its port would send callers to another node."""
     here = offering(spec="node: {kubeletPort: 12345}")
@@ -318,6 +318,17 @@ def test_a_lower_without_a_ready_node_is_not_schedulable() -> None:
     """Nor one whose nodes are all cordoned."""
     for node in (lower_node(ready=False), lower_node(unschedulable=True)):
         assert said(offering(node), LOWER_SCHEDULABLE) == ("False", "NoReadyNode", "lower cluster lower-a")
+
+
+def test_a_lower_that_does_not_let_us_know_takes_no_pods_and_says_why() -> None:
+    """They would wait there for ever; what only a controller needs keeps nobody away."""
+    here = offering()
+    lower = here.lowers[A]
+    lower.denied = "list Secret: denied"
+    assert said(here, LOWER_SCHEDULABLE) == ("True", "NodesReady", "lower cluster lower-a")
+    assert lower.denied in said(here, LOWER_REACHABLE)[2]
+    lower.secrets.distrust()
+    assert said(here, LOWER_SCHEDULABLE) == ("False", "NotAllowed", "list Secret: denied")
 
 
 def test_whether_a_node_is_ready_below_stays_said_while_nobody_knows() -> None:

@@ -180,6 +180,21 @@ async def test_what_is_taken_back_stays_away(here: Scene, tmp_path: Path) -> Non
         assert await here.server.look() is None
 
 
+async def test_two_that_do_not_agree_do_not_make_and_delete_for_ever(here: Scene, tmp_path: Path) -> None:
+    """Another one of that name goes on registering it by a topology of its own: in the end it has its way."""
+    async with beside(here, tmp_path) as other:
+        await here.server.serve(here.topology(enabled=False))
+        rests = []
+        for _ in range(5):
+            rests.append(await here.server.look())
+            await other.server.look()
+        assert rests == [*3 * [PACE.look], None, None]
+        assert here.registered() is not None
+        await here.server.serve(here.topology(enabled=False))
+        await here.server.look()
+        assert here.registered() is None, "an edit asks for it anew"
+
+
 async def test_an_address_that_leads_to_others_only_is_given_up(here: Scene, tmp_path: Path) -> None:
     """What answers there is nobody that this engine trusts: said, and tried again after a rest."""
     async with scene(tmp_path) as stranger:

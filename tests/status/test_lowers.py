@@ -81,6 +81,8 @@ def test_what_is_wrong_is_said_the_gravest_first() -> None:
     assert first(here).message == "left the topology; pods are bound to it still"
     lower.warning = "the Secret is gone"
     assert first(here).message == "the Secret is gone"
+    lower.denied = "list Secret: denied"
+    assert first(here).message == "list Secret: denied"
     assert first(here, **{A: "refused"}).message == "refused"
     lower.refusal = "no such file"
     assert first(here, **{A: "refused"}).message == "no such file"
@@ -103,7 +105,9 @@ def test_how_lowers_are_is_known_when_each_has_answered_or_will_not() -> None:
     lower.refusal, lower.version = "", "v1.36.3"
     lower.pods.distrust()
     assert not are_known(here)
-    lower.connected = False
+    lower.denied = "list Pod: denied"
+    assert are_known(here), "it never will be"
+    lower.denied, lower.connected = "", False
     assert are_known(here)
 
 
