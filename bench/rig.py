@@ -5,7 +5,6 @@ Its names, nodes and ports are nobody else's, so several rigs can work side by s
 
 import asyncio
 import shutil
-import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from bench.faultproxy.journal import Journal, Write
 from bench.faultproxy.keys import signer_of
 from bench.faultproxy.proxy import Director, Proxy, Quiet
 from bench.sites import NODES, Manifest, Refused, Site, patiently, until
+from bench.spareports import spare_ports
 from tensile.names import LOWER_SCHEDULABLE, OWNER, owner_of
 from tensile.sandbox import kubeconfig
 from tensile.sandbox.credentials import ADMINISTRATORS
@@ -207,12 +207,3 @@ def with_own_ports(sandbox: Sandbox) -> tuple[dict[str, Any], int]:
     found["kubelet"]["port"] = kubelet
     found["telemetry"] = {"bind": "127.0.0.1", "port": telemetry}
     return found, more
-
-
-def spare_ports(count: int) -> list[int]:
-    """Give ports that are free now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -1,6 +1,5 @@
-"""The way to the builders of real grounds, grounds for commands, and commands that wait while other tests run."""
+"""Grounds for commands, and commands that wait while other tests run."""
 
-import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,13 +7,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from clikit import Files, Wait, listening, port_of, timed
+from enginekit import Ground
+from programkit import Program, served
 
 from tensile.sandbox.environment import Sandbox
-
-_TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "e2e"), str(_TESTS / "sandbox")]
-from enginekit import Ground  # noqa: E402 - the way has to be there first
-from programkit import Program, served  # noqa: E402
 
 
 @pytest_asyncio.fixture

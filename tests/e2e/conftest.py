@@ -1,20 +1,13 @@
-"""The ground that the tests of one module share: starting and clearing one costs seconds, a test much less.
+"""The ground that the tests of one module share: starting and clearing one costs seconds, a test much less."""
 
-And the way to the benches, of which some tests play a short form.
-"""
-
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
-
-from tensile.sandbox.environment import Sandbox
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from enginekit import Ground, standing
 from storekit import Store, stocked
+
+from tensile.sandbox.environment import Sandbox
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

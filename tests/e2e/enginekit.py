@@ -22,10 +22,10 @@ import orjson
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from portkit import spare_ports
 from sitekit import LIMIT, Manifest, Refused, Site, is_true
 
 from bench.granting import everything, grant, path_of, roles_of, thing, without
+from bench.spareports import spare_ports
 from bench.uses import Uses
 from tensile.app import Engine
 from tensile.errors import ClusterError

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from enginekit import Ground
-from portkit import spare_ports
 from sitekit import Manifest
 
+from bench.spareports import spare_ports
 from tensile.sandbox.environment import Sandbox
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

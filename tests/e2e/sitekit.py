@@ -15,6 +15,8 @@ import aiohttp
 import orjson
 from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
+from tensile.sandbox.manifests import RESOURCES
+
 if TYPE_CHECKING:
     from tensile.sandbox.environment import ClusterProcesses
 
@@ -108,6 +110,18 @@ class Site:
 
         await self.until_all(f"{collection}?fieldSelector={quote(f'metadata.name={name}')}", wanted, limit)
         return found
+
+    async def add_node(self, name: str, **room: str) -> str:
+        """Give the cluster a node like its others, but with such room besides, and its name once it is Ready."""
+        others = await self.until_all("/api/v1/nodes", bool)
+        meta, status = next((one["metadata"], one["status"]) for one in others.values())
+        offered = {**RESOURCES, **room}
+        labels = {**meta["labels"], "kubernetes.io/hostname": name}
+        fields = {"name": name, "labels": labels, "annotations": meta["annotations"]}
+        filled = {**status, "capacity": offered, "allocatable": offered, "conditions": []}
+        await self.create("/api/v1/nodes", {"metadata": fields, "spec": {}, "status": filled})
+        await self.until(f"/api/v1/nodes/{name}", is_ready)
+        return name
 
     async def gone(self, *paths: str, limit: float = LIMIT) -> None:
         """Watch objects until each is gone."""

@@ -46,16 +46,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hook
 
 async def enlarged(ground: Hooked, lower: str) -> str:
     """Give a lower a node that takes one of the large pods, and give its name."""
-    site, name = ground.sites[lower], f"roomy-{lower}"
-    nodes = await site.until_all("/api/v1/nodes", bool)
-    meta, status = next((one["metadata"], one["status"]) for one in nodes.values())
-    room = RESOURCES | {"cpu": "64"}
-    fields = {"name": name, "labels": meta["labels"] | {"kubernetes.io/hostname": name}}
-    filled = {**status, "capacity": room, "allocatable": room, "conditions": []}
-    body = {"metadata": {**fields, "annotations": meta["annotations"]}, "spec": {}, "status": filled}
-    await site.create("/api/v1/nodes", body)
-    await site.until(f"/api/v1/nodes/{name}", is_ready)
-    return name
+    return await ground.sites[lower].add_node(f"roomy-{lower}", cpu="64")
 
 
 async def closed(ground: Hooked, lower: str) -> None:

@@ -45,15 +45,8 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hook
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def roomy(ground: Hooked) -> AsyncIterator[str]:
     """Give lower-b a node that takes one of the pods, for the time of the tests."""
-    site, name = ground.sites[B], f"roomy-{ground.mark}"
-    nodes = await site.until_all("/api/v1/nodes", bool)
-    meta, status = next((one["metadata"], one["status"]) for one in nodes.values())
-    room = RESOURCES | {"cpu": "64"}
-    labels = meta["labels"] | {"kubernetes.io/hostname": name}
-    fields = {"name": name, "labels": labels, "annotations": meta["annotations"]}
-    filled = {**status, "capacity": room, "allocatable": room, "conditions": []}
-    await site.create("/api/v1/nodes", {"metadata": fields, "spec": {}, "status": filled})
-    await site.until(f"/api/v1/nodes/{name}", is_ready)
+    site = ground.sites[B]
+    name = await site.add_node(f"roomy-{ground.mark}", cpu="64")
     yield name
     await site.delete(f"/api/v1/nodes/{name}")
 

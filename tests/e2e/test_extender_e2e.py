@@ -94,15 +94,8 @@ async def test_a_pod_that_fits_on_no_single_node_is_not_sent(ground: Advised) ->
             why = f"no node behind {node} takes it (0/{NODES} nodes are available: {NODES} Insufficient cpu)"
             assert f"1 {why}" in unschedulable(pod)
     assert await ground.below(query) == []
-    site, name = ground.sites[B], f"roomy-{ground.mark}"
-    meta, status = next(
-        (one["metadata"], one["status"]) for one in (await site.until_all("/api/v1/nodes", bool)).values()
-    )
-    room = RESOURCES | {"cpu": TOO_LARGE}
-    labels = meta["labels"] | {"kubernetes.io/hostname": name}
-    fields = {"name": name, "labels": labels, "annotations": meta["annotations"]}
-    filled = {**status, "capacity": room, "allocatable": room, "conditions": []}
-    await site.create("/api/v1/nodes", {"metadata": fields, "spec": {}, "status": filled})
+    site = ground.sites[B]
+    name = await site.add_node(f"roomy-{ground.mark}", cpu=TOO_LARGE)
     pods = await ground.upper.until_all(query, lambda found: any(map(is_ready, found.values())))
     (sent,) = await ground.below(query)
     assert sent["spec"]["nodeName"] == name

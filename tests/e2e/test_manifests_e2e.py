@@ -13,9 +13,9 @@ import pytest
 import yaml
 from applykit import ENFORCE, WARN, Hand, commands_in, namespaced, overlay, setup
 from enginekit import LOWERS, TOLERATION, UPPER, A, polled
-from portkit import spare_ports
 from sitekit import Manifest, Site, is_ready, is_true
 
+from bench.spareports import spare_ports
 from tensile.manifests.commands import written
 from tensile.manifests.rendering import lower_stream, upper_stream
 from tensile.manifests.setup import Setup

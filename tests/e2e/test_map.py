@@ -7,10 +7,10 @@ import pytest
 import pytest_asyncio
 from enginekit import LOWERS, A, B, edit_lower, polled, ran, with_fields, without_lower
 from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, read, tensile
-from portkit import spare_ports
 from programkit import served
 from sitekit import is_ready
 
+from bench.spareports import spare_ports
 from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

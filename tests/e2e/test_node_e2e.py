@@ -8,8 +8,6 @@ import pytest_asyncio
 from enginekit import A, Ground
 from sitekit import Manifest, is_ready
 
-from tensile.sandbox.manifests import RESOURCES
-
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 SOON = 5.0
@@ -22,15 +20,8 @@ GPU = "e2e.example/gpu"
 @pytest_asyncio.fixture(loop_scope="module")
 async def large(ground: Ground) -> AsyncIterator[str]:
     """Give the first lower a node with GPUs, which none of its others has, and give its name."""
-    site, name = ground.sites[A], f"large-{ground.mark}"
-    found = await site.until_all("/api/v1/nodes", bool)
-    meta, status = next((one["metadata"], one["status"]) for one in found.values())
-    room = {**RESOURCES, GPU: "8"}
-    fields = {"name": name, "labels": meta["labels"] | {"kubernetes.io/hostname": name}}
-    filled = {**status, "capacity": room, "allocatable": room, "conditions": []}
-    body = {"metadata": {**fields, "annotations": meta["annotations"]}, "spec": {}, "status": filled}
-    await site.create("/api/v1/nodes", body)
-    await site.until(f"/api/v1/nodes/{name}", is_ready)
+    site = ground.sites[A]
+    name = await site.add_node(f"large-{ground.mark}", **{GPU: "8"})
     yield name
     await site.delete(f"/api/v1/nodes/{name}")
 

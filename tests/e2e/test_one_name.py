@@ -14,11 +14,11 @@ import pytest
 import pytest_asyncio
 from enginekit import LOWERS, UPPER, A, Ground, polled
 from mapkit import KEY, NAME, MapProgram
-from portkit import spare_ports
 from programkit import served
 from sitekit import Manifest, is_ready
 
 from bench.granting import grant, path_of, roles_of
+from bench.spareports import spare_ports
 from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

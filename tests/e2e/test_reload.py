@@ -9,10 +9,10 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 from enginekit import UPPER, A, B, edit_lower, with_fields, without_lower
-from portkit import spare_ports
 from programkit import Program, served
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 
+from bench.spareports import spare_ports
 from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

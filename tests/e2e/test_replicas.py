@@ -13,10 +13,10 @@ import orjson
 import pytest
 import pytest_asyncio
 from enginekit import A, B, Edit, polled
-from portkit import spare_ports
 from programkit import Program, served
 from sitekit import Manifest, is_ready
 
+from bench.spareports import spare_ports
 from tensile.names import LEADS as MARK
 from tensile.sandbox.environment import Sandbox
 

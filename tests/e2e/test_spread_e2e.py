@@ -16,9 +16,9 @@ import pytest_asyncio
 import yaml
 from enginekit import A, B, Edit, edit_lower
 from hookedkit import OPTED, Hooked
-from portkit import spare_ports
 from sitekit import Manifest, condition_of, is_ready
 
+from bench.spareports import spare_ports
 from tensile import inspection
 from tensile.inspection import commands
 from tensile.joined import Ways

@@ -14,9 +14,9 @@ import pytest
 import pytest_asyncio
 from enginekit import LOWERS, TOLERATION, A, edit_lower, polled, ran
 from hookedkit import OPTED, Hooked, hooking
-from portkit import spare_ports
 from sitekit import LIMIT, Manifest, is_ready
 
+from bench.spareports import spare_ports
 from tensile.app import Engine
 from tensile.joined import Ways
 from tensile.kube.fleet import Fleet

@@ -1,16 +1,11 @@
-"""Clusters that these tests may break, and the way to the benches and the engine whose code they share."""
+"""Clusters that these tests may break."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.state import Options
-
-_TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "e2e")]
 
 
 @pytest.fixture(scope="module")

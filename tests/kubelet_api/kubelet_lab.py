@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
 from kubelet_pki import Identity, Pki
-from portkit import spare_port
 
+from bench.spareports import spare_port
 from tensile.cluster import Endpoint
 from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import ClientAuthority

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 from kubelet_lab import CONTAINERS, NODE, Lab, NamedPods, answering
-from portkit import spare_port, spare_ports
 from test_kubelet_server import alive, streaming
 
+from bench.spareports import spare_port, spare_ports
 from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.api.target import Target
 

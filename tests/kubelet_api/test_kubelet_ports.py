@@ -12,10 +12,10 @@ import pytest
 from answering import Answering, Held
 from kubelet_lab import Notes, Stream, leak_watch, request, until
 from kubelet_pki import Pki
-from portkit import spare_port, spare_ports
 from structlog.testing import capture_logs
 from worldkit import OWNER_HERE, opened
 
+from bench.spareports import spare_port, spare_ports
 from tensile.errors import NotFound, TensileError
 from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.api.seating import Seat

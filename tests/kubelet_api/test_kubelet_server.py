@@ -21,8 +21,8 @@ from kubelet_lab import (
     switching,
     until,
 )
-from portkit import spare_port
 
+from bench.spareports import spare_port
 from tensile.errors import TensileError
 from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import ClientAuthority

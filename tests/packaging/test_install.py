@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.install import Case, Place, cases, furnished, judged, tried
+from tensile.sandbox.binaries import cache_directory
+
 _ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(_ROOT)]
-
-from bench.install import Case, Place, cases, furnished, judged, tried  # noqa: E402 - found by the line above
-from tensile.sandbox.binaries import cache_directory  # noqa: E402
-
 NAMES = [case.name for case in cases(Place(_ROOT, _ROOT, ())) if case.words]
 
 

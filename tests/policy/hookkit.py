@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from portkit import spare_port
-
+from bench.spareports import spare_port
 from tensile.cache import Cache
 from tensile.names import owner_of
 from tensile.objects import MUTATING_WEBHOOK, UPPER

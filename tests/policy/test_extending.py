@@ -12,11 +12,11 @@ import aiohttp
 import orjson
 import pytest
 from answering import Answering
-from portkit import spare_port
 from structlog.testing import capture_logs
 from test_survey import asking
 from worldkit import A, B, home, lower_node, put, raised, reload, world
 
+from bench.spareports import spare_port
 from tensile.errors import TensileError
 from tensile.extending import Extending
 from tensile.policy.extenderport import SCHEDULER

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
-from portkit import spare_port
 
+from bench.spareports import spare_port
 from tensile.errors import TensileError
 from tensile.telemetry import Metrics, ProbeServer, TelemetryServer
 
