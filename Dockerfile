@@ -26,13 +26,12 @@ FROM wheel AS installed
 COPY requirements.run.lock /run.lock
 # Without pip, which nobody uses there. Bytecode is compiled here, as nothing can be written later, and goes by what it
 # was compiled from instead of by dates; by one process with fixed hashes, as it depends on what was compiled before.
-# Of `kubernetes`, 75 MB of generated models that are not imported, none is.
 RUN python3 -m venv --without-pip /opt/tensile \
  && pip="/build/bin/python -m pip --python /opt/tensile/bin/python --quiet --no-cache-dir --disable-pip-version-check" \
  && $pip install --no-compile --only-binary :all: --no-deps --require-hashes -r /run.lock \
  && $pip install --no-compile --no-index --no-deps /wheel/*.whl \
  && $pip check \
- && PYTHONHASHSEED=0 /opt/tensile/bin/python -m compileall -q -f -x /site-packages/kubernetes/ \
+ && PYTHONHASHSEED=0 /opt/tensile/bin/python -m compileall -q -f \
     --invalidation-mode unchecked-hash /opt/tensile/lib \
  && chmod -R u=rwX,go=rX /opt/tensile
 
