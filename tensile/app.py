@@ -15,6 +15,7 @@ from tensile.changeover import Course, Deed, course, left, put_off
 from tensile.clusters import Clusters, utc_now
 from tensile.extending import Extending
 from tensile.hookport import HookPort, own_namespace
+from tensile.inforce import InForce
 from tensile.joined import Joined, Ways
 from tensile.kube.fleet import Fleet
 from tensile.kubelet import node
@@ -57,8 +58,13 @@ class Engine:
         self._stands_by = False
         self._leads = True
         self._changing = asyncio.Lock()
-        self.pending: tuple[str, ...] = ()
-        """What of the topology's lowers is not in force yet, each in words."""
+        self._put_off: tuple[str, ...] = ()
+        self._parts: tuple[InForce, ...] = ()
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """What of the topology is not in force yet, each in words."""
+        return (*self._put_off, *(words for part in self._parts for words in part.pending))
 
     @property
     def is_running(self) -> bool:
@@ -88,8 +94,10 @@ class Engine:
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
         _say_without_alias(world)
         self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
-        await self.hook.open(self.topology)
         self.extender = Extending(world, self.clusters.connections[UPPER], self._ways.directory)
+        self._hooked, self._extended = InForce("webhook", self.hook), InForce("extender", self.extender)
+        self._parts = (self._hooked, self._extended)
+        await self._hooked.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.trials = Trials(lambda spec: self._ways.lower_access(spec, world.upper.secrets))
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
@@ -103,8 +111,8 @@ class Engine:
         async with self._changing:
             if not self._leads:
                 self._leads = True
-                await self.hook.serve(self.topology)
-            await self.extender.open(self.topology)
+                await self._hooked.follow(self.topology)
+            await self._extended.open(self.topology)
             await self._bring_lowers()
             self._tasks = [supervised("lookout", self._keep_looking)]
 
@@ -117,10 +125,8 @@ class Engine:
             await self.loop.close(name)
         if hasattr(self, "trials"):
             await self.trials.close()
-        if hasattr(self, "extender"):
-            await self.extender.close()
-        if hasattr(self, "hook"):
-            await self.hook.close()
+        for part in reversed(self._parts):
+            await part.close()
         if hasattr(self, "ports"):
             await self.ports.close()
         await self.clusters.close()
@@ -142,15 +148,17 @@ class Engine:
     async def _reload(self, topology: Topology) -> None:
         before, self.topology = self.topology, topology
         self.clusters.world.topology = topology
+        for part in self._parts:
+            await part.make_way(topology)
         if _shown(topology) != _shown(before):
             await self._renew_ports()
         await self._serve()
-        await self.hook.serve(topology)
+        await self._hooked.follow(topology)
         if self.drives:
             await self._bring_lowers()
         self.clusters.follow_controllers()
         if self.drives:
-            await self.extender.serve(topology)
+            await self._extended.follow(topology)
         await self.clusters.leave_places()
         for name in tuple(self._opened):
             self._wake(name)
@@ -160,8 +168,8 @@ class Engine:
         for lower in left(self.topology, self.clusters.world):
             lower.in_topology = False
         found = [await self._brought(spec) for spec in self.topology.lowers]
-        before, self.pending = self.pending, tuple(words for one in found for words in one.waits)
-        for words in self.pending:
+        before, self._put_off = self._put_off, tuple(words for one in found for words in one.waits)
+        for words in self._put_off:
             if words not in before:
                 _log.warning("not in force yet", change=words)
 
@@ -266,7 +274,7 @@ class Engine:
                 self._wake(name)
             if self._has_gone(joined):
                 await self._leave(name)
-        if self.pending:
+        if self._put_off:
             await self._bring_lowers()
         await self._serve()
 

@@ -17,7 +17,6 @@ import structlog
 
 from tensile.cache import Entry
 from tensile.cluster import Cluster
-from tensile.errors import TensileError
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.certs import Serving
 from tensile.kubelet.prospects import Prospects
@@ -97,13 +96,6 @@ class Extending:
         if self._looking is None:
             self._looking = supervised("certificates of the extender", self._keep_looking)
         self.follow()
-
-    async def serve(self, topology: Topology) -> None:
-        """Do as a topology says that is newly in force; where that is not possible it is said, and all is as before."""
-        try:
-            await self.open(topology)
-        except TensileError as error:
-            _log.error("the extender stays as it is", error=str(error))
 
     def follow(self) -> None:
         """Know the lowers that there are now, and no others."""

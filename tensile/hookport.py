@@ -7,12 +7,11 @@ the descheduler has noted on the virtual nodes.
 import asyncio
 from contextlib import suppress
 
-import structlog
-
 from tensile.cache import Cache
 from tensile.cluster import Selection
 from tensile.errors import TensileError
 from tensile.feeds import node_feed
+from tensile.inforce import InForce
 from tensile.joined import Ways
 from tensile.kube.access import SERVICE_ACCOUNT
 from tensile.kube.fleet import Feed, Fleet
@@ -25,7 +24,6 @@ from tensile.supervision import supervised
 from tensile.topology import Topology
 
 _CONNECTIONS = 4
-_log = structlog.get_logger("tensile.webhook")
 
 
 class HookPort:
@@ -37,30 +35,26 @@ class HookPort:
         self._fleet = fleet
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self, topology: Topology) -> None:
-        """Begin; raises TensileError when the port cannot be had."""
-        await self.server.serve(topology)
-        self._follow(topology)
-        self._task = supervised("webhook", self.server.run)
+    @property
+    def port(self) -> int:
+        """The port that it listens on, 0 for none."""
+        return self.server.port
 
-    async def serve(self, topology: Topology) -> None:
-        """Do from now on as a topology says; where that is not possible it is said, and all is as before."""
-        try:
-            await self.server.serve(topology)
-            self._follow(topology)
-        except TensileError as error:
-            _log.error("the webhook stays as it is", error=str(error))
+    async def open(self, topology: Topology) -> None:
+        """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
+        await self.server.serve(topology)
+        if topology.webhook.enabled:
+            self._fleet.ensure(self._feed)
+        if self._task is None:
+            self._task = supervised("webhook", self.server.run)
 
     async def close(self) -> None:
         """Serve no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         await self.server.close()
-
-    def _follow(self, topology: Topology) -> None:
-        if topology.webhook.enabled:
-            self._fleet.ensure(self._feed)
 
 
 class WebhookAlone:
@@ -88,19 +82,25 @@ class WebhookAlone:
         self._fleet.follow(node_feed(nodes))
         home = Hooks(cluster, owner, self._ways.directory, known, nodes, own_namespace())
         self.port = HookPort(home, self._fleet)
-        await self.port.open(self.topology)
+        self._in_force = InForce("webhook", self.port)
+        await self._in_force.open(self.topology)
         self.is_running = True
 
     async def stop(self) -> None:
         """Stop; what is registered stays."""
-        if hasattr(self, "port"):
-            await self.port.close()
+        if self.is_running:
+            await self._in_force.close()
         await self._fleet.close_all()
 
     async def reload(self, topology: Topology) -> None:
         """Put another topology in force; its name and upper are those of the one in force."""
         self.topology = topology
-        await self.port.serve(topology)
+        await self._in_force.follow(topology)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """What of the topology is not in force yet, in words."""
+        return self._in_force.pending if self.is_running else ()
 
     def missing(self) -> str:
         """Say why it is not ready, "" when it is."""

@@ -29,6 +29,7 @@ from tensile.election import Election, warn_of_leader
 from tensile.errors import TensileError
 from tensile.followed import Followed, FollowedFile, FollowedMap
 from tensile.hookport import WebhookAlone, own_namespace
+from tensile.inforce import InForce
 from tensile.insight import lowers, missing, readings
 from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
@@ -142,9 +143,9 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
     )
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
-    around.standing.pending = lambda: engine.pending
-    telemetry = _Telemetry(partial(missing, engine), metrics, around.standing)
-    await telemetry.serve(topology)
+    telemetry = InForce("telemetry", _Telemetry(partial(missing, engine), metrics, around.standing))
+    around.standing.pending = lambda: (*engine.pending, *telemetry.pending)
+    await telemetry.open(topology)
     async with AsyncExitStack() as ending:
         ending.push_async_callback(telemetry.close)
         election = await _candidate(engine, around, ending) if around.elects else None
@@ -202,8 +203,9 @@ async def _run_webhook(topology: Topology, around: _Around) -> None:
     metrics = Metrics()
     alone = WebhookAlone(topology, around.ways, Fleet(chance=random.random, observe=metrics.observe))
     around.standing.waits = alone.missing
-    telemetry = _Telemetry(alone.missing, metrics, around.standing)
-    await telemetry.serve(topology)
+    telemetry = InForce("telemetry", _Telemetry(alone.missing, metrics, around.standing))
+    around.standing.pending = lambda: (*alone.pending, *telemetry.pending)
+    await telemetry.open(topology)
     try:
         await _unless(around.stop, alone.start())
         if alone.is_running:
@@ -269,10 +271,15 @@ class _Telemetry:
         self._place = ("", 0)
         self._server: TelemetryServer | None = None
 
-    async def serve(self, topology: Topology) -> None:
+    @property
+    def port(self) -> int:
+        """The port that it listens on, 0 for none."""
+        return self._server.port if self._server is not None else 0
+
+    async def open(self, topology: Topology) -> None:
         """Serve there from now on; raises TensileError, with all as before, when that is not possible."""
         place = (topology.telemetry.bind, topology.telemetry.port)
-        if place == self._place:
+        if self._server is not None and place == self._place:
             return
         server = TelemetryServer(*place, self._metrics, self._ready, self._status)
         await server.start()
@@ -281,14 +288,15 @@ class _Telemetry:
 
     async def close(self) -> None:
         """Serve no more."""
-        if self._server is not None:
-            await self._server.close()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
 
     def _status(self) -> bytes:
         return orjson.dumps(self._standing.report().document())
 
 
-async def _follow(around: _Around, engine: Running, metrics: Metrics, telemetry: _Telemetry) -> None:
+async def _follow(around: _Around, engine: Running, metrics: Metrics, telemetry: InForce) -> None:
     """Put each valid change of the topology in force; what is refused is said, and the last good one stays."""
     followed, standing = around.followed, around.standing
     async with aclosing(followed.readings(engine.topology)) as states:
@@ -310,15 +318,13 @@ def _refused(reading: Reading, metrics: Metrics) -> None:
         _log.error("topology refused: the last good one stays in force", error=line)
 
 
-async def _reload(topology: Topology, engine: Running, telemetry: _Telemetry) -> None:
+async def _reload(topology: Topology, engine: Running, telemetry: InForce) -> None:
     """Put a topology in force, but for what of it asks for a restart."""
     change = edit(engine.topology, topology)
     _say(change)
+    await telemetry.make_way(change.topology)
     await engine.reload(change.topology)
-    try:
-        await telemetry.serve(engine.topology)
-    except TensileError as error:
-        _log.error("telemetry stays where it is", error=str(error))
+    await telemetry.follow(change.topology)
 
 
 def _say(change: Edit) -> None:

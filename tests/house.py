@@ -28,7 +28,7 @@ BANNED = {
 }
 EDGES = {
     "app", "cluster", "clusters", "doctor/contact", "doctor/gathering", "doctor/questions", "election", "extending",
-    "followed", "hookport", "inspection/reading", "joined", "kube/access", "kube/aio", "kube/calls", "kube/client",
+    "followed", "hookport", "inforce", "inspection/reading", "joined", "kube/access", "kube/aio", "kube/calls", "kube/client",
     "kube/fleet", "kube/informer", "kube/limits", "kube/pluginrun", "kube/secretfile", "kube/tail", "kube/transport",
     "kubelet/api/authentication", "kubelet/api/authority", "kubelet/api/authorization", "kubelet/api/certs",
     "kubelet/api/dialogue", "kubelet/api/enrolment", "kubelet/api/exec", "kubelet/api/listener", "kubelet/api/logs",

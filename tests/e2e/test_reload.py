@@ -4,11 +4,13 @@ import asyncio
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import NamedTuple
 
+import aiohttp
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, edit_lower, with_fields, without_lower
+from enginekit import LIMIT, UPPER, A, B, edit_lower, with_fields, without_lower
 from programkit import Program, served
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 
@@ -221,6 +223,32 @@ async def test_the_kubelets_port_moves(program: Program) -> None:
     await program.reload()
     await program.upper.until(path, lambda one: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] != port)
     assert (await program.kubectl("exec", "web", "--", "echo", "back")).out == "back\n"
+
+
+async def test_a_node_and_telemetry_change_places(program: Program) -> None:
+    """Neither port is free before the other part has left it; both are served where the edit says, and back again."""
+    path, places = f"/api/v1/nodes/{program.nodes[A]}", program.file()
+    ours, theirs = places["telemetry"]["port"], places["lowers"][0]["node"]["kubeletPort"]
+    moved = {**places["telemetry"], "port": theirs}
+    swapped = (edit_lower(A, node={"kubeletPort": ours}), with_fields(telemetry=moved))
+    for edits, port, telemetry in ((swapped, ours, theirs), ((), theirs, ours)):
+        await program.reload(*edits)
+        await program.upper.until(
+            path, lambda one, port=port: one["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == port
+        )
+        assert (await program.kubectl("exec", "web", "--", "echo", "moved")).out == "moved\n"
+        async with asyncio.timeout(LIMIT):
+            while not await is_healthy(telemetry):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.02)
+
+
+async def is_healthy(port: int) -> bool:
+    """Say whether telemetry is served at a port, and says so."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+            return answer.status == HTTPStatus.OK
+    except aiohttp.ClientConnectionError:
+        return False
 
 
 async def test_a_name_that_cannot_change_while_running_is_said(program: Program) -> None:

@@ -104,9 +104,9 @@ async def test_nothing_is_known_while_it_is_off(here: Scene) -> None:
     caches = [cache for lower in here.world.lowers.values() for cache in (lower.pods, lower.upper_pods)]
     await here.made.open(here.topology(enabled=False))
     assert here.made.port == 0
-    await here.made.serve(here.topology())
+    await here.made.open(here.topology())
     assert all(cache._listeners for cache in caches)
-    await here.made.serve(here.topology(enabled=False))
+    await here.made.open(here.topology(enabled=False))
     assert not any(cache._listeners for cache in caches)
     with pytest.raises(aiohttp.ClientConnectionError):
         await here.ask()
@@ -137,21 +137,19 @@ async def test_another_strategy_keeps_port_and_promises(here: Scene) -> None:
     await here.made.open(here.topology())
     assert await here.names(asking("one", "1")) == [A, B]
     assert [one["Score"] for one in await here.ask(asking("two", "1"), verb="prioritize")] == [8, 8]
-    await here.made.serve(here.topology(more=", strategy: binpack"))
+    await here.made.open(here.topology(more=", strategy: binpack"))
     assert [one["Score"] for one in await here.ask(asking("two", "1"), verb="prioritize")] == [2, 2]
 
 
 async def test_another_port_is_taken_before_the_old_one_is_given_up(here: Scene) -> None:
-    """One that is taken is said, and all is as before."""
+    """Where that is another program's, all is as before."""
     await here.made.open(here.topology())
-    with socket.create_server((HOST, 0)) as taken, capture_logs() as said:
-        await here.made.serve(here.topology(port=taken.getsockname()[1]))
-    assert [one["event"] for one in said] == ["the extender stays as it is"]
-    assert "another program listens there" in said[0]["error"]
+    with socket.create_server((HOST, 0)) as taken, pytest.raises(TensileError, match="another program listens there"):
+        await here.made.open(here.topology(port=taken.getsockname()[1]))
     assert here.made.port == here.port
     assert await here.names(asking("one")) == [A, B]
     other = spare_port()
-    await here.made.serve(here.topology(port=other))
+    await here.made.open(here.topology(port=other))
     assert here.made.port == other
     assert await here.names(asking("two")) == []
     socket.create_server((HOST, here.port)).close()

@@ -1,0 +1,162 @@
+"""Parts that listen where the topology says: ports that are taken for now, passed on, or had at other addresses."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from structlog.testing import capture_logs
+from virtualtime import in_virtual_time
+from worldkit import topology
+
+from bench.spareports import spare_ports
+from tensile.errors import TensileError
+from tensile.inforce import InForce
+from tensile.topology import Topology
+
+HOST, BESIDE, EVERYWHERE = "127.0.0.1", "127.0.0.2", "0.0.0.0"
+
+
+class Listener:
+    """A part that listens and does nothing else, where its section of the topology says."""
+
+    def __init__(self, section: str) -> None:
+        self.section = section
+        self.place: tuple[str, int] | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, 0 for none."""
+        return self.place[1] if self.place else 0
+
+    async def open(self, wanted: Topology) -> None:
+        """Listen there."""
+        section = getattr(wanted, self.section)
+        place = (section.bind, section.port)
+        if place == self.place:
+            return
+        try:
+            opened = socket.create_server(place)
+        except OSError as error:
+            raise TensileError(f"{place}: {error.strerror}") from None
+        await self.close()
+        self.place, self._socket = place, opened
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._socket is not None:
+            self._socket.close()
+        self.place = self._socket = None
+
+
+def placed(telemetry: int, webhook: int = 0, bind: str = HOST) -> Topology:
+    """Make a topology in which these parts have such ports, 0 for not enabled."""
+    hook = f"webhook: {{enabled: true, bind: {HOST}, port: {webhook}}}\n" if webhook else ""
+    return topology("name: a", more=f"telemetry: {{bind: {bind}, port: {telemetry}}}\n{hook}")
+
+
+@asynccontextmanager
+async def opened(first: Topology, section: str = "telemetry") -> AsyncIterator[tuple[InForce, Listener]]:
+    """Give a part that is served; at the end it is not any more."""
+    listener = Listener(section)
+    part = InForce(section, listener)
+    await part.open(first)
+    try:
+        yield part, listener
+    finally:
+        await part.close()
+    assert listener.port == 0
+
+
+@in_virtual_time
+async def test_a_port_that_is_taken_is_had_once_it_is_free() -> None:
+    """It is said once, and what was served before is served on."""
+    before, after = spare_ports(2)
+    async with opened(placed(before)) as (part, listener):
+        with socket.create_server((HOST, after)), capture_logs() as said:
+            await part.follow(placed(after))
+            await asyncio.sleep(10)
+            assert listener.port == before
+            (words,) = part.pending
+            assert words.startswith(f"telemetry: ('{HOST}', {after}): Address already in use")
+            assert [one["meanwhile"] for one in said] == ["served as before"]
+        await asyncio.sleep(2)
+        assert (listener.port, part.pending) == (after, ())
+
+
+@in_virtual_time
+async def test_an_edit_that_is_taken_back_is_forgotten() -> None:
+    """Nothing moves when the port comes free."""
+    before, after = spare_ports(2)
+    async with opened(placed(before)) as (part, listener):
+        with socket.create_server((HOST, after)):
+            await part.follow(placed(after))
+            await part.follow(placed(before))
+            assert part.pending == ()
+        await asyncio.sleep(10)
+        assert listener.port == before
+
+
+@in_virtual_time
+async def test_two_that_change_places_make_way_for_each_other() -> None:
+    """Neither port is free while both are held."""
+    one, other = spare_ports(2)
+    first, second = placed(one, other), placed(other, one)
+    async with opened(first) as (telemetry, its), opened(first, "webhook") as (webhook, hooks):
+        for part in (telemetry, webhook):
+            await part.make_way(second)
+        for part in (telemetry, webhook):
+            await part.follow(second)
+        assert (its.port, hooks.port) == (other, one)
+        assert (telemetry.pending, webhook.pending) == ((), ())
+
+
+@in_virtual_time
+async def test_who_made_way_and_finds_its_port_taken_waits() -> None:
+    """Its old one is another part's by now."""
+    one, other = spare_ports(2)
+    async with opened(placed(one, other)) as (telemetry, its):
+        with socket.create_server((HOST, other)), capture_logs() as said:
+            await telemetry.make_way(placed(other, one))
+            await telemetry.follow(placed(other, one))
+            assert its.port == 0
+            assert [found["meanwhile"] for found in said] == ["not served"]
+        await asyncio.sleep(2)
+        assert its.port == other
+
+
+@in_virtual_time
+async def test_who_keeps_its_port_makes_no_way() -> None:
+    """Nothing that is open there ends."""
+    one, other, new = spare_ports(3)
+    async with opened(placed(one, other)) as (telemetry, its):
+        held = its._socket
+        await telemetry.make_way(placed(one, new))
+        await telemetry.follow(placed(one, new))
+        assert its._socket is held
+
+
+@in_virtual_time
+async def test_the_same_port_is_had_at_more_addresses() -> None:
+    """It cannot be listened on at all of them while it is at one; where it is another program's, all is as before."""
+    (port,) = spare_ports(1)
+    async with opened(placed(port)) as (part, listener):
+        with socket.create_server((BESIDE, port)):
+            await part.follow(placed(port, bind=EVERYWHERE))
+            await asyncio.sleep(5)
+            assert listener.place == (HOST, port)
+            assert "already in use" in part.pending[0]
+        await asyncio.sleep(2)
+        assert (listener.place, part.pending) == ((EVERYWHERE, port), ())
+
+
+@in_virtual_time
+async def test_nothing_is_tried_after_the_end() -> None:
+    """Even where the port comes free then."""
+    before, after = spare_ports(2)
+    with socket.create_server((HOST, after)):
+        async with opened(placed(before)) as (part, listener):
+            await part.follow(placed(after))
+    await asyncio.sleep(10)
+    assert listener.port == 0
