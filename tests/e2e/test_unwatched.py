@@ -69,6 +69,36 @@ async def test_another_subject_above_is_one_below(ground: Ground) -> None:
     assert (await site.read(role))["rules"] == READS
 
 
+async def test_a_grant_that_is_taken_away_below_is_given_again(ground: Ground) -> None:
+    """Its pods would be refused from then on; it is seen as soon as somebody deletes it."""
+    role, binding = await granted(ground, "held", "robot")
+    site = ground.sites[A]
+    before = await site.until(binding, bool)
+    await site.delete(binding)
+    after = await site.until(binding, lambda one: one["metadata"]["uid"] != before["metadata"]["uid"])
+    assert after["subjects"] == before["subjects"]
+    await ground.upper.delete(binding)
+    await ground.upper.delete(role)
+    await site.gone(role, binding)
+
+
+async def test_a_grant_waits_for_its_cluster_role_below(ground: Ground) -> None:
+    """Who runs the lower makes those; the pod is told which one is missing, and the grant is there with it."""
+    name, site = f"late-{ground.mark}", ground.sites[A]
+    path, cluster_role = ground.path("rolebindings", name, api=RBAC), f"/{RBAC}/clusterroles"
+    ref = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
+    body = {"metadata": {"name": name}, "roleRef": ref, "subjects": [subject(ground, "helper")]}
+    await ground.upper.create(path.rpartition("/")[0], body)
+    try:
+        assert name in await ground.told(await ground.upper.read(ground.pod_path("helper")), "ClusterRoleNotFound")
+        await site.create(cluster_role, {"metadata": {"name": name}, "rules": READS})
+        assert (await site.until(path, bool))["roleRef"] == ref
+    finally:
+        await ground.upper.delete(path)
+        await site.gone(path)
+        await site.delete(f"{cluster_role}/{name}")
+
+
 @pytest.mark.parametrize(("plural", "account"), [("roles", "robot"), ("rolebindings", "helper")])
 async def test_a_role_whose_name_is_taken_below_is_left_alone(ground: Ground, plural: str, account: str) -> None:
     """The pod whose account should have it is told; it comes when the name is free."""
