@@ -33,7 +33,7 @@ leaderElection:
   leaderElect: true
 extenders:
 # CLUSTER-IP: kubectl -n {namespace} get service {service} -o jsonpath={{.spec.clusterIP}}
-# As an address, since a scheduler on its host's network does not ask the cluster's DNS.
+# As an address, since a scheduler on its host's network does not ask the cluster's DNS; one of IPv6 in brackets.
 - urlPrefix: https://CLUSTER-IP:{port}
   filterVerb: filter
   prioritizeVerb: prioritize

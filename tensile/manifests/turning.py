@@ -22,7 +22,7 @@ WEBHOOK = "tensile-webhook"
 """The Service of the webhook where the file names none."""
 METRICS, EXTENDER = "tensile-metrics", "tensile-extender"
 """The other Services."""
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a pod's own addresses, which no file can know: of IPv4, of IPv6
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - a pod's own addresses, which no file can know: of IPv4, of both
 _IN_FILES: dict[Path, str] = {
     ("kubelet", "tlsCertFile"): "the upper cluster issues one for each node, once it is approved",
     ("kubelet", "tlsKeyFile"): "it goes with tlsCertFile",
@@ -132,7 +132,7 @@ def _addresses(data: Any, topology: Topology) -> Iterator[_Change]:
 
 
 def _everywhere(bind: str) -> str:
-    """Give all addresses of the family that an address is of: a pod may have those of one only."""
+    """Give all addresses, with those of IPv6 where an address is of it: a pod may have no others."""
     return _EVERYWHERE[":" in bind]
 
 

@@ -16,6 +16,7 @@ import orjson
 import structlog
 from aiohttp import web
 
+from tensile import sockets
 from tensile.errors import TensileError
 from tensile.policy.extender import Extender
 from tensile.telemetry import described
@@ -39,12 +40,11 @@ _log = structlog.get_logger("tensile.extender")
 
 def listening(bind: str, port: int) -> socket.socket:
     """Take a port (0 for any free one); raises TensileError, saying what to change, when it cannot be had."""
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     try:
-        return socket.create_server((bind, port), family=family)
+        return sockets.listening(bind, port)
     except OSError as error:
         why = _ADVICE.get(error.errno or 0, f"{error.strerror or error}: set extender.bind or extender.port")
-        raise TensileError(f"the extender cannot listen on {bind}:{port}: {why}") from None
+        raise TensileError(f"the extender cannot listen on {sockets.place(bind, port)}: {why}") from None
 
 
 class ExtenderPort:

@@ -17,6 +17,7 @@ import orjson
 import structlog
 from aiohttp import web
 
+from tensile import sockets
 from tensile.certificates import Pair, serving_tls, show
 from tensile.errors import TensileError
 from tensile.kube.aio import beginning
@@ -57,17 +58,17 @@ class Listening:
 
     async def start(self, bind: str, port: int) -> None:
         """Begin to listen; raises TensileError, with what to change, when that is not possible."""
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                self._front, bind, port, ssl=self._tls, ssl_handshake_timeout=_PATIENCE
-            )
+            opened = sockets.listening(bind, port)
         except OSError as error:
             where = f"webhook: port {port} on {bind}"
             if error.errno == errno.EADDRINUSE:
                 raise TensileError(f"{where}: is taken: set another webhook.port, or stop that program") from None
             why = error.strerror or str(error)
             raise TensileError(f"{where}: {why}: check webhook.bind and webhook.port") from None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._front, sock=opened, ssl=self._tls, ssl_handshake_timeout=_PATIENCE
+        )
 
     def show(self, pair: Pair) -> None:
         """Show another certificate, from the next connection on."""

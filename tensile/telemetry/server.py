@@ -12,6 +12,7 @@ from http import HTTPStatus
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from tensile import sockets
 from tensile.errors import TensileError
 from tensile.telemetry.metrics import CONTENT_TYPE, Metrics
 
@@ -53,10 +54,10 @@ class ProbeServer:
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._bind, self._port).start()
+            await web.SockSite(runner, sockets.listening(self._bind, self._port)).start()
         except OSError as error:
             await runner.cleanup()
-            where = f"{_shown(self._bind)}:{self._port}"
+            where = sockets.place(self._bind, self._port)
             raise TensileError(f"{self.who} cannot listen on {where}: {self._why(error)}") from None
         self._runner = runner
 
@@ -113,8 +114,3 @@ async def _healthz(_request: web.Request) -> web.Response:
 
 def _status(missing: str) -> HTTPStatus:
     return HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK
-
-
-def _shown(bind: str | None) -> str:
-    """Write an address as in a URL."""
-    return f"[{bind}]" if bind and ":" in bind else bind or "*"

@@ -183,7 +183,8 @@ class Kubelet(Section):
     """The kubelet API of the virtual nodes, which the upper apiserver calls for logs and exec."""
 
     bind: fields.Address = "0.0.0.0"  # noqa: S104 - the upper apiserver calls from elsewhere
-    """IP address to listen on; all, since the upper apiserver calls from elsewhere."""
+    """IP address to listen on; every IPv4 one, since the upper apiserver calls from elsewhere. '::' is every one of
+    IPv4 and IPv6, which a cluster of IPv6 alone needs."""
     port: fields.Port = 10350
     """Port of the first lower's node, the others follow; not 10250, which a real kubelet on the same machine has."""
     node_address: fields.ReachableAddress | None = None
@@ -215,7 +216,8 @@ class Webhook(Section):
     enabled: bool = False
     """Serve it; off, since pods are prepared later too, and the upper apiserver needs a way to call it."""
     bind: fields.Address = "0.0.0.0"  # noqa: S104 - the upper apiserver calls from elsewhere
-    """IP address to listen on; all, since the upper apiserver calls from elsewhere."""
+    """IP address to listen on; every IPv4 one, since the upper apiserver calls from elsewhere. '::' is every one of
+    IPv4 and IPv6, which a cluster of IPv6 alone needs."""
     port: fields.Port = 8443
     """Port to listen on; above 1024, so that no rights are needed."""
     service: ServiceRef | None = None
@@ -239,7 +241,8 @@ class Extender(Section):
     enabled: bool = False
     """Serve it; off, since the upper scheduler must be configured to call it."""
     bind: fields.Address = "0.0.0.0"  # noqa: S104 - the upper scheduler calls from elsewhere
-    """IP address to listen on; all, since the upper scheduler calls from elsewhere."""
+    """IP address to listen on; every IPv4 one, since the upper scheduler calls from elsewhere. '::' is every one of
+    IPv4 and IPv6, which a cluster of IPv6 alone needs."""
     port: fields.Port = 8888
     """Port to listen on; above 1024, so that no rights are needed."""
     strategy: Literal["spread", "binpack"] = "spread"
@@ -267,7 +270,8 @@ class Telemetry(Section):
     """Metrics, health and how the lower clusters are: /metrics, /healthz, /readyz, /status."""
 
     bind: fields.Address = "127.0.0.1"
-    """IP address to listen on; only this machine, since there is no authentication."""
+    """IP address to listen on; only this machine, since there is no authentication. '::' is every one of IPv4 and
+    IPv6, which a cluster of IPv6 alone needs for its metrics."""
     port: fields.Port = 9095
     """Port to listen on."""
 

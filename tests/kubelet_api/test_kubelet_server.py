@@ -210,34 +210,6 @@ def test_an_address_that_is_not_ours_is_said() -> None:
         open_port(NODE, "192.0.2.1", 0)
 
 
-def has_ipv6() -> bool:
-    """Say whether this machine has an IPv6 loopback."""
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
-
-
-IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
-
-
-@pytest.mark.parametrize(
-    ("bind", "to"),
-    [
-        ("0.0.0.0", "127.0.0.1"),
-        pytest.param("::1", "::1", marks=IPV6),
-        pytest.param("::", "::1", marks=IPV6),
-        pytest.param("::", "127.0.0.1", marks=IPV6),
-    ],
-)
-def test_addresses_of_both_families(bind: str, to: str) -> None:
-    """IPv4 and IPv6 addresses can be listened on, and :: means both."""
-    listening = open_port(NODE, bind, 0)
-    with listening, socket.create_connection((to, listening.getsockname()[1])) as connection:
-        assert connection.getpeername()[1] == listening.getsockname()[1]
-
-
 async def test_bad_certificate_files_refuse_the_start(tmp_path: Path) -> None:
     """A server whose certificate cannot be read does not serve a node, and says which file."""
     log, upper = Notes(), Upper()

@@ -120,6 +120,7 @@ def test_the_extenders_service_leads_to_the_pod_that_drives() -> None:
     (extender,) = configuration["extenders"]
     assert extender["urlPrefix"].endswith(f":{service['spec']['ports'][0]['port']}")
     assert "get service tensile-extender" in files(found)["scheduler-extender.yaml"]
+    assert "one of IPv6 in brackets" in files(found)["scheduler-extender.yaml"]
 
 
 def test_the_schedulers_configuration_is_there_before_the_extender_is_enabled() -> None:

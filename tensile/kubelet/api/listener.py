@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 
+from tensile import sockets
 from tensile.errors import TensileError
 from tensile.kubelet.api.seating import Address
 from tensile.kubelet.api.service import Service, Site
@@ -90,15 +91,11 @@ class _Place:
 
 def open_port(node: str, bind: str, port: int) -> socket.socket:
     """Listen on a TCP port; TensileError when that cannot be, with the fields of the topology that say otherwise."""
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    both = bind == "::" and socket.has_dualstack_ipv6()
     try:
-        opened = socket.create_server((bind, port), family=family, backlog=128, dualstack_ipv6=both)
+        return sockets.listening(bind, port)
     except OSError as error:
         where = f"kubelet API of node {node}: port {port} on {bind}"
         if error.errno == errno.EADDRINUSE:
             advice = "give another kubelet.port, or another node.kubeletPort to this lower"
             raise TensileError(f"{where}: is taken: {advice}") from error
         raise TensileError(f"{where}: {error.strerror}: check kubelet.bind and kubelet.port") from error
-    opened.setblocking(False)
-    return opened

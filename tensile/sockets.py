@@ -1,0 +1,32 @@
+"""A port to listen on, for every server of the engine alike.
+
+In one place so that an address means the same to each of them: `::` is every address of IPv6 and of IPv4. A Service of
+a cluster with both leads to whichever of the pod's addresses comes first there, which nobody knows when it is written.
+"""
+
+import os
+import socket
+
+
+def listening(bind: str | None, port: int) -> socket.socket:
+    """Listen on an IP address (None: on every address of this machine) and a TCP port, 0 for any free one.
+
+    Gives a socket that does not block, to be closed by the caller. Raises OSError with the system's number and words;
+    of every address of both families none is had where the port is taken in one.
+    """
+    both = socket.has_dualstack_ipv6()
+    address = bind or ("::" if both else "0.0.0.0")  # noqa: S104 - it is what None means
+    is_v6 = ":" in address
+    family = socket.AF_INET6 if is_v6 else socket.AF_INET
+    try:
+        opened = socket.create_server((address, port), family=family, dualstack_ipv6=both and is_v6)
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from None
+    opened.setblocking(False)
+    return opened
+
+
+def place(bind: str | None, port: int) -> str:
+    """Write where a server listens, or would, as in a URL; * for every address."""
+    host = f"[{bind}]" if bind and ":" in bind else bind or "*"
+    return f"{host}:{port}"
