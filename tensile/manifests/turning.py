@@ -13,6 +13,7 @@ import yaml
 
 from tensile.manifests.textedit import edited
 from tensile.topology import Lower, Problem, Topology, TopologyErrors, parse
+from tensile.topology.ports import low
 from tensile.topology.written import get, lowers
 from tensile.yamlfull import document, flow
 from tensile.yamltext import compose
@@ -146,6 +147,10 @@ def _hints(data: Any, topology: Topology) -> Iterator[str]:
         )
     if topology.webhook.enabled and topology.webhook.url is not None:
         yield f"webhook.url: stays: it has to lead to Service {WEBHOOK} now; leave it out to have that called directly"
+    for path in low(data):
+        words = "a pod without rights listens below 1024 only where its runtime lets anybody; leave it out"
+        anyway = ", its Service has 443 anyway" if path == ("webhook", "port") else ""
+        yield f"{show_path(path)}: stays: {words}{anyway}"
     for place, lower in enumerate(topology.lowers):
         if others := sharing(topology, lower):
             yield (

@@ -13,6 +13,8 @@ from tensile.topology.written import Fault, get, inherited, lowers
 from tensile.yamltree import Path, show_path
 
 _LAST = 65535
+_UNPRIVILEGED = 1024
+"""The first port at which anybody may listen, where a kernel is not told otherwise."""
 _BASE: Path = ("kubelet", "port")
 
 
@@ -73,6 +75,12 @@ def _clashes(claims: list[_Claim]) -> Iterator[Fault]:
             at, other = (claim, first) if claim.written or not first.written else (first, claim)
             words = f"port {at.port} of {at.who} is that of {other.who} too; give each its own"
             yield Fault(at.path, words)
+
+
+def low(data: Any) -> list[Path]:
+    """Give where the ports of a file without faults are written at which by default only root listens, each once."""
+    claims = [*_servers(data), *_own(data), *_followers(data)]
+    return [*dict.fromkeys(claim.path for claim in claims if claim.port < _UNPRIVILEGED)]
 
 
 def ports(data: Any) -> Iterator[Fault]:

@@ -277,3 +277,37 @@ def test_metrics_are_served_on_every_address_of_the_family_that_was_meant(bind: 
     found = turn(HEAD + f"lowers: []\ntelemetry: {{bind: '{bind}'}}\n")
     assert found.text.splitlines()[-1] == f"telemetry: {{bind: {wanted}}}"
     assert found.words[0].startswith(f"telemetry.bind: now {wanted}: at {bind} nobody could ask for metrics")
+
+
+LOW = "stays: a pod without rights listens below 1024 only where its runtime lets anybody; leave it out"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ("lowers: []\nwebhook: {enabled: true, port: 443}\n", [f"webhook.port: {LOW}, its Service has 443 anyway"]),
+        ("lowers: []\nwebhook: {enabled: false, port: 443}\n", []),
+        ("lowers: []\nwebhook: {enabled: true, port: 1024}\n", []),
+        ("lowers: []\nextender: {enabled: true, port: 1023}\n", [f"extender.port: {LOW}"]),
+        (
+            "lowers: [{name: a, kubeconfig: k}, {name: b, kubeconfig: k}]\nkubelet: {port: 80}\n",
+            [f"kubelet.port: {LOW}"],
+        ),
+        ("lowers: [{name: a, kubeconfig: k, node: {kubeletPort: 1025}}]\nkubelet: {port: 80}\n", []),
+        (
+            "lowers: [{name: a, kubeconfig: k}]\nlowerDefaults: {node: {kubeletPort: 80}}\n",
+            [f"lowerDefaults.node.kubeletPort: {LOW}"],
+        ),
+    ],
+)
+def test_a_port_that_takes_rights_is_told_where_something_listens(fields: str, told: list[str]) -> None:
+    """Each place once, and it stays: some runtimes let anybody listen there, on others the engine would end at once."""
+    found = turn(HEAD + fields + OPEN)
+    assert [words for words in found.words if LOW in words] == told
+    assert parse(found.text).kubelet.port == parse(HEAD + fields).kubelet.port
+
+
+def test_a_port_for_metrics_that_takes_rights_is_told() -> None:
+    """Telemetry is always served."""
+    found = turn(HEAD + "lowers: []\ntelemetry: {bind: 0.0.0.0, port: 90}\n")
+    assert found.words == (f"telemetry.port: {LOW}",)
