@@ -51,6 +51,7 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
     secret = lower.kubeconfig_secret
     assert secret is not None, "there are no paths in a ConfigMap"
     below, above = 'kubectl --kubeconfig "$LOWER"', f'kubectl --kubeconfig "$UPPER" -n {secret.namespace}'
+    view = f"{below} config view --minify -o jsonpath"
     token = f"{below} -n {setup.namespace} get secret {TOKEN} -o"
     made = f"{above} create secret generic {secret.name} --from-file={secret.key}=/dev/stdin --dry-run=client -o yaml"
     return [
@@ -58,7 +59,8 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
         apply,
         f"for _ in $(seq 30); do found=$({token} jsonpath='{{.data.token}}')",
         '[ -z "$found" ] || break; sleep 1; done',
-        f"server=$({below} config view --minify -o jsonpath='{{.clusters[0].cluster.server}}')",
+        f"server=$({view}='{{.clusters[0].cluster.server}}')",
+        f"name=$({view}='{{.clusters[0].cluster.tls-server-name}}')",
         f"authority=$({token} jsonpath='{{.data.ca\\.crt}}')",
         f"token=$({token} go-template='{{{{.data.token|base64decode}}}}')",
         f': "${{server:?LOWER names none}}" "${{authority:?none in {TOKEN}}}" "${{token:?none in {TOKEN}}}"',
@@ -72,10 +74,11 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
 def _kubeconfig(lower: Lower) -> str:
     """Give the kubeconfig as a here-document, in which the shell puts what is in its variables."""
     cluster, context = _quoted(lower.name), _quoted(lower.context or NAME)
+    way = 'server: "$server", tls-server-name: "$name", certificate-authority-data: "$authority"'
     return f"""\
 apiVersion: v1
 kind: Config
-clusters: [{{name: {cluster}, cluster: {{server: "$server", certificate-authority-data: "$authority"}}}}]
+clusters: [{{name: {cluster}, cluster: {{{way}}}}}]
 users: [{{name: {NAME}, user: {{token: "$token"}}}}]
 contexts: [{{name: {context}, context: {{cluster: {cluster}, user: {NAME}}}}}]
 current-context: {context}"""

@@ -47,14 +47,14 @@ class Hand:
         assert (done.code, done.err) == (0, ""), done
         return done.out
 
-    async def shell(self, directory: Path, commands: Sequence[str], lower: str) -> None:
-        """Run commands as a person pastes them into a shell, with kubeconfigs of the upper and of one lower cluster."""
+    async def shell(self, directory: Path, commands: Sequence[str], lower: Path) -> None:
+        """Run commands as a person pastes them into a shell, with kubeconfigs of the upper and (`lower`) of a lower."""
         program = Path(self.sandbox.kubectl_command()[0]).parent
         configs = self.sandbox.directory
         variables = {
             "PATH": f"{program}:{os.environ['PATH']}",
             "UPPER": f"{configs / UPPER}.kubeconfig",
-            "LOWER": f"{configs / lower}.kubeconfig",
+            "LOWER": str(lower),
         }
         script = "\n".join((f"cd {shlex.quote(str(directory))}", *commands))
         done = await ran(["env", *(f"{key}={value}" for key, value in variables.items()), "sh", "-euc", script])

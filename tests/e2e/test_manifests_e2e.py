@@ -187,7 +187,7 @@ async def test_a_set_up_from_nothing_to_a_pod_that_runs(sandbox: Sandbox, tmp_pa
             await polled(lambda: "lower-a" in log.read_text())
             for lower in LOWERS:
                 head = (tmp_path / "set-up" / "lowers" / lower / "access.yaml").read_text()
-                await hand.shell(tmp_path / "set-up", commands_in(head), lower)
+                await hand.shell(tmp_path / "set-up", commands_in(head), sandbox.directory / f"{lower}.kubeconfig")
             for lower in found.topology.lowers:
                 node = f"/api/v1/nodes/{lower.node.name}"
                 await sites[UPPER].until(node, lambda one: is_true(one, "LowerSchedulable"), 40)
@@ -233,7 +233,7 @@ async def test_what_a_lower_cluster_lets_the_engine_do_is_no_more_than_it_does(
     """Asked with the very kubeconfig that the commands made, and put into the Secret.
 
     They are run beside an administrator's kubeconfig of the same name: nothing of that comes into the Secret, and it
-    stays as it is, as does all that is in the directory.
+    stays as it is, as does all that is in the directory. The name by which that knows the server is taken along.
     """
     hand = Hand(sandbox)
     async with namespaced(sandbox, UPPER, A) as (name, sites):
@@ -242,15 +242,18 @@ async def test_what_a_lower_cluster_lets_the_engine_do_is_no_more_than_it_does(
         await hand.well("create", "namespace", name)
         commands = commands_in((tmp_path / "lowers" / A / "access.yaml").read_text())
         administrators = tmp_path / f"{A}.kubeconfig"
-        administrators.write_bytes((sandbox.directory / f"{A}.kubeconfig").read_bytes())
+        whole = yaml.safe_load((sandbox.directory / f"{A}.kubeconfig").read_bytes())
+        whole["clusters"][0]["cluster"]["tls-server-name"] = "kubernetes"
+        administrators.write_text(yaml.safe_dump(whole))
         before = contents(tmp_path)
         for _ in range(2):
-            await hand.shell(tmp_path, commands, A)
+            await hand.shell(tmp_path, commands, administrators)
             assert contents(tmp_path) == before
         secret = await sites[UPPER].read(f"/api/v1/namespaces/{name}/secrets/{A}")
         assert set(secret["data"]) == {"kubeconfig"}
         made = b64decode(secret["data"]["kubeconfig"])
         assert [set(one["user"]) for one in yaml.safe_load(made)["users"]] == [{"token"}]
+        assert [one["cluster"]["tls-server-name"] for one in yaml.safe_load(made)["clusters"]] == ["kubernetes"]
         (tmp_path / "made").write_bytes(made)
         mine = str(tmp_path / "made")
         asked = {

@@ -12,14 +12,17 @@ import pytest
 import yaml
 from setupkit import setup
 
+from tensile.kube.kubeconfig import parse
 from tensile.manifests.rendering import files
 
 TOKEN, SERVER, AUTHORITY = "eyJ.the-token", "https://lower:6443", b64encode(b"an authority").decode()
+SERVER_NAME = "kubernetes.default"
 KUBECTL = """\
 #!/bin/sh
 echo "$*" >> "$NOTES/calls"
 case "$*" in *"$BREAK"*) eval "$HOW";; esac
 case "$*" in
+*" config view "*tls-server-name*) printf %s "$SERVER_NAME";;
 *" config view "*) printf %s "$SERVER";;
 *"{.data.token}"*) [ "$(grep -c "{.data.token}" "$NOTES/calls")" = 1 ] || printf %s "$TOKEN";;
 *"ca\\.crt"*) printf %s "$AUTHORITY";;
@@ -28,7 +31,7 @@ case "$*" in
 *" apply --server-side "*) cat > "$NOTES/applied";;
 esac
 """
-STEPS = ["apply -k", "{.data.token}", "config view", "ca\\.crt", "base64decode"]
+STEPS = ["apply -k", "{.data.token}", "cluster.server}", "tls-server-name", "ca\\.crt", "base64decode"]
 HERE = "lower-a.kubeconfig"
 SLEEP = '#!/bin/sh\necho "slept $*" >> "$NOTES/calls"\n'
 
@@ -63,7 +66,8 @@ def ran(place: Path, broken: str = "nothing", how: str = "", name: str = "lower-
         (programs / program).write_text(content)
         (programs / program).chmod(0o755)
     mine = {"LOWER": HERE, "UPPER": "upper.kubeconfig", **{key: given[key] for key in given if key.isupper()}}
-    answers = {"TOKEN": TOKEN, "SERVER": SERVER, "AUTHORITY": AUTHORITY, "BREAK": broken, "HOW": how}
+    cluster = {"SERVER": SERVER, "SERVER_NAME": SERVER_NAME, "AUTHORITY": AUTHORITY}
+    answers = {**cluster, "TOKEN": TOKEN, "BREAK": broken, "HOW": how}
     variables = {"PATH": f"{programs}:/usr/bin:/bin", "NOTES": str(notes), **answers, **mine}
     kept = {key: value for key, value in variables.items() if value is not None}
     done = subprocess.run(
@@ -73,18 +77,35 @@ def ran(place: Path, broken: str = "nothing", how: str = "", name: str = "lower-
 
 
 def test_the_kubeconfig_in_the_secret_is_that_of_the_engines_account(tmp_path: Path) -> None:
-    """Whole: the server of one's own kubeconfig, the authority and the token of the account."""
+    """Whole: the server of one's own kubeconfig and its name, the authority and the token of the account."""
     done = ran(tmp_path)
     assert (done.code, done.err) == (0, "")
     assert done.kubeconfig == {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "lower-a", "cluster": {"server": SERVER, "certificate-authority-data": AUTHORITY}}],
+        "clusters": [
+            {
+                "name": "lower-a",
+                "cluster": {
+                    "server": SERVER,
+                    "tls-server-name": SERVER_NAME,
+                    "certificate-authority-data": AUTHORITY,
+                },
+            }
+        ],
         "users": [{"name": "tensile", "user": {"token": TOKEN}}],
         "contexts": [{"name": "tensile", "context": {"cluster": "lower-a", "user": "tensile"}}],
         "current-context": "tensile",
     }
     assert (done.notes / "applied").read_text() == "a Secret\n"
+
+
+def test_without_a_name_of_the_server_there_is_none_in_the_secret_either(tmp_path: Path) -> None:
+    """An empty one is what kubeconfigs without it mean: most have none."""
+    done = ran(tmp_path, SERVER_NAME="")
+    assert (done.code, done.kubeconfig["clusters"][0]["cluster"]["tls-server-name"]) == (0, "")
+    entry = parse((done.notes / "kubeconfig").read_text(), None, "made")
+    assert (entry.server, entry.server_name) == (SERVER, "")
 
 
 def test_a_kubeconfig_of_an_administrator_in_the_directory_stays_and_goes_nowhere(tmp_path: Path) -> None:
