@@ -1,4 +1,4 @@
-"""What the work rests on around the clusters: metrics, storage, networks, the webhook."""
+"""What the work rests on around the clusters: metrics, storage, networks."""
 
 from time import process_time
 from typing import Any
@@ -12,10 +12,6 @@ from doctorkit import node as node_of
 from tensile.doctor.facts import (
     ADVERTISED,
     CLASSES,
-    HOOK,
-    HOOK_ADDRESS,
-    HOOK_CALL,
-    HOOK_SLICES,
     METRICS,
     NODES,
     RANGES,
@@ -25,15 +21,11 @@ from tensile.doctor.facts import (
     Stage,
 )
 from tensile.doctor.finding import Finding, Level
-from tensile.doctor.hook import hooked
 from tensile.doctor.networks import networked
 from tensile.doctor.supplies import measured, stored
 from tensile.manifests.texts import STORAGE_CLASS
 from tensile.names import PROVISIONER
 from tensile.objects import UPPER, Manifest
-
-URL = "https://hooks.example:8443/mutate"
-
 
 # Metrics.
 
@@ -266,75 +258,3 @@ def test_the_way_of_pods_to_the_upper_apiserver() -> None:
 
 
 # The webhook.
-
-
-def hook(webhook: Manifest, **answers: Answer) -> list[Finding]:
-    """Look at a webhook that is enabled; answers are by the names of their questions."""
-    names = {"hook": HOOK, "call": HOOK_CALL, "address": HOOK_ADDRESS, "slices": HOOK_SLICES}
-    upper = side(UPPER, answers={names[name]: answer for name, answer in answers.items()})
-    return list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True, **webhook}))))
-
-
-def test_a_webhook_that_answers() -> None:
-    """Called at its URL, with the trust that the apiserver has."""
-    finding = only(hook({"url": URL}, address=Answer(contact()), hook=Answer({}), call=Answer()))
-    assert (finding.level, finding.what) == (Level.OK, f"it answers at {URL}, called from here")
-
-
-def test_a_webhook_that_nobody_serves() -> None:
-    """It fails, and whether it is registered is told apart."""
-    gone = Answer(contact(Stage.CONNECTION, "Connection refused"))
-    failing, warning = hook({"url": URL}, address=gone, hook=Answer(error="not found", status=404))
-    assert (failing.level, failing.what) == (Level.FAIL, f"nothing answers at {URL} (Connection refused)")
-    assert (warning.level, "it is not registered yet" in warning.what) == (Level.WARN, True)
-
-
-def test_a_webhook_at_which_something_else_answers() -> None:
-    """A call as the apiserver's tells."""
-    said = Answer(error=f"{URL}: something else answers there (HTTP 404)")
-    finding = only(hook({"url": URL}, address=Answer(contact()), hook=Answer({}), call=said))
-    assert (finding.level, "something else answers there" in finding.what) == (Level.FAIL, True)
-
-
-def test_a_webhook_of_which_nobody_said_where_it_is() -> None:
-    """It is never registered."""
-    assert "set webhook.service or webhook.url" in only(hook({})).advice
-
-
-SERVICE = {"service": {"namespace": "ops", "name": "hooks"}}
-
-
-@pytest.mark.parametrize(
-    ("address", "slices", "level", "words"),
-    [
-        (Answer(error="not found", status=404), [], Level.FAIL, "Service ops/hooks does not exist"),
-        (Answer(error="forbidden", status=403), [], Level.SKIP, "Service ops/hooks is not told (forbidden)"),
-        (Answer({}), [], Level.FAIL, "has no ready endpoint"),
-        (Answer({}), [{"endpoints": None}], Level.FAIL, "has no ready endpoint"),
-        (Answer({}), [{"endpoints": [{"conditions": {"ready": False}}]}], Level.FAIL, "has no ready endpoint"),
-        (Answer({}), [{"endpoints": [{"conditions": {}}]}], Level.OK, "has ready endpoints"),
-    ],
-)
-def test_a_webhook_behind_a_service(address: Answer, slices: list[Manifest], level: Level, words: str) -> None:
-    """It has to be there, and lead somewhere."""
-    finding = only(hook(SERVICE, address=address, slices=Answer(slices)))
-    assert (finding.level, words in finding.what) == (level, True)
-
-
-def test_endpoints_that_may_not_be_listed() -> None:
-    """Whether there are ready ones is not known then, nor where the answer did not come in time."""
-    finding = only(hook(SERVICE, address=Answer({}), slices=Answer(error="forbidden", status=403)))
-    assert (finding.level, finding.what) == (
-        Level.SKIP,
-        "not looked at: the endpoints of Service ops/hooks are not told (forbidden)",
-    )
-    assert only(hook(SERVICE, address=Answer({}))).what.endswith("(no answer in time)")
-    assert only(hook(SERVICE)).level == Level.SKIP
-
-
-def test_a_webhook_that_is_off_or_whose_cluster_is_away() -> None:
-    """Nothing is said."""
-    known = facts()
-    assert not list(hooked(known.upper, known))
-    upper = side(UPPER, contact=contact(Stage.LOGIN, "HTTP 401"))
-    assert not list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True}))))
