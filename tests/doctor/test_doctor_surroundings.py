@@ -149,17 +149,18 @@ def test_classes_that_are_not_told() -> None:
 # Networks.
 
 
-def network(name: str, *pods: str, services: str = "", identity: str = "") -> Side:
-    """Make a cluster whose nodes have these addresses for pods, and Services those."""
+def network(name: str, *pods: str, services: str = "192.168.0.0/16", identity: str = "") -> Side:
+    """Make a cluster whose nodes have these addresses for pods, and Services those; "" for a node that tells none."""
     ranges = [{"spec": {"cidrs": [services]}}] if services else []
-    nodes = [node_of(f"n{number}", ours=False, podCIDRs=[cidr]) for number, cidr in enumerate(pods)]
+    nodes = [node_of(f"n{number}", ours=False, podCIDRs=[cidr] if cidr else []) for number, cidr in enumerate(pods)]
     answers = {NODES: Answer(nodes), RANGES: Answer(ranges)}
     return side(name, answers=answers, identity=identity or f"uid-of-{name}")
 
 
 def clash(first: Side, second: Side) -> list[Finding]:
     """Look at the second of two clusters."""
-    known = facts(first if first.name == UPPER else None, *(one for one in (first, second) if one.name != UPPER))
+    above = first if first.name == UPPER else network(UPPER, "10.222.0.0/24")
+    known = facts(above, *(one for one in (first, second) if one.name != UPPER))
     lowers = [{"name": one, "kubeconfig": one} for one in known.lowers]
     whole = facts(known.upper, *known.lowers.values(), topology=topology(lowers=lowers))
     return [one for one in networked(whole) if one.cluster == second.name]
@@ -170,7 +171,11 @@ def clash(first: Side, second: Side) -> list[Finding]:
     [
         (network("a", "10.0.0.0/24"), network("b", "10.0.0.0/16"), "addresses of pods here (10.0.0.0/16)"),
         (network(UPPER, services="10.96.0.0/12"), network("b", "10.100.0.0/24"), "those of Services of upper (10.96."),
-        (network("a", "10.100.0.0/24"), network("b", services="10.96.0.0/12"), "addresses of Services here"),
+        (
+            network("a", "10.100.0.0/24"),
+            network("b", "10.7.0.0/24", services="10.96.0.0/12"),
+            "addresses of Services here",
+        ),
         (network("a", "fd00::/64"), network("b", "fd00::/80"), "addresses of pods here (fd00::/80)"),
     ],
 )
@@ -184,7 +189,7 @@ def test_addresses_that_two_clusters_have(first: Side, second: Side, words: str)
     ("first", "second"),
     [
         (network("a", "10.0.0.0/24"), network("b", "10.0.1.0/24")),
-        (network("a", services="10.96.0.0/12"), network("b", services="10.96.0.0/12")),
+        (network("a", "10.1.0.0/24", services="10.96.0.0/12"), network("b", "10.2.0.0/24", services="10.96.0.0/12")),
         (network("a", "10.0.0.0/24"), network("b", "fd00::/64")),
         (network("a", "10.0.0.0/24", identity="same"), network("b", "10.0.0.0/24", identity="same")),
     ],
@@ -199,7 +204,9 @@ def test_many_nodes_with_many_overlaps_are_told_once() -> None:
     many = [f"10.0.{number}.0/24" for number in range(50)]
     assert len(clash(network("a", *many), network("b", *many))) == 1
     told = only(clash(network("a"), network("b", *many))).what
-    assert told == "pods 10.0.0.0/19, pods 10.0.32.0/20, pods 10.0.48.0/23: in no other cluster's way"
+    assert told.startswith(
+        "pods 10.0.0.0/19, pods 10.0.32.0/20, pods 10.0.48.0/23, Services 192.168.0.0/16: in the way"
+    )
     apart = only(clash(network("a"), network("b", *many[::2]))).what
     assert (apart.count("10.0."), " and more" in apart) == (4, True)
 
@@ -239,13 +246,64 @@ def test_a_pods_address_may_be_in_the_way_twice() -> None:
 def test_virtual_nodes_have_no_addresses_for_pods() -> None:
     """What somebody gave them is not used."""
     virtual = node_of("lower-a", podCIDR="10.0.0.0/24")
-    upper = side(UPPER, answers={NODES: Answer([virtual])})
+    upper = network(UPPER)
+    upper.answers[NODES] = Answer([virtual])
     assert only(clash(upper, network("b", "10.0.0.0/24"))).level == Level.OK
 
 
-def test_clusters_that_tell_no_addresses() -> None:
-    """Some networks do not write them down."""
-    assert only(clash(network("a"), network("b"))).level == Level.SKIP
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (network("b", "", services=""), "not looked at: the addresses of pods and Services, which"),
+        (network("b", services=""), "not looked at: the addresses of pods and Services, which"),
+        (network("b", "10.2.0.0/24", services=""), "pods 10.2.0.0/24: in no other cluster's way; not looked at: the"),
+        (network("b", ""), "Services 192.168.0.0/16: in no other cluster's way; not looked at: the addresses of pods,"),
+        (network("b", "10.2.0.0/24", ""), "not looked at: the addresses of pods, which"),
+    ],
+)
+def test_clusters_that_do_not_tell_all_addresses(second: Side, words: str) -> None:
+    """Some networks do not write them down: what is not known is said in the one line, and how to compare it."""
+    whole = facts(network(UPPER, "10.1.0.0/24"), second)
+    finding = only(one for one in networked(whole) if one.cluster == "b")
+    assert (finding.level, words in finding.what) == (Level.SKIP, True), finding
+    assert finding.advice.startswith("compare them with the other clusters' by hand: of ")
+    assert ("pools" in finding.advice) == ("of pods" in words)
+    assert ("servicecidrs" in finding.advice) == ("Services, which" in finding.what)
+
+
+def test_services_alone_are_compared_with_nothing() -> None:
+    """Those of two clusters may be the same, so that nothing is known where both tell nothing else."""
+    first, second = (only(clash(*pair)) for pair in ((network(UPPER, ""), network("b", "")),) * 2)
+    assert (first.level, "compared with nothing" in first.what) == (Level.SKIP, True)
+    assert first == second
+
+
+def test_what_others_do_not_tell_is_not_vouched_for() -> None:
+    """A cluster that tells everything was compared with a part of the others."""
+    first, second = network(UPPER, "10.1.0.0/24"), network("b", "")
+    upper = only(one for one in networked(facts(first, second)) if one.cluster == UPPER)
+    assert (upper.level, upper.what.endswith("in the way of nothing that other clusters tell")) == (Level.OK, True)
+    alone = only(one for one in networked(facts(first, network("b", "", services=""))) if one.cluster == UPPER)
+    assert (alone.level, "compared with nothing" in alone.what) == (Level.SKIP, True)
+
+
+def test_an_overlap_hides_nothing_that_is_not_known() -> None:
+    """Both are told, each in a line."""
+    warning, skipped = clash(network("a", "10.0.0.0/24"), network("b", "10.0.0.0/16", services=""))
+    assert (warning.level, skipped.level) == (Level.WARN, Level.SKIP)
+    assert "the addresses of Services, which" in skipped.what
+
+
+def test_an_upper_cluster_of_virtual_nodes_has_no_pods_of_its_own() -> None:
+    """Nothing is missing of it then, unless its nodes could not be listed; nor is it of virtual nodes below."""
+    virtual = node_of("lower-a")
+    ranges = Answer([{"spec": {"cidrs": ["192.168.0.0/16"]}}])
+    below = network("b", "10.0.0.0/24")
+    below.answers[NODES].value.append(virtual)
+    for nodes, level in ((Answer([virtual]), Level.OK), (Answer(error="forbidden", status=403), Level.SKIP)):
+        upper = side(UPPER, answers={NODES: nodes, RANGES: ranges})
+        found = {one.cluster: one.level for one in networked(facts(upper, below))}
+        assert found == {UPPER: level, "b": Level.OK}
 
 
 def test_the_way_of_pods_to_the_upper_apiserver() -> None:
