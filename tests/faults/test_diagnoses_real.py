@@ -124,6 +124,18 @@ async def test_a_webhook_behind_a_service_that_answers(sandbox: Sandbox, tmp_pat
     assert "kubectl -n NAMESPACE run probe" in skipped[3]
 
 
+@pytest.mark.real
+async def test_a_request_that_the_engine_may_not_see(sandbox: Sandbox, tmp_path: Path) -> None:
+    """One waits for approval, and the role of the engine lists none: it is said who can."""
+    async with Stage(sandbox, tmp_path) as stage:
+        await SETUPS["certificate that nobody approved"].prepare(stage)
+        await allowed(stage, UPPER, without=("patch", "pods/status"))
+        found = await stage.diagnosed()
+    (skipped,) = (one for one in found.findings("skipped") if one[1] == "certificates")
+    assert "requests for serving certificates are not told" in skipped[2]
+    assert skipped[3].endswith("kubectl get csr")
+
+
 async def _is_there(site: Site, path: str) -> bool:
     """Say whether there is such an object."""
     try:
