@@ -76,7 +76,8 @@ async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None
     """Look at every cluster of a topology, and at the files that it names; `place` is the ConfigMap that it is in."""
     work = _Gathering(topology, ways, now, needed_above(topology, place, own_namespace()))
     await work.run()
-    return Facts(topology, work.upper, work.lowers, _files(topology, ways.directory), work.address, now())
+    files = _files(topology, ways.directory)
+    return Facts(topology, work.upper, work.lowers, files, work.address, now(), in_map=place is not None)
 
 
 def needed_above(topology: Topology, place: Place | None, own: str) -> list[Right]:

@@ -203,7 +203,7 @@ async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp
         ways = Ways(tmp_path, upper_kubeconfig="above")
         spec = await topology_at(PLACE, ways)
         known = await gathered(spec, ways, now, PLACE)
-    assert (spec.name, known.upper.is_in, known.upper.missing) == ("demo", True, [])
+    assert (spec.name, known.upper.is_in, known.upper.missing, known.in_map) == ("demo", True, [], True)
     sent = [body["spec"]["resourceAttributes"] for path, body in upper.asked if path == ACCESS]
     assert {one["verb"] for one in sent if (one["namespace"], one["resource"]) == ("ops", "configmaps")} == {
         "create",
