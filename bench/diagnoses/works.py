@@ -16,6 +16,7 @@ CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 SERVICES_OF_APIS = "/apis/apiregistration.k8s.io/v1/apiservices"
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 DEFAULT = "/api/v1/namespaces/default"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 _LIMIT = 30.0
 _PROBE = ("192.0.2.1", 9)
 """An address for documentation: nothing is sent there, the system only says from where it would be."""
@@ -295,6 +296,37 @@ async def webhook_out_of_reach(stage: Stage) -> None:
 async def webhook_without_its_service(stage: Stage) -> None:
     """The Service by which it is called is not there."""
     stage.topology["webhook"] = {"enabled": True, "service": {"namespace": "default", "name": "nothing-there"}}
+
+
+async def behind_a_service(stage: Stage, port: int) -> None:
+    """Have the webhook be called by a Service, behind which is a pod with an address of this machine, and this port.
+
+    An apiserver passes calls on to pods only.
+    """
+    name, address = stage.user, own_address()
+    stage.topology["webhook"] = {"enabled": True, "service": {"namespace": "default", "name": name}, "port": port}
+    containers = [{"name": "main", "image": "app:1"}]
+    spec = {"nodeName": name, "terminationGracePeriodSeconds": 0, "containers": containers}
+    pod = await stage.make(UPPER, f"{DEFAULT}/pods", {"metadata": {"name": name}, "spec": spec})
+    status = {"status": {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}}
+    await stage.upper.call("PATCH", f"{DEFAULT}/pods/{name}/status", status, "application/merge-patch+json")
+    ports = [{"port": 443, "targetPort": port}]
+    await stage.make(UPPER, f"{DEFAULT}/services", {"metadata": {"name": name}, "spec": {"ports": ports}})
+    target = {"kind": "Pod", "namespace": "default", "name": name, "uid": pod["metadata"]["uid"]}
+    subset = {"addresses": [{"ip": address, "targetRef": target}], "ports": [{"port": port}]}
+    await stage.make(UPPER, f"{DEFAULT}/endpoints", {"metadata": {"name": name}, "subsets": [subset]})
+    slices = (
+        f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name={name}"
+    )
+    await until(lambda: stage.upper.items(slices), "the endpoints are known", _LIMIT)
+
+
+@setup(UPPER, "webhook", cause="does not get through to Service default/doctor-", remedy="the firewall between")
+async def webhook_that_the_apiserver_does_not_reach(stage: Stage) -> None:
+    """Its pod is ready, and nobody listens at its port."""
+    with socket.create_server((own_address(), 0)) as free:
+        port = free.getsockname()[1]
+    await behind_a_service(stage, port)
 
 
 @setup(

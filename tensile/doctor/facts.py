@@ -124,7 +124,8 @@ class Side:
 class Facts:
     """All that was found out. `files` are those that the topology names, by field: their content, or what is wrong.
 
-    `address` is where the upper's apiserver calls the virtual nodes, "" where that is not known.
+    `address` is where the upper's apiserver calls the virtual nodes, "" where that is not known. `in_map` says that the
+    topology stands in a ConfigMap above, as it does where the engine runs in the upper cluster.
     """
 
     topology: Topology
@@ -133,6 +134,7 @@ class Facts:
     files: Mapping[str, Answer]
     address: str
     now: datetime
+    in_map: bool = False
 
     def sides(self) -> list[Side]:
         """List every cluster, the upper one first."""

@@ -32,7 +32,7 @@ from tensile.doctor.facts import (
     Way,
 )
 from tensile.doctor.presence import endpoint_of, is_renewed, lease_of, node_named, port_of, strays
-from tensile.doctor.questions import Asking, opened
+from tensile.doctor.questions import NODE_PROXY, Asking, opened
 from tensile.errors import AccessError, ClusterError, NotFound, TensileError
 from tensile.hookport import own_namespace
 from tensile.joined import Ways
@@ -43,13 +43,13 @@ from tensile.names import LEASE_NAMESPACE
 from tensile.nodeaddress import node_address
 from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SECRET, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
 from tensile.policy.listening import call
-from tensile.policy.registration import address_of, bundle_in, is_reachable, ref_of
+from tensile.policy.registration import address_of, bundle_in, is_reachable, proxied, ref_of
 from tensile.reconcile.alias import server_of
 from tensile.reconcile.mapsource import Place, document, read
 from tensile.reconcile.servicefacts import SERVICE_NAME
 from tensile.rights import Right, lower_rights, upper_rights
 from tensile.telemetry import described
-from tensile.topology import Lower, Topology, Upper, Webhook
+from tensile.topology import Lower, ServiceRef, Topology, Upper, Webhook
 
 LIMIT = 12.0
 """Seconds after which what is known by then has to do."""
@@ -76,7 +76,8 @@ async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None
     """Look at every cluster of a topology, and at the files that it names; `place` is the ConfigMap that it is in."""
     work = _Gathering(topology, ways, now, needed_above(topology, place, own_namespace()))
     await work.run()
-    return Facts(topology, work.upper, work.lowers, _files(topology, ways.directory), work.address, now())
+    files = _files(topology, ways.directory)
+    return Facts(topology, work.upper, work.lowers, files, work.address, now(), in_map=place is not None)
 
 
 def needed_above(topology: Topology, place: Place | None, own: str) -> list[Right]:
@@ -158,7 +159,7 @@ class _Gathering:
         ports = {name: port for name in names if (port := self._port(name)) is not None}
         near = {name for name, (address, _) in ports.items() if ip_address(address).is_loopback}
         far = ports.keys() - near
-        may_proxy = bool(far) and await asking.may_proxy()
+        may_proxy = bool(far) and await asking.may(NODE_PROXY)
         calls = [asking.note(port_of(name), _dialled_blindly(*ports[name])) for name in near]
         await asyncio.gather(*calls, *(self._have_called(asking, name) for name in far if may_proxy))
 
@@ -174,19 +175,28 @@ class _Gathering:
         self.upper.answers[port_of(name)] = await asking.fetched(f"/api/v1/nodes/{name}/proxy/healthz")
 
     async def _call_hook(self, asking: Asking, webhook: Webhook) -> None:
-        """Call the webhook by its URL, or see what is behind its Service."""
+        """Call the webhook by its URL, or see what is behind its Service, and have the apiserver call that."""
         if not webhook.enabled or not is_reachable(webhook):
             return
         if webhook.service is not None:
             ref = Ref(UPPER, SERVICE, webhook.service.namespace, webhook.service.name)
             await asking.note(HOOK_ADDRESS, asking.read(ref))
             await asking.note(HOOK_SLICES, _endpoints(asking, ref))
+            await self._have_hook_called(asking, webhook.service)
             return
         url = urlsplit(address_of(webhook))
         await asking.note(HOOK_ADDRESS, _dialled_blindly(url.hostname or "", url.port or 443))
         known: Manifest | None = self.upper.value(HOOK)
         if known:
             await asking.note(HOOK_CALL, call(address_of(webhook), bundle_in(known)))
+
+    async def _have_hook_called(self, asking: Asking, service: ServiceRef) -> None:
+        """Have the upper's apiserver call the webhook's Service, where it lets us."""
+        space, name = service.namespace, proxied(service)
+        right = Right(SERVICE, ("get",), "calls of the webhook by the apiserver", "proxy", space, name=name)
+        if await asking.may(right):
+            path = f"/api/v1/namespaces/{space}/services/{name}/proxy/healthz"
+            self.upper.answers[HOOK_CALL] = await asking.fetched(path)
 
     async def _ask_lower(self, spec: Lower) -> None:
         side = self.lowers[spec.name]

@@ -5,9 +5,16 @@ from http import HTTPStatus
 
 from tensile.doctor.facts import HOOK, HOOK_ADDRESS, HOOK_CALL, HOOK_SLICES, Answer, Contact, Facts, Side, Stage
 from tensile.doctor.finding import Finding, Level
+from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
 from tensile.objects import UPPER, Manifest
 from tensile.policy.registration import address_of, is_reachable
+from tensile.reconcile.optedin import left_alone
+from tensile.topology import Topology
 
+_ALIVE = "ok"
+"""What the webhook answers at /healthz."""
+_UNREACHED = "error trying to reach service"
+"""How an apiserver begins what it says of a connection that it could not make."""
 _LATE = Answer(error="no answer in time")
 
 
@@ -53,18 +60,61 @@ def _service(upper: Side, facts: Facts) -> Iterator[Finding]:
     if answer.status == HTTPStatus.NOT_FOUND:
         advice = "create it, with port 443 leading to webhook.port of the engine, or correct webhook.service"
         yield Finding(UPPER, "webhook", Level.FAIL, f"{name} does not exist", advice)
-    elif answer.error:
-        yield Finding(UPPER, "webhook", Level.SKIP, f"not looked at: {name} is not told ({answer.error})")
-    elif slices.error:
-        what = f"not looked at: the endpoints of {name} are not told ({slices.error})"
-        yield Finding(UPPER, "webhook", Level.SKIP, what)
-    elif not _ready(slices.value):
+    elif not (answer.error or slices.error or _ready(slices.value)):
         advice = (
             f"look whether the engine's pods are Ready, and at the selector: kubectl -n {service.namespace} get pods"
         )
         yield Finding(UPPER, "webhook", Level.FAIL, f"{name} has no ready endpoint", advice)
     else:
-        yield Finding(UPPER, "webhook", Level.OK, f"{name} has ready endpoints")
+        yield _called(name, _seen(name, answer, slices), upper.answers.get(HOOK_CALL), facts.topology)
+
+
+def _seen(name: str, answer: Answer, slices: Answer) -> str:
+    """Say what is known of a Service that nobody called."""
+    if answer.error:
+        return f"not looked at: {name} is not told ({answer.error})"
+    if slices.error:
+        return f"not looked at: the endpoints of {name} are not told ({slices.error})"
+    return f"{name} has ready endpoints, and whether the upper's apiserver reaches them was not tried"
+
+
+def _called(name: str, seen: str, call: Answer | None, topology: Topology) -> Finding:
+    """Judge a call of the Service by the upper's apiserver, None where it lets nobody have it made.
+
+    It passes calls on to pods only, and to none whose endpoints somebody wrote by hand: not every refusal is a fault.
+    """
+    if call is None:
+        what = f"{seen}: that takes the right to get services/proxy, which the engine neither has nor needs"
+        return Finding(UPPER, "webhook", Level.SKIP, what, tried(topology))
+    if call.value and call.error == _ALIVE:
+        return Finding(UPPER, "webhook", Level.OK, f"the upper's apiserver reaches {name}")
+    said = f"HTTP {call.status or '-'}: {call.error}"
+    if call.value:
+        advice = "look where port 443 of the Service leads, which has to be webhook.port of the engine"
+        return Finding(UPPER, "webhook", Level.WARN, f"something else answers at {name} ({said})", advice)
+    if call.status == 0 or _UNREACHED in call.error:
+        advice = (
+            f"let the upper's apiserver through to port {topology.webhook.port} of the engine's pods (the firewall "
+            "between control plane and nodes, NetworkPolicy): until then pods go unprepared, and nothing says so"
+        )
+        what = f"the upper's apiserver does not get through to {name} ({said})"
+        return Finding(UPPER, "webhook", Level.FAIL, what, advice)
+    return Finding(UPPER, "webhook", Level.SKIP, f"{seen}: the apiserver passes no call on ({said})", tried(topology))
+
+
+def tried(topology: Topology) -> str:
+    """Give the command that has the upper's apiserver ask the webhook about a pod which nobody makes.
+
+    What a pod asks for beside its virtual node is moved to an annotation, whatever the topology says.
+    """
+    space = "NAMESPACE" if "default" in left_alone(topology) else "default"
+    asks = '{"spec":{"nodeSelector":{"probe":"probe"}}}'
+    return (
+        "as an administrator of the upper cluster, have it ask about a pod that is not stored; it is reached if this "
+        "prints a selector:\n"
+        f"kubectl -n {space} run probe --image=probe --labels={VIRTUAL_POD}=true --dry-run=server "
+        f"--overrides='{asks}' -o jsonpath='{{.metadata.annotations.{CLUSTER_SELECTOR}}}'"
+    )
 
 
 def _ready(slices: Sequence[Manifest]) -> bool:

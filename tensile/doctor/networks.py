@@ -7,9 +7,14 @@ from typing import NamedTuple
 from tensile.doctor.facts import ADVERTISED, NODES, RANGES, Contact, Facts, Side, Stage, shown
 from tensile.doctor.finding import Finding, Level
 from tensile.names import VIRTUAL_NODE
-from tensile.objects import UPPER, labels
+from tensile.objects import UPPER, Manifest, labels
 
 Network = IPv4Network | IPv6Network
+PODS, SERVICES = "pods", "Services"
+_BY_HAND = {
+    PODS: "of pods the network plugin's pools, or --cluster-cidr",
+    SERVICES: "of Services --service-cluster-ip-range, or as an administrator kubectl get servicecidrs",
+}
 _SHOWN = 4
 
 
@@ -25,16 +30,27 @@ Clash = tuple[_Range, _Range]
 """Two that overlap."""
 
 
+class _Known(NamedTuple):
+    """What a cluster tells of its addresses; `missing` are the sorts of which it does not tell all."""
+
+    ranges: Sequence[_Range]
+    missing: Sequence[str]
+
+
 def networked(facts: Facts) -> Iterator[Finding]:
     """Say which addresses of a cluster are those of one before it too, and whether pods reach the upper apiserver."""
-    ranges = {side.name: _ranges(side) for side in facts.sides()}
-    clashes = _clashes(facts.sides(), ranges)
+    known = {side.name: _known(side) for side in facts.sides()}
+    clashes = _clashes(facts.sides(), {name: one.ranges for name, one in known.items()})
     for side in facts.sides():
         yield from map(_clashing, clashes[side.name])
         if side.name == UPPER:
             yield from _advertised(side)
-        if not clashes[side.name]:
-            yield from _clear(side, ranges[side.name])
+        if side.is_in and not clashes[side.name]:
+            others = [known[one.name] for one in facts.sides() if one.identity != side.identity]
+            yield _clear(side.name, known[side.name], others)
+        elif side.is_in and known[side.name].missing:
+            what, advice = _untold(known[side.name].missing)
+            yield Finding(side.name, "network", Level.SKIP, what, advice)
 
 
 def _clashing(clash: Clash) -> Finding:
@@ -47,27 +63,58 @@ def _clashing(clash: Clash) -> Finding:
     return Finding(own.cluster, "network", Level.WARN, what, advice)
 
 
-def _clear(side: Side, ranges: Sequence[_Range]) -> Iterator[Finding]:
-    """Tell the addresses of a cluster that is in nobody's way."""
-    if ranges:
-        told = ", ".join(f"{one.sort} {one.network}" for one in ranges[:_SHOWN])
-        more = " and more" if len(ranges) > _SHOWN else ""
-        yield Finding(side.name, "network", Level.OK, f"{told}{more}: in no other cluster's way")
-    elif side.is_in:
-        yield Finding(side.name, "network", Level.SKIP, "not looked at: the cluster does not tell its pods' addresses")
+def _clear(cluster: str, known: _Known, others: Sequence[_Known]) -> Finding:
+    """Tell the addresses of a cluster that is in nobody's way, as far as they were compared with any."""
+    told = ", ".join(f"{one.sort} {one.network}" for one in known.ranges[:_SHOWN])
+    told += " and more" * (len(known.ranges) > _SHOWN)
+    sorts = {one.sort for one in known.ranges}
+    is_compared = not others or any(_matter(own, one.sort) for other in others for one in other.ranges for own in sorts)
+    if not is_compared:
+        way = "compared with nothing, as others tell too little"
+    elif any(other.missing for other in others):
+        way = "in the way of nothing that other clusters tell"
+    else:
+        way = "in no other cluster's way"
+    parts, advice = [f"{told}: {way}"] if told else [], ""
+    if known.missing:
+        what, advice = _untold(known.missing)
+        parts.append(what)
+    level = Level.OK if is_compared and not known.missing else Level.SKIP
+    return Finding(cluster, "network", level, "; ".join(parts) or way, advice)
 
 
-def _ranges(side: Side) -> list[_Range]:
+def _untold(missing: Sequence[str]) -> tuple[str, str]:
+    """Say which addresses of a cluster are not known, and what to compare by hand."""
+    by_hand = ", and ".join(_BY_HAND[sort] for sort in missing)
+    what = f"not looked at: the addresses of {' and '.join(missing)}, which the cluster does not tell"
+    return what, f"compare them with the other clusters' by hand: {by_hand}"
+
+
+def _known(side: Side) -> _Known:
     """Give the addresses of a cluster, as far as it tells, in as few networks as hold them."""
-    key, value = VIRTUAL_NODE
-    pods: list[str] = []
-    for node in side.items(NODES):
-        if labels(node).get(key) != value or side.name != UPPER:
-            spec = node.get("spec") or {}
-            pods += spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else [])
+    nodes = [node for node in side.items(NODES) if side.name != UPPER or not _is_virtual(node)]
+    pods = [cidr for node in nodes for cidr in _cidrs(node)]
     services = [cidr for one in side.items(RANGES) for cidr in (one.get("spec") or {}).get("cidrs") or ()]
-    told = (("pods", pods), ("Services", services))
-    return [_Range(side.name, sort, network) for sort, cidrs in told for network in _collapsed(cidrs)]
+    told = ((PODS, pods), (SERVICES, services))
+    missing = [sort for sort, is_hidden in ((PODS, _hides_pods(side, nodes)), (SERVICES, not services)) if is_hidden]
+    return _Known([_Range(side.name, sort, network) for sort, cidrs in told for network in _collapsed(cidrs)], missing)
+
+
+def _hides_pods(side: Side, nodes: Sequence[Manifest]) -> bool:
+    """Say whether some node does not tell its pods' addresses; an upper cluster may well have virtual nodes alone."""
+    if not nodes:
+        return side.name != UPPER or side.value(NODES) is None
+    return any(not _cidrs(node) and not _is_virtual(node) for node in nodes)
+
+
+def _is_virtual(node: Manifest) -> bool:
+    key, value = VIRTUAL_NODE
+    return labels(node).get(key) == value
+
+
+def _cidrs(node: Manifest) -> list[str]:
+    spec = node.get("spec") or {}
+    return list(spec.get("podCIDRs") or filter(None, [spec.get("podCIDR")]))
 
 
 def _collapsed(cidrs: Iterable[str]) -> list[Network]:
@@ -77,21 +124,23 @@ def _collapsed(cidrs: Iterable[str]) -> list[Network]:
 
 
 def _clashes(sides: Sequence[Side], ranges: Mapping[str, Sequence[_Range]]) -> dict[str, list[Clash]]:
-    """Give the first overlap of each sort of each two clusters, at the later one, in the order of the others.
-
-    Services of two clusters may overlap, since they leave neither.
-    """
+    """Give the first overlap of each sort of each two clusters, at the later one, in the order of the others."""
     order = {side.name: place for place, side in enumerate(sides)}
     identity = {side.name: side.identity for side in sides}
     found: dict[tuple[str, str, str, str], Clash] = {}
     for pair in _overlaps(one for each in ranges.values() for one in each):
         other, own = sorted(pair, key=lambda one: order[one.cluster])
-        if identity[own.cluster] != identity[other.cluster] and (own.sort, other.sort) != ("Services", "Services"):
+        if identity[own.cluster] != identity[other.cluster] and _matter(own.sort, other.sort):
             found.setdefault((own.cluster, other.cluster, own.sort, other.sort), (own, other))
     clashes: dict[str, list[Clash]] = {name: [] for name in order}
     for own, other in sorted(found.values(), key=lambda clash: order[clash[1].cluster]):
         clashes[own.cluster].append((own, other))
     return clashes
+
+
+def _matter(sort: str, other: str) -> bool:
+    """Say whether it matters that two clusters have the same addresses of these sorts: Services leave no cluster."""
+    return (sort, other) != (SERVICES, SERVICES)
 
 
 def _overlaps(ranges: Iterable[_Range]) -> Iterator[Clash]:

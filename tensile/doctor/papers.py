@@ -172,6 +172,10 @@ def _requests(upper: Side, facts: Facts) -> Iterator[Finding]:
     Of each node the newest counts, which is of the engine that began last, and the newest for the address that its Node
     says, where the engine that drives is. Others may be of engines that are gone.
     """
+    error = upper.answers.get(REQUESTS, Answer()).error
+    if error:
+        what = f"requests for serving certificates are not told ({error}): one may wait for approval, and nobody see it"
+        yield Finding(UPPER, CHECK, Level.SKIP, what, "as an administrator of the upper cluster: kubectl get csr")
     for lower in facts.topology.lowers:
         node = node_named(upper, lower.node.name)
         address = endpoint_of(node)[0] if node else ""

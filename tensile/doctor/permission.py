@@ -7,6 +7,7 @@ from shlex import quote
 
 from tensile.doctor.facts import Facts, Side
 from tensile.doctor.finding import Finding, Level
+from tensile.kubelet.usage.samples import NODE_METRICS
 from tensile.objects import UPPER
 from tensile.rights import Right
 
@@ -42,9 +43,14 @@ def _listed(rights: Iterable[Right]) -> str:
 
 
 def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
-    """Give the commands that grant rights, roles with the same verbs being one."""
+    """Give the commands that grant rights, roles with the same verbs being one.
+
+    kubectl looks resources up, and makes no role for metrics that nobody serves.
+    """
     name, subject = f"tensile-{facts.topology.name}-{side.name or 'upper'}", _subject(side.user)
-    lines = [f"as an administrator of {'the upper cluster' if side.name == UPPER else f'cluster {side.name}'}:"]
+    whose = "the upper cluster" if side.name == UPPER else f"cluster {side.name}"
+    later = ", once metrics-server is installed" * any(right.kind.api == NODE_METRICS.api for right in rights)
+    lines = [f"as an administrator of {whose}{later}:"]
     for (namespace, one, verbs), group in groupby(sorted(rights, key=_group), _group):
         resources = ",".join(quote(_resource(right)) for right in group)
         rules = f"--verb={','.join(verbs)} --resource={resources}{f' --resource-name={quote(one)}' if one else ''}"

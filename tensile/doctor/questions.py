@@ -31,8 +31,8 @@ from tensile.objects import (
 )
 from tensile.rights import Right
 
+NODE_PROXY = Right(NODE, ("get",), "calls of virtual nodes by the apiserver", "proxy")
 _CONNECTIONS = 6
-_NODE_PROXY = Right(NODE, ("get",), "calls of virtual nodes by the apiserver", "proxy")
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
@@ -97,10 +97,10 @@ class Asking:
         """Ask for the metrics of nodes."""
         await self.cluster.list(NODE_METRICS, Selection())
 
-    async def may_proxy(self) -> bool:
-        """Ask whether the apiserver lets us call nodes by it; where that cannot be asked, it does not."""
+    async def may(self, right: Right) -> bool:
+        """Ask whether there is a right; where that cannot be asked, there is not."""
         try:
-            return not await self._denied(_NODE_PROXY)
+            return not await self._denied(right)
         except ClusterError:
             return False
 

@@ -18,6 +18,8 @@ OLDEST, TRIED = (1, 25), (1, 36)
 """The first minor version that has every API which is used, and the one that everything is tried on."""
 _TOLD_APART = (1, 26)
 """The first minor version that notes on a pod that it was evicted, so that it is not taken for one that was deleted."""
+_SLEEPS = (1, 30)
+"""The first minor version that takes `preStop.sleep`, which the rendered Deployment has (manifests/workload.py)."""
 _MOST_MINORS = 3
 """By so many minor versions a kubelet may be older than its apiserver, and so a lower cluster than the upper one."""
 _UNITS = (("days", 86_400), ("hours", 3600), ("minutes", 60))
@@ -159,6 +161,13 @@ def _version(side: Side, contact: Contact, facts: Facts) -> Finding:
             f"bring the lower cluster to the upper one's version, or at most {_MOST_MINORS} minor versions behind it: "
             "its node is a kubelet of the lower's version, and Kubernetes supports no other distance"
         )
+        return Finding(side.name, "version", Level.WARN, what, advice)
+    if side.name == UPPER and found < _SLEEPS and facts.in_map:
+        what = (
+            f"{told} has not been tried with this release, and refuses `preStop.sleep`, which the Deployment of "
+            "`tensile manifests` has"
+        )
+        advice = f'write exec: {{command: [sleep, "5"]}} in its place, or upgrade the cluster to {_dotted(_SLEEPS)}'
         return Finding(side.name, "version", Level.WARN, what, advice)
     if found != TRIED:
         advice = f"nothing to do if all works; what is tried is Kubernetes {_dotted(TRIED)}"

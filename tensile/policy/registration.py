@@ -18,7 +18,7 @@ from tensile.cluster import Patch
 from tensile.names import PREFIX, VIRTUAL_POD, Owner
 from tensile.objects import MUTATING_WEBHOOK, UPPER, Manifest, Ref, annotations, as_read, labels, metadata
 from tensile.reconcile.optedin import left_alone
-from tensile.topology import Topology, Webhook
+from tensile.topology import ServiceRef, Topology, Webhook
 
 HOOK = f"pods.{PREFIX.rstrip('/')}"
 """The name of the one webhook in the configuration."""
@@ -54,6 +54,11 @@ def names_of(webhook: Webhook) -> tuple[str, ...]:
 def address_of(webhook: Webhook) -> str:
     """Give the URL at which the apiserver calls it."""
     return webhook.url or f"https://{names_of(webhook)[0]}:{_PORT}{PATH}"
+
+
+def proxied(service: ServiceRef) -> str:
+    """Give the name by which an apiserver passes on what is asked of the Service to one of its pods, by TLS."""
+    return f"https:{service.name}:{_PORT}"
 
 
 def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace: str = "") -> Manifest:

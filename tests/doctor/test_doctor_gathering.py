@@ -18,7 +18,7 @@ from doctorkit import LOWER, node, topology
 from papers import Papers, inline, kubeconfig
 
 from tensile.doctor.diagnosis import diagnosed
-from tensile.doctor.facts import Facts, Stage
+from tensile.doctor.facts import HOOK_CALL, Facts, Stage
 from tensile.doctor.finding import Level
 from tensile.doctor.gathering import gathered, needed_above, topology_at
 from tensile.doctor.nodes import called
@@ -93,10 +93,11 @@ async def serving(papers: Papers, kubeconfig_file: Path, apiserver: Apiserver) -
         await front.shutdown(0.0)
 
 
-async def found(papers: Papers, directory: Path, upper: Apiserver, *lowers: Apiserver) -> Facts:
-    """Look at clusters; lowers are called lower-a, lower-b."""
+async def found(papers: Papers, directory: Path, upper: Apiserver, *lowers: Apiserver, **fields: Any) -> Facts:
+    """Look at clusters; lowers are called lower-a, lower-b. `fields` are more of the topology's."""
     names = [f"lower-{letter}" for letter in "ab"[: len(lowers)]]
-    spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": name, "kubeconfig": name} for name in names])
+    lowers_of = [{"name": name, "kubeconfig": name} for name in names]
+    spec = topology(upper={"kubeconfig": "upper"}, lowers=lowers_of, **fields)
     async with AsyncExitStack() as stack:
         for name, apiserver in zip(["upper", *names], [upper, *lowers], strict=True):
             await stack.enter_async_context(serving(papers, directory / name, apiserver))
@@ -143,6 +144,28 @@ async def test_nodes_on_loopback_are_called_from_here(papers: Papers, tmp_path: 
     assert [one.level for one in called(known.lowers[LOWER], known)] == [Level.FAIL]
 
 
+HOOKED = {"enabled": True, "service": {"namespace": "ops", "name": "hooks"}}
+HOOK_PATH = "/api/v1/namespaces/ops/services/https:hooks:443/proxy/healthz"
+
+
+async def test_the_webhooks_service_is_called_by_the_apiserver(papers: Papers, tmp_path: Path) -> None:
+    """Under the name by which it passes calls on, for which the right is asked too."""
+    upper = Apiserver("upper", **{HOOK_PATH: (503, {"message": "error trying to reach service: no route to host"})})
+    known = await found(papers, tmp_path, upper, webhook=HOOKED)
+    assert known.upper.answers[HOOK_CALL] == (False, "error trying to reach service: no route to host", 503)
+    sent = [body["spec"]["resourceAttributes"] for path, body in upper.asked if path == ACCESS]
+    (asked,) = (one for one in sent if (one["resource"], one["subresource"]) == ("services", "proxy"))
+    assert (asked["verb"], asked["namespace"], asked["name"]) == ("get", "ops", "https:hooks:443")
+
+
+async def test_without_the_right_nobody_calls_the_webhooks_service(papers: Papers, tmp_path: Path) -> None:
+    """Nor is anything made of that."""
+    upper = Apiserver("upper", **{ACCESS: (201, {"status": {"allowed": False}})})
+    known = await found(papers, tmp_path, upper, webhook=HOOKED)
+    assert HOOK_CALL not in known.upper.answers
+    assert HOOK_PATH not in [path for path, _ in upper.asked]
+
+
 async def test_a_cluster_that_answers_nonsense_costs_itself_only(papers: Papers, tmp_path: Path) -> None:
     """It is told at that cluster that something went wrong, and what was found out of the others stays."""
     odd = Apiserver("a", **{WHO: (201, {"status": "well"})})
@@ -180,7 +203,7 @@ async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp
         ways = Ways(tmp_path, upper_kubeconfig="above")
         spec = await topology_at(PLACE, ways)
         known = await gathered(spec, ways, now, PLACE)
-    assert (spec.name, known.upper.is_in, known.upper.missing) == ("demo", True, [])
+    assert (spec.name, known.upper.is_in, known.upper.missing, known.in_map) == ("demo", True, [], True)
     sent = [body["spec"]["resourceAttributes"] for path, body in upper.asked if path == ACCESS]
     assert {one["verb"] for one in sent if (one["namespace"], one["resource"]) == ("ops", "configmaps")} == {
         "create",

@@ -327,3 +327,12 @@ def test_a_request_that_cannot_be_read_is_one_all_the_same(spec: Manifest) -> No
 def test_requests_of_others_are_not_looked_at() -> None:
     """Nodes of other topologies, and other programs'."""
     assert not waiting(request("csr-abc", 1), request("tensile-lower-b-0123", 2), request("tensile-lower-a-b-0123", 3))
+
+
+def test_requests_that_may_not_be_listed() -> None:
+    """As with the engine's own role: whether one waits is not known then, and an administrator sees it."""
+    upper = side(UPPER, answers={REQUESTS: Answer(error="forbidden", status=403)})
+    finding = only(at(told(facts(upper)), Level.SKIP))
+    assert (finding.cluster, "not told (forbidden)" in finding.what) == (UPPER, True)
+    assert finding.advice == "as an administrator of the upper cluster: kubectl get csr"
+    assert not at(told(facts(side(UPPER, answers={REQUESTS: Answer([])}))), Level.SKIP)

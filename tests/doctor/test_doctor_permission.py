@@ -8,6 +8,7 @@ from doctorkit import LOWER, at, facts, only, side
 from tensile.doctor.facts import Answer, Stage
 from tensile.doctor.finding import Finding, Level
 from tensile.doctor.permission import permitted
+from tensile.kubelet.usage.samples import NODE_METRICS, POD_METRICS
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import ENDPOINT_SLICE, LEASE, NAMESPACE, POD, SERVICE, UPPER
 from tensile.rights import ALL_KINDS, Right
@@ -52,6 +53,16 @@ def test_commands_grant_what_is_missing_and_nothing_else() -> None:
         f"kubectl create clusterrolebinding {second} --clusterrole={second} --user=engine",
     ]
     assert re.fullmatch("tensile-demo-lower-a-[0-9a-f]{8}", first)
+
+
+def test_rights_to_metrics_are_granted_once_there_are_any() -> None:
+    """Where nobody serves them kubectl knows no such resource, and makes no role; other rights wait for nothing."""
+    metrics = [Right(kind, ("list",), "kubectl top", lost="kubectl top") for kind in (NODE_METRICS, POD_METRICS)]
+    heads = [one.advice.splitlines()[0] for one in told(*metrics, EVERYTHING)]
+    assert heads == [
+        "as an administrator of cluster lower-a, once metrics-server is installed:",
+        "as an administrator of cluster lower-a:",
+    ]
 
 
 def test_what_is_for_one_object_is_granted_for_that_alone() -> None:

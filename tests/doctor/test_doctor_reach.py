@@ -214,6 +214,20 @@ def test_pods_leave_only_where_an_eviction_is_told_from_a_delete(fields: Any, ve
     assert below.level == Level.WARN
 
 
+@pytest.mark.parametrize(
+    ("version", "in_map", "is_told"),
+    [("v1.25.9", True, True), ("v1.29.9", True, True), ("v1.30.0", True, False), ("v1.29.9", False, False)],
+)
+def test_what_the_rendered_deployment_asks_of_the_upper_cluster(version: str, *, in_map: bool, is_told: bool) -> None:
+    """An apiserver before 1.30 refuses its `preStop.sleep`: told where the engine is a pod there."""
+    old = contact(version=version)
+    known = facts(side(UPPER, contact=old), side(contact=old), in_map=in_map)
+    for one, words in ((known.upper, is_told), (known.lowers[LOWER], False)):
+        found = only(each for each in reached(one, known) if each.check == "version")
+        assert (found.level, "has not been tried" in found.what) == (Level.WARN, True)
+        assert ("preStop.sleep" in found.what, 'exec: {command: [sleep, "5"]}' in found.advice) == (words, words)
+
+
 @pytest.mark.parametrize("version", ["", "1", "v1", "v1.x", "vx.36", "v1.36"])
 def test_what_is_a_version(version: str) -> None:
     """Two numbers, and whatever follows."""

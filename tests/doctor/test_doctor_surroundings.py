@@ -1,4 +1,4 @@
-"""What the work rests on around the clusters: metrics, storage, networks, the webhook."""
+"""What the work rests on around the clusters: metrics, storage, networks."""
 
 from time import process_time
 from typing import Any
@@ -12,10 +12,6 @@ from doctorkit import node as node_of
 from tensile.doctor.facts import (
     ADVERTISED,
     CLASSES,
-    HOOK,
-    HOOK_ADDRESS,
-    HOOK_CALL,
-    HOOK_SLICES,
     METRICS,
     NODES,
     RANGES,
@@ -25,15 +21,11 @@ from tensile.doctor.facts import (
     Stage,
 )
 from tensile.doctor.finding import Finding, Level
-from tensile.doctor.hook import hooked
 from tensile.doctor.networks import networked
 from tensile.doctor.supplies import measured, stored
 from tensile.manifests.texts import STORAGE_CLASS
 from tensile.names import PROVISIONER
 from tensile.objects import UPPER, Manifest
-
-URL = "https://hooks.example:8443/mutate"
-
 
 # Metrics.
 
@@ -157,17 +149,18 @@ def test_classes_that_are_not_told() -> None:
 # Networks.
 
 
-def network(name: str, *pods: str, services: str = "", identity: str = "") -> Side:
-    """Make a cluster whose nodes have these addresses for pods, and Services those."""
+def network(name: str, *pods: str, services: str = "192.168.0.0/16", identity: str = "") -> Side:
+    """Make a cluster whose nodes have these addresses for pods, and Services those; "" for a node that tells none."""
     ranges = [{"spec": {"cidrs": [services]}}] if services else []
-    nodes = [node_of(f"n{number}", ours=False, podCIDRs=[cidr]) for number, cidr in enumerate(pods)]
+    nodes = [node_of(f"n{number}", ours=False, podCIDRs=[cidr] if cidr else []) for number, cidr in enumerate(pods)]
     answers = {NODES: Answer(nodes), RANGES: Answer(ranges)}
     return side(name, answers=answers, identity=identity or f"uid-of-{name}")
 
 
 def clash(first: Side, second: Side) -> list[Finding]:
     """Look at the second of two clusters."""
-    known = facts(first if first.name == UPPER else None, *(one for one in (first, second) if one.name != UPPER))
+    above = first if first.name == UPPER else network(UPPER, "10.222.0.0/24")
+    known = facts(above, *(one for one in (first, second) if one.name != UPPER))
     lowers = [{"name": one, "kubeconfig": one} for one in known.lowers]
     whole = facts(known.upper, *known.lowers.values(), topology=topology(lowers=lowers))
     return [one for one in networked(whole) if one.cluster == second.name]
@@ -178,7 +171,11 @@ def clash(first: Side, second: Side) -> list[Finding]:
     [
         (network("a", "10.0.0.0/24"), network("b", "10.0.0.0/16"), "addresses of pods here (10.0.0.0/16)"),
         (network(UPPER, services="10.96.0.0/12"), network("b", "10.100.0.0/24"), "those of Services of upper (10.96."),
-        (network("a", "10.100.0.0/24"), network("b", services="10.96.0.0/12"), "addresses of Services here"),
+        (
+            network("a", "10.100.0.0/24"),
+            network("b", "10.7.0.0/24", services="10.96.0.0/12"),
+            "addresses of Services here",
+        ),
         (network("a", "fd00::/64"), network("b", "fd00::/80"), "addresses of pods here (fd00::/80)"),
     ],
 )
@@ -192,7 +189,7 @@ def test_addresses_that_two_clusters_have(first: Side, second: Side, words: str)
     ("first", "second"),
     [
         (network("a", "10.0.0.0/24"), network("b", "10.0.1.0/24")),
-        (network("a", services="10.96.0.0/12"), network("b", services="10.96.0.0/12")),
+        (network("a", "10.1.0.0/24", services="10.96.0.0/12"), network("b", "10.2.0.0/24", services="10.96.0.0/12")),
         (network("a", "10.0.0.0/24"), network("b", "fd00::/64")),
         (network("a", "10.0.0.0/24", identity="same"), network("b", "10.0.0.0/24", identity="same")),
     ],
@@ -207,7 +204,9 @@ def test_many_nodes_with_many_overlaps_are_told_once() -> None:
     many = [f"10.0.{number}.0/24" for number in range(50)]
     assert len(clash(network("a", *many), network("b", *many))) == 1
     told = only(clash(network("a"), network("b", *many))).what
-    assert told == "pods 10.0.0.0/19, pods 10.0.32.0/20, pods 10.0.48.0/23: in no other cluster's way"
+    assert told.startswith(
+        "pods 10.0.0.0/19, pods 10.0.32.0/20, pods 10.0.48.0/23, Services 192.168.0.0/16: in the way"
+    )
     apart = only(clash(network("a"), network("b", *many[::2]))).what
     assert (apart.count("10.0."), " and more" in apart) == (4, True)
 
@@ -247,13 +246,64 @@ def test_a_pods_address_may_be_in_the_way_twice() -> None:
 def test_virtual_nodes_have_no_addresses_for_pods() -> None:
     """What somebody gave them is not used."""
     virtual = node_of("lower-a", podCIDR="10.0.0.0/24")
-    upper = side(UPPER, answers={NODES: Answer([virtual])})
+    upper = network(UPPER)
+    upper.answers[NODES] = Answer([virtual])
     assert only(clash(upper, network("b", "10.0.0.0/24"))).level == Level.OK
 
 
-def test_clusters_that_tell_no_addresses() -> None:
-    """Some networks do not write them down."""
-    assert only(clash(network("a"), network("b"))).level == Level.SKIP
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (network("b", "", services=""), "not looked at: the addresses of pods and Services, which"),
+        (network("b", services=""), "not looked at: the addresses of pods and Services, which"),
+        (network("b", "10.2.0.0/24", services=""), "pods 10.2.0.0/24: in no other cluster's way; not looked at: the"),
+        (network("b", ""), "Services 192.168.0.0/16: in no other cluster's way; not looked at: the addresses of pods,"),
+        (network("b", "10.2.0.0/24", ""), "not looked at: the addresses of pods, which"),
+    ],
+)
+def test_clusters_that_do_not_tell_all_addresses(second: Side, words: str) -> None:
+    """Some networks do not write them down: what is not known is said in the one line, and how to compare it."""
+    whole = facts(network(UPPER, "10.1.0.0/24"), second)
+    finding = only(one for one in networked(whole) if one.cluster == "b")
+    assert (finding.level, words in finding.what) == (Level.SKIP, True), finding
+    assert finding.advice.startswith("compare them with the other clusters' by hand: of ")
+    assert ("pools" in finding.advice) == ("of pods" in words)
+    assert ("servicecidrs" in finding.advice) == ("Services, which" in finding.what)
+
+
+def test_services_alone_are_compared_with_nothing() -> None:
+    """Those of two clusters may be the same, so that nothing is known where both tell nothing else."""
+    first, second = (only(clash(*pair)) for pair in ((network(UPPER, ""), network("b", "")),) * 2)
+    assert (first.level, "compared with nothing" in first.what) == (Level.SKIP, True)
+    assert first == second
+
+
+def test_what_others_do_not_tell_is_not_vouched_for() -> None:
+    """A cluster that tells everything was compared with a part of the others."""
+    first, second = network(UPPER, "10.1.0.0/24"), network("b", "")
+    upper = only(one for one in networked(facts(first, second)) if one.cluster == UPPER)
+    assert (upper.level, upper.what.endswith("in the way of nothing that other clusters tell")) == (Level.OK, True)
+    alone = only(one for one in networked(facts(first, network("b", "", services=""))) if one.cluster == UPPER)
+    assert (alone.level, "compared with nothing" in alone.what) == (Level.SKIP, True)
+
+
+def test_an_overlap_hides_nothing_that_is_not_known() -> None:
+    """Both are told, each in a line."""
+    warning, skipped = clash(network("a", "10.0.0.0/24"), network("b", "10.0.0.0/16", services=""))
+    assert (warning.level, skipped.level) == (Level.WARN, Level.SKIP)
+    assert "the addresses of Services, which" in skipped.what
+
+
+def test_an_upper_cluster_of_virtual_nodes_has_no_pods_of_its_own() -> None:
+    """Nothing is missing of it then, unless its nodes could not be listed; nor is it of virtual nodes below."""
+    virtual = node_of("lower-a")
+    ranges = Answer([{"spec": {"cidrs": ["192.168.0.0/16"]}}])
+    below = network("b", "10.0.0.0/24")
+    below.answers[NODES].value.append(virtual)
+    for nodes, level in ((Answer([virtual]), Level.OK), (Answer(error="forbidden", status=403), Level.SKIP)):
+        upper = side(UPPER, answers={NODES: nodes, RANGES: ranges})
+        found = {one.cluster: one.level for one in networked(facts(upper, below))}
+        assert found == {UPPER: level, "b": Level.OK}
 
 
 def test_the_way_of_pods_to_the_upper_apiserver() -> None:
@@ -266,75 +316,3 @@ def test_the_way_of_pods_to_the_upper_apiserver() -> None:
 
 
 # The webhook.
-
-
-def hook(webhook: Manifest, **answers: Answer) -> list[Finding]:
-    """Look at a webhook that is enabled; answers are by the names of their questions."""
-    names = {"hook": HOOK, "call": HOOK_CALL, "address": HOOK_ADDRESS, "slices": HOOK_SLICES}
-    upper = side(UPPER, answers={names[name]: answer for name, answer in answers.items()})
-    return list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True, **webhook}))))
-
-
-def test_a_webhook_that_answers() -> None:
-    """Called at its URL, with the trust that the apiserver has."""
-    finding = only(hook({"url": URL}, address=Answer(contact()), hook=Answer({}), call=Answer()))
-    assert (finding.level, finding.what) == (Level.OK, f"it answers at {URL}, called from here")
-
-
-def test_a_webhook_that_nobody_serves() -> None:
-    """It fails, and whether it is registered is told apart."""
-    gone = Answer(contact(Stage.CONNECTION, "Connection refused"))
-    failing, warning = hook({"url": URL}, address=gone, hook=Answer(error="not found", status=404))
-    assert (failing.level, failing.what) == (Level.FAIL, f"nothing answers at {URL} (Connection refused)")
-    assert (warning.level, "it is not registered yet" in warning.what) == (Level.WARN, True)
-
-
-def test_a_webhook_at_which_something_else_answers() -> None:
-    """A call as the apiserver's tells."""
-    said = Answer(error=f"{URL}: something else answers there (HTTP 404)")
-    finding = only(hook({"url": URL}, address=Answer(contact()), hook=Answer({}), call=said))
-    assert (finding.level, "something else answers there" in finding.what) == (Level.FAIL, True)
-
-
-def test_a_webhook_of_which_nobody_said_where_it_is() -> None:
-    """It is never registered."""
-    assert "set webhook.service or webhook.url" in only(hook({})).advice
-
-
-SERVICE = {"service": {"namespace": "ops", "name": "hooks"}}
-
-
-@pytest.mark.parametrize(
-    ("address", "slices", "level", "words"),
-    [
-        (Answer(error="not found", status=404), [], Level.FAIL, "Service ops/hooks does not exist"),
-        (Answer(error="forbidden", status=403), [], Level.SKIP, "Service ops/hooks is not told (forbidden)"),
-        (Answer({}), [], Level.FAIL, "has no ready endpoint"),
-        (Answer({}), [{"endpoints": None}], Level.FAIL, "has no ready endpoint"),
-        (Answer({}), [{"endpoints": [{"conditions": {"ready": False}}]}], Level.FAIL, "has no ready endpoint"),
-        (Answer({}), [{"endpoints": [{"conditions": {}}]}], Level.OK, "has ready endpoints"),
-    ],
-)
-def test_a_webhook_behind_a_service(address: Answer, slices: list[Manifest], level: Level, words: str) -> None:
-    """It has to be there, and lead somewhere."""
-    finding = only(hook(SERVICE, address=address, slices=Answer(slices)))
-    assert (finding.level, words in finding.what) == (level, True)
-
-
-def test_endpoints_that_may_not_be_listed() -> None:
-    """Whether there are ready ones is not known then, nor where the answer did not come in time."""
-    finding = only(hook(SERVICE, address=Answer({}), slices=Answer(error="forbidden", status=403)))
-    assert (finding.level, finding.what) == (
-        Level.SKIP,
-        "not looked at: the endpoints of Service ops/hooks are not told (forbidden)",
-    )
-    assert only(hook(SERVICE, address=Answer({}))).what.endswith("(no answer in time)")
-    assert only(hook(SERVICE)).level == Level.SKIP
-
-
-def test_a_webhook_that_is_off_or_whose_cluster_is_away() -> None:
-    """Nothing is said."""
-    known = facts()
-    assert not list(hooked(known.upper, known))
-    upper = side(UPPER, contact=contact(Stage.LOGIN, "HTTP 401"))
-    assert not list(hooked(upper, facts(upper, topology=topology(webhook={"enabled": True}))))

@@ -1,17 +1,25 @@
 """Broken set-ups on real control planes, of which doctor has to name cause and remedy; all of them: bench.diagnoses."""
 
+import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shlex import split
 from typing import Any
 
+import orjson
 import pytest
 
 from bench.diagnoses.__main__ import MOST_SECONDS, recognised
 from bench.diagnoses.setup import SETUPS, Setup
 from bench.diagnoses.stage import LOWERS, Diagnosis, Stage
-from bench.diagnoses.works import own_address, reachable
+from bench.diagnoses.works import allowed, behind_a_service, own_address, reachable, read
 from bench.sites import Refused, Site, until
+from tensile.certificates import self_signed
 from tensile.doctor.finding import CHECKS
+from tensile.doctor.hook import tried
+from tensile.policy.listening import Listening
 from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.layout import UPPER
 from tensile.sandbox.ports import choose
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -37,8 +45,12 @@ SHORT = (
     "pod that waits for its claim",
     "webhook out of reach",
 )
-ENGINE = ("kubelet port out of reach", "serving certificate that the apiserver refuses")
-"""Set-ups with an engine that runs, on an address which an apiserver proxies to."""
+ENGINE = (
+    "kubelet port out of reach",
+    "serving certificate that the apiserver refuses",
+    "webhook that the apiserver does not reach",
+)
+"""Set-ups with an engine, or a webhook, on an address which an apiserver proxies to."""
 
 
 @pytest.mark.real
@@ -50,7 +62,7 @@ async def test_a_broken_set_up_is_recognised(sandbox: Sandbox, tmp_path: Path, n
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ENGINE)
-async def test_a_kubelet_port_is_called_by_the_apiserver(sandbox: Sandbox, tmp_path: Path, name: str) -> None:
+async def test_a_port_is_called_by_the_apiserver(sandbox: Sandbox, tmp_path: Path, name: str) -> None:
     """What it says of the connection decides what is told."""
     if not own_address():
         pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
@@ -74,12 +86,54 @@ async def test_an_engine_that_is_well(sandbox: Sandbox, tmp_path: Path) -> None:
         await reachable(stage)
         await until(lambda: _is_there(stage.upper, hook), "the webhook is registered", 30.0)
         found = await stage.diagnosed()
+        probe = await asyncio.create_subprocess_exec(
+            *sandbox.kubectl_command(*split(tried(read(stage)).splitlines()[1])[1:]),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        printed, _ = await probe.communicate()
+    assert orjson.loads(printed)["nodeSelector"] == {"probe": "probe"}
     well = {one[:2]: one[2] for one in found.findings("ok")}
     assert (found.code, found.findings("fail")) == (0, [])
     assert well["upper", "webhook"] == f"it answers at {url}, called from here"
     for lower in LOWERS:
         assert well[lower, "node"] == f"Node {stage.nodes[lower]} is there, and an engine renews its lease"
         assert well[lower, "kubelet"].startswith(f"the upper's apiserver reaches Node {stage.nodes[lower]} at ")
+
+
+@pytest.mark.real
+async def test_a_webhook_behind_a_service_that_answers(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The upper's apiserver gets through to the pod behind it; without that right it is said how to see the same.
+
+    The server is closed before what leads to it, so that the apiserver's connection has ended when the test does.
+    """
+    if not own_address():
+        pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
+    pair = self_signed("x", "hooks", ["hooks"], datetime.now(UTC), timedelta(days=1))
+    server = Listening(pair, lambda body: body)
+    await server.start(own_address(), 0)
+    async with Stage(sandbox, tmp_path) as stage:
+        await behind_a_service(stage, server.port)
+        stage.open.push_async_callback(server.close)
+        found = await stage.diagnosed()
+        await allowed(stage, UPPER, without=("patch", "pods/status"))
+        limited = await stage.diagnosed()
+    (well,) = (one for one in found.findings("ok") if one[1] == "webhook")
+    assert (found.code, well[2]) == (0, f"the upper's apiserver reaches Service default/{stage.user}")
+    (skipped,) = (one for one in limited.findings("skipped") if one[1] == "webhook")
+    assert "whether the upper's apiserver reaches them was not tried" in skipped[2]
+    assert "kubectl -n NAMESPACE run probe" in skipped[3]
+
+
+@pytest.mark.real
+async def test_a_request_that_the_engine_may_not_see(sandbox: Sandbox, tmp_path: Path) -> None:
+    """One waits for approval, and the role of the engine lists none: it is said who can."""
+    async with Stage(sandbox, tmp_path) as stage:
+        await SETUPS["certificate that nobody approved"].prepare(stage)
+        await allowed(stage, UPPER, without=("patch", "pods/status"))
+        found = await stage.diagnosed()
+    (skipped,) = (one for one in found.findings("skipped") if one[1] == "certificates")
+    assert "requests for serving certificates are not told" in skipped[2]
+    assert skipped[3].endswith("kubectl get csr")
 
 
 async def _is_there(site: Site, path: str) -> bool:
