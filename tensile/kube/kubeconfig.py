@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tensile.errors import AccessError
 from tensile.kube.address import Address, check_server_name, read_server
 from tensile.kube.plugin import LONGEST_TOKEN, Plugin, is_token, read_plugin
-from tensile.kube.wording import listed, shown
+from tensile.kube.wording import key_shown, listed, shown
 from tensile.topology.messages import closest
 from tensile.yamltext import MAX_BYTES, compose
 from tensile.yamltree import plain
@@ -118,7 +118,8 @@ class _Section(NamedTuple):
             if self.values.get(key) not in (None, False, ""):
                 raise AccessError(f"{self.where}: {key} is refused", advice)
         for key in sorted(self.values.keys() - known - refused.keys()):
-            raise AccessError(f"{self.where}: {shown(key)} is not known", "remove it, or correct its spelling")
+            told = key_shown(key, known | refused.keys())
+            raise AccessError(f"{self.where}: {told} is not known", "remove it, or correct its spelling")
 
     def material(self, key: str) -> Material:
         """Give what `key` names as a file or `key`-data holds as base64; data wins, as in Kubernetes."""

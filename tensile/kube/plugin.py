@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from tensile.errors import AccessError
-from tensile.kube.wording import shown
+from tensile.kube.wording import key_shown, shown
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 MARGIN = 60.0
@@ -51,7 +51,7 @@ def read_plugin(section: Any, where: str) -> Plugin:
     if not isinstance(section, Mapping):
         raise AccessError(f"{where}: exec must be a mapping with command and apiVersion")
     for key in section.keys() - _KEYS:
-        raise AccessError(f"{where}: exec.{shown(key)} is not known", "remove it")
+        raise AccessError(f"{where}: exec.{key_shown(key, _KEYS)} is not known", "remove it")
     if section.get("interactiveMode") == "Always":
         raise AccessError(
             f"{where}: exec.interactiveMode Always is refused: nobody is there to be asked", "take it out"
