@@ -54,6 +54,8 @@ class Election:
         pace: Pace | None = None,
     ) -> None:
         self.leads = False
+        self._asks = False
+        """Whether the lease may have been taken by a write whose answer nobody has seen."""
         self._upper = upper
         self._ref = ref
         self._owner = owner
@@ -83,12 +85,14 @@ class Election:
 
     async def resign(self) -> None:
         """Leave the lease to another engine, if this one still holds it; called when nothing is driven any more."""
-        if not self.leads:
+        if not (self.leads or self._asks):
             return
-        self.leads = False
+        self.leads = self._asks = False
         try:
             async with asyncio.timeout(_PARTING):
                 await self._give_back()
+        except NotFound:
+            return
         except (ClusterError, TimeoutError) as error:
             _log.warning("the lease could not be given back: it runs out", lease=str(self._ref), error=str(error))
 
@@ -117,6 +121,7 @@ class Election:
             lease = await self._read()
         except NotFound:
             body = new(self._ref, self._identity, self._owner(), self._now(), self._pace)
+            self._asks = True
             self._see(orjson.loads(await self._upper.create(self._ref, body)))
             return True
         self._see(lease)
@@ -127,6 +132,7 @@ class Election:
         if holder(lease) != self._identity and not is_free(lease, self._clock() - self._since):
             self._say(f"{holder(lease)} leads", _log.info)
             return False
+        self._asks = True
         self._see(await self._patched(taken(lease, self._identity, self._now(), self._pace)))
         return True
 
@@ -135,7 +141,7 @@ class Election:
         why = ""
         while (left := self._left()) > 0:
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(min(left, self._pace.answer)):
                     begun = self._clock()
                     if not await self._renewed():
                         return f"{holder(self._lease) or 'nobody'} holds it"

@@ -26,12 +26,14 @@ _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
 class Pace(NamedTuple):
     """Seconds: for how long a lease holds, after how long its holder gives up, and between two looks at it.
 
+    A renewal waits so long for its `answer`: one that hangs shall not take the time in which others would be answered.
     What lies between giving up and the end of the lease is the time to stop in.
     """
 
     holds: float = 15.0
     gives_up: float = 10.0
     look: float = 2.0
+    answer: float = 5.0
 
 
 def lease_ref(topology: str) -> Ref:

@@ -47,6 +47,8 @@ from tensile.topology.edit import Edit, edit
 
 _SETTLING = 5.0
 """Seconds after the first look at everything, in which events are told."""
+_PROBING = 3.0
+"""Seconds in which a probe of the lease's own way has to be answered: until it is, nothing goes that way."""
 _LISTING = 60.0
 """Seconds in which everything is listed, but for what is away or not allowed, for which nothing else waits."""
 _log = structlog.get_logger("tensile.run")
@@ -162,9 +164,9 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
 
 async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) -> Election:
     """Have the engine be one of several; its lease has a connection of its own, which nothing else can hold up."""
-    fleet = Fleet(chance=random.random)
+    fleet = Fleet(chance=random.random, patience=_PROBING)
     ending.push_async_callback(fleet.close_all)
-    upper = fleet.open(UPPER, await around.ways.upper_access(engine.topology.upper), connections=1)
+    upper = fleet.open(UPPER, await around.ways.upper_access(engine.topology.upper), connections=2)
     ref, identity = lease_ref(engine.topology.name), f"{socket.gethostname()}_{uuid4()}"
     election = Election(upper, ref, lambda: engine.clusters.world.owner, identity, utc_now)
     ending.push_async_callback(election.resign)

@@ -210,6 +210,51 @@ async def test_a_short_silence_costs_nothing() -> None:
 
 
 @in_virtual_time
+async def test_one_renewal_that_hangs_costs_nothing() -> None:
+    """It is given up in time for others, which are answered."""
+    ground = Ground()
+    async with leading(ground.engine()) as ended:
+        await asyncio.sleep(1)
+        ground.upper.takes = 3600
+        await asyncio.sleep(3)
+        ground.upper.takes = 0.0
+        await asyncio.sleep(60)
+        assert not ended.done()
+        assert ground.holder == "engine-1"
+
+
+@in_virtual_time
+async def test_who_is_stopped_before_it_hears_that_it_leads_gives_the_lease_back() -> None:
+    """Its write may have come through: nobody shall have to wait until that lease has run out."""
+    ground = Ground()
+    ground.upper.takes = 5
+    engine = ground.engine()
+    winning = asyncio.create_task(engine.won())
+    await asyncio.sleep(1)
+    winning.cancel()
+    await asyncio.gather(winning, return_exceptions=True)
+    assert ground.holder == "engine-1"
+    ground.upper.takes = 0.0
+    await engine.resign()
+    assert ground.holder == ""
+
+
+@in_virtual_time
+async def test_who_asked_for_a_lease_in_vain_takes_it_from_nobody() -> None:
+    """Somebody else holds it by now, or it is gone."""
+    ground = Ground()
+    ground.upper.takes = 5
+    engine = ground.engine()
+    winning = asyncio.create_task(engine.won())
+    await asyncio.sleep(1)
+    winning.cancel()
+    await asyncio.gather(winning, return_exceptions=True)
+    await ground.write({"spec": {"holderIdentity": "another"}})
+    await engine.resign()
+    assert ground.holder == "another"
+
+
+@in_virtual_time
 async def test_a_leader_whose_lease_somebody_else_holds_leads_no_more() -> None:
     """So it is with one that was paused: it learns of it at its next renewal, and says who leads."""
     ground = Ground()

@@ -12,13 +12,15 @@ from typing import Any
 import orjson
 
 from tensile.cluster import Cluster, Patch
-from tensile.errors import ClusterError, Conflict, NotFound
+from tensile.errors import ClusterError, Conflict, NotFound, Unreachable
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, UPPER, Manifest, Ref, uid
 
 RENEW = 10.0
 DURATION = 40
 _RETRY = 1.0
+_PATIENCE = 10.0
+"""Seconds for one renewal, as with a kubelet: with the client's own, one that hangs would let the lease run out."""
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -59,16 +61,22 @@ class Heartbeat:
         if not node_uid:
             return False
         try:
-            await self._renew(node_uid)
+            async with asyncio.timeout(_PATIENCE):
+                await self._renew(node_uid)
+        except TimeoutError:
+            return self._fails(Unreachable(f"no answer in {_PATIENCE:g} s", cluster=UPPER, doing=f"renew {self._ref}"))
         except ClusterError as error:
-            if not self._failing:
-                self._failing = True
-                self._lost(self._ref.name, error)
-            return False
+            return self._fails(error)
         if self._failing:
             self._failing = False
             self._lost(self._ref.name, None)
         return True
+
+    def _fails(self, error: ClusterError) -> bool:
+        if not self._failing:
+            self._failing = True
+            self._lost(self._ref.name, error)
+        return False
 
     async def _renew(self, node_uid: str) -> None:
         """Patch the lease that is known, else look for it, else make it."""

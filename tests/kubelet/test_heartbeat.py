@@ -1,5 +1,6 @@
 """The lease of a virtual node: made for our Node, renewed for ever, and never for anybody else's."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,12 +9,25 @@ from stagekit import Weather
 from virtualtime import clock, in_virtual_time
 from worldkit import A
 
+from tensile.cluster import Patch
 from tensile.errors import ClusterError, Unreachable
 from tensile.kubelet.heartbeat import DURATION, RENEW, Heartbeat
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, metadata, uid
 
 REF = Ref(UPPER, LEASE, "kube-node-lease", A)
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+class Hanging(Weather):
+    """A cluster that does not answer writes while it `hangs`."""
+
+    hangs = False
+
+    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
+        """Patch, or never end."""
+        if self.hangs:
+            await asyncio.sleep(3600)
+        return await super().patch(ref, patch, subresource)
 
 
 class Bench:
@@ -23,7 +37,7 @@ class Bench:
         self.now = NOW
         self.node = "node-1"
         self.lost: list[tuple[str, ClusterError | None]] = []
-        self.upper = Weather(UPPER, ends_pods=False, now=lambda: self.now)
+        self.upper = Hanging(UPPER, ends_pods=False, now=lambda: self.now)
         self.upper.place(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
         self.heartbeat = self.made()
 
@@ -52,6 +66,23 @@ async def test_the_lease_is_made_for_our_node() -> None:
     spec = bench.lease["spec"]
     assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == (A, DURATION)
     assert spec["renewTime"] == "2026-03-01T12:00:00.000000Z"
+
+
+@in_virtual_time
+async def test_a_renewal_that_hangs_is_given_up_before_the_lease_has_run_out() -> None:
+    """It is told, and tried again a second later."""
+    bench = Bench()
+    await bench.heartbeat.beat()
+    bench.upper.hangs = True
+    begin = clock()
+    assert not await bench.heartbeat.beat()
+    assert clock() - begin == RENEW
+    ((node, error),) = bench.lost
+    assert node == A
+    assert isinstance(error, Unreachable)
+    bench.upper.hangs = False
+    assert await bench.heartbeat.beat()
+    assert 2 * RENEW + 1 < DURATION
 
 
 async def test_the_lease_is_renewed_by_one_write() -> None:
