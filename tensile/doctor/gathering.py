@@ -38,10 +38,11 @@ from tensile.hookport import own_namespace
 from tensile.joined import Ways
 from tensile.kube.access import Access
 from tensile.kube.client import HttpCluster
+from tensile.kube.secretfile import keep_secret
 from tensile.kubelet.api.authority import CALLERS
 from tensile.names import LEASE_NAMESPACE
 from tensile.nodeaddress import node_address
-from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SECRET, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
+from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
 from tensile.policy.listening import call
 from tensile.policy.registration import address_of, bundle_in, is_reachable, proxied, ref_of
 from tensile.reconcile.alias import server_of
@@ -54,7 +55,7 @@ from tensile.topology import Lower, ServiceRef, Topology, Upper, Webhook
 LIMIT = 12.0
 """Seconds after which what is known by then has to do."""
 _PATIENCE = 5.0
-_UNREAD = "let the account that asks read that Secret; the engine has to, and may by what `tensile manifests` prints"
+_UNREAD = "let the account that asks list that Secret; the engine has to, and may by what `tensile manifests` prints"
 
 
 async def topology_at(place: Place, ways: Ways) -> Topology:
@@ -222,10 +223,7 @@ class _Gathering:
                 f"its kubeconfig is in Secret {ref.namespace}/{ref.name} of the upper cluster, which cannot be asked",
                 "put that right first",
             )
-        try:
-            found.put(await above.cluster.read(Ref(UPPER, SECRET, ref.namespace, ref.name)))
-        except NotFound:
-            return found
+        await keep_secret(above.cluster, ref, found)
         return found
 
     async def _begun(self, side: Side, access: Access) -> Asking | None:

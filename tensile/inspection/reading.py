@@ -16,7 +16,8 @@ from tensile.inspection.picture import Asked, Picture
 from tensile.inspection.sight import KINDS, NEEDED, Sight, kept
 from tensile.joined import Ways
 from tensile.kube.client import HttpCluster
-from tensile.objects import EVENT, POD, SECRET, UPPER, Kind, Manifest, Ref, uid
+from tensile.kube.secretfile import keep_secret
+from tensile.objects import EVENT, POD, UPPER, Kind, Manifest, Ref, uid
 from tensile.topology import Lower, Topology
 
 PATIENCE = 20.0
@@ -76,10 +77,7 @@ async def _secrets(upper: Cluster, topology: Topology) -> Cache:
     found = Cache()
     for ref in (spec.kubeconfig_secret for spec in topology.lowers):
         if ref is not None:
-            try:
-                found.put(await upper.read(Ref(UPPER, SECRET, ref.namespace, ref.name)))
-            except NotFound:
-                continue
+            await keep_secret(upper, ref, found)
     return found
 
 

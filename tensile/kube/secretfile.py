@@ -8,11 +8,22 @@ import base64
 import binascii
 
 from tensile.cache import Cache
+from tensile.cluster import Cluster, Selection
 from tensile.kube.access import Access, AccessError, from_text
-from tensile.objects import Manifest
+from tensile.objects import SECRET, Manifest
 from tensile.topology import SecretRef
 
 _MOST_NAMED = 10
+
+
+async def keep_secret(upper: Cluster, ref: SecretRef, found: Cache) -> None:
+    """Have a cache know one Secret of the upper cluster, if it is there; raises ClusterError.
+
+    It is listed: that is what an engine may, which follows Secrets and reads none by itself.
+    """
+    listing = await upper.list(SECRET, Selection(ref.namespace, fields=f"metadata.name={ref.name}"))
+    for raw in listing.items:
+        found.put(raw)
 
 
 class KeptKubeconfig:

@@ -254,9 +254,9 @@ async def test_a_secret_that_may_not_be_read_has_a_remedy_of_ours(papers: Papers
     """The apiserver's words are the cause."""
     secret = {"namespace": "tensile", "name": LOWER}
     spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfigSecret": secret}])
-    refused = {f"/api/v1/namespaces/tensile/secrets/{LOWER}": REFUSED}
+    refused = {"/api/v1/namespaces/tensile/secrets": REFUSED}
     async with serving(papers, tmp_path / "upper", Apiserver("upper", **refused)):
         known = await gathered(spec, Ways(tmp_path), now)
     (finding,) = [one for one in diagnosed(known) if (one.cluster, one.check) == (LOWER, "reach")]
     assert finding.what.endswith("no reviews for you")
-    assert finding.advice.startswith("let the account that asks read that Secret")
+    assert finding.advice.startswith("let the account that asks list that Secret")

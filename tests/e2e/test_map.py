@@ -67,6 +67,15 @@ async def test_good_and_bad_edits_are_answered_for_in_time(program: MapProgram, 
     await edits(program, number)
 
 
+async def test_doctor_has_the_engines_rights_and_finds_its_way(program: MapProgram) -> None:
+    """With the very roles that are rendered, which let nobody read a single Secret."""
+    done = await ran([*program.command("doctor"), "-o", "json"])
+    findings = orjson.loads(done.out)["findings"]
+    reached = {one["cluster"]: one["level"] for one in findings if one["check"] == "reach"}
+    assert reached == dict.fromkeys((UPPER, *LOWERS), "ok"), done
+    assert {one["level"] for one in findings if one["check"] == "rights"} == {"ok"}
+
+
 async def test_each_edit_is_an_event_of_the_config_map(program: MapProgram) -> None:
     """So that `kubectl describe configmap` tells it: accepted by hash, rejected with its line."""
     wrong, said = bad(program, 700)
