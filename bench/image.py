@@ -114,7 +114,7 @@ class Node:
         self.kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/warn=restricted", space="default")
         self.kubectl("create", "configmap", "topology", f"--from-literal=topology.yaml={TOPOLOGY}")
         self.kubectl("create", "secret", "generic", "upper", f"--from-file=kubeconfig={kubeconfig}")
-        until(lambda: self.kubectl("get", "serviceaccount", "default"), "the account")
+        until(lambda: self.kubectl("get", "serviceaccount", "default"), lambda: "no account of the namespace")
 
     def kubectl(self, *arguments: str, space: str = SPACE, stdin: str = "") -> str:
         """Run kubectl; gives what it prints, "" where it fails."""
@@ -144,10 +144,14 @@ class Node:
         """Give a pod's status."""
         return dict(json.loads(self.kubectl("get", "pod", name, "-o", "json") or '{"status": {}}')["status"])
 
+    def found(self, name: str) -> str:
+        """Give a pod's status and what it said, for who waited for it in vain."""
+        return f"pod {name}: {self.status(name)}: {self.kubectl('logs', name)}"
+
     def ended(self, name: str, *arguments: str) -> tuple[int, str]:
         """Run a pod to its end; gives its exit code and what it said."""
         self.start(name, *arguments)
-        until(lambda: self.status(name).get("phase") in ("Succeeded", "Failed"), f"{name}: {self.status(name)}")
+        until(lambda: self.status(name).get("phase") in ("Succeeded", "Failed"), lambda: self.found(name))
         (container,) = self.status(name)["containerStatuses"]
         return container["state"]["terminated"]["exitCode"], self.kubectl("logs", name)
 
@@ -155,7 +159,7 @@ class Node:
         """Run the engine until it is ready, and tell it to end; gives the seconds to readiness and what it said."""
         begin = time.monotonic()
         self.start("run", "run", *UPPER)
-        until(lambda: _is_ready(self.status("run")), "the engine is ready")
+        until(lambda: _is_ready(self.status("run")), lambda: self.found("run"))
         taken = time.monotonic() - begin
         command = self._sandbox.kubectl_command("-n", SPACE, "logs", "--follow", "run", cluster=LOWER)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
@@ -175,12 +179,12 @@ def _is_ready(status: dict[str, Any]) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
 
 
-def until(holds: Callable[[], object], what: str) -> None:
-    """Ask until something holds; raises TimeoutError."""
+def until(holds: Callable[[], object], found: Callable[[], str]) -> None:
+    """Ask until something holds; raises TimeoutError, which says what there is instead."""
     end = time.monotonic() + LIMIT
     while not holds():
         if time.monotonic() > end:
-            raise TimeoutError(f"not within {LIMIT:g} s: {what}")
+            raise TimeoutError(f"not within {LIMIT:g} s: {found()}")
         time.sleep(0.2)
 
 

@@ -104,15 +104,18 @@ class Engine:
         await self._serve()
 
     async def drive(self) -> None:
-        """Join the lowers and drive them from now on; raises TensileError: the extender's port is taken.
+        """Join the lowers and drive them from now on; TensileError: the extender's port is taken when all begins.
 
-        Only one that drives serves the extender: another knows nothing of the lowers, and would let everything pass.
+        One that stood by waits for it instead. Only one that drives serves the extender: another knows nothing of the
+        lowers, and would let everything pass.
         """
         async with self._changing:
-            if not self._leads:
+            if self._leads:
+                await self._extended.open(self.topology)
+            else:
                 self._leads = True
                 await self._hooked.follow(self.topology)
-            await self._extended.open(self.topology)
+                await self._extended.follow(self.topology)
             await self._bring_lowers()
             self._tasks = [supervised("lookout", self._keep_looking)]
 
@@ -240,8 +243,8 @@ class Engine:
         node = self.clusters.joined[name].lower.node
         self._opened.discard(name)
         await self.loop.close(name)
-        await self.clusters.leave(name)
         await self.ports.stop(node)
+        await self.clusters.leave(name)
         self.extender.follow()
 
     async def _serve(self) -> None:

@@ -75,6 +75,8 @@ class Extending:
         self._port: ExtenderPort | None = None
         self._section: Section
         self._papers: _Papers | None = None
+        self._latest: _Papers | None = None
+        """Those that were made last, be it for a port that could not be had."""
         self._tls: ssl.SSLContext
         self._looking: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
@@ -141,11 +143,12 @@ class Extending:
     def _papers_of(self, topology: Topology) -> _Papers:
         """Give the papers of a topology, those that there are where it says nothing new."""
         kubelet, address = topology.kubelet, self._world.node_address
-        known = self._papers
-        if known is not None and (known.section, known.serving.address) == (kubelet, address):
-            return known
-        serving = Serving(_log, address, files_of(topology, self._directory), advice=_ADVICE)
-        return _Papers(kubelet, serving, authority_of(topology, self._directory, self._upper, _log))
+        known = self._latest
+        if known is None or (known.section, known.serving.address) != (kubelet, address):
+            serving = Serving(_log, address, files_of(topology, self._directory), advice=_ADVICE)
+            known = _Papers(kubelet, serving, authority_of(topology, self._directory, self._upper, _log))
+        self._latest = known
+        return known
 
     async def _listen(self, section: Section, tls: ssl.SSLContext) -> None:
         """Take the port, or change it; what was listened on before is given up once the new one is had."""

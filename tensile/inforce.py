@@ -5,6 +5,7 @@ served before is served on until the port is free, for the port alone is no reas
 """
 
 import asyncio
+import socket
 from contextlib import suppress
 from typing import Protocol
 
@@ -16,6 +17,9 @@ from tensile.topology import Topology
 
 _AGAIN = 1.0
 """Seconds between two tries."""
+_SELDOM = 60.0
+"""Seconds between two tries for each of which what is served has to end, and begins anew."""
+_EVERYWHERE = frozenset(("0.0.0.0", "::"))  # noqa: S104 - what people write
 _log = structlog.get_logger("tensile.inforce")
 
 
@@ -62,7 +66,7 @@ class InForce:
     async def make_way(self, topology: Topology) -> None:
         """Serve no more, if a topology that is to be put in force gives another part the port of this one."""
         async with self._changing:
-            port = self._part.port
+            self._wanted, port = topology, self._part.port
             if port and port in _ports(topology, but=self._section):
                 await self._part.close()
                 self._served = None
@@ -77,51 +81,71 @@ class InForce:
 
     async def close(self) -> None:
         """Serve no more."""
-        async with self._changing:  # no try is under way, half of which might stay open
-            if self._trying is not None:
-                self._trying.cancel()
+        if self._trying is not None:
+            self._trying.cancel()
+            await asyncio.gather(self._trying, return_exceptions=True)
+        async with self._changing:
             await self._part.close()
 
     async def _keep_trying(self) -> None:
         while self.pending:
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_SELDOM if self._blocks_itself() else _AGAIN)
             async with self._changing:
                 await self._try()
 
     async def _try(self) -> None:
         """Do as the topology says, or as before."""
-        blocks = self._blocks_itself()
-        if blocks:
-            await self._part.close()
         try:
-            await self._part.open(self._wanted)
+            await self._open()
         except TensileError as error:
+            await self._fall_back()
             self._put_off(str(error))
-            if blocks and self._served is not None:
-                with suppress(TensileError):
-                    await self._part.open(self._served)
         else:
             self._served = self._wanted
             self._settle()
 
+    async def _open(self) -> None:
+        """Open it beside what is served; only where that alone is in the way, once that is closed."""
+        try:
+            await self._part.open(self._wanted)
+        except TensileError:
+            if not self._blocks_itself():
+                raise
+            await self._part.close()
+            await self._part.open(self._wanted)
+
+    async def _fall_back(self) -> None:
+        """Serve as before, if nothing is served any more."""
+        if self._served is not None and not self._part.port:
+            with suppress(TensileError):
+                await self._part.open(self._served)
+
     def _blocks_itself(self) -> bool:
-        """Say whether it is to listen at other addresses of the port that it has, which it cannot have beside these."""
+        """Say whether it is to listen at addresses that it cannot have beside those that it has."""
         if self._served is None or not self._part.port:
             return False
         before, wanted = (getattr(one, self._section) for one in (self._served, self._wanted))
-        return bool(before.port == wanted.port and before.bind != wanted.bind)
+        is_other = before.bind != wanted.bind and before.port == wanted.port == self._part.port
+        return is_other and not _EVERYWHERE.isdisjoint((before.bind, wanted.bind)) and _is_here(wanted.bind)
 
     def _put_off(self, why: str) -> None:
-        words = f"{self._section}: {why}"
-        if self.pending != (words,):
-            is_served = "served as before" if self._served is not None else "not served"
-            _log.error("not in force yet", change=words, meanwhile=is_served)
-        self.pending = (words,)
+        if self.pending != (why,):
+            _log.error("not in force yet", why=why, meanwhile="served as before" if self._part.port else "not served")
+        self.pending = (why,)
 
     def _settle(self) -> None:
         if self.pending:
             _log.info("in force now", section=self._section)
         self.pending = ()
+
+
+def _is_here(address: str) -> bool:
+    """Say whether this machine has an address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe, suppress(OSError):
+        probe.bind((address, 0))
+        return True
+    return False
 
 
 def _ports(topology: Topology, *, but: str) -> set[int]:

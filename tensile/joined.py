@@ -37,6 +37,7 @@ from tensile.world import LowerWorld, Naming, World
 
 _RETRY = 5.0
 _LOOK = 0.5
+_LAST = 65535
 _CONNECTIONS = 32
 _log = structlog.get_logger("tensile.lower")
 
@@ -90,7 +91,7 @@ def left_behind(node: Manifest) -> Lower:
     name = node["metadata"]["name"]
     port = annotations(node).get(KUBELET_PORT, "")
     entry: dict[str, Any] = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
-    if port.isdecimal():
+    if port.isdecimal() and len(port) <= len(str(_LAST)) and 0 < int(port) <= _LAST:
         entry["node"]["kubeletPort"] = int(port)
     file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "left-behind", "lowers": [entry]}
     topology = parse(orjson.dumps(file).decode(), name=f"Node {name}")

@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from structlog.testing import capture_logs
 from virtualtime import in_virtual_time
 from worldkit import topology
@@ -14,7 +15,7 @@ from tensile.errors import TensileError
 from tensile.inforce import InForce
 from tensile.topology import Topology
 
-HOST, BESIDE, EVERYWHERE = "127.0.0.1", "127.0.0.2", "0.0.0.0"
+HOST, BESIDE, EVERYWHERE, NOT_HERE = "127.0.0.1", "127.0.0.2", "0.0.0.0", "192.0.2.77"
 
 
 class Listener:
@@ -23,7 +24,10 @@ class Listener:
     def __init__(self, section: str) -> None:
         self.section = section
         self.place: tuple[str, int] | None = None
-        self._socket: socket.socket | None = None
+        self.held: socket.socket | None = None
+        self.stolen = False
+        """Whether somebody takes the place as soon as it is left."""
+        self._thief: socket.socket | None = None
 
     @property
     def port(self) -> int:
@@ -41,13 +45,20 @@ class Listener:
         except OSError as error:
             raise TensileError(f"{place}: {error.strerror}") from None
         await self.close()
-        self.place, self._socket = place, opened
+        self.place, self.held = place, opened
 
     async def close(self) -> None:
         """Listen no more."""
-        if self._socket is not None:
-            self._socket.close()
-        self.place = self._socket = None
+        if self.held is not None and self.place is not None:
+            self.held.close()
+            self._thief = socket.create_server(self.place) if self.stolen else None
+        self.place = self.held = None
+
+    def give_back(self) -> None:
+        """Have the place free again."""
+        self.stolen = False
+        if self._thief is not None:
+            self._thief.close()
 
 
 def placed(telemetry: int, webhook: int = 0, bind: str = HOST) -> Topology:
@@ -79,7 +90,7 @@ async def test_a_port_that_is_taken_is_had_once_it_is_free() -> None:
             await asyncio.sleep(10)
             assert listener.port == before
             (words,) = part.pending
-            assert words.startswith(f"telemetry: ('{HOST}', {after}): Address already in use")
+            assert words.startswith(f"('{HOST}', {after}): Address already in use")
             assert [one["meanwhile"] for one in said] == ["served as before"]
         await asyncio.sleep(2)
         assert (listener.port, part.pending) == (after, ())
@@ -131,24 +142,65 @@ async def test_who_keeps_its_port_makes_no_way() -> None:
     """Nothing that is open there ends."""
     one, other, new = spare_ports(3)
     async with opened(placed(one, other)) as (telemetry, its):
-        held = its._socket
+        held = its.held
         await telemetry.make_way(placed(one, new))
         await telemetry.follow(placed(one, new))
-        assert its._socket is held
+        assert its.held is held
 
 
 @in_virtual_time
 async def test_the_same_port_is_had_at_more_addresses() -> None:
-    """It cannot be listened on at all of them while it is at one; where it is another program's, all is as before."""
+    """It cannot be listened on at all of them while it is at one."""
+    (port,) = spare_ports(1)
+    async with opened(placed(port)) as (part, listener):
+        await part.follow(placed(port, bind=EVERYWHERE))
+        assert (listener.place, part.pending) == ((EVERYWHERE, port), ())
+        await part.follow(placed(port))
+        assert (listener.place, part.pending) == ((HOST, port), ())
+
+
+@in_virtual_time
+async def test_what_is_served_seldom_ends_for_a_try() -> None:
+    """Where another program has the port at one of the addresses, that is found out once a minute; then it is had."""
     (port,) = spare_ports(1)
     async with opened(placed(port)) as (part, listener):
         with socket.create_server((BESIDE, port)):
             await part.follow(placed(port, bind=EVERYWHERE))
-            await asyncio.sleep(5)
+            held = listener.held
+            await asyncio.sleep(50)
             assert listener.place == (HOST, port)
+            assert listener.held is held
             assert "already in use" in part.pending[0]
-        await asyncio.sleep(2)
+        await asyncio.sleep(20)
         assert (listener.place, part.pending) == ((EVERYWHERE, port), ())
+
+
+@pytest.mark.parametrize("bind", [HOST, EVERYWHERE])
+@in_virtual_time
+async def test_nothing_ends_for_an_address_that_is_not_here(bind: str) -> None:
+    """An edit that can never be had costs no connection."""
+    (port,) = spare_ports(1)
+    async with opened(placed(port, bind=bind)) as (part, listener):
+        held = listener.held
+        await part.follow(placed(port, bind=NOT_HERE))
+        await asyncio.sleep(200)
+        assert listener.held is held
+        assert len(part.pending) == 1
+
+
+@in_virtual_time
+async def test_who_cannot_go_back_at_once_goes_back_later() -> None:
+    """Its old place was taken in the moment in which it was tried whether the new one is free."""
+    (port,) = spare_ports(1)
+    async with opened(placed(port)) as (part, listener):
+        with socket.create_server((BESIDE, port)), capture_logs() as said:
+            listener.stolen = True
+            await part.follow(placed(port, bind=EVERYWHERE))
+            assert listener.port == 0
+            assert [one["meanwhile"] for one in said] == ["not served"]
+            listener.give_back()
+            await asyncio.sleep(2)
+            assert listener.place == (HOST, port)
 
 
 @in_virtual_time

@@ -23,7 +23,9 @@ def test_a_node_that_was_left_behind_gives_a_lower_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "port"), [("10777", 10777), ("", 10350), ("many", 10350)], ids=["a port", "none", "nonsense"]
+    ("written", "port"),
+    [("10777", 10777), *((one, 10350) for one in ("", "many", "0", "70000", "9" * 5000))],
+    ids=["a port", "none", "nonsense", "zero", "too large", "endless"],
 )
 def test_it_keeps_the_port_that_the_node_says(written: str, port: int) -> None:
     """What else stands there is not believed."""

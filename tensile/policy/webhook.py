@@ -49,6 +49,8 @@ _RENEWED_AT = 0.7
 _UNPUBLISHED = 10.0
 """Overlaps after which a certificate is shown that could not be published: somebody else may see to that."""
 _RETIRED = 3
+_NAMES = 8
+"""Most names in a certificate of our own making."""
 _TAKEN_BACK = 3
 """How often what is registered is taken back after one edit."""
 _TURNS = 8
@@ -76,11 +78,25 @@ class NotOurs(TensileError):
 
 
 class _Next(NamedTuple):
-    """The certificate that comes next: since when it is at hand, and since when it is published, if it is."""
+    """The certificate that comes next: since when it is at hand, and since when it is published, if it is.
+
+    It is shown so many seconds after that (`overlap`).
+    """
 
     pair: Pair
     since: datetime
+    overlap: float
     published: datetime | None = None
+
+
+class _Own(NamedTuple):
+    """The certificate of our own making, and for which names; it outlasts a move, as apiservers trust it.
+
+    One for another address is for the former ones, too, which stay registered until the new one is reached.
+    """
+
+    names: tuple[str, ...]
+    pair: Pair
 
 
 class Hooks(NamedTuple):
@@ -121,11 +137,14 @@ class WebhookServer:
         self._topology: Topology
         self._terms: Terms
         self._listening: Listening | None = None
+        self._is_wanted = False
+        self._own: _Own | None = None
         self._served: Webhook | None = None
         self._shown: Pair
         self._next: _Next | None = None
         self._retired: list[Pair] = []
-        self._is_reached = False
+        self._is_reached = self._is_asked = False
+        """Whether the address has answered, and whether an apiserver asks at one of them."""
         self._taken_back = 0
         self._welcome: float | None = None
         """From when on, by the clock, an apiserver may be sent here, None while that is not known."""
@@ -142,6 +161,8 @@ class WebhookServer:
 
         Where several engines serve one Service, the others answer until then.
         """
+        if self._is_wanted and self._listening is None:
+            return "the webhook is not served yet: its port cannot be had"
         if self._served is None or (self._welcome is not None and self._welcome <= self._clock()):
             return ""
         return "the upper's apiserver does not trust the webhook's certificate yet"
@@ -149,6 +170,7 @@ class WebhookServer:
     async def serve(self, topology: Topology) -> None:
         """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
         webhook = topology.webhook
+        self._is_wanted = webhook.enabled
         if webhook.enabled and (self._listening is None or _moved(self._served, webhook)):
             await self._listen(webhook)
         self._topology, self._terms, self._taken_back = topology, terms_of(topology, self._home.namespace), 0
@@ -181,14 +203,23 @@ class WebhookServer:
         pair = self._pair(webhook)
         same = self._served is not None and (self._served.bind, self._served.port) == (webhook.bind, webhook.port)
         if same and self._listening is not None:
-            self._listening.show(pair)
+            self._renew(pair)
         else:
             opened = Listening(pair, self._answer)
             await opened.start(webhook.bind, webhook.port)
             await self._deafen()
-            self._listening = opened
-        self._served, self._shown, self._next, self._is_reached = webhook, pair, None, False
-        self._welcome = None
+            self._listening, self._shown, self._next, self._welcome = opened, pair, None, None
+            self._is_asked = False
+        self._served, self._is_reached = webhook, False
+
+    def _renew(self, pair: Pair) -> None:
+        """Have another certificate shown at the same place: once it is trusted, where calls come already."""
+        assert self._listening is not None, "it is served"
+        if self._is_asked:
+            self._next = None if pair == self._shown else _Next(pair, self._now(), self._pace.heard)
+            return
+        self._listening.show(pair)
+        self._shown, self._next, self._welcome = pair, None, None
 
     async def _deafen(self) -> None:
         listening, self._listening, self._served = self._listening, None, None
@@ -212,8 +243,7 @@ class WebhookServer:
     def _pair(self, webhook: Webhook) -> Pair:
         """Give the pair of the topology's files, or a new one of our own making; TensileError says what is wrong."""
         if webhook.tls_cert_file is None or webhook.tls_key_file is None:
-            names = names_of(webhook)
-            return self_signed("tensile", names[0], names, self._now(), LIFE)
+            return self._own_pair(names_of(webhook))
         files = {"tlsCertFile": webhook.tls_cert_file, "tlsKeyFile": webhook.tls_key_file}
         pair = Pair(*(self._content(field, file) for field, file in files.items()))
         try:
@@ -222,6 +252,13 @@ class WebhookServer:
             whose = f"webhook.tlsCertFile {files['tlsCertFile']} and webhook.tlsKeyFile {files['tlsKeyFile']}"
             raise TensileError(f"{whose}: no certificate and its key in PEM ({error}): give both anew") from None
         return pair
+
+    def _own_pair(self, names: tuple[str, ...]) -> Pair:
+        known = self._own.names if self._own else ()
+        if self._own is None or not set(names) <= set(known) or self._is_due(self._own.pair):
+            names = (*names, *(name for name in known if name not in names))[:_NAMES]
+            self._own = _Own(names, self_signed("tensile", names[0], names, self._now(), LIFE))
+        return self._own.pair
 
     def _content(self, field: str, file: str) -> bytes:
         path = self._home.directory / file
@@ -239,7 +276,7 @@ class WebhookServer:
         if pair == self._shown:
             self._next = None
         elif pair != newest:
-            self._next = _Next(pair, self._now())
+            self._next = _Next(pair, self._now(), self._pace.overlap)
 
     def _is_due(self, pair: Pair) -> bool:
         """Say whether a certificate nears its end."""
@@ -251,12 +288,16 @@ class WebhookServer:
         """Show the certificate that was published long enough ago, or has waited for that for too long."""
         if self._next is None or self._listening is None:
             return
-        pair, since, published = self._next
-        overlap = self._pace.overlap if published else self._pace.overlap * _UNPUBLISHED
+        pair, since, overlap, published = self._next
+        overlap = overlap if published else self._pace.overlap * _UNPUBLISHED
         if (self._now() - (published or since)).total_seconds() < overlap:
             return
         self._listening.show(pair)
-        self._retired = [*self._retired[1 - _RETIRED :], self._shown]
+        if self._served is not None and self._served.tls_cert_file is None:
+            self._retired = [
+                *self._retired[1 - _RETIRED :],
+                self._shown,
+            ]  # one in files is others' too, who still show it
         self._shown, self._next = pair, None
         _log.info("the webhook shows another certificate")
 
@@ -279,7 +320,7 @@ class WebhookServer:
             return self._pace.rest
         finally:
             self._show_next()
-        return min(self._pace.look, self._pace.overlap) if self._next else self._pace.look
+        return min(self._pace.look, self._next.overlap) if self._next else self._pace.look
 
     async def _registered(self, topology: Topology) -> None:
         """Have the apiserver know the webhook as it is, once a call on its way has come through."""
@@ -292,6 +333,9 @@ class WebhookServer:
         trusted = bundle(self._mine(), bundle_in(seen or {}), self._dropped(), self._now())
         if not self._is_reached:
             seen = await self._trusted(ref, seen, trusted)
+            if seen is not None and self._next is not None:
+                self._note_published(trusted)
+                return  # until it is shown, which is for this address
             await call(address_of(topology.webhook), trusted, _TURNS)
             self._is_reached = topology is self._topology
         wanted = configuration(topology, self._home.owner, trusted, self._home.namespace)
@@ -300,8 +344,10 @@ class WebhookServer:
         elif (patch := change(seen, wanted) if self._home.leads() else trusting(seen, trusted)) is not None:
             await upper.patch(ref, patch)
         else:
+            self._is_asked = True
             self._note_published(trusted)
             return
+        self._is_asked = True
         self._note_published(trusted)
         _log.info("the webhook is registered", name=ref.name, address=address_of(topology.webhook))
 

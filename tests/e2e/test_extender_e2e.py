@@ -1,6 +1,8 @@
 """The upper scheduler asks where in the lower clusters a pod fits, and sends none where it has no node."""
 
 import asyncio
+import random
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,10 +12,14 @@ import aiohttp
 import pytest
 import pytest_asyncio
 import yaml
-from enginekit import LOWERS, B, Ground, polled, with_fields
+from enginekit import LOWERS, A, B, Ground, polled, with_fields
 from sitekit import Manifest, condition_of, is_ready
 
+from bench.spareports import spare_port
+from tensile.app import Engine
 from tensile.errors import TensileError
+from tensile.joined import Ways
+from tensile.kube.fleet import Fleet
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.manifests import RESOURCES
 from tensile.sandbox.state import Options
@@ -194,6 +200,27 @@ async def test_a_port_that_is_taken_ends_a_start(ground: Advised, tmp_path: Path
         with pytest.raises(TensileError, match=r"the extender cannot listen on .* set extender\.port"):
             await other.start(other.on())
         assert not other.engine.is_running
+    finally:
+        await other.close()
+
+
+async def test_who_stood_by_drives_though_a_port_is_taken(ground: Advised, tmp_path: Path) -> None:
+    """Nobody would drive otherwise; it is told as pending, and the port is had once the other program lets go of it."""
+    other = Advised(ground.sandbox, tmp_path)
+    await other.open()
+    try:
+        with socket.create_server(("127.0.0.1", spare_port())) as taken:
+            topology = other.topology(other.on(bind="127.0.0.1", port=taken.getsockname()[1]))
+            other.engine = Engine(topology, Ways(other.directory), other.heard, Fleet(chance=random.random))
+            other.is_started = True
+            await other.engine.stand_by()
+            await other.engine.drive()
+            await other.usable(other.nodes[A])
+            assert "another program listens there" in other.engine.pending[0]
+            assert other.engine.extender.port == 0
+        await polled(lambda: other.engine.extender.port == topology.extender.port)
+        assert other.engine.pending == ()
+        await other.clear()
     finally:
         await other.close()
 

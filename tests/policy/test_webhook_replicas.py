@@ -5,7 +5,7 @@ import itertools
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import orjson
@@ -17,7 +17,7 @@ from hookkit import NAME, PACE, Scene, scene
 from tensile.certificates import self_signed
 from tensile.errors import Conflict, Denied, Unreachable
 from tensile.objects import MUTATING_WEBHOOK
-from tensile.policy.listening import Listening
+from tensile.policy.listening import Listening, call
 from tensile.policy.registration import bundle_in, certificates_in
 
 WAITS = "the upper's apiserver does not trust the webhook's certificate yet"
@@ -205,12 +205,70 @@ async def test_an_address_that_leads_to_others_only_is_given_up(here: Scene, tmp
         assert await stranger.server.look() == PACE.look, "it goes on as before"
 
 
-async def test_an_engine_that_changes_its_certificate_at_once_waits_again(here: Scene) -> None:
-    """Another address has another name, which the certificate is for."""
+async def heard(here: Scene) -> str:
+    """Call the webhook as an apiserver does, by what is registered; gives where that was."""
+    (hook,) = (here.registered() or {})["webhooks"]
+    await call(hook["clientConfig"]["url"], bundle_in(here.registered() or {}))
+    return str(hook["clientConfig"]["url"])
+
+
+async def test_another_address_on_the_same_port_turns_nobody_away(here: Scene) -> None:
+    """The certificate for it is trusted before it is shown, and is for the former one until the new one answers."""
     await here.server.serve(here.topology())
     await here.server.look()
-    await here.server.serve(here.topology(url=f"https://localhost:{here.port}/mutate"))
-    assert here.server.waits() == WAITS
+    here.later(seconds=PACE.heard)
+    other = f"https://localhost:{here.port}/mutate"
+    await here.server.serve(here.topology(url=other))
+    addresses = [await heard(here)]
+    while addresses[-1] != other:
+        assert here.server.waits() == ""
+        here.later(seconds=await here.server.look() or 0.0)
+        addresses.append(await heard(here))
+    assert len(addresses) <= 4
+
+
+async def test_an_address_that_nobody_answers_at_leaves_the_one_that_works(here: Scene) -> None:
+    """However long the edit stands, and when it is corrected."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    before = await heard(here)
+    await here.server.serve(here.topology(url=f"https://nowhere.invalid:{here.port}/mutate"))
+    for _ in range(5):
+        await here.server.look()
+        here.later(seconds=30)
+        assert (await heard(here), here.server.waits()) == (before, "")
+    await here.server.serve(here.topology())
+    await here.server.look()
+    assert await heard(here) == before
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_certificate_in_files_stays_trusted_while_others_show_it(tmp_path: Path, *, leads: bool) -> None:
+    """One Secret is mounted by all replicas, and changes for one of them a minute before it does for the other."""
+    files = ", tlsCertFile: tls.crt, tlsKeyFile: tls.key"
+    early, late = tmp_path / "early", tmp_path / "late"
+
+    def write(*directories: Path) -> None:
+        """Write a new pair."""
+        pair = self_signed("ours", "127.0.0.1", ("127.0.0.1",), datetime.now(UTC), timedelta(days=90))
+        for directory in directories:
+            directory.mkdir(exist_ok=True)
+            (directory / "tls.crt").write_bytes(pair.certificate)
+            (directory / "tls.key").write_bytes(pair.key)
+
+    write(early, late)
+    async with scene(early) as one, scene(late, one.upper) as other:
+        one.leads, other.leads = leads, not leads
+        for each in (one, other):
+            await each.server.serve(each.topology(files))
+            await each.server.look()
+        write(early)
+        for _ in range(8):
+            for each in (one, other):
+                each.later(seconds=PACE.look)
+                await each.server.look()
+                for asked in (one, other):
+                    await call(f"https://127.0.0.1:{asked.port}/mutate", bundle_in(one.registered() or {}))
 
 
 async def test_an_engine_that_cannot_make_itself_trusted_is_not_asked(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from admissionkit import VK_B
 from answering import Answering
 from hookkit import NAME, Scene, scene
 
+from bench.spareports import spare_port
 from tensile.cache import Cache
 from tensile.certificates import Pair, self_signed
 from tensile.errors import Denied, TensileError, Unreachable
@@ -315,6 +316,33 @@ async def test_a_port_that_is_taken_is_named_and_changes_nothing(here: Scene) ->
             await here.server.serve(moved)
     await here.server.look()
     assert (await asked(here, review()))[0] == 200
+
+
+async def test_nobody_is_sent_there_while_its_port_cannot_be_had(here: Scene) -> None:
+    """It made way for another part, and its new port is taken: a Service has to lead elsewhere."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    here.later(seconds=60)
+    assert here.server.waits() == ""
+    await here.server.close()
+    assert "its port cannot be had" in here.server.waits()
+    await here.server.serve(here.topology())
+    await here.server.look()
+    here.later(seconds=60)
+    assert here.server.waits() == ""
+    await here.server.serve(here.topology(enabled=False))
+    assert here.server.waits() == ""
+
+
+async def test_a_move_keeps_the_certificate(here: Scene) -> None:
+    """Apiservers trust it already; under another name it is another one."""
+    await here.server.serve(here.topology())
+    before = await shown(here)
+    here.port = spare_port()
+    await here.server.serve(here.topology())
+    assert await shown(here) == before
+    await here.server.serve(here.topology(url=f"https://localhost:{here.port}/mutate"))
+    assert await shown(here) != before
 
 
 async def test_other_keys_count_from_the_next_review_on(here: Scene) -> None:
