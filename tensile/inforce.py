@@ -5,13 +5,14 @@ served before is served on until the port is free, for the port alone is no reas
 """
 
 import asyncio
-import socket
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Protocol
 
 import structlog
 
 from tensile.errors import TensileError
+from tensile.sockets import listening
 from tensile.supervision import supervised
 from tensile.topology import Topology
 
@@ -19,7 +20,6 @@ _AGAIN = 1.0
 """Seconds between two tries."""
 _SELDOM = 60.0
 """Seconds between two tries for each of which what is served has to end, and begins anew."""
-_EVERYWHERE = frozenset(("0.0.0.0", "::"))  # noqa: S104 - what people write
 _log = structlog.get_logger("tensile.inforce")
 
 
@@ -126,7 +126,8 @@ class InForce:
             return False
         before, wanted = (getattr(one, self._section) for one in (self._served, self._wanted))
         is_other = before.bind != wanted.bind and before.port == wanted.port == self._part.port
-        return is_other and not _EVERYWHERE.isdisjoint((before.bind, wanted.bind)) and _is_here(wanted.bind)
+        overlap = any(ip_address(bind).is_unspecified for bind in (before.bind, wanted.bind))
+        return is_other and overlap and _is_here(wanted.bind)
 
     def _put_off(self, why: str) -> None:
         if self.pending != (why,):
@@ -141,9 +142,7 @@ class InForce:
 
 def _is_here(address: str) -> bool:
     """Say whether this machine has an address."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe, suppress(OSError):
-        probe.bind((address, 0))
+    with suppress(OSError), listening(address, 0):
         return True
     return False
 

@@ -3,9 +3,10 @@
 import sys
 from collections.abc import AsyncIterator
 
+import orjson
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, A, B, edit_lower, polled, ran, with_fields, without_lower
+from enginekit import LOWERS, UPPER, A, B, edit_lower, polled, ran, with_fields, without_lower
 from mapkit import KEY, NAME, RIGHT, STATUS, MapProgram, digest, read, tensile
 from programkit import served
 from sitekit import is_ready
