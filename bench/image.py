@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from bench.children import ROOT
 from bench.reporting import RESULTS, keep, verdict
 from tensile import __version__
@@ -109,12 +111,18 @@ class Node:
 
     def prepare(self) -> None:
         """Make what the pods mount: the topology, and credentials for the cluster."""
-        kubeconfig = self._sandbox.clusters[LOWER].kubeconfig
         self.kubectl("create", "namespace", SPACE, space="default")
         self.kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/warn=restricted", space="default")
         self.kubectl("create", "configmap", "topology", f"--from-literal=topology.yaml={TOPOLOGY}")
-        self.kubectl("create", "secret", "generic", "upper", f"--from-file=kubeconfig={kubeconfig}")
+        self.kubectl("create", "secret", "generic", "upper", f"--from-literal=kubeconfig={self._way()}")
         until(lambda: self.kubectl("get", "serviceaccount", "default"), lambda: "no account of the namespace")
+
+    def _way(self) -> str:
+        """Give the administrator's kubeconfig for the node's network, where the apiserver has another address."""
+        cluster = self._sandbox.clusters[LOWER]
+        of_the_node = yaml.safe_load((cluster.audit_log.parent / "pki" / "node.kubeconfig").read_text())
+        server: str = of_the_node["clusters"][0]["cluster"]["server"]
+        return cluster.kubeconfig.read_text().replace(cluster.server, server)
 
     def kubectl(self, *arguments: str, space: str = SPACE, stdin: str = "") -> str:
         """Run kubectl; gives what it prints, "" where it fails."""

@@ -11,6 +11,10 @@ class TensileError(Exception):
     """Something to tell a user in one or more lines: what, where, for which input, and what to do."""
 
 
+class PortTaken(TensileError):
+    """A port cannot be listened on because somebody does so already, at one of the addresses asked for at least."""
+
+
 class AccessError(TensileError):
     """The way to a cluster cannot be used as it is written down: `what` is wrong, and `advice` says what to do.
 

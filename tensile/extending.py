@@ -89,6 +89,7 @@ class Extending:
     async def open(self, topology: Topology) -> None:
         """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
         if not topology.extender.enabled:
+            self._latest = None
             await self.close()
             return
         async with self._changing:

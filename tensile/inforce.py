@@ -11,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from tensile.errors import TensileError
+from tensile.errors import PortTaken, TensileError
 from tensile.sockets import listening
 from tensile.supervision import supervised
 from tensile.topology import Topology
@@ -52,22 +52,25 @@ class InForce:
         self._part = part
         self._wanted: Topology
         self._served: Topology | None = None
+        """What was served last, None for nothing: there is nothing to go back to then."""
         self._trying: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
+        self._edited = asyncio.Event()
         self.pending: tuple[str, ...] = ()
         """What is not in force yet, in words."""
 
     async def open(self, topology: Topology) -> None:
         """Begin; raises TensileError where that is not possible."""
         async with self._changing:
+            self._wanted = topology
             await self._part.open(topology)
-            self._wanted = self._served = topology
+            self._note_served()
 
     async def make_way(self, topology: Topology) -> None:
         """Serve no more, if a topology that is to be put in force gives another part the port of this one."""
         async with self._changing:
-            self._wanted, port = topology, self._part.port
-            if port and port in _ports(topology, but=self._section):
+            self._wanted, taken = topology, _ports(topology, but=self._section)
+            if self._served is not None and getattr(self._served, self._section).port in taken:
                 await self._part.close()
                 self._served = None
 
@@ -76,6 +79,7 @@ class InForce:
         async with self._changing:
             self._wanted = topology
             await self._try()
+        self._edited.set()
         if self.pending and (self._trying is None or self._trying.done()):
             self._trying = supervised(f"port of {self._section}", self._keep_trying)
 
@@ -89,7 +93,9 @@ class InForce:
 
     async def _keep_trying(self) -> None:
         while self.pending:
-            await asyncio.sleep(_SELDOM if self._blocks_itself() else _AGAIN)
+            self._edited.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._edited.wait(), _SELDOM if self._blocks_itself() else _AGAIN)
             async with self._changing:
                 await self._try()
 
@@ -101,14 +107,14 @@ class InForce:
             await self._fall_back()
             self._put_off(str(error))
         else:
-            self._served = self._wanted
+            self._note_served()
             self._settle()
 
     async def _open(self) -> None:
         """Open it beside what is served; only where that alone is in the way, once that is closed."""
         try:
             await self._part.open(self._wanted)
-        except TensileError:
+        except PortTaken:
             if not self._blocks_itself():
                 raise
             await self._part.close()
@@ -119,6 +125,9 @@ class InForce:
         if self._served is not None and not self._part.port:
             with suppress(TensileError):
                 await self._part.open(self._served)
+
+    def _note_served(self) -> None:
+        self._served = self._wanted if self._part.port else None
 
     def _blocks_itself(self) -> bool:
         """Say whether it is to listen at addresses that it cannot have beside those that it has."""

@@ -4,8 +4,11 @@ In one place so that an address means the same to each of them: `::` is every ad
 a cluster with both leads to whichever of the pod's addresses comes first there, which nobody knows when it is written.
 """
 
+import errno
 import os
 import socket
+
+from tensile.errors import PortTaken, TensileError
 
 
 def listening(bind: str | None, port: int) -> socket.socket:
@@ -24,6 +27,11 @@ def listening(bind: str | None, port: int) -> socket.socket:
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None
     opened.setblocking(False)
     return opened
+
+
+def refusal(error: OSError, words: str) -> TensileError:
+    """Make of what `listening` raised an error for people, which says by its type whether somebody has the port."""
+    return PortTaken(words) if error.errno == errno.EADDRINUSE else TensileError(words)
 
 
 def place(bind: str | None, port: int) -> str:

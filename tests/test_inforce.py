@@ -11,6 +11,7 @@ from virtualtime import in_virtual_time
 from worldkit import topology
 
 from bench.spareports import spare_ports
+from tensile import sockets
 from tensile.errors import TensileError
 from tensile.inforce import InForce
 from tensile.topology import Topology
@@ -27,6 +28,10 @@ class Listener:
         self.held: socket.socket | None = None
         self.stolen = False
         """Whether somebody takes the place as soon as it is left."""
+        self.flaw = ""
+        """What is wrong with a topology, whatever its port."""
+        self.asked: list[bool] = []
+        """Whether each topology that it was given wants it."""
         self._thief: socket.socket | None = None
 
     @property
@@ -37,13 +42,19 @@ class Listener:
     async def open(self, wanted: Topology) -> None:
         """Listen there."""
         section = getattr(wanted, self.section)
-        place = (section.bind, section.port)
+        place, is_wanted = (section.bind, section.port), getattr(section, "enabled", True)
+        self.asked.append(is_wanted)
+        if not is_wanted:
+            await self.close()
+            return
+        if self.flaw:
+            raise TensileError(self.flaw)
         if place == self.place:
             return
         try:
-            opened = socket.create_server(place)
+            opened = sockets.listening(*place)
         except OSError as error:
-            raise TensileError(f"{place}: {error.strerror}") from None
+            raise sockets.refusal(error, f"{place}: {error.strerror}") from None
         await self.close()
         self.place, self.held = place, opened
 
@@ -90,7 +101,7 @@ async def test_a_port_that_is_taken_is_had_once_it_is_free() -> None:
             await asyncio.sleep(10)
             assert listener.port == before
             (words,) = part.pending
-            assert words.startswith(f"('{HOST}', {after}): Address already in use")
+            assert words == f"('{HOST}', {after}): Address already in use"
             assert [one["meanwhile"] for one in said] == ["served as before"]
         await asyncio.sleep(2)
         assert (listener.port, part.pending) == (after, ())
@@ -201,6 +212,44 @@ async def test_who_cannot_go_back_at_once_goes_back_later() -> None:
             listener.give_back()
             await asyncio.sleep(2)
             assert listener.place == (HOST, port)
+
+
+@in_virtual_time
+async def test_what_is_wrong_otherwise_ends_nothing() -> None:
+    """Files that cannot be read are no reason to let go of a port."""
+    (port,) = spare_ports(1)
+    async with opened(placed(port)) as (part, listener):
+        held, listener.flaw = listener.held, "tls.crt: no such file"
+        await part.follow(placed(port, bind=EVERYWHERE))
+        await asyncio.sleep(200)
+        assert listener.held is held
+        assert part.pending == ("tls.crt: no such file",)
+
+
+@in_virtual_time
+async def test_who_was_off_is_not_told_so_again_while_its_port_is_taken() -> None:
+    """There is nothing to go back to."""
+    one, other = spare_ports(2)
+    async with opened(placed(one), "webhook") as (part, listener):
+        with socket.create_server((HOST, other)):
+            await part.follow(placed(one, other))
+            await asyncio.sleep(10)
+        assert listener.asked.count(False) == 1
+        await asyncio.sleep(2)
+        assert listener.port == other
+
+
+@in_virtual_time
+async def test_another_edit_is_not_kept_waiting_by_the_one_before() -> None:
+    """That one was tried once a minute only."""
+    port, other = spare_ports(2)
+    async with opened(placed(port)) as (part, listener):
+        with socket.create_server((BESIDE, port)), socket.create_server((HOST, other)):
+            await part.follow(placed(port, bind=EVERYWHERE))
+            await asyncio.sleep(5)
+            await part.follow(placed(other))
+        await asyncio.sleep(3)
+        assert (listener.place, part.pending) == ((HOST, other), ())
 
 
 @in_virtual_time

@@ -17,7 +17,6 @@ import structlog
 from aiohttp import web
 
 from tensile import sockets
-from tensile.errors import TensileError
 from tensile.policy.extender import Extender
 from tensile.telemetry import described
 
@@ -44,7 +43,7 @@ def listening(bind: str, port: int) -> socket.socket:
         return sockets.listening(bind, port)
     except OSError as error:
         why = _ADVICE.get(error.errno or 0, f"{error.strerror or error}: set extender.bind or extender.port")
-        raise TensileError(f"the extender cannot listen on {sockets.place(bind, port)}: {why}") from None
+        raise sockets.refusal(error, f"the extender cannot listen on {sockets.place(bind, port)}: {why}") from None
 
 
 class ExtenderPort:

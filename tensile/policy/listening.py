@@ -62,10 +62,10 @@ class Listening:
             opened = sockets.listening(bind, port)
         except OSError as error:
             where = f"webhook: port {port} on {bind}"
+            why = f"{error.strerror or error}: check webhook.bind and webhook.port"
             if error.errno == errno.EADDRINUSE:
-                raise TensileError(f"{where}: is taken: set another webhook.port, or stop that program") from None
-            why = error.strerror or str(error)
-            raise TensileError(f"{where}: {why}: check webhook.bind and webhook.port") from None
+                why = "is taken: set another webhook.port, or stop that program"
+            raise sockets.refusal(error, f"{where}: {why}") from None
         self._server = await asyncio.get_running_loop().create_server(
             self._front, sock=opened, ssl=self._tls, ssl_handshake_timeout=_PATIENCE
         )

@@ -243,7 +243,8 @@ class WebhookServer:
     def _pair(self, webhook: Webhook) -> Pair:
         """Give the pair of the topology's files, or a new one of our own making; TensileError says what is wrong."""
         if webhook.tls_cert_file is None or webhook.tls_key_file is None:
-            return self._own_pair(names_of(webhook))
+            names = names_of(webhook) if self._own is None or is_reachable(webhook) else self._own.names
+            return self._own_pair(names)
         files = {"tlsCertFile": webhook.tls_cert_file, "tlsKeyFile": webhook.tls_key_file}
         pair = Pair(*(self._content(field, file) for field, file in files.items()))
         try:
@@ -254,10 +255,14 @@ class WebhookServer:
         return pair
 
     def _own_pair(self, names: tuple[str, ...]) -> Pair:
-        known = self._own.names if self._own else ()
-        if self._own is None or not set(names) <= set(known) or self._is_due(self._own.pair):
-            names = (*names, *(name for name in known if name not in names))[:_NAMES]
-            self._own = _Own(names, self_signed("tensile", names[0], names, self._now(), LIFE))
+        """Give the one that there is, where it is for these names, else another one, which takes its place in time."""
+        own = self._own
+        if own is not None and set(names) <= set(own.names) and not self._is_due(own.pair):
+            return own.pair
+        if own is not None:
+            names = (*names, *(name for name in own.names if name not in names))[:_NAMES]
+            self._retired = [*self._retired[1 - _RETIRED :], own.pair]
+        self._own = _Own(names, self_signed("tensile", names[0], names, self._now(), LIFE))
         return self._own.pair
 
     def _content(self, field: str, file: str) -> bytes:
@@ -292,12 +297,10 @@ class WebhookServer:
         overlap = overlap if published else self._pace.overlap * _UNPUBLISHED
         if (self._now() - (published or since)).total_seconds() < overlap:
             return
-        self._listening.show(pair)
-        if self._served is not None and self._served.tls_cert_file is None:
-            self._retired = [
-                *self._retired[1 - _RETIRED :],
-                self._shown,
-            ]  # one in files is others' too, who still show it
+        self._show(self._listening, pair)
+
+    def _show(self, listening: Listening, pair: Pair) -> None:
+        listening.show(pair)
         self._shown, self._next = pair, None
         _log.info("the webhook shows another certificate")
 
@@ -333,9 +336,11 @@ class WebhookServer:
         trusted = bundle(self._mine(), bundle_in(seen or {}), self._dropped(), self._now())
         if not self._is_reached:
             seen = await self._trusted(ref, seen, trusted)
-            if seen is not None and self._next is not None:
+            if self._next is not None and seen is not None:
                 self._note_published(trusted)
                 return  # until it is shown, which is for this address
+            if self._next is not None and self._listening is not None:  # nobody asks by the one before any more
+                self._show(self._listening, self._next.pair)
             await call(address_of(topology.webhook), trusted, _TURNS)
             self._is_reached = topology is self._topology
         wanted = configuration(topology, self._home.owner, trusted, self._home.namespace)

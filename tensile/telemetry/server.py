@@ -13,7 +13,6 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from tensile import sockets
-from tensile.errors import TensileError
 from tensile.telemetry.metrics import CONTENT_TYPE, Metrics
 
 _GRACE = 1.0
@@ -58,7 +57,7 @@ class ProbeServer:
         except OSError as error:
             await runner.cleanup()
             where = sockets.place(self._bind, self._port)
-            raise TensileError(f"{self.who} cannot listen on {where}: {self._why(error)}") from None
+            raise sockets.refusal(error, f"{self.who} cannot listen on {where}: {self._why(error)}") from None
         self._runner = runner
 
     async def close(self) -> None:

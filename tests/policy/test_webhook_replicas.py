@@ -16,7 +16,7 @@ from hookkit import NAME, PACE, Scene, scene
 
 from tensile.certificates import self_signed
 from tensile.errors import Conflict, Denied, Unreachable
-from tensile.objects import MUTATING_WEBHOOK
+from tensile.objects import MUTATING_WEBHOOK, UPPER, Ref
 from tensile.policy.listening import Listening, call
 from tensile.policy.registration import bundle_in, certificates_in
 
@@ -240,6 +240,45 @@ async def test_an_address_that_nobody_answers_at_leaves_the_one_that_works(here:
     await here.server.serve(here.topology())
     await here.server.look()
     assert await heard(here) == before
+
+
+async def test_an_address_that_is_taken_out_leaves_the_certificate(here: Scene) -> None:
+    """The one that is registered is asked for as long as it stands."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    topology = here.topology()
+    nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
+    await here.server.serve(nowhere)
+    for _ in range(5):
+        await here.server.look()
+        here.later(seconds=60)
+        await heard(here)
+
+
+async def test_who_deletes_the_registration_while_the_address_changes_waits_for_nothing(here: Scene) -> None:
+    """Nobody asks at the former address any more."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    other = f"https://localhost:{here.port}/mutate"
+    await here.server.serve(here.topology(url=other))
+    found = (here.registered() or {})["metadata"]
+    ref = Ref(UPPER, MUTATING_WEBHOOK, "", NAME)
+    await here.upper.delete(ref, uid=found["uid"], version=found["resourceVersion"])
+    await here.server.look()
+    assert await heard(here) == other
+
+
+async def test_a_certificate_in_files_that_is_given_up_stays_trusted(here: Scene, tmp_path: Path) -> None:
+    """Another replica may have heard later of it."""
+    pair = self_signed("ours", "127.0.0.1", ("127.0.0.1",), datetime.now(UTC), timedelta(days=90))
+    (tmp_path / "tls.crt").write_bytes(pair.certificate)
+    (tmp_path / "tls.key").write_bytes(pair.key)
+    await here.server.serve(here.topology(", tlsCertFile: tls.crt, tlsKeyFile: tls.key"))
+    await here.server.look()
+    await here.server.serve(here.topology())
+    for _ in range(5):
+        here.later(seconds=await here.server.look() or 0.0)
+        assert set(certificates_in(pair.certificate)) <= set(certificates_in(bundle_in(here.registered() or {})))
 
 
 @pytest.mark.parametrize("leads", [True, False])
