@@ -85,6 +85,8 @@ TESTS = tuple(
         "storage_kept.py",
         "storage_taken.py",
         "unwatched.py::test_another_subject_above_is_one_below",
+        "unwatched.py::test_a_grant_that_is_taken_away_below_is_given_again",
+        "unwatched.py::test_a_grant_waits_for_its_cluster_role_below",
         "unwatched.py::test_a_role_whose_name_is_taken_below_is_left_alone",
         "unwatched.py::test_a_slice_whose_name_is_taken_below_is_left_alone",
         "unwatched.py::test_what_went_above_while_no_engine_ran_goes_below",
