@@ -56,6 +56,8 @@ class InForce:
         self._trying: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._edited = asyncio.Event()
+        self._costs = False
+        """Whether what is served has to end for a try."""
         self.pending: tuple[str, ...] = ()
         """What is not in force yet, in words."""
 
@@ -94,10 +96,11 @@ class InForce:
     async def _keep_trying(self) -> None:
         while self.pending:
             self._edited.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._edited.wait(), _SELDOM if self._blocks_itself() else _AGAIN)
-            async with self._changing:
-                await self._try()
+            try:  # an edit has been tried already, and may ask for another pace
+                await asyncio.wait_for(self._edited.wait(), _SELDOM if self._costs and self._part.port else _AGAIN)
+            except TimeoutError:
+                async with self._changing:
+                    await self._try()
 
     async def _try(self) -> None:
         """Do as the topology says, or as before."""
@@ -112,11 +115,13 @@ class InForce:
 
     async def _open(self) -> None:
         """Open it beside what is served; only where that alone is in the way, once that is closed."""
+        self._costs = False
         try:
             await self._part.open(self._wanted)
         except PortTaken:
             if not self._blocks_itself():
                 raise
+            self._costs = True
             await self._part.close()
             await self._part.open(self._wanted)
 

@@ -253,6 +253,31 @@ async def test_another_edit_is_not_kept_waiting_by_the_one_before() -> None:
 
 
 @in_virtual_time
+async def test_an_edit_of_something_else_costs_one_try() -> None:
+    """What is served ends for it once, as the edit might be what was waited for, and then a minute later."""
+    (port,) = spare_ports(1)
+    async with opened(placed(port)) as (part, listener):
+        with socket.create_server((BESIDE, port)):
+            await part.follow(placed(port, bind=EVERYWHERE))
+            await part.follow(placed(port, bind=EVERYWHERE))
+            held = listener.held
+            await asyncio.sleep(50)
+            assert listener.held is held
+
+
+@in_virtual_time
+async def test_a_flaw_that_is_mended_counts_at_once() -> None:
+    """Nothing had to end for the tries meanwhile."""
+    (port,) = spare_ports(1)
+    async with opened(placed(port)) as (part, listener):
+        listener.flaw = "tls.crt: no such file"
+        await part.follow(placed(port, bind=EVERYWHERE))
+        listener.flaw = ""
+        await asyncio.sleep(2)
+        assert listener.place == (EVERYWHERE, port)
+
+
+@in_virtual_time
 async def test_nothing_is_tried_after_the_end() -> None:
     """Even where the port comes free then."""
     before, after = spare_ports(2)

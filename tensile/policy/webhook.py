@@ -199,27 +199,24 @@ class WebhookServer:
         await self._deafen()
 
     async def _listen(self, webhook: Webhook) -> None:
-        """Take the port, or change it; what was listened on before is given up once the new one is had."""
+        """Take the port, or change it; what was listened on before is given up once the new one is had.
+
+        Where calls come already, the certificate that they trust is shown until another one is trusted.
+        """
         pair = self._pair(webhook)
+        first = self._shown if self._is_asked else pair
         same = self._served is not None and (self._served.bind, self._served.port) == (webhook.bind, webhook.port)
         if same and self._listening is not None:
-            self._renew(pair)
+            self._listening.show(first)
         else:
-            opened = Listening(pair, self._answer)
+            opened = Listening(first, self._answer)
             await opened.start(webhook.bind, webhook.port)
             await self._deafen()
-            self._listening, self._shown, self._next, self._welcome = opened, pair, None, None
-            self._is_asked = False
+            self._listening = opened
+        if not (same and self._is_asked):
+            self._welcome = None
+        self._shown, self._next = first, None if pair == first else _Next(pair, self._now(), self._pace.heard)
         self._served, self._is_reached = webhook, False
-
-    def _renew(self, pair: Pair) -> None:
-        """Have another certificate shown at the same place: once it is trusted, where calls come already."""
-        assert self._listening is not None, "it is served"
-        if self._is_asked:
-            self._next = None if pair == self._shown else _Next(pair, self._now(), self._pace.heard)
-            return
-        self._listening.show(pair)
-        self._shown, self._next, self._welcome = pair, None, None
 
     async def _deafen(self) -> None:
         listening, self._listening, self._served = self._listening, None, None
@@ -315,6 +312,8 @@ class WebhookServer:
                 self._trouble = ""
             else:
                 self._welcomes()
+                with suppress(Denied, NotOurs):
+                    await self._stay_trusted(topology)
                 self._say("set webhook.service or webhook.url: how the upper's apiserver reaches it")
         except Conflict:
             raise
@@ -336,12 +335,8 @@ class WebhookServer:
         trusted = bundle(self._mine(), bundle_in(seen or {}), self._dropped(), self._now())
         if not self._is_reached:
             seen = await self._trusted(ref, seen, trusted)
-            if self._next is not None and seen is not None:
-                self._note_published(trusted)
-                return  # until it is shown, which is for this address
-            if self._next is not None and self._listening is not None:  # nobody asks by the one before any more
-                self._show(self._listening, self._next.pair)
-            await call(address_of(topology.webhook), trusted, _TURNS)
+            if not await self._answers(topology, trusted, is_asked=seen is not None):
+                return
             self._is_reached = topology is self._topology
         wanted = configuration(topology, self._home.owner, trusted, self._home.namespace)
         if seen is None:
@@ -356,6 +351,23 @@ class WebhookServer:
         self._note_published(trusted)
         _log.info("the webhook is registered", name=ref.name, address=address_of(topology.webhook))
 
+    async def _answers(self, topology: Topology, trusted: bytes, *, is_asked: bool) -> bool:
+        """Call the address; False: not before the next certificate is shown, which may be for it. Else raises.
+
+        Where nobody asks by the certificate that is shown (`is_asked`), the next one takes its place at once.
+        """
+        address = address_of(topology.webhook)
+        if self._next is not None and is_asked:
+            self._note_published(trusted)
+            with suppress(TensileError):
+                await call(address, trusted, _TURNS)
+                return True
+            return False
+        if self._next is not None and self._listening is not None:
+            self._show(self._listening, self._next.pair)
+        await call(address, trusted, _TURNS)
+        return True
+
     def _welcomes(self, seconds: float = 0.0) -> None:
         """Note that an apiserver may be sent here from in some seconds on: at once where none asks."""
         if self._welcome is None:
@@ -369,14 +381,27 @@ class WebhookServer:
 
     async def _trusted(self, ref: Ref, seen: Manifest | None, trusted: bytes) -> Manifest | None:
         """Have our certificate trusted at once where the apiserver asks already: it may come to us any moment."""
-        patch = trusting(seen, trusted) if seen is not None else None
-        if patch is None:
+        if seen is None or (patch := trusting(seen, trusted)) is None:
             self._welcomes(0.0 if seen is None else self._pace.heard)
             return seen
-        self._welcome = None
+        if self._is_trusted(bundle_in(seen)):
+            self._welcomes(self._pace.heard)
+        else:
+            self._welcome = None
         changed: Manifest = orjson.loads(await self._home.upper.patch(ref, patch))
         self._welcomes(self._pace.heard)
         return changed
+
+    async def _stay_trusted(self, topology: Topology) -> None:
+        """Have what is registered still, at an address that the topology has no more, trust what is shown."""
+        seen = await self._seen(topology)
+        if seen is not None:
+            trusted = bundle(self._mine(), bundle_in(seen), self._dropped(), self._now())
+            await self._trusted(ref_of(topology), seen, trusted)
+            self._note_published(trusted)
+
+    def _is_trusted(self, known: bytes) -> bool:
+        return set(certificates_in(self._shown.certificate)) <= set(certificates_in(known))
 
     async def _made(self, ref: Ref, wanted: Manifest) -> None:
         try:

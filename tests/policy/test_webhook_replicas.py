@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -14,11 +15,14 @@ import pytest_asyncio
 from answering import Answering
 from hookkit import NAME, PACE, Scene, scene
 
+from bench.spareports import spare_port
 from tensile.certificates import self_signed
-from tensile.errors import Conflict, Denied, Unreachable
+from tensile.cluster import Patch
+from tensile.errors import Conflict, Denied, TensileError, Unreachable
 from tensile.objects import MUTATING_WEBHOOK, UPPER, Ref
 from tensile.policy.listening import Listening, call
 from tensile.policy.registration import bundle_in, certificates_in
+from tensile.reconcile.rehearsal import Rehearsal
 
 WAITS = "the upper's apiserver does not trust the webhook's certificate yet"
 ASKED = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
@@ -205,6 +209,18 @@ async def test_an_address_that_leads_to_others_only_is_given_up(here: Scene, tmp
         assert await stranger.server.look() == PACE.look, "it goes on as before"
 
 
+class Refusing(Rehearsal):
+    """A cluster that lets nobody change a thing while it `refuses`."""
+
+    refuses = False
+
+    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
+        """Patch, or refuse to."""
+        if self.refuses:
+            raise Denied("no right to that", status=403)
+        return await super().patch(ref, patch, subresource)
+
+
 async def heard(here: Scene) -> str:
     """Call the webhook as an apiserver does, by what is registered; gives where that was."""
     (hook,) = (here.registered() or {})["webhooks"]
@@ -252,6 +268,56 @@ async def test_an_address_that_is_taken_out_leaves_the_certificate(here: Scene) 
     for _ in range(5):
         await here.server.look()
         here.later(seconds=60)
+        await heard(here)
+
+
+async def test_what_is_taken_back_leaves_the_certificate_that_is_trusted(here: Scene) -> None:
+    """An edit of address and port whose port was taken: the move that comes later shows what apiservers know."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    before = here.server._shown
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        there = taken.getsockname()[1]
+        topology = here.topology(url=f"https://localhost:{there}/mutate")
+        moved = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"port": there})})
+        with pytest.raises(TensileError, match="is taken"):
+            await here.server.serve(moved)
+    await here.server.serve(here.topology())
+    assert here.server._shown == before
+    here.port = spare_port()
+    await here.server.serve(here.topology())
+    assert here.server._shown == before
+    await here.server.look()
+    await heard(here)
+
+
+async def test_a_renewal_without_an_address_is_trusted_before_it_is_shown(here: Scene) -> None:
+    """What is registered is asked for as long as it stands."""
+    await here.server.serve(here.topology())
+    await here.server.look()
+    topology = here.topology()
+    nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
+    await here.server.serve(nowhere)
+    before = here.server._shown
+    here.later(days=25)
+    for _ in range(60):
+        here.later(seconds=await here.server.look() or 0.0)
+        known = certificates_in(bundle_in(here.registered() or {}))
+        assert set(certificates_in(here.server._shown.certificate)) <= set(known)
+    assert here.server._shown != before
+
+
+async def test_a_patch_that_is_refused_leaves_who_is_trusted_ready(tmp_path: Path) -> None:
+    """Only a certificate that the apiserver does not know yet is a reason to be asked no more."""
+    upper = Refusing(UPPER, now=lambda: datetime.now(UTC))
+    async with scene(tmp_path, upper) as here:
+        await here.server.serve(here.topology())
+        await here.server.look()
+        here.later(seconds=PACE.heard)
+        upper.refuses = True
+        await here.server.serve(here.topology(url=f"https://localhost:{here.port}/mutate"))
+        assert await here.server.look() == PACE.rest
+        assert here.server.waits() == ""
         await heard(here)
 
 
