@@ -11,7 +11,7 @@ import random
 
 import structlog
 
-from tensile.changeover import Course, Deed, course, left, put_off
+from tensile.changeover import Course, Deed, course, has_to_map, left, put_off
 from tensile.clusters import Clusters, utc_now
 from tensile.extending import Extending
 from tensile.hookport import HookPort, own_namespace
@@ -277,9 +277,13 @@ class Engine:
                 self._wake(name)
             if self._has_gone(joined):
                 await self._leave(name)
-        if self._put_off:
+        if self._put_off or any(has_to_map(one, one.spec, self.clusters.world) for one in self._lowers()):
             await self._bring_lowers()
         await self._serve()
+
+    def _lowers(self) -> list[LowerWorld]:
+        """Return the lowers of the topology that are joined."""
+        return [one for one in self.clusters.world.lowers.values() if one.in_topology]
 
     def _greet(self) -> None:
         """Have tried at once what rests, when a cluster answers again that did not."""

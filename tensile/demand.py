@@ -114,7 +114,7 @@ def pod_requests(pod: Mapping[str, object]) -> Amounts:
 
 
 def pod_demand(raw: bytes) -> Kept:
-    """Digest a pod that is only counted: a `PodDemand`, and no bytes, but of one that looks like it lost its owner."""
+    """Digest a pod that is only counted: a `PodDemand`, and no bytes, but of one that may have lost its owner."""
     pod = _PODS.decode(raw)
     ended = pod.status.phase in ("Succeeded", "Failed")
     labels, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
@@ -122,7 +122,7 @@ def pod_demand(raw: bytes) -> Kept:
     ending = bool(pod.metadata.deletionTimestamp)
     demand = PodDemand(pod.spec.nodeName, ended, {} if ended else _requests(pod), mark, made_for, ending)
     lost = made_for or labels.get(VIRTUAL_POD) == "true" or notes.get(LEGACY) == "true"
-    return Kept(raw if lost and not mark else b"", demand)
+    return Kept(raw if lost else b"", demand)
 
 
 def _requests(pod: _Pod) -> Amounts:

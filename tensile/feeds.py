@@ -18,8 +18,8 @@ from tensile.names import DESCHEDULED, OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
 from tensile.policy import live
 from tensile.reconcile import following, namespaces
-from tensile.reconcile.observed import digest_mark, digest_marks
-from tensile.reconcile.podfacts import INDEXES, digest_above, digest_below
+from tensile.reconcile.observed import digest_marks, digest_node
+from tensile.reconcile.podfacts import INDEXES_ABOVE, INDEXES_BELOW, digest_above, digest_below
 from tensile.topology import Controller, Lower
 from tensile.world import LowerWorld, Naming, UpperWorld
 
@@ -37,7 +37,7 @@ _LAST_WORDS = 1_000
 def upper_world() -> UpperWorld:
     """Make the upper cluster's caches, empty."""
     return UpperWorld(
-        nodes=Cache(digest_mark),
+        nodes=Cache(digest_node),
         namespaces=Cache(),
         config_maps=Cache(),
         secrets=Cache(),
@@ -70,13 +70,16 @@ def place_caches() -> tuple[Cache, Cache]:
     return Cache(live.digest_node), Cache(live.digest_pod)
 
 
-def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:
-    """Make the caches of one lower and of the pods bound to its node, empty; `naming` counts for `mapping: prefix`."""
+def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cache | None = None) -> LowerWorld:
+    """Make the caches of one lower and of the pods bound to its node, empty.
+
+    `naming` counts for `mapping: prefix`; `upper_namespaces` are the namespaces of the upper cluster.
+    """
     nodes, pods = place_caches()
     return LowerWorld(
         spec,
-        upper_pods=Cache(digest_above, INDEXES),
-        pods=Cache(digest_below, INDEXES, remembers=_LAST_WORDS),
+        upper_pods=Cache(digest_above, INDEXES_ABOVE),
+        pods=Cache(digest_below, INDEXES_BELOW, remembers=_LAST_WORDS),
         foreign_pods=Cache(pod_demand),
         namespaces=Cache(namespaces.digest),
         accounts=Cache(_existence),
@@ -85,6 +88,8 @@ def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:
         nodes=Cache(node_offer),
         more=following.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,
+        mark=naming.mark if naming is not None else "",
+        upper_namespaces=upper_namespaces,
         place_nodes=nodes,
         place_pods=pods,
     )

@@ -50,7 +50,7 @@ def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
     """Make a world of empty clusters, in sync, for a topology as above."""
     found = topology(*lowers, more=more)
     upper = UpperWorld(
-        filled(observed.digest_mark),
+        filled(observed.digest_node),
         *(filled() for _ in range(3)),
         waiting=filled(waiting.digest),
         remade=filled(successor.digest),
@@ -65,8 +65,8 @@ def opened(spec: Lower) -> LowerWorld:
     """Make a lower with nothing in it."""
     return LowerWorld(
         spec,
-        upper_pods=filled(podfacts.digest_above, podfacts.INDEXES),
-        pods=filled(podfacts.digest_below, podfacts.INDEXES),
+        upper_pods=filled(podfacts.digest_above, podfacts.INDEXES_ABOVE),
+        pods=filled(podfacts.digest_below, podfacts.INDEXES_BELOW),
         foreign_pods=filled(pod_demand),
         namespaces=filled(namespaces.digest),
         accounts=filled(),
@@ -74,6 +74,7 @@ def opened(spec: Lower) -> LowerWorld:
         secrets=filled(tokens.digest, tokens.INDEXES),
         nodes=filled(node_offer),
         version="v1.36.3",
+        mark=OWNER_HERE.mark,
         more=synced(following.caches(above=False)),
         naming=Naming("demo", OWNER_HERE.mark) if spec.namespaces.mapping == "prefix" else None,
         place_nodes=filled(live.digest_node),

@@ -20,7 +20,8 @@ from tensile.policy.placement import Placement as Verdict
 from tensile.policy.placement import examine, fitting
 from tensile.policy.placing.reading import pod_of, snapshot_of
 from tensile.policy.placing.snapshot import Pod, Snapshot
-from tensile.reconcile.podfacts import lives_below, mirror_of
+from tensile.reconcile.ownership import mirror_of
+from tensile.reconcile.podfacts import lives_below
 from tensile.world import Key, LowerWorld, World
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Ground:
         for upper in lower.upper_pods:
             if upper.facts.terminating or not lives_below(upper, world.topology.exclude_namespaces):
                 continue
-            below = mirror_of(upper.uid, lower, world.owner)
+            below = mirror_of(upper, lower, world.owner)
             if below is not None and below.manifest()["spec"].get("nodeName"):
                 continue
             pod = upper.manifest()

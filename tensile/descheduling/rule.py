@@ -151,7 +151,7 @@ def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
     """Tell of the pods that leave."""
     policy = world.topology.descheduler
     for note in told_lately(lower, world):
-        for upper in lower.upper_pods.select("upper", note.pod):
+        for upper in lower.upper_pods.select("uid", note.pod):
             if upper.facts.terminating:
                 off = f"kept off {', '.join(note.nodes)}"
                 kept = f"its controller's pods are {off} for {write_duration(policy.cooldown)}"

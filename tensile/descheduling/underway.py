@@ -19,7 +19,8 @@ from tensile.descheduling.ground import Ground
 from tensile.objects import controller_of, metadata, moment_of
 from tensile.policy.safekeeping import PREFIX, Kept, kept_in, kept_of
 from tensile.policy.tried import Note, nodes_left, notes_on, recent
-from tensile.reconcile.podfacts import bound, lives_below
+from tensile.reconcile.ownership import bound
+from tensile.reconcile.podfacts import lives_below
 from tensile.world import LowerWorld, World
 
 
@@ -78,7 +79,7 @@ def _told(world: World) -> Iterator[Going]:
     """Give those that the descheduler told, but for what is kept."""
     for lower in world.lowers.values():
         for note in told_lately(lower, world):
-            for upper in lower.upper_pods.select("upper", note.pod):
+            for upper in lower.upper_pods.select("uid", note.pod):
                 if note.owner or kept_of(upper, world) is None:
                     yield Going(upper, lower.node, note.owner, note.at)
 

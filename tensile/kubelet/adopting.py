@@ -1,8 +1,7 @@
 """Lower pods that lost their owner, and the upper pods that they may be for.
 
-What another engine made for the very same upper pod is that pod's counterpart beyond doubt. What tensile-kube made, or
-what somebody released by hand, is known by its name alone; so it is taken over only if it runs what the upper pod asks
-for. Kubernetes would not let us change it, and another program in its place would be a lie.
+Whatever is written on it, a lower pod is taken over only if it runs what the upper pod asks for: whoever may create a
+pod there can write marks. Kubernetes would not let us change it, and another program in its place would be a lie.
 """
 
 from collections.abc import Iterator
@@ -12,11 +11,9 @@ from tensile.cluster import Patch
 from tensile.kubelet.mirroring import placement, report
 from tensile.kubelet.place import Placement
 from tensile.kubelet.projection import lower_pod
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID
-from tensile.objects import POD, Manifest, Ref, annotations, metadata
-from tensile.reconcile.adoption import UNMARKED, conflict, marking, objection, of_another
+from tensile.objects import POD, Manifest, Ref, metadata
+from tensile.reconcile.adoption import UNMARKED, conflict, marking, objection
 from tensile.reconcile.desired import Decision, Patched
-from tensile.reconcile.diff import Operation
 from tensile.reconcile.references import is_token_volume
 from tensile.world import Key, LowerWorld, World
 
@@ -31,38 +28,30 @@ _SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReference
 def adopt(upper: Entry, found: Entry, lower: LowerWorld, world: World) -> Decision:
     """Make a lower pod that is not ours the counterpart of an upper one, or say on that one why not.
 
-    `found` is one that is whole, or the facts of another owner's.
+    `found` is one that is whole, or only the facts of one that nothing speaks for.
     """
     ref = Ref(lower.name, POD, found.namespace, found.name)
-    wanted = lower_pod(upper.manifest(), _place(upper, lower, world)) if found.raw else {}
-    why = _objection_to(ref, upper, found, wanted, world) if found.raw else _objection_by_facts(upper, found, world)
+    wanted = lower_pod(upper.manifest(), _place(upper, lower, world))
+    why = _objection_to(ref, upper, found, wanted, world) if found.raw else _objection_by_facts(found)
     if why:
         return report(upper.manifest(), conflict(ref, why), world.now)._replace(again=LOOK_AGAIN)
-    operations = marking(wanted, found.manifest(), _SECTIONS) if found.raw else _marks(world)
-    fence: list[Operation] = [
+    operations = marking(wanted, found.manifest(), _SECTIONS)
+    fence = [
         {"op": "replace", "path": "/metadata/uid", "value": found.uid},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": str(found.version)},
     ]
     return Decision((Patched(ref, Patch("json-patch", fence + operations), "onConflict: adopt", shown=True),))
 
 
-def _objection_by_facts(upper: Entry, found: Entry, world: World) -> str:
-    """Say why another owner's pod is not taken over, "" where it is; one that nothing speaks for is a stranger's."""
-    facts = found.facts
-    if facts.ending:
-        return "it is being deleted"
-    if not facts.mark:
-        return UNMARKED
-    return of_another(facts.mark, facts.mark, facts.made_for, upper.uid, world)
+def _objection_by_facts(found: Entry) -> str:
+    """Return why a pod that nothing speaks for is not taken over: it is a stranger's."""
+    return "it is being deleted" if found.facts.ending else UNMARKED
 
 
 def _objection_to(ref: Ref, upper: Entry, found: Entry, wanted: Manifest, world: World) -> str:
-    """Say why a pod without another owner is not taken over, "" where it is."""
+    """Return why a pod that is whole is not taken over, "" where it is."""
     pod = found.manifest()
-    why = objection(ref, pod, upper.uid, world)
-    if why or annotations(pod).get(UPPER_UID) == upper.uid:
-        return why
-    return next(misfits(wanted, pod), "")
+    return objection(ref, pod, upper.uid, world) or next(misfits(wanted, pod), "")
 
 
 def misfits(wanted: Manifest, found: Manifest) -> Iterator[str]:
@@ -119,15 +108,6 @@ def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
     for mount in want.get("volumeMounts") or ():
         if (mount["name"], mount["mountPath"]) not in mounts:
             yield f"container {want['name']} does not mount {mount['name']}"
-
-
-def _marks(world: World) -> list[Operation]:
-    """Make an engine's pod ours: it has labels and annotations, and what else differs follows when it is."""
-    marks = (("labels", OWNER, world.owner.mark), ("annotations", OWNER_NAME, world.owner.name))
-    return [
-        {"op": "add", "path": f"/metadata/{section}/{key.replace('/', '~1')}", "value": value}
-        for section, key, value in marks
-    ]
 
 
 def _place(upper: Entry, lower: LowerWorld, world: World) -> Placement:

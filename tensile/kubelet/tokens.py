@@ -60,12 +60,7 @@ def _by_pod(entry: Entry) -> Iterator[tuple[str, str]]:
         yield (entry.namespace, entry.facts.token.pod)
 
 
-def _by_uid(entry: Entry) -> Iterator[str]:
-    if entry.facts.token is not None:
-        yield entry.facts.token.uid
-
-
-INDEXES = {"pod": _by_pod, "uid": _by_uid}
+INDEXES = {"pod": _by_pod}
 
 
 def wishes(spec: Manifest) -> tuple[Wish, ...]:

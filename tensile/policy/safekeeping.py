@@ -84,7 +84,7 @@ def kept_in(entry: Entry, owner: Owner) -> Kept | None:
 def of_pod(secret: Entry, lower: LowerWorld) -> Iterator[Entry]:
     """Give the pod on a lower's node that such a Secret is about, none for another Secret."""
     if secret.name.startswith(PREFIX):
-        yield from lower.upper_pods.select("upper", secret.name.removeprefix(PREFIX))
+        yield from lower.upper_pods.select("uid", secret.name.removeprefix(PREFIX))
 
 
 def noted(entry: Entry, key: str, value: str | None, reason: str) -> Patched:

@@ -9,6 +9,7 @@ Delete, then the lower claim goes by its UID, then the placeholder. With Retain 
 from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
+from tensile.names import OWNER
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels
 from tensile.reconcile import storage
 from tensile.reconcile.adoption import adopts
@@ -49,7 +50,8 @@ class VolumeRule:
             return
         found = {volume.name for volume in world.upper.more[VOLUME] if volume.facts.lower == lower}
         found |= {name_of(claim.uid) for claim in world.upper.more[CLAIM].select("node", here.node)}
-        found |= {name_of(copy.facts.upper_uid) for copy in here.more[CLAIM] if is_copy(copy, world.owner)}
+        copies = (copy for copy in here.placed(here.more[CLAIM]) if is_copy(copy, world.owner))
+        found |= {name_of(copy.facts.upper_uid) for copy in copies}
         yield from sorted(key_of(lower, name) for name in found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -78,7 +80,7 @@ def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> De
         return _left_by_another(key, claim, foreign, lower, world)
     if home(claim, world).lower != lower.name:
         return Decision()
-    copy = copy_in(lower, claim, world.owner)
+    copy = copy_in(lower, claim, world)
     if copy is not None and copy.facts.terminating:
         return Decision()
     if claim.facts.passing and not is_selected(claim):
@@ -180,7 +182,7 @@ def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> De
     copy = lower.more[CLAIM].get(namespace, name)
     if copy is not None and copy.uid == facts.lower_claim:
         asked = f"the upper claim was deleted, and volume {volume.name} has the policy Delete"
-        its = is_copy(copy, world.owner) and copy.facts.upper_uid in (facts.upper_uid, facts.claim_uid)
+        its = labels(copy.manifest()).get(OWNER) == world.owner.mark
         return Decision((Absent(ref, copy.uid, asked),) if its and not copy.facts.terminating else ())
     if copy is None and lower.more[CLAIM].departed(namespace, name) is None:
         return Decision((Confirmed(ref, facts.lower_claim, "it has to be gone before its volume above goes"),))
@@ -198,7 +200,7 @@ def _claim_above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """A claim concerns its placeholder where its node is chosen, it is copied, or its volume stands for one there."""
     here, entry = world.lowers[lower], delta.entry
     chosen = any(one is not None and one.facts.selected == here.node for one in delta)
-    if chosen or copy_in(here, entry, world.owner) is not None:
+    if chosen or copy_in(here, entry, world) is not None:
         yield key_of(lower, name_of(entry.uid))
     for volume in world.upper.more[VOLUME].select("claim", entry.uid):
         if volume.facts.lower == lower:

@@ -25,7 +25,7 @@ class Bench:
         self.world = here
         self.upper = Answering("")
         self.is_busy = False
-        self.mirror = EventMirror(lower_of(here), OWNER_HERE, self.upper, lambda: self.is_busy)
+        self.mirror = EventMirror(lower_of(here), here, self.upper, lambda: self.is_busy)
 
     def hear(self, sort: str = "ADDED", name: str = "web", uid: str = "e-1", **fields: Any) -> None:
         """Let an event of a lower pod be heard."""

@@ -28,7 +28,8 @@ from tensile.world import Naming, World
 def subject(raw: bytes, here: World | None = None) -> Subject | None:
     """Give the upper pod that an event is about."""
     seen = glimpse(raw)
-    return subject_of(seen, lower_of(here or mirrored()), OWNER_HERE) if seen else None
+    of = here or mirrored()
+    return subject_of(seen, lower_of(of), of) if seen else None
 
 
 def copied(raw: bytes) -> tuple[Ref, Manifest]:

@@ -25,7 +25,7 @@ from tensile.cache import Cache, Delta
 from tensile.kubelet.orphans import OrphanRule, key_of
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched
-from tensile.reconcile.podfacts import INDEXES, digest_below
+from tensile.reconcile.podfacts import INDEXES_BELOW, digest_below
 from tensile.world import Naming, World
 
 RULE = OrphanRule()
@@ -215,7 +215,7 @@ def test_a_pod_that_ended_below_before_it_went_is_not_lost(said: str) -> None:
     here = world()
     home(here)
     raised(here)
-    pods = here.lowers[A].pods = Cache(digest_below, INDEXES, remembers=1)
+    pods = here.lowers[A].pods = Cache(digest_below, INDEXES_BELOW, remembers=1)
     pods.replace((), 1)
     put(here.lowers[A].upper_pods, upper_pod())
     put(pods, twin(upper_pod(), {"phase": said}))
