@@ -111,7 +111,9 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
         absent = Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted")
         return _NOTHING if below.facts.terminating else Decision((absent,))
     successor = ownership.bound_as(key.namespace, key.name, world)
-    if successor is None or not _runs_before(below, successor.pod, world) or not _is_told_of(lower):
+    if successor is None or below.facts.terminal or not _is_predecessor(below, successor.pod, world):
+        return _NOTHING
+    if not _is_told_of(lower):
         return _NOTHING
     is_held = is_doubtful(below, successor.pod, lower, world)
     return _NOTHING if is_held else Decision(_predecessor_ends(key, below, successor.pod, lower))
@@ -189,8 +191,11 @@ def _place_taken(key: Key, below: Entry, bound: Bound, world: World) -> Decision
     if is_doubtful(below, upper, lower, world):
         return report(upper.manifest(), _held(where), world.now)
     ends = _predecessor_ends(key, below, upper, lower)
+    if upper.facts.terminal or any(isinstance(one, Confirmed) for one in ends):
+        return Decision(ends)
     words = f"{where} of an earlier pod of this name has to end first"
-    problem = Problem("PredecessorTerminating", f"{words}; if it does not, look at its finalizers there")
+    waits = Problem("PredecessorTerminating", f"{words}; if it does not, look at its finalizers there")
+    problem = _objection(upper, lower, world) or waits
     return Decision(ends + report(upper.manifest(), problem, world.now).wanted, problem=problem)
 
 

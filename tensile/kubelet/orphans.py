@@ -103,7 +103,7 @@ def _orphan(below: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
     """
     above = Ref(UPPER, POD, lower.upper_namespace(below.namespace), below.name)
     successor = bound_as(above.namespace, above.name, world)
-    if successor is not None and below.facts.scheduled and not is_doubtful(below, successor.pod, lower, world):
+    if successor is not None and not (below.facts.terminal or is_doubtful(below, successor.pod, lower, world)):
         return
     departure = lower.upper_pods.departed(above.namespace, above.name)
     if not lower.upper_pods.is_gone(above.namespace, above.name, below.facts.upper_uid):

@@ -9,7 +9,6 @@ import re
 
 from tensile.names import NAMESPACE_MAPPING, VIRTUAL_NODE
 from tensile.objects import VOLUME, Manifest, annotations, labels
-from tensile.reconcile.adoption import adopts
 from tensile.reconcile.claims import is_enabled
 from tensile.reconcile.observed import is_ours
 from tensile.reconcile.podfacts import is_mirror
@@ -71,7 +70,7 @@ def _noted(lower: LowerWorld, world: World) -> str:
     node: Manifest = entry.manifest() if entry is not None else {}
     kind, value = VIRTUAL_NODE
     counts = bool(node) and (
-        is_ours(node, world.owner) or (adopts(world, lower.name) and labels(node).get(kind) == value)
+        is_ours(node, world.owner) or ((lower.spec.on_conflict == "adopt") and labels(node).get(kind) == value)
     )
     noted = annotations(node).get(NAMESPACE_MAPPING, "") if counts else ""
     return noted if _NOTED.fullmatch(noted) else ""

@@ -9,7 +9,6 @@ Delete, then the lower claim goes by its UID, then the placeholder. With Retain 
 from collections.abc import Iterator
 
 from tensile.cache import Delta, Entry
-from tensile.names import OWNER
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels
 from tensile.reconcile import storage
 from tensile.reconcile.adoption import adopts
@@ -182,7 +181,7 @@ def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> De
     copy = lower.more[CLAIM].get(namespace, name)
     if copy is not None and copy.uid == facts.lower_claim:
         asked = f"the upper claim was deleted, and volume {volume.name} has the policy Delete"
-        its = labels(copy.manifest()).get(OWNER) == world.owner.mark
+        its = is_copy(copy, world.owner) and copy.facts.upper_uid in (facts.upper_uid, facts.claim_uid)
         return Decision((Absent(ref, copy.uid, asked),) if its and not copy.facts.terminating else ())
     if copy is None and lower.more[CLAIM].departed(namespace, name) is None:
         return Decision((Confirmed(ref, facts.lower_claim, "it has to be gone before its volume above goes"),))

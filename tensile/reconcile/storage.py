@@ -156,7 +156,7 @@ def _without_original(key: Key, lower: LowerWorld, world: World) -> Decision:
 def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
     """Decide about a lower claim with our marks that is not the copy of the upper claim whose place it has."""
     lower = world.lowers[key.lower]
-    if not held_by(claim, lower, world) and found.facts.upper_uid != claim.uid:
+    if found.facts.upper_uid != claim.uid:
         return _left_over(key, found, claim, world)
     if home(claim, world).lower != lower.name:
         return _told_here(key, claim, world)
@@ -334,7 +334,9 @@ def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Deci
     named = world.upper.more[VOLUME].select("lower_claim", copy.uid)
     if copy.facts.terminating or any(volume.facts.released and volume.facts.deletes for volume in named):
         return Decision()
-    if not named and not may_hold_data(copy) and (claim is not None or _was_deleted(key, copy, world)):
+    is_rival = claim is not None and bool(held_by(claim, lower, world))
+    is_free = not named and not is_rival and not may_hold_data(copy)
+    if is_free and (claim is not None or _was_deleted(key, copy, world)):
         return Decision((without_volume(copy, lower, "the upper claim was deleted before it had a volume"),))
     return _in_the_way(key, claim, named[0].name if named else "", world) if claim is not None else Decision()
 

@@ -9,7 +9,7 @@ import orjson
 from answering import Answering, Held
 from eventkit import lower_event, lower_of, mirrored
 from virtualtime import in_virtual_time
-from worldkit import OWNER_HERE, drop, put
+from worldkit import drop, put
 
 from tensile.cluster import WatchEvent
 from tensile.errors import AlreadyExists, Conflict, Denied, NotFound, Throttled, Unreachable

@@ -38,7 +38,7 @@ from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.dependencies import key_of as secret_key
 from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Told
 from tensile.reconcile.plan import Plan
-from tensile.world import Naming, Problem, World
+from tensile.world import Problem, World
 
 RULE = TokenRule()
 KEY = key_of(A, "default", "web")
@@ -328,24 +328,6 @@ def test_tokens_go_when_the_pod_is_gone_on_both_sides() -> None:
     drop(here.lowers[A].upper_pods, "web")
     assert decide(here) == Decision()
     drop(here.lowers[A].pods, "web")
-    assert ended(here) == ["below-Pod-web"]
-
-
-def test_tokens_stay_with_a_pod_whose_namespace_is_called_otherwise_now() -> None:
-    """It runs on where it is: there its tokens are renewed, and from there they go."""
-    here = bound()
-    lower = here.lowers[A]
-    lower.naming = Naming("demo", OWNER_HERE.mark)
-    entry, pod = held(here), running(here)
-    assert decide(here) == Decision(again=2880.0)
-    here.now = NOW + timedelta(hours=1)
-    assert (granted(here).ref, granted(here).manifest["metadata"]["namespace"]) == (REF, "default")
-    assert list(names(RULE.keys(here, A))) == ["default/web"]
-    assert heard(here, "secrets", Delta(entry, None)) == heard(here, "pods", Delta(pod, None)) == ["default/web"]
-    drop(lower.upper_pods, "web")
-    assert decide(here) == Decision()
-    assert heard(here, "secrets", Delta(entry, None)) == heard(here, "pods", Delta(pod, None)) == []
-    drop(lower.pods, "web")
     assert ended(here) == ["below-Pod-web"]
 
 

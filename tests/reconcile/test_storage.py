@@ -53,7 +53,12 @@ _BINDING = copy(claim())
 DATA = [
     copy(claim(), "1Gi"),
     copy(claim(), phase="Lost"),
-    {**_BINDING, "spec": {**_BINDING["spec"], "volumeName": "v"}},
+    {
+        **_BINDING,
+        "metadata": _BINDING["metadata"]
+        | {"annotations": {**_BINDING["metadata"]["annotations"], "pv.kubernetes.io/bound-by-controller": "yes"}},
+        "spec": {**_BINDING["spec"], "volumeName": "v"},
+    },
 ]
 DATA_IDS = ["bound", "lost its volume", "about to be bound"]
 """Lower claims that have a volume, had one, or will in a moment."""
