@@ -198,9 +198,11 @@ class Engine:
         before = self.clusters.joined[found.before.name] if found.before is not None else None
         match found.deed, before:
             case Deed.JOIN, _:
+                if found.remaps and before is not None and self._is_busy(before.lower.name):
+                    return  # what is being written now would be looked for elsewhere: the next look tries again
                 if before is not None:
                     await self._leave(before.lower.name)
-                await self._join(found.spec)
+                await self._join(found.spec, remaps=found.remaps)
             case Deed.KEEP, Joined():
                 before.stay(found.objection)
                 self._change(before.lower, found.spec)
@@ -232,8 +234,8 @@ class Engine:
             lower.spec, lower.in_topology = spec, True
             self._wake(spec.name)
 
-    async def _join(self, spec: Lower, *, connect: bool = True) -> None:
-        self.clusters.join(spec, connect=connect)
+    async def _join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> None:
+        self.clusters.join(spec, connect=connect, remaps=remaps)
         await self._serve()
         self.loop.open(spec.name)
         self._opened.add(spec.name)

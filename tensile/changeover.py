@@ -40,7 +40,7 @@ class Course(NamedTuple):
 
     `spec` are its fields as they can be by now. `before` is the lower that is joined already and that it goes on from,
     or whose place it takes. `waits` say what of it is not in force yet, and `objection` what is wrong with its new
-    credentials: in words, nothing for nothing.
+    credentials: in words, nothing for nothing. `remaps` is whether its namespaces go by other names from now on.
     """
 
     deed: Deed
@@ -48,6 +48,7 @@ class Course(NamedTuple):
     before: LowerWorld | None = None
     waits: tuple[str, ...] = ()
     objection: str = ""
+    remaps: bool = False
 
 
 def course(spec: Lower, topology: Topology, world: World) -> Course:
@@ -114,7 +115,7 @@ def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> C
             return Course(Deed.LEAVE, spec, known, tuple(waits))
         spec = spec.model_copy(update={"node": spec.node.model_copy(update={"name": was.node.name})})
     is_same = is_mapped and all(getattr(spec, field) == getattr(was, field) for field in _OPENED_WITH)
-    return Course(Deed.KEEP if is_same else Deed.JOIN, spec, known, tuple(waits))
+    return Course(Deed.KEEP if is_same else Deed.JOIN, spec, known, tuple(waits), remaps=not is_mapped)
 
 
 def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:

@@ -109,11 +109,14 @@ class Clusters:
                 await self.fleet.leave(lower.name, cache)
             lower.place_nodes, lower.place_pods = place_caches()
 
-    def join(self, spec: Lower, *, connect: bool = True) -> Joined:
-        """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind."""
+    def join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> Joined:
+        """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind.
+
+        One that `remaps` is empty, and takes the mapping of namespaces that its topology asks for.
+        """
         joined = Joined(self.world, self.fleet, self.ways, utc_now, self._wake)
         self.joined[spec.name] = joined
-        joined.begin(spec, beat=self._beat, connect=connect, busy=self._busy)
+        joined.begin(spec, beat=self._beat, connect=connect, remaps=remaps, busy=self._busy)
         return joined
 
     def strays(self) -> list[Lower]:

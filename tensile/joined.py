@@ -119,17 +119,24 @@ class Joined:
         self.meter: Meter
 
     def begin(
-        self, spec: Lower, *, beat: bool, connect: bool = True, busy: Callable[[str], bool] | None = None
+        self,
+        spec: Lower,
+        *,
+        beat: bool,
+        connect: bool = True,
+        remaps: bool = False,
+        busy: Callable[[str], bool] | None = None,
     ) -> None:
         """Put the lower into the world and start on it; returns at once, whether it answers or not.
 
-        Without `connect` it is one that was left behind: only its node is kept. With `busy`, which says whether there
-        are better things to do for a lower, events of its pods are carried up.
+        Without `connect` it was left behind: only its node is kept. With `remaps` nothing of it rests on the
+        mapping of namespaces that its node notes. With `busy`, which says whether there are better things to do for a
+        lower, events of its pods are carried up.
         """
         naming = Naming(self._world.topology.name, self._world.owner.mark)
         self.lower = self._world.lowers[spec.name] = lower_world(spec, naming, self._world.upper.namespaces)
         self.lower.connected = self.lower.in_topology = connect
-        self.lower.mapping_known = not connect
+        self.lower.mapping_known = remaps or not connect
         self.lower.tried = False
         for cache in (self.lower.upper_pods, self.lower.pods, self.lower.namespaces):
             cache.on_sync(self._learn_mapping)

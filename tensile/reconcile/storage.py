@@ -184,7 +184,8 @@ def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world
     if copy is None and refused is not None and _is_waited_for(claim, lower, world):
         return Decision(given_up(manifest, refused), problem=refused)
     told = told_above(manifest, copy, _lost(copy, lower) or refused, world.now)
-    if unfitting is not None or (copy is not None and not is_copy(copy, world.owner)):
+    is_left = copy is not None and not is_copy(copy, world.owner) and not adopts(world, lower.name)
+    if unfitting is not None or is_left:
         return Decision(told, problem=unfitting or _lost(copy, lower))
     noted = (settled(manifest, lower.name),) if found is None and _is_unnoted(claim, lower) else ()
     named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()

@@ -147,15 +147,20 @@ async def test_a_lower_pod_makes_nothing_come_down(ground: Ground, marks: Marks)
 async def test_a_lower_pod_of_ours_keeps_a_copy_as_it_is(ground: Ground) -> None:
     """It is not updated any more, and goes with its original, though that pod is still there."""
     site = ground.sites[A]
-    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "password"}, "data": {"key": "dmFsdWU="}})
+    for name in ("password", "fence"):
+        await ground.upper.create(ground.path("secrets"), {"metadata": {"name": name}, "data": {"key": "dmFsdWU="}})
     await ground.bind("user", SECRET)
-    await ground.upper.until(ground.pod_path("user"), is_ready)
+    await ground.bind("follower", {"volumes": [{"name": "s", "secret": {"secretName": "fence"}}]})
+    for name in ("user", "follower"):
+        await ground.upper.until(ground.pod_path(name), is_ready)
     await forge(ground, site, ground.namespace, "keeper", "nobody", spec={**SECRET, **NEVER}, finalizers=[HOLD])
     await ended(ground, "user")
     await ground.calm()
     before = await site.read(ground.path("secrets", "password"))
     assert before["metadata"]["labels"][OWNER] == ground.owner.mark
     await ground.upper.patch(ground.path("secrets", "password"), {"data": {"key": "bmV3"}})
+    await ground.upper.patch(ground.path("secrets", "fence"), {"data": {"key": "bmV3"}})
+    await site.until(ground.path("secrets", "fence"), lambda one: one["data"]["key"] == "bmV3")
     await ground.calm()
     assert (await site.read(ground.path("secrets", "password")))["data"] == before["data"]
     await ground.upper.delete(ground.path("secrets", "password"))
@@ -163,6 +168,7 @@ async def test_a_lower_pod_of_ours_keeps_a_copy_as_it_is(ground: Ground) -> None
     await release(site, ground.pod_path("keeper"))
     await site.delete(ground.pod_path("keeper"), 0)
     await site.gone(ground.pod_path("keeper"))
+    await ended(ground, "follower")
 
 
 async def test_marks_on_an_upper_pod_count_for_nothing(ground: Ground) -> None:
@@ -175,6 +181,8 @@ async def test_marks_on_an_upper_pod_count_for_nothing(ground: Ground) -> None:
     for name in ("victim", "claimant"):
         await ground.upper.until(ground.pod_path(name), is_ready)
     site = ground.sites[A]
+    await ground.upper.patch(ground.pod_path("victim"), {"metadata": {"labels": {"turn": "last"}}})
+    await site.until(ground.pod_path("victim"), lambda one: one["metadata"]["labels"]["turn"] == "last")
     for name in ("victim", "claimant"):
         lower = await site.read(ground.pod_path(name))
         upper = await ground.upper.read(ground.pod_path(name))
