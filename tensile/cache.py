@@ -160,6 +160,7 @@ class Cache:
         self._doubted: set[Name] = set()
         self._gone: OrderedDict[Name, tuple[str, ...]] = OrderedDict()
         self._lost: dict[Name, str] = {}
+        self._back: dict[Name, str] = {}
         self._remembers = remembers
         self._last: OrderedDict[Name, bytes] = OrderedDict()
         self._listeners: list[Listener] = []
@@ -218,6 +219,10 @@ class Cache:
         lost = self._lost.get((namespace, name))
         return lost is not None and uid in ("", lost)
 
+    def came_back(self, entry: Entry) -> bool:
+        """Report whether an object that had gone is there again since the store's history went back."""
+        return self._back.get((entry.namespace, entry.name)) == entry.uid
+
     def doubt(self, namespace: str, name: str) -> None:
         """Forget that a name is empty for certain: something may be about to stand there."""
         self._doubted.add((namespace, name))
@@ -258,6 +263,8 @@ class Cache:
             if known is None or ((known.uid, known.version) != (entry.uid, entry.version) and name not in newer):
                 self._file(name, entry)
         self._lost |= {name: uid for name, uid in before.items() if name not in fresh or fresh[name].uid != uid}
+        if rewound:
+            self._back |= {name: entry.uid for name, entry in fresh.items() if before.get(name) != entry.uid}
         for listener in () if was_synced else tuple(self._waiting):
             listener()
 
@@ -359,7 +366,7 @@ class Cache:
         made.synced, made.version = self.synced, self.version
         for name, entry in self._entries.items():
             made._file(name, entry)
-        made._doubted, made._lost = self._doubted.copy(), self._lost.copy()
+        made._doubted, made._lost, made._back = self._doubted.copy(), self._lost.copy(), self._back.copy()
         made._departed, made._left, made._last = self._departed.copy(), self._left.copy(), self._last.copy()
         made._gone = self._gone.copy()
         return made
@@ -411,6 +418,8 @@ class Cache:
         before = self._entries.pop(name, None)
         if before is not None:
             self._unindex(name, before)
+        if entry is None:
+            self._back.pop(name, None)
         if entry is not None:
             self._entries[name] = entry
             self._succeed(name, before, entry)

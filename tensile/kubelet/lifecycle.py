@@ -23,6 +23,7 @@ from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, 
 from tensile.reconcile import ownership
 from tensile.reconcile.adoption import adopts, conflict
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route, Wanted
+from tensile.reconcile.guard import is_restored
 from tensile.reconcile.observed import has_node
 from tensile.reconcile.ownership import Bound
 from tensile.reconcile.podfacts import differ, is_gone_below, is_mirror, lives_below, mirrors, was_deleted
@@ -108,6 +109,8 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
     if below is None or not is_mirror(below, world.owner):
         return _NOTHING
     if departure is not None and was_deleted(departure, below.facts.upper_uid):
+        if is_restored(lower, world) or lower.pods.came_back(below):
+            return _NOTHING  # it is back with an earlier state of its store: a person says whether it is to go
         absent = Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted")
         return _NOTHING if below.facts.terminating else Decision((absent,))
     successor = ownership.bound_as(key.namespace, key.name, world)

@@ -108,8 +108,11 @@ def _orphan(below: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
     departure = lower.upper_pods.departed(above.namespace, above.name)
     if not lower.upper_pods.is_gone(above.namespace, above.name, below.facts.upper_uid):
         yield Confirmed(above, below.facts.upper_uid, "its lower pod still runs", asked=False)
-    elif departure is None or not was_deleted(departure, below.facts.upper_uid):
-        lost = lower.upper_pods.is_lost(above.namespace, above.name, below.facts.upper_uid)
+        return
+    is_back = lower.pods.came_back(below)
+    is_doubted = is_back or is_restored(lower, world)
+    if is_doubted or departure is None or not was_deleted(departure, below.facts.upper_uid):
+        lost = is_back or lower.upper_pods.is_lost(above.namespace, above.name, below.facts.upper_uid)
         yield Absent(_ref(below, lower), below.uid, _UNASKED, asked=False, lost=lost)
 
 
