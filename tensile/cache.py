@@ -143,12 +143,18 @@ class Cache:
 
     `synced` turns true with the first complete list and false again while what is here may be lost history.
     `version` is the newest resourceVersion seen. Of so many objects that the watch saw go, `remembers` keeps the last
-    state.
+    state. `selects` says of a decoded object that was read by its name whether the watch tells of it.
     """
 
     def __init__(
-        self, digest: Digest = keep_all, indexes: Mapping[str, Index] | None = None, *, remembers: int = 0
+        self,
+        digest: Digest = keep_all,
+        indexes: Mapping[str, Index] | None = None,
+        *,
+        remembers: int = 0,
+        selects: Callable[[Manifest], bool] = lambda _manifest: True,
     ) -> None:
+        self.selects = selects
         self.synced = False
         self.version = 0
         self._digest = digest
@@ -362,7 +368,7 @@ class Cache:
 
     def copy(self) -> "Cache":
         """Give a cache of its own with what is here now, and without listeners."""
-        made = Cache(self._digest, self._index_of, remembers=self._remembers)
+        made = Cache(self._digest, self._index_of, remembers=self._remembers, selects=self.selects)
         made.synced, made.version = self.synced, self.version
         for name, entry in self._entries.items():
             made._file(name, entry)

@@ -5,7 +5,7 @@ what carries our mark, with facts alone of the rest. A thousand strangers' pods 
 manifests.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tensile.cache import Cache, Kept
 from tensile.cluster import Selection
@@ -15,7 +15,7 @@ from tensile.kube.fleet import Feed
 from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
 from tensile.names import DESCHEDULED, OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest
 from tensile.policy import live
 from tensile.reconcile import following, namespaces
 from tensile.reconcile.observed import digest_marks, digest_node
@@ -78,7 +78,7 @@ def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cac
     nodes, pods = place_caches()
     return LowerWorld(
         spec,
-        upper_pods=Cache(digest_above, INDEXES_ABOVE),
+        upper_pods=Cache(digest_above, INDEXES_ABOVE, selects=bound_to(spec.node.name)),
         pods=Cache(digest_below, INDEXES_BELOW, remembers=_LAST_WORDS),
         foreign_pods=Cache(pod_demand),
         namespaces=Cache(namespaces.digest),
@@ -93,6 +93,11 @@ def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cac
         place_nodes=nodes,
         place_pods=pods,
     )
+
+
+def bound_to(node: str) -> Callable[[Manifest], bool]:
+    """Return what reports of a pod whether it is bound to a node."""
+    return lambda pod: bool((pod.get("spec") or {}).get("nodeName") == node)
 
 
 def bound_feed(lower: LowerWorld) -> Feed:

@@ -14,6 +14,7 @@ import orjson
 from tensile.cache import Cache, Entry
 from tensile.demand import pod_demand
 from tensile.descheduling import successor
+from tensile.feeds import bound_to
 from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
 from tensile.kubelet.node import NodeRule
@@ -65,7 +66,7 @@ def opened(spec: Lower) -> LowerWorld:
     """Make a lower with nothing in it."""
     return LowerWorld(
         spec,
-        upper_pods=filled(podfacts.digest_above, podfacts.INDEXES_ABOVE),
+        upper_pods=filled(podfacts.digest_above, podfacts.INDEXES_ABOVE, selects=bound_to(spec.node.name)),
         pods=filled(podfacts.digest_below, podfacts.INDEXES_BELOW),
         foreign_pods=filled(pod_demand),
         namespaces=filled(namespaces.digest),
@@ -89,9 +90,9 @@ def synced(caches: dict[Kind, Cache]) -> dict[Kind, Cache]:
     return caches
 
 
-def filled(*given: Any) -> Cache:
+def filled(*given: Any, **more: Any) -> Cache:
     """Make a cache that has had its first list, which was empty; takes what Cache takes."""
-    cache = Cache(*given)
+    cache = Cache(*given, **more)
     cache.replace((), 1)
     return cache
 

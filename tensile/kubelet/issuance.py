@@ -110,13 +110,14 @@ def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | Non
     upper = lower.upper_pods.get(key.namespace, key.name)
     if upper is None or not lives_below(upper, world.topology.exclude_namespaces):
         return None
+    if not wishes(upper.manifest()["spec"]):
+        return None
     if held.pod is not None and held.pod.facts.upper_uid == upper.uid:
         return upper if not held.pod.facts.terminal and uses_tokens(held.pod.manifest(), upper.uid) else None
     is_taken = lower.foreign_pods.get(lower.namespace(key.namespace), key.name) is not None
     if is_taken or upper.facts.terminating or upper.facts.ran or not (lower.in_topology and has_node(lower, world)):
         return None
-    is_upper = lower.spec.service_accounts.identity == "upper"
-    return upper if is_upper and wishes(upper.manifest()["spec"]) else None
+    return upper if lower.spec.service_accounts.identity == "upper" else None
 
 
 def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) -> Iterator[Absent]:
