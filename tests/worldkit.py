@@ -184,6 +184,17 @@ def referring(*, config_maps: Iterable[str] = (), secrets: Iterable[str] = (), o
     return {"volumes": volumes}
 
 
+def token_volume(name: str = "kube-api-access-x") -> Manifest:
+    """Make the volume that admission adds to a pod for its account's token, as an apiserver stores it."""
+    field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+    sources = [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": field}]}},
+    ]
+    return {"name": name, "projected": {"defaultMode": 420, "sources": sources}}
+
+
 def config_map(name: str = "settings", data: dict[str, str] | None = None, **meta: Any) -> Manifest:
     """Make a ConfigMap."""
     return {**thing("ConfigMap", name, **meta), "data": data or {"key": "value"}}
