@@ -70,7 +70,7 @@ def opened(spec: Lower) -> LowerWorld:
         foreign_pods=filled(pod_demand),
         namespaces=filled(namespaces.digest),
         accounts=filled(),
-        config_maps=filled(observed.digest_marks),
+        config_maps=filled(observed.digest_marks, observed.INDEXES),
         secrets=filled(tokens.digest, tokens.INDEXES),
         nodes=filled(node_offer),
         version="v1.36.3",

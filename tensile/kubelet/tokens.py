@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tensile.cache import Entry, Kept, decoded
 from tensile.names import TOKEN_POD, UPPER_UID
 from tensile.objects import Manifest, annotations, metadata
+from tensile.reconcile import observed
 from tensile.reconcile.observed import marks_of
 from tensile.reconcile.references import is_token_volume
 
@@ -65,7 +66,7 @@ def _by_uid(entry: Entry) -> Iterator[str]:
         yield entry.facts.token.uid
 
 
-INDEXES = {"pod": _by_pod, "uid": _by_uid}
+INDEXES = {"pod": _by_pod, "uid": _by_uid, **observed.INDEXES}
 
 
 def wishes(spec: Manifest) -> tuple[Wish, ...]:
