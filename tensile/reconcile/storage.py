@@ -27,6 +27,7 @@ from tensile.reconcile.claims import (
     users,
     without_volume,
 )
+from tensile.reconcile.claimsources import foreign_source, source_claims
 from tensile.reconcile.claimstatus import given_up, pinned, settled, told_above, unsettled
 from tensile.reconcile.desired import Confirmed, Decision, Present, Route, Wanted
 from tensile.reconcile.observed import has_node
@@ -155,12 +156,15 @@ def _here(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
     wanted = _wanted(manifest, lower, world.owner, grows=copy is not None and copy.facts.bound)
     ours = copy if copy is not None and is_copy(copy, world.owner) else None
     unfitting = _unfitting(copy, wanted, world) if copy is not None and ours is None else None
+    if ours is None and unfitting is None:
+        unfitting = _unfilled(key, manifest, lower, world)
     refused = unfitting or _refused(key, world)
     if ours is None and refused is not None and _is_waited_for(claim, lower, world):
         return Decision(given_up(manifest, refused), problem=refused)
     told = told_above(manifest, ours, _lost(ours, lower) or refused, world.now)
     if unfitting is not None:
-        return Decision(told, problem=unfitting)
+        sources = (key_of(lower.name, key.namespace, name) for name in source_claims(manifest["spec"]))
+        return Decision(told, tuple(sources), unfitting)
     noted = (settled(manifest, lower.name),) if copy is None and _is_unnoted(claim, lower) else ()
     named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
     return Decision((*told, *noted, wanted, *named), problem=_lost(ours, lower))
@@ -210,6 +214,18 @@ def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
     upper_uid = annotations(wanted.manifest)[UPPER_UID]
     problem = conflict(wanted.ref, why) if why else None
     return claim_to(wanted.ref, found.manifest(), upper_uid, world, wanted.ref.cluster) or problem
+
+
+def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Problem | None:
+    """Return why a claim cannot be filled below from what it names, None where it can, or is to be empty."""
+    where, foreign = f"claim {key.namespace}/{key.name}", foreign_source(claim["spec"])
+    if foreign:
+        return Problem("ClaimNotMirrored", f"{where} is to be filled from {foreign}")
+    for name in sorted(source_claims(claim["spec"])):
+        if not _is_there(world, lower, key.namespace, name):
+            words = f"{where} is to be filled from claim {name}, which is not in lower cluster {lower.name}"
+            return Problem("ClaimNotMirrored", words)
+    return None
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
