@@ -61,6 +61,17 @@ def test_without_identity_a_users_volume_loses_its_tokens() -> None:
     assert spec["volumes"] == [{"name": "own", "projected": {"sources": [{"secret": {"name": "s"}}]}}]
 
 
+def test_without_identity_a_users_volume_loses_its_certificates() -> None:
+    """They say who the pod is as tokens do: the account default of the lower cluster."""
+    certificate = {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519"}}
+    own = {"name": "own", "projected": {"sources": [certificate, {"secret": {"name": "s"}}]}}
+    assert lower_pod(pod({"volumes": [own]}), place())["spec"]["volumes"] == [
+        {"name": "own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
+    ]
+    for identity in ("lower", "upper"):
+        assert lower_pod(pod({"volumes": [own]}), place(identity=identity))["spec"]["volumes"] == [own]
+
+
 def test_with_the_lowers_identity_account_volume_and_mounts_stay() -> None:
     """The account's name, the token volume and its mounts go down; admission below then adds none of its own."""
     upper = with_token()
