@@ -74,9 +74,10 @@ def key_of(lower: str, namespace: str, name: str) -> Key:
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Give the keys of the claims that a pod has to wait for: those that are not below yet."""
-    if not is_enabled(lower):
-        return []
+    """Give the keys of the claims that a pod has to wait for: those that are not below yet.
+
+    Where storage is not looked after that is all of them: a claim of that name below would be another's.
+    """
     named = {reference.name for reference in wanted if reference.kind == CLAIM.name}
     return sorted(key_of(lower.name, namespace, name) for name in named if not _is_there(world, lower, namespace, name))
 
@@ -128,6 +129,8 @@ class ClaimRule:
     def decide(self, key: Key, world: World) -> Decision:
         """Say what should be below for one claim."""
         lower = world.lowers[key.lower]
+        if not is_enabled(lower):
+            return Decision(problem=_not_mirrored(key, lower))
         if not can_tell(lower, world):
             return Decision()
         claim = world.upper.more[CLAIM].get(key.namespace, key.name)
@@ -226,6 +229,14 @@ def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Pro
             words = f"{where} is to be filled from claim {name}, which is not in lower cluster {lower.name}"
             return Problem("ClaimNotMirrored", words)
     return None
+
+
+def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
+    """Say that storage is not looked after in a lower, where a pod needs it."""
+    if not lower.upper_pods.select("reference", (CLAIM.name, key.namespace, key.name)):
+        return None
+    words = f"claim {key.namespace}/{key.name}: lower cluster {lower.name} has no controller PV"
+    return Problem("ClaimNotMirrored", f"{words}: add it to controllers")
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
