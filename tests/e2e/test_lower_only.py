@@ -230,6 +230,45 @@ async def test_no_claim_is_filled_from_what_the_lower_alone_has(ground: Ground, 
     await ground.upper.gone(f"{claims}/{name}")
 
 
+async def test_no_claim_of_the_lower_is_used_where_nobody_looks_after_storage(ground: Ground) -> None:
+    """One of that name there is another's, whatever the topology leaves out."""
+    without = ("Service", "ServiceAccount")
+    await ground.reload(
+        edit_lower(A, controllers=without), edit_lower(B, serviceAccounts={"identity": "upper"}, controllers=without)
+    )
+    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claims = ground.path("persistentvolumeclaims")
+    for site in (ground.upper, ground.sites[A]):
+        await site.create(claims, {"metadata": {"name": "theirs"}, "spec": {**asked, "storageClassName": ground.mark}})
+    await ground.bind("mounting", volume({"persistentVolumeClaim": {"claimName": "theirs"}}))
+    await ground.upper.until(ground.pod_path("mounting"), says("ClaimNotMirrored", "has no controller PV"))
+    await absent(ground, ground.pod_path("mounting"))
+    await ends(ground, "mounting")
+    await ground.upper.delete(f"{claims}/theirs")
+    await ground.upper.gone(f"{claims}/theirs")
+    await ground.reload(edit_lower(B, serviceAccounts={"identity": "upper"}))
+
+
+async def test_what_an_account_pulls_images_with_has_to_exist_above(ground: Ground) -> None:
+    """Admission below would give it to a pod that names none itself, made before its account named one."""
+    site, accounts = ground.sites[A], ground.path("serviceaccounts")
+    await site.create(ground.path("secrets"), {"metadata": {"name": "theirs"}, **THEIRS})
+    await ground.upper.create(accounts, {"metadata": {"name": "puller"}})
+    spec = {"serviceAccountName": "puller", **container(envFrom=[{"configMapRef": {"name": "gate"}}])}
+    await ground.bind("pulled", spec)
+    await ground.upper.until(ground.pod_path("pulled"), says("ConfigMapNotFound"))
+    await ground.upper.patch(f"{accounts}/puller", {"imagePullSecrets": [{"name": "theirs"}]})
+    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "gate"}, **PLAIN})
+    await ground.upper.until(ground.pod_path("pulled"), says("NameConflict", "theirs"))
+    await absent(ground, ground.pod_path("pulled"))
+    await site.delete(ground.path("secrets", "theirs"))
+    await ground.upper.until(ground.pod_path("pulled"), is_ready)
+    below = await site.read(ground.pod_path("pulled"))
+    assert below["spec"]["imagePullSecrets"] == [{"name": "theirs"}]
+    assert (await held(ground, "secrets", "theirs"))["type"] == "Opaque"
+    await ends(ground, "pulled")
+
+
 async def test_tokens_of_the_upper_are_issued_when_nothing_else_is_missing(ground: Ground) -> None:
     """A pod that waits for a ConfigMap has no credential lying below."""
     site, secrets = ground.sites[B], ground.path("secrets")
