@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tensile.cluster import Cluster
 from tensile.feeds import lower_feeds, place_caches, upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
+from tensile.kube.claims import account_namespace
 from tensile.kube.fleet import Fleet
 from tensile.names import owner_of
 from tensile.objects import UPPER
@@ -83,6 +84,7 @@ class Clusters:
         """Wait for the upper cluster and give the world, with no lowers in it yet."""
         owner = owner_of(await self.fleet.identified(UPPER), topology.name)
         upper = upper_world()
+        upper.account = account_namespace(self._access)
         inside = self.ways.is_inside(topology.upper)
         server = server_of(topology.upper.advertise_url, None if inside else self.upper_address)
         self.world = World(topology, owner, upper, utc_now(), node_address, server)

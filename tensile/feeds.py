@@ -17,7 +17,7 @@ from tensile.kubelet.capacity import node_offer
 from tensile.names import DESCHEDULED, OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest
 from tensile.policy import live
-from tensile.reconcile import following, namespaces
+from tensile.reconcile import following, namespaces, observed
 from tensile.reconcile.observed import digest_marks, digest_node
 from tensile.reconcile.podfacts import INDEXES_ABOVE, INDEXES_BELOW, digest_above, digest_below
 from tensile.topology import Controller, Lower
@@ -83,7 +83,7 @@ def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cac
         foreign_pods=Cache(pod_demand),
         namespaces=Cache(namespaces.digest),
         accounts=Cache(_existence),
-        config_maps=Cache(digest_marks),
+        config_maps=Cache(digest_marks, observed.INDEXES),
         secrets=Cache(tokens.digest, tokens.INDEXES),
         nodes=Cache(node_offer),
         more=following.caches(above=False),

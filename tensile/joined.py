@@ -20,6 +20,7 @@ from tensile.cluster import Cluster
 from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
 from tensile.kube.access import NAME_ONE, Access, AccessError, from_kubeconfig, in_cluster
+from tensile.kube.claims import account_namespace
 from tensile.kube.fleet import Fleet
 from tensile.kube.secretfile import KeptKubeconfig
 from tensile.kubelet.api.meter import Meter
@@ -115,6 +116,7 @@ class Joined:
         self._since = asyncio.get_running_loop().time()
         self._kept: KeptKubeconfig | None = None
         self._objection = ""
+        self._access_known: Access | None = None
         self.lower: LowerWorld
         self.meter: Meter
 
@@ -140,6 +142,7 @@ class Joined:
         self.lower.tried = False
         for cache in (self.lower.upper_pods, self.lower.pods, self.lower.namespaces):
             cache.on_sync(self._learn_mapping)
+        self.lower.upper_account = self._world.upper.account
         self.meter = Meter(self.lower, self._world.owner, self._cluster, _log)
         self._kept = kept(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))
@@ -188,6 +191,7 @@ class Joined:
             health = self._fleet.health(lower.name)
             lower.is_wrong, lower.is_shared = health.wrong, health.shared
             lower.denied = self._fleet.denied(lower.name)
+            self._recognise(self._fleet.cluster(lower.name).access)
         else:
             lower.silent = asyncio.get_running_loop().time() - self._since
         return _seen(lower) != before
@@ -200,6 +204,7 @@ class Joined:
             self._learn_mapping()
             self._open(access, self._known_identity())
             lower.refusal = ""
+        self._recognise(self._fleet.cluster(lower.name).access)
         await self._identified()
         lower.identity = self._fleet.identity(lower.name)
         while not lower.version:
@@ -209,7 +214,14 @@ class Joined:
                 await asyncio.sleep(_RETRY)
         self._wake(lower.name)
 
+    def _recognise(self, access: Access) -> None:
+        """Note in whose namespace the credential is that the cluster is called with, where it is another one."""
+        if access is not self._access_known:
+            self._access_known = access
+            self.lower.account = account_namespace(access)
+
     def _open(self, access: Access, pin: str) -> None:
+        self._recognise(access)
         spec, world = self.lower.spec, self._world
         feeds = lower_feeds(self.lower, world.owner, places=world.topology.places)
         self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=_CONNECTIONS, pin=pin)
@@ -305,7 +317,7 @@ _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 
 def _seen(lower: LowerWorld) -> tuple[object, ...]:
     """Give what decisions see of a lower's connection."""
-    said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried
+    said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried, lower.account
     return *said, lower.mapping_known, *(lower.silent > limit for limit in _LIMITS)
 
 

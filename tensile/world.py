@@ -86,7 +86,7 @@ class UpperWorld:
     """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled.
 
     `waiting` holds the pods that asked for a virtual node and have no node yet, `remade` those that a descheduler made
-    in another's place.
+    in another's place. `account` is the namespace of the ServiceAccount that the engine is there, "" where it is none.
     """
 
     nodes: Cache
@@ -96,6 +96,7 @@ class UpperWorld:
     waiting: Cache
     remade: Cache
     more: dict[Kind, Cache] = field(default_factory=dict)
+    account: str = ""
 
     def cache(self, kind: Kind) -> Cache | None:
         """Give the cache of a kind, None when that kind is not followed."""
@@ -109,7 +110,8 @@ class UpperWorld:
     def copy(self) -> "UpperWorld":
         """Give one with caches of its own that hold the same."""
         nodes, namespaces, config_maps, secrets, waiting, remade = (cache.copy() for cache in self.caches())
-        return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, remade, _copied(self.more))
+        more = _copied(self.more)
+        return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, remade, more, self.account)
 
 
 @dataclass(slots=True)
@@ -135,7 +137,8 @@ class LowerWorld:
     `naming` is None where namespaces have the same name in both clusters; it is the mapping in force, which is not that
     of `spec` while pods run by another one. Until `mapping_known` nothing is at a place that is known. `spaces`
     remembers which upper namespace a lower name was made from, `upper_namespaces` are those that exist, None where all
-    are taken to exist. `mark` is the owner's.
+    are taken to exist. `mark` is the owner's. `account` is the namespace of the ServiceAccount that the engine is in
+    the cluster, `upper_account` of that which it is in the upper one, "" where it is none.
     """
 
     spec: "Lower"
@@ -168,6 +171,8 @@ class LowerWorld:
     mark: str = ""
     upper_namespaces: Cache | None = None
     spaces: dict[str, str] = field(default_factory=dict)
+    account: str = ""
+    upper_account: str = ""
     place_nodes: Cache = field(default_factory=Cache)
     place_pods: Cache = field(default_factory=Cache)
 
@@ -206,6 +211,12 @@ class LowerWorld:
         name = prefixed(self.naming.topology, upper_namespace)
         self.spaces.setdefault(name, upper_namespace)
         return name
+
+    def is_own(self, upper_namespace: str) -> bool:
+        """Whether an upper namespace is one that the engine's own account is in, there or below."""
+        if not upper_namespace:
+            return False
+        return upper_namespace == self.upper_account or self.namespace(upper_namespace) == self.account
 
     def upper_namespace(self, namespace: str) -> str:
         """Return the upper namespace whose objects have their place in a lower one, "" where none is known.

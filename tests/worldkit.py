@@ -71,7 +71,7 @@ def opened(spec: Lower) -> LowerWorld:
         foreign_pods=filled(pod_demand),
         namespaces=filled(namespaces.digest),
         accounts=filled(),
-        config_maps=filled(observed.digest_marks),
+        config_maps=filled(observed.digest_marks, observed.INDEXES),
         secrets=filled(tokens.digest, tokens.INDEXES),
         nodes=filled(node_offer),
         version="v1.36.3",
@@ -184,6 +184,17 @@ def referring(*, config_maps: Iterable[str] = (), secrets: Iterable[str] = (), o
     volumes = [{"name": f"c-{one}", "configMap": {"name": one, "optional": optional}} for one in config_maps]
     volumes += [{"name": f"s-{one}", "secret": {"secretName": one, "optional": optional}} for one in secrets]
     return {"volumes": volumes}
+
+
+def token_volume(name: str = "kube-api-access-x") -> Manifest:
+    """Make the volume that admission adds to a pod for its account's token, as an apiserver stores it."""
+    field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+    sources = [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": field}]}},
+    ]
+    return {"name": name, "projected": {"defaultMode": 420, "sources": sources}}
 
 
 def config_map(name: str = "settings", data: dict[str, str] | None = None, **meta: Any) -> Manifest:

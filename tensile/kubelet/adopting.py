@@ -51,30 +51,35 @@ def _objection_by_facts(found: Entry) -> str:
 def _objection_to(ref: Ref, upper: Entry, found: Entry, wanted: Manifest, world: World) -> str:
     """Return why a pod that is whole is not taken over, "" where it is."""
     pod = found.manifest()
-    return objection(ref, pod, upper.uid, world) or next(misfits(wanted, pod), "")
+    return objection(ref, pod, upper.uid, world) or next(misfits(wanted, pod, token_volumes(upper.manifest())), "")
 
 
-def misfits(wanted: Manifest, found: Manifest) -> Iterator[str]:
+def token_volumes(upper_pod: Manifest) -> frozenset[str]:
+    """Return the names of the volumes that admission added to an upper pod."""
+    return frozenset(one["name"] for one in upper_pod["spec"].get("volumes") or () if is_token_volume(one))
+
+
+def misfits(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset()) -> Iterator[str]:
     """Say in what a pod that runs is not the one that is wanted; nothing where it will do.
 
-    Constraints on nodes were met when it was scheduled; the account and its token are not compared.
+    Constraints on nodes were met when it was scheduled; the account and its `token` volumes, whatever stands in their
+    place, are not compared.
     """
     others = metadata(found).get("ownerReferences") or []
     if others not in ([], metadata(wanted).get("ownerReferences")):
         yield f"it belongs to {others[0].get('kind')} {others[0].get('name')}"
     want, have = wanted["spec"], found["spec"]
     yield from (f"its {field} is another" for field in _POD_WIDE if _differs(want, have, field))
-    token = {volume["name"] for volume in want.get("volumes") or () if is_token_volume(volume)}
     for field in _LISTS:
         containers = [_without_mounts(one, token) for one in want.get(field) or ()]
         yield from _container_misfits(field, containers, have.get(field) or [])
     known = {volume["name"]: volume for volume in have.get("volumes") or ()}
     for volume in want.get("volumes") or ():
-        if not is_token_volume(volume) and known.get(volume["name"]) != volume:
+        if volume["name"] not in token and known.get(volume["name"]) != volume:
             yield f"its volume {volume['name']} is another"
 
 
-def _without_mounts(container: Manifest, volumes: set[str]) -> Manifest:
+def _without_mounts(container: Manifest, volumes: frozenset[str]) -> Manifest:
     """Give a container without its mounts of some volumes: admission in each cluster names the token's as it likes."""
     mounts = [mount for mount in container.get("volumeMounts") or () if mount["name"] not in volumes]
     return {**container, "volumeMounts": mounts}

@@ -1,4 +1,4 @@
-"""The rule for tokens of the upper cluster: issued before the pod that mounts them, renewed in time, gone with it.
+"""The rule for tokens of the upper cluster: issued last before the pod that mounts them, renewed in time, gone with it.
 
 Each is bound to the upper pod and so worth nothing once that is gone; the Secret that holds it goes with the lower pod.
 A kubelet renews a token when a fifth of its time is left, and so does this: while the lower pod runs, whatever the
@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from tensile.cache import Delta, Entry
+from tensile.kubelet import needs
 from tensile.kubelet.service_account import uses_tokens
 from tensile.kubelet.tokens import CA, NAMESPACE, PUBLISHED_CA, Wish, secret_name, wishes
 from tensile.names import TOKEN_POD, UPPER_UID, Owner
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
-from tensile.reconcile import namespaces
 from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Route, Told, Wanted
 from tensile.reconcile.granting import term_of
 from tensile.reconcile.observed import has_node, is_of, is_ours, others_wrote
@@ -91,6 +91,10 @@ class TokenRule:
         ended = tuple(_ended(upper, held, lower, world))
         if upper is None:
             return Decision(ended)
+        if held.pod is None or held.pod.facts.upper_uid != upper.uid:
+            awaited = needs.awaited(key.namespace, upper.facts.references, lower, world)
+            if awaited or held.pod is not None or needs.refused(upper.manifest()):
+                return Decision(ended, tuple(awaited))
         decision = _issued(upper.manifest(), held, lower, world)
         return decision._replace(wanted=(*ended, *decision.wanted))
 
@@ -133,8 +137,6 @@ def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) ->
 def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Decision:
     """Want the tokens of a pod issued when there are none, and renewed when their time comes."""
     meta = metadata(pod)
-    if held.pod is None and not namespaces.ready(lower, meta["namespace"]):
-        return Decision(waits=(namespaces.key_of(lower.name, meta["namespace"]),))
     authority = _authority_of(world, meta["namespace"])
     if not authority:
         missing_one = (

@@ -3,14 +3,15 @@
 A copy is made and kept in step for upper pods alone (`ownership.py`): a lower pod that names a Secret may be anyone's.
 A lower pod of ours keeps the copy that is there from deletion, as it is: what the guard keeps running must keep its
 configuration. What a pod's account pulls images with counts as referred to. Lower Secrets that hold tokens of the upper
-cluster are copies of nothing, and not looked at here.
+cluster are copies of nothing, and not looked at here. A name that pods can do without, and that the upper cluster does
+not have, is held by an empty object (`holding.py`).
 """
 
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Cache, Delta, Entry
 from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Ref
-from tensile.reconcile import accounts, namespaces, ownership
+from tensile.reconcile import accounts, holding, namespaces, ownership
 from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route, Told
 from tensile.reconcile.observed import has_node, is_ours
 from tensile.reconcile.podfacts import lives_below
@@ -28,12 +29,20 @@ def key_of(lower: str, namespace: str, kind: str, name: str) -> Key:
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Give the keys of the referred objects that a pod has to wait for: not optional, and not below yet."""
-    return sorted(
+    """Give the keys of the objects that a pod has to wait for: those it names, or has its images pulled with.
+
+    An optional one has to be below, too, or its name has to be held.
+    """
+    wanted = tuple(wanted)
+    if lower.spec.service_accounts.identity != "none":
+        pulls = accounts.secrets_of(world, namespace, wanted)
+        wanted = (*wanted, *(Reference(SECRET.name, name, optional=True) for name in pulls))
+    found = {
         key_of(lower.name, namespace, reference.kind, reference.name)
         for reference in wanted
         if reference.kind in KINDS and not _is_there(world, lower, namespace, reference)
-    )
+    }
+    return sorted(found)
 
 
 class DependencyRule:
@@ -85,10 +94,11 @@ class DependencyRule:
         if not _is_asked(world, lower, key.namespace, kind, name):
             return _unasked(world, ref, copy, originals, key)
         if original is None:
-            return _without_original(world, ref, copy, originals, key)
+            return _held(world, ref, copy, key, _without_original(world, ref, copy, originals, key))
         refused = never_copied(original.manifest())
         if refused:
-            return Decision(problem=_needed(world, lower, key, Problem("SecretNotCopied", refused)))
+            problem = _needed(world, lower, key, Problem("SecretNotCopied", refused))
+            return _held(world, ref, copy, key, Decision(problem=problem))
         return _kept(world, ref, original, copy, key)
 
 
@@ -119,10 +129,54 @@ def _unasked(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: 
     return _end(world, ref, copy, f"the upper {ref.kind.name} was deleted") if is_deleted else Decision()
 
 
+def _held(world: World, ref: Ref, copy: Entry | None, key: Key, decision: Decision) -> Decision:
+    """Hold a name that has nothing to copy, besides what is decided, where pods go on without it."""
+    lower, copies = world.lowers[key.lower], world.lowers[key.lower].below(ref.kind)
+    assert copies is not None
+    if decision.wanted or not has_node(lower, world) or not _is_to_be_held(world, ref, copy, key):
+        return decision
+    if not namespaces.ready(lower, key.namespace):
+        return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
+    problem = holding.too_many(ref, copies.count("held", ref.namespace)) if copy is None else None
+    if problem is not None:
+        return Decision(problem=problem, again=holding.LOOK_AGAIN)
+    taken = world.problems.get(key)
+    told = holding.exposed(_running(world, ref, key), taken) if taken is not None else ()
+    # What is told to pods that need the object comes when the name is held: others wait for that alone.
+    problem = None if copy is None else decision.problem
+    return Decision((*told, holding.held(ref, world.owner)), problem=problem)
+
+
+def _is_to_be_held(world: World, ref: Ref, copy: Entry | None, key: Key) -> bool:
+    """Return whether pods go on without an object, unless a copy of it stands there that may yet be needed."""
+    originals, lower = world.upper.cache(ref.kind), world.lowers[key.lower]
+    is_missing = originals is not None and originals.get(key.namespace, ref.name) is None
+    if is_missing and copy is not None and copy.facts.owner == world.owner.mark and not holding.is_held(copy):
+        return False
+    optional = Reference(ref.kind.name, ref.name, optional=True)
+    named = ownership.asking(lower, world, ref.kind.name, key.namespace, ref.name)
+    if any(optional in pod.facts.references for pod in named) or any(True for _ in _running(world, ref, key)):
+        return True
+    pulling = accounts.pulling(world, key.namespace, ref.name) if ref.kind == SECRET else ()
+    return any(accounts.is_asked(world, lower, key.namespace, account) for account in pulling)
+
+
+def _running(world: World, ref: Ref, key: Key) -> Iterator[Entry]:
+    """Return the pods above whose lower pod refers to a name: it would read whatever comes to stand there."""
+    lower = world.lowers[key.lower]
+    mentions = {Reference(ref.kind.name, ref.name, optional) for optional in (False, True)}
+    for pod in ownership.asking(lower, world, ref.kind.name, key.namespace, ref.name):
+        below = ownership.mirror_of(pod, lower, world.owner)
+        if below is not None and mentions & below.facts.references:
+            yield pod
+
+
 def _said(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Iterator[Told]:
     """Tell on the object above that a change of it is refused: pods run on with what they have, and say nothing."""
     problem = world.problems.get(key)
-    if problem is not None and copy is not None and is_ours(copy.manifest(), world.owner):
+    if problem is None or copy is None or holding.is_held(copy):
+        return
+    if is_ours(copy.manifest(), world.owner):
         message = f"{ref.kind.name} {original.namespace}/{original.name} is not in step in lower cluster {ref.cluster}"
         above = Ref(UPPER, ref.kind, original.namespace, original.name)
         yield Told(above, original.uid, problem.reason, f"{message}: {problem.message}")
@@ -154,11 +208,13 @@ def _is_there(world: World, lower: LowerWorld, namespace: str, reference: Refere
     assert originals is not None
     assert copies is not None
     original, copy = originals.get(namespace, reference.name), copies.get(lower.namespace(namespace), reference.name)
+    is_ours_below = copy is not None and copy.facts.owner == world.owner.mark
     if original is None:
-        return reference.optional
-    if copy is not None and (copy.facts.owner, copy.facts.upper_uid) == (world.owner.mark, original.uid):
+        return reference.optional and is_ours_below
+    if copy is not None and is_ours_below and copy.facts.upper_uid == original.uid:
         return True
-    return reference.optional and bool(never_copied(original.manifest()))
+    is_held = copy is not None and is_ours_below and holding.is_held(copy)
+    return reference.optional and is_held and bool(never_copied(original.manifest()))
 
 
 def _is_asked(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:

@@ -56,8 +56,11 @@ def key_of(lower: str, upper_namespace: str) -> Key:
 def ready(lower: LowerWorld, upper_namespace: str) -> str:
     """Give the UID of the namespace below when pods can be made in it, else "".
 
-    Kubernetes refuses a pod until the namespace's ServiceAccount `default` exists.
+    Kubernetes refuses a pod until the namespace's ServiceAccount `default` exists. Where the engine's own account is,
+    nothing is made: a pod there could be given the engine's credential.
     """
+    if lower.is_own(upper_namespace):
+        return ""
     name = lower.namespace(upper_namespace)
     entry = lower.namespaces.get("", name)
     if entry is None or entry.facts.ending or lower.accounts.get(name, "default") is None:
@@ -98,6 +101,8 @@ class NamespaceRule:
         is_known = lower.namespaces.synced and lower.mapping_known
         if not is_known or above is None or not _needed(lower, key.name, world):
             return Decision()
+        if lower.is_own(key.name):
+            return Decision(problem=_own(key, lower))
         if below is not None and below.facts.ending:
             return Decision(
                 problem=Problem("NamespaceTerminating", f"namespace {name} is being deleted in {lower.name}")
@@ -138,6 +143,15 @@ def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Pr
         return claim(ref, below.manifest(), above.uid, world, lower.name)
     why = f"only one that topology {naming.topology} made for it is" if adopts(world, lower.name) else ""
     return conflict(ref, why)
+
+
+def _own(key: Key, lower: LowerWorld) -> Problem:
+    """Say that a namespace is the engine's own."""
+    name = lower.namespace(key.name)
+    where = f"{name} of {lower.name}" if name == lower.account else f"{key.name} of the upper cluster"
+    return Problem(
+        "NamespaceExcluded", f"the engine's own account is in namespace {where}: nothing of {key.name} is mirrored"
+    )
 
 
 def _needed(lower: LowerWorld, upper_namespace: str, world: World) -> bool:

@@ -6,14 +6,14 @@ or come back with a backup, and then the object is another's. Who wrote what is 
 and one that somebody else set there stays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from sys import intern
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tensile.cache import Delta, Kept, decoded
-from tensile.names import FIELD_MANAGER, NAMESPACE_MAPPING, OWNER, UPPER_UID, Owner
+from tensile.cache import Delta, Entry, Kept, decoded
+from tensile.names import FIELD_MANAGER, NAMESPACE_MAPPING, NO_ORIGINAL, OWNER, UPPER_UID, Owner
 from tensile.objects import Manifest, annotations, labels
 from tensile.world import LowerWorld, World, mapping_note
 
@@ -38,6 +38,15 @@ def marks_of(manifest: Manifest, token: Any = None) -> Marks:
 def digest_marks(raw: bytes) -> Kept:
     """Keep an object below with its marks: a pod with a hundred references asks for them again and again."""
     return Kept(raw, marks_of(decoded(raw)))
+
+
+def _by_held(entry: Entry) -> Iterator[str]:
+    if entry.facts.upper_uid == NO_ORIGINAL:
+        yield entry.namespace
+
+
+INDEXES = {"held": _by_held}
+"""Of ConfigMaps and Secrets below: by namespace, those that hold a name which the upper cluster does not have."""
 
 
 def is_ours(manifest: Manifest, owner: Owner) -> bool:

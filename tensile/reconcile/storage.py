@@ -30,6 +30,7 @@ from tensile.reconcile.claims import (
     users,
     without_volume,
 )
+from tensile.reconcile.claimsources import foreign_source, source_claims
 from tensile.reconcile.claimstatus import given_up, pinned, settled, told_above, unsettled
 from tensile.reconcile.desired import Confirmed, Decision, Present, Route, Wanted
 from tensile.reconcile.observed import has_node
@@ -76,9 +77,10 @@ def key_of(lower: str, namespace: str, name: str) -> Key:
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Give the keys of the claims that a pod has to wait for: those that are not below yet."""
-    if not is_enabled(lower):
-        return []
+    """Give the keys of the claims that a pod has to wait for: those that are not below yet.
+
+    Where storage is not looked after that is all of them: a claim of that name below would be another's.
+    """
     named = {reference.name for reference in wanted if reference.kind == CLAIM.name}
     return sorted(key_of(lower.name, namespace, name) for name in named if not _is_there(world, lower, namespace, name))
 
@@ -130,6 +132,8 @@ class ClaimRule:
     def decide(self, key: Key, world: World) -> Decision:
         """Say what should be below for one claim."""
         lower = world.lowers[key.lower]
+        if not is_enabled(lower):
+            return Decision(problem=_not_mirrored(key, lower))
         if not can_tell(lower, world):
             return Decision()
         claim = world.upper.more[CLAIM].get(key.namespace, key.name)
@@ -180,13 +184,16 @@ def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world
     manifest = claim.manifest()
     wanted = _wanted(manifest, lower, world.owner, grows=copy is not None and copy.facts.bound)
     unfitting = _unfitting(found, wanted, world) if found is not None and copy is None else None
+    if copy is None and unfitting is None:
+        unfitting = _unfilled(key, manifest, lower, world)
     refused = unfitting or _refused(key, world)
     if copy is None and refused is not None and _is_waited_for(claim, lower, world):
         return Decision(given_up(manifest, refused), problem=refused)
     told = told_above(manifest, copy, _lost(copy, lower) or refused, world.now)
     is_left = copy is not None and not is_copy(copy, world.owner) and not adopts(world, lower.name)
     if unfitting is not None or is_left:
-        return Decision(told, problem=unfitting or _lost(copy, lower))
+        sources = (key_of(lower.name, key.namespace, name) for name in source_claims(manifest["spec"]))
+        return Decision(told, tuple(sources) if unfitting else (), unfitting or _lost(copy, lower))
     noted = (settled(manifest, lower.name),) if found is None and _is_unnoted(claim, lower) else ()
     named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
     return Decision((*told, *noted, wanted, *named), problem=_lost(copy, lower))
@@ -236,6 +243,26 @@ def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
     upper_uid = annotations(wanted.manifest)[UPPER_UID]
     problem = conflict(wanted.ref, why) if why else None
     return claim_to(wanted.ref, found.manifest(), upper_uid, world, wanted.ref.cluster) or problem
+
+
+def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Problem | None:
+    """Return why a claim cannot be filled below from what it names, None where it can, or is to be empty."""
+    where, foreign = f"claim {key.namespace}/{key.name}", foreign_source(claim["spec"])
+    if foreign:
+        return Problem("ClaimNotMirrored", f"{where} is to be filled from {foreign}")
+    for name in sorted(source_claims(claim["spec"])):
+        if not _is_there(world, lower, key.namespace, name):
+            words = f"{where} is to be filled from claim {name}, which is not in lower cluster {lower.name}"
+            return Problem("ClaimNotMirrored", words)
+    return None
+
+
+def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
+    """Say that storage is not looked after in a lower, where a pod needs it."""
+    if not lower.upper_pods.select("reference", (CLAIM.name, key.namespace, key.name)):
+        return None
+    words = f"claim {key.namespace}/{key.name}: lower cluster {lower.name} has no controller PV"
+    return Problem("ClaimNotMirrored", f"{words}: add it to controllers")
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:

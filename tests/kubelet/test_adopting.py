@@ -15,13 +15,14 @@ from worldkit import (
     raised,
     referring,
     stored,
+    token_volume,
     twin,
     upper_pod,
     world,
 )
 
 from tensile.demand import pod_demand
-from tensile.kubelet.adopting import LOOK_AGAIN, misfits
+from tensile.kubelet.adopting import LOOK_AGAIN, misfits, token_volumes
 from tensile.kubelet.lifecycle import PodRule, key_of
 from tensile.kubelet.orphans import OrphanRule
 from tensile.kubelet.orphans import key_of as orphans_key
@@ -196,13 +197,13 @@ WRITTEN_OUT = {"name": "PASSWORD", "value": "secret"}
     [
         (spec(), spec(nodeName="n1", nodeSelector={"a": "b"}, serviceAccountName="other", priority=3)),
         (spec(main={"env": [VARIABLE]}), spec(main={"env": [WRITTEN_OUT, {"name": "MORE", "value": "1"}]})),
-        (spec(volumes=[{"name": "kube-api-access-x", "projected": {}}]), spec()),
+        (spec(volumes=[token_volume("token")]), spec()),
         (spec(securityContext={}), spec(main={"args": [], "securityContext": {}})),
         (spec(), spec(main={"volumeMounts": [{"name": "token", "mountPath": "/t"}]}, volumes=[{"name": "token"}])),
         (
             spec(
-                main={"volumeMounts": [{"name": "kube-api-access-1", "mountPath": "/t"}]},
-                volumes=[{"name": "kube-api-access-1", "projected": {}}],
+                main={"volumeMounts": [{"name": "token", "mountPath": "/t"}]},
+                volumes=[{"name": "token", "projected": {"sources": [{"secret": {"name": "upper-token-uid"}}]}}],
             ),
             spec(main={"volumeMounts": [{"name": "kube-api-access-2", "mountPath": "/t"}]}),
         ),
@@ -218,7 +219,14 @@ WRITTEN_OUT = {"name": "PASSWORD", "value": "secret"}
 )
 def test_what_does_not_matter_is_no_misfit(wanted: Manifest, found: Manifest) -> None:
     """Constraints were met, accounts differ, and tensile-kube resolved what variables refer to."""
-    assert list(misfits(wanted, found)) == []
+    assert list(misfits(wanted, found, frozenset({"token"}))) == []
+
+
+def test_what_stands_in_the_place_of_a_token_is_known_by_the_upper_pod() -> None:
+    """Whatever the topology makes of it; a volume that only has such a name is compared like any other."""
+    own = {"name": "kube-api-access-own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
+    assert token_volumes(upper_pod(spec={"volumes": [token_volume(), own]})) == {"kube-api-access-x"}
+    assert list(misfits(spec(volumes=[own]), spec())) == ["its volume kube-api-access-own is another"]
 
 
 @pytest.mark.parametrize(
