@@ -55,5 +55,7 @@ RUN = {"plain": {"p50_ms": 5.0, "p99_ms": 20.0}, "opted": {"p50_ms": 7.0, "p99_m
 )
 def test_what_is_over_its_bar_is_told(change: dict, broken: list[str]) -> None:
     """Each figure by its name."""
-    found = judged({"cpu_us": 90.0, "worst_ms": 12.0, "runs": [RUN], "failed_while_down": {"plain": 0, "opted": 0}, **change})
+    found = judged(
+        {"cpu_us": 90.0, "worst_ms": 12.0, "runs": [RUN], "failed_while_down": {"plain": 0, "opted": 0}, **change}
+    )
     assert [words.partition(" ")[0] for words in found["broken"]] == broken
