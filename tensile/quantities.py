@@ -22,10 +22,12 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY_SUFFIX = ("", *_BINARY)
-_SYNTAX = re.compile(
-    r"([+-]?)(?=\.?[0-9])0*([0-9]{0,64})(?:\.([0-9]{0,64}))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,64})?"
-)
-"""Numbers of sixty-four digits are more than any quantity has; zeros before them an apiserver keeps as they came."""
+SYNTAX = r"([+-]?)(?=\.?[0-9])0*([0-9]{0,64})(?:\.([0-9]{0,64}))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,64})?"
+"""What a quantity has to match from its first character to its last.
+
+Numbers of sixty-four digits are more than any quantity has; zeros before them an apiserver keeps as they came.
+"""
+_SYNTAX = re.compile(SYNTAX)
 
 
 def _scaled(number: int, exponent: int) -> int:

@@ -7,8 +7,6 @@ are on their way already.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import orjson
-
 from tensile.cache import Entry
 from tensile.descheduling.stuck import is_open
 from tensile.kubelet.mirroring import placement
@@ -16,6 +14,7 @@ from tensile.kubelet.projection import lower_pod
 from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations, metadata
 from tensile.policy import live
+from tensile.policy.ground import SORTED
 from tensile.policy.placement import Placement as Verdict
 from tensile.policy.placement import examine, fitting
 from tensile.policy.placing.reading import pod_of, snapshot_of
@@ -184,4 +183,4 @@ def _settle(pod: Pod, snapshot: Snapshot) -> str:
 def _likeness(pod: Pod) -> _Likeness:
     """Tell pods from each other by what placement looks at: replicas are alike."""
     asked = {field: pod.spec.get(field) for field in _PLACED_BY}
-    return orjson.dumps([pod.namespace, pod.labels, pod.requests, pod.ports, asked], option=orjson.OPT_SORT_KEYS)
+    return SORTED.encode([pod.namespace, pod.labels, pod.requests, pod.ports, asked])

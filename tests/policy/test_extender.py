@@ -50,6 +50,23 @@ def test_a_pod_that_fits_on_no_single_node_is_not_sent_there() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("spec", "kept"),
+    [
+        ({"containers": [{"name": "main", "ports": [{"containerPort": 80, "hostPort": 80}]}]}, ["a"]),
+        (asking(memory="0" * 90 + "1"), ["a"]),
+        (asking(memory="9Ei"), []),
+        (asking(**{"example.com/gpu": "9" * 18 + "E"}), []),
+    ],
+)
+def test_what_an_apiserver_takes_is_answered(spec: Manifest, kept: list[str]) -> None:
+    """Ports of nodes, amounts with zeros before them, and amounts beyond all numbers of 64 bits; twice, and sorted."""
+    made = extender(a=ground(node("n1"), node("n2")))
+    for name in ("one", "two"):
+        assert made.filter(question(pod(name, spec, uid=name), "a"), 0.0)["NodeNames"] == kept
+        assert made.prioritize(question(pod(name, spec, uid=name), "a"))[0]["Host"] == "a"
+
+
 def test_nodes_that_are_no_lowers_always_do() -> None:
     """And are no better and no worse."""
     made = extender(a=ground())
