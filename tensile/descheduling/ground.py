@@ -15,8 +15,8 @@ from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations, metadata
 from tensile.policy import live
 from tensile.policy.ground import SORTED
+from tensile.policy.placement import TOO_MUCH, asks_too_much, examine, fitting
 from tensile.policy.placement import Placement as Verdict
-from tensile.policy.placement import examine, fitting
 from tensile.policy.placing.reading import pod_of, snapshot_of
 from tensile.policy.placing.snapshot import Pod, Snapshot
 from tensile.reconcile.podfacts import lives_below, mirror_of
@@ -56,6 +56,8 @@ class Ground:
         """
         pod = upper.manifest()
         mine, seeking = pod_of(pod, settled=True), pod_of(_unbound(pod))
+        if asks_too_much(seeking, self._above):
+            return [], {name: TOO_MUCH for name in self._lowers if name != source}
         alike = (source, avoid, annotations(pod).get(CLUSTER_SELECTOR, ""), _likeness(seeking))
         if alike not in self._nowhere:
             found, refused = self._looked_at(pod, mine, seeking, source, avoid)
@@ -108,10 +110,11 @@ class Ground:
 
     def _refusal(self, pod: Manifest, lower: LowerWorld) -> str:
         """Say why no node of a lower does, "" where one does; those that are alike are told the same in this pass."""
-        wanted = self._projected(pod, lower)
+        wanted, snapshot = self._projected(pod, lower), self._snapshot(lower)
+        if asks_too_much(wanted, snapshot):
+            return TOO_MUCH
         alike = (lower.name, _likeness(wanted))
         if alike not in self._refused:
-            snapshot = self._snapshot(lower)
             if next(fitting(wanted, snapshot), None) is not None:
                 return ""
             self._refused[alike] = examine(wanted, snapshot).message
@@ -130,7 +133,8 @@ class Ground:
             self._below[lower.name] = snapshot = live.snapshot_now(lower)
             nowhere: set[_Likeness] = set()
             for pod in self._arriving(lower):
-                if _likeness(pod) not in nowhere and not _settle(pod, snapshot):
+                is_judged = not asks_too_much(pod, snapshot) and _likeness(pod) not in nowhere
+                if is_judged and not _settle(pod, snapshot):
                     nowhere.add(_likeness(pod))
         return self._below[lower.name]
 

@@ -195,10 +195,10 @@ class Ground:
             self.snapshot.remove(*name, node)
 
     def _forget(self, node: str) -> None:
-        known = self.snapshot.nodes.pop(node)
+        known = self.snapshot.forget(node)
+        assert known is not None
         self.offered.subtract(known.allocatable)
         self.used.subtract(known.used)
-        self.snapshot.guarded = [one for one in self.snapshot.guarded if one[1] != node]
 
     def _grow(self) -> None:
         self.grown += 1
