@@ -7,8 +7,6 @@ are on their way already.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import orjson
-
 from tensile.cache import Entry
 from tensile.descheduling.stuck import is_open
 from tensile.kubelet.mirroring import placement
@@ -16,8 +14,9 @@ from tensile.kubelet.projection import lower_pod
 from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations, metadata
 from tensile.policy import live
+from tensile.policy.ground import SORTED
+from tensile.policy.placement import TOO_MUCH, asks_too_much, examine, fitting
 from tensile.policy.placement import Placement as Verdict
-from tensile.policy.placement import examine, fitting
 from tensile.policy.placing.reading import pod_of, snapshot_of
 from tensile.policy.placing.snapshot import Pod, Snapshot
 from tensile.reconcile.ownership import mirror_of
@@ -58,6 +57,8 @@ class Ground:
         """
         pod = upper.manifest()
         mine, seeking = pod_of(pod, settled=True), pod_of(_unbound(pod))
+        if asks_too_much(seeking, self._above):
+            return [], {name: TOO_MUCH for name in self._lowers if name != source}
         alike = (source, avoid, annotations(pod).get(CLUSTER_SELECTOR, ""), _likeness(seeking))
         if alike not in self._nowhere:
             found, refused = self._looked_at(pod, mine, seeking, source, avoid)
@@ -110,10 +111,11 @@ class Ground:
 
     def _refusal(self, pod: Manifest, lower: LowerWorld) -> str:
         """Say why no node of a lower does, "" where one does; those that are alike are told the same in this pass."""
-        wanted = self._projected(pod, lower)
+        wanted, snapshot = self._projected(pod, lower), self._snapshot(lower)
+        if asks_too_much(wanted, snapshot):
+            return TOO_MUCH
         alike = (lower.name, _likeness(wanted))
         if alike not in self._refused:
-            snapshot = self._snapshot(lower)
             if next(fitting(wanted, snapshot), None) is not None:
                 return ""
             self._refused[alike] = examine(wanted, snapshot).message
@@ -132,7 +134,8 @@ class Ground:
             self._below[lower.name] = snapshot = live.snapshot_now(lower)
             nowhere: set[_Likeness] = set()
             for pod in self._arriving(lower):
-                if _likeness(pod) not in nowhere and not _settle(pod, snapshot):
+                is_judged = not asks_too_much(pod, snapshot) and _likeness(pod) not in nowhere
+                if is_judged and not _settle(pod, snapshot):
                     nowhere.add(_likeness(pod))
         return self._below[lower.name]
 
@@ -185,4 +188,4 @@ def _settle(pod: Pod, snapshot: Snapshot) -> str:
 def _likeness(pod: Pod) -> _Likeness:
     """Tell pods from each other by what placement looks at: replicas are alike."""
     asked = {field: pod.spec.get(field) for field in _PLACED_BY}
-    return orjson.dumps([pod.namespace, pod.labels, pod.requests, pod.ports, asked], option=orjson.OPT_SORT_KEYS)
+    return SORTED.encode([pod.namespace, pod.labels, pod.requests, pod.ports, asked])

@@ -121,7 +121,7 @@ def _rest(lower: LowerWorld, world: World) -> float:
     """
     last = max((note.at for note in told_lately(lower, world)), default=None)
     interval = world.topology.descheduler.interval
-    return 0.0 if last is None else min(last + interval - world.now, interval).total_seconds() + _MOMENT
+    return 0.0 if last is None else min(last - world.now + interval, interval).total_seconds() + _MOMENT
 
 
 def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:

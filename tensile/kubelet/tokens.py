@@ -143,9 +143,11 @@ def _replaced(source: Manifest, secret: str) -> Iterator[Manifest]:
 
 def _without_namespace(downward: Manifest, secret: str) -> Iterator[Manifest]:
     """Give a downward source, its file with the pod's namespace out of the Secret: below it may have another name."""
-    items = downward.get("items") or []
-    named = [item for item in items if (item.get("fieldRef") or {}).get("fieldPath") == "metadata.namespace"]
-    rest = [item for item in items if item not in named]
+    named: list[Manifest] = []
+    rest: list[Manifest] = []
+    for item in downward.get("items") or ():
+        path = (item.get("fieldRef") or {}).get("fieldPath")
+        (named if path == "metadata.namespace" else rest).append(item)
     if named:
         yield _from(secret, [_item(NAMESPACE, item["path"]) for item in named])
     if rest or not named:
