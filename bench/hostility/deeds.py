@@ -19,7 +19,7 @@ from bench.sequences.model import LOWERS
 from tensile.objects import EVENT, NAMESPACE, POD, SECRET, UPPER, Kind, Manifest, Ref, metadata, uid
 
 SORTS = (
-    "pod", "pod", "pod", "pod", "delete", "delete", "again", "change", "relabel", "relabel", "serve", "kill",
+    "pod", "pod", "pod", "pod", "delete", "delete", "again", "change", "unmake", "relabel", "relabel", "serve", "kill",
     "forge", "forge", "forge", "mimic", "mimic", "mimic", "precede", "precede", "thing", "thing", "tamper", "tamper",
     "erase", "flood", "tell", "tell", "pretend", "pretend", "stuff", "stuff", "withdraw",
     "crash", "crash", "down", "up", "hold", "release", "wait", "wait", "wait", "wait", "wait",
@@ -52,6 +52,7 @@ class Play:
             "delete": self._delete,
             "again": self._again,
             "change": self._change,
+            "unmake": self._unmake,
             "relabel": self._relabel,
             "serve": self._serve,
             "kill": self._kill,
@@ -112,6 +113,13 @@ class Play:
         ref = Ref(UPPER, kind, namespace, name)
         if self._hands.find(ref) is not None:
             await self._hands.patch(ref, honest.body(kind, namespace, name, self._ledger.marks), HONEST)
+
+    async def _unmake(self, choices: Choices) -> None:
+        """Delete something that pods may need."""
+        namespace, (kind, name) = choices.pick(self._setting.honest), choices.pick((*honest.ORIGINALS, *honest.SERVED))
+        found = self._hands.find(Ref(UPPER, kind, namespace, name))
+        if found is not None:
+            await self._hands.delete(Ref(UPPER, kind, namespace, name), found, HONEST)
 
     async def _relabel(self, choices: Choices) -> None:
         """Give a pod another label."""

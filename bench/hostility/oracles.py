@@ -7,6 +7,8 @@ place of an upper object: he who writes there can do that to it himself.
 
 from collections.abc import Iterable, Iterator
 
+import orjson
+
 from bench.hostility.ledger import Ledger, is_marked, needs
 from bench.hostility.marks import ABOVE, BELOW, TOKEN, Origin
 from tensile.names import UPPER_NAMESPACE, UPPER_UID
@@ -42,14 +44,18 @@ def leaks(ref: Ref, raw: bytes, ledger: Ledger, now: float) -> Iterator[tuple[st
         now: when it came to be so.
     """
     for word, origin in ledger.marks.found(raw):
-        why = _above(ref, origin, ledger) if ref.cluster == UPPER else _below(ref, origin, ledger, now)
+        why = _above(ref, raw, origin, ledger) if ref.cluster == UPPER else _below(ref, origin, ledger, now)
         if why:
             yield f"{ref} has {word} of {'/'.join(filter(None, origin))}: {why}", word
 
 
-def _above(ref: Ref, origin: Origin, ledger: Ledger) -> str:
-    namespace = ledger.setting.mapped if origin.namespace == BELOW else _tenant(origin, ledger)
-    return "" if namespace and ref.namespace == namespace else "another tenant's object"
+def _above(ref: Ref, raw: bytes, origin: Origin, ledger: Ledger) -> str:
+    if origin.namespace != BELOW:
+        return "" if ref.namespace == _tenant(origin, ledger) else "another tenant's object"
+    if not ledger.setting.mapped or ref.namespace != ledger.setting.mapped:
+        return "another tenant's object"
+    node = orjson.loads(raw)["spec"].get("nodeName") if ref.kind == POD else ledger.setting.lower
+    return "" if node == ledger.setting.lower else "a pod of another lower cluster"
 
 
 def _below(ref: Ref, origin: Origin, ledger: Ledger, now: float) -> str:
