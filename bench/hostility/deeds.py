@@ -89,7 +89,8 @@ class Play:
 
     async def _put_honest(self, namespace: str, name: str, choices: Choices) -> None:
         word, lower = self._ledger.marks.new(namespace, POD, name), choices.pick(LOWERS)
-        found = honest.wanted(name, self._node_of(lower), lower, choices, self._setting, word)
+        found = honest.wanted(name, lower, choices, self._setting, word)
+        found.pod["spec"]["nodeName"] = self._node_of(lower)
         for kind, needed in (*found.needs, (SECRET, honest.PRIVATE)):
             await self._provide(kind, namespace, needed)
         await self._hands.create(Ref(UPPER, POD, namespace, name), found.pod, HONEST)

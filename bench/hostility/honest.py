@@ -70,12 +70,12 @@ def claim_of(lower: str) -> str:
     return f"disk-{lower[-1]}"
 
 
-def wanted(name: str, node: str, lower: str, choices: Choices, setting: Setting, word: str) -> Wanted:
-    """Return a pod; `word` is its tenant's."""
+def wanted(name: str, lower: str, choices: Choices, setting: Setting, word: str) -> Wanted:
+    """Return a pod for a lower, without a node; `word` is its tenant's."""
     volumes: list[Manifest] = [{"name": "config", "configMap": {"name": CONFIG}}]
     needs: list[tuple[Kind, str]] = [(CONFIG_MAP, CONFIG)]
     container: Manifest = {"name": "c", "image": "honest:1", "env": [{"name": "WORD", "value": word}]}
-    spec: Manifest = {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 1}
+    spec: Manifest = {"containers": [container], "terminationGracePeriodSeconds": 1}
     if choices.pick((True, False, True)):
         volumes.append({"name": "database", "secret": {"secretName": DATABASE}})
         needs.append((SECRET, DATABASE))

@@ -20,7 +20,7 @@ _NEEDED = {kind.name: kind for kind in (CONFIG_MAP, SECRET, SERVICE_ACCOUNT, CLA
 
 
 class Due(NamedTuple):
-    """Something that should be so by now and is not, in words: of which pod, by its upper UID, and whether it `ends`."""
+    """Something that should be so by now and is not: of which pod, by its upper UID; `ends` is whether it is to go."""
 
     upper_uid: str
     ends: bool
@@ -103,7 +103,7 @@ def _wrong(pod: Manifest, copy: Manifest | None, sight: Sight, ledger: Ledger) -
         return "is deleted and not gone"
     if phase in ENDED:
         return ""
-    if copy is None and meta["uid"] in ledger.killed:
+    if copy is None and meta["uid"] in ledger.killed and phase == "Running":
         return f"was ended below, and is {phase} above"
     if _is_kept_back(pod, sight, ledger):
         return ""

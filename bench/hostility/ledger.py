@@ -68,12 +68,13 @@ class Ledger:
                 self._pulls[ref.namespace, one.get("name", "")].add(ref.name)
 
     def asked(self, lower: str, namespace: str, need: Need) -> float:
-        """Return until when a pod bound to a lower asked for an object of its namespace: inf for now, -inf for never."""
-        known = [self._asked(lower, namespace, need)]
-        if need[0] == SECRET.name:
-            accounts = self._pulls.get((namespace, need[1]), set())
-            known += [self._asked(lower, namespace, (SERVICE_ACCOUNT.name, one)) for one in accounts]
-        return max(known)
+        """Return until when a pod bound to a lower asked for an object of its namespace: inf for now, -inf never."""
+        return max(self._asked(lower, namespace, one) for one in self.ways(namespace, need))
+
+    def ways(self, namespace: str, need: Need) -> list[Need]:
+        """Return by what a pod can ask for an object: itself, and accounts that pull images with it."""
+        accounts = self._pulls.get((namespace, need[1]), set()) if need[0] == SECRET.name else ()
+        return [need, *((SERVICE_ACCOUNT.name, one) for one in sorted(accounts))]
 
     def was_asked(self, lower: str, namespace: str, need: Need, now: float) -> bool:
         """Report whether the engine may take an object for asked for: it is, or was until a moment ago."""

@@ -200,7 +200,8 @@ def left(ref: Ref, manifest: Manifest, pods: Iterable[Manifest], ledger: Ledger,
     if not namespace or uid(manifest) in ledger.hostile:
         return ""
     need = (ref.kind.name, ref.name)
-    is_kept = any(need in needs(pod) for pod in pods if is_marked(pod, ledger.mark))
+    ways = set(ledger.ways(namespace, need))
+    is_kept = any(ways & set(needs(pod)) for pod in pods if is_marked(pod, ledger.mark))
     if is_kept or ledger.asked(ref.cluster, namespace, need) > now:
         return ""
     return f"{ref} is left though no pod asks for it"
