@@ -19,6 +19,7 @@ import sys
 import time
 from pathlib import Path
 
+from bench.hostility import real
 from bench.hostility.deeds import thought_up
 from bench.hostility.playing import setting_of, wrong
 from bench.reporting import RESULTS, keep, verdict

@@ -19,7 +19,7 @@ from bench.hostility.honest import OWN
 from bench.hostility.lateness import Sight
 from bench.hostility.marks import BELOW, HOSTILE_NETWORK, Marks, token_for
 from bench.hostility.setting import Setting
-from bench.hostility.watchman import Watchman
+from bench.hostility.watchman import KINDS, Watchman
 from bench.oracles import upper_uid_of
 from bench.sequences.model import LOWERS, is_about
 from bench.sequences.nature import Nature, Record
@@ -30,17 +30,11 @@ from tensile.kubelet.eventmirror import EventMirror
 from tensile.kubelet.mirrored import MirroredPods
 from tensile.names import FIELD_MANAGER
 from tensile.objects import (
-    CLAIM,
     CONFIG_MAP,
-    ENDPOINT_SLICE,
     EVENT,
     NAMESPACE,
     POD,
-    ROLE,
-    ROLE_BINDING,
     SECRET,
-    SERVICE,
-    SERVICE_ACCOUNT,
     UPPER,
     Kind,
     Manifest,
@@ -51,9 +45,6 @@ from tensile.objects import (
 from tensile.reconcile.patching import patched
 from tensile.reconcile.rehearsal import Rehearsal
 
-KINDS = (
-    NAMESPACE, POD, SECRET, CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, ENDPOINT_SLICE, CLAIM, ROLE, ROLE_BINDING, EVENT,
-)  # fmt: skip
 TEAM = "team"
 """A namespace below with objects that nobody above has to do with."""
 _CLUSTERS = (UPPER, *LOWERS)
@@ -210,6 +201,9 @@ class Arena(Stage):
         with self._acting(who), suppress(ClusterError):
             await self.clusters[ref.cluster].delete(ref, uid=uid(found), grace=grace)
 
+    async def read(self, _ref: Ref) -> None:
+        """Pass over it: where the kubelet API leads is looked at all the time."""
+
     async def befall(self, what: str, number: int) -> None:
         """Have something happen to the engine or its watches."""
         if what in ("crash", "down") and self.is_up:
@@ -282,8 +276,6 @@ class Arena(Stage):
         seen = self.find(ref)
         if ref.cluster != UPPER and seen is not None and verb != "create" and is_about(seen, content):
             self.watchman.wrote(verb, ref, seen, self.find)
-        if ref.cluster != UPPER and ref.kind == POD and verb == "create":
-            self.watchman.say(oracles.borrowed(ref, content, self.ledger))
         if ref.cluster == UPPER and ref.kind == POD and verb == "delete" and seen is not None:
             is_asked = content != uid(seen) or "deletionTimestamp" in metadata(seen)
             self.watchman.say([] if is_asked else [f"{verb} {ref}: nobody deleted it"])

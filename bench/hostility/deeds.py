@@ -20,7 +20,7 @@ from tensile.objects import EVENT, NAMESPACE, POD, SECRET, UPPER, Kind, Manifest
 
 SORTS = (
     "pod", "pod", "pod", "pod", "delete", "delete", "again", "change", "unmake", "relabel", "relabel", "serve", "kill",
-    "forge", "forge", "forge", "mimic", "mimic", "mimic", "precede", "precede", "thing", "thing", "tamper", "tamper",
+    "read", "read", "forge", "forge", "forge", "mimic", "mimic", "mimic", "precede", "precede", "thing", "thing", "tamper", "tamper",
     "erase", "flood", "tell", "tell", "pretend", "pretend", "stuff", "stuff", "withdraw",
     "crash", "crash", "down", "up", "hold", "release", "wait", "wait", "wait", "wait", "wait",
 )  # fmt: skip
@@ -76,6 +76,8 @@ class Play:
             await self._sorts[deed.sort](choices)
         elif deed.sort in _BEFALLS:
             await self._hands.befall(deed.sort, deed.number)
+        elif deed.sort == "read":
+            await self._read(choices)
         elif deed.sort == "wait":
             await self._hands.rest(choices.pick(_WAITS))
 
@@ -129,6 +131,12 @@ class Play:
             ref = _ref(UPPER, POD, pod)
             word = self._ledger.marks.new(ref.namespace, POD, ref.name)
             await self._hands.patch(ref, {"metadata": {"labels": {"team": word}}}, HONEST)
+
+    async def _read(self, choices: Choices) -> None:
+        """Read a pod's log."""
+        pod = _one_of(choices, self._honest_pods())
+        if pod is not None:
+            await self._hands.read(_ref(UPPER, POD, pod))
 
     async def _serve(self, choices: Choices) -> None:
         """Have a Service, its endpoints, and rights."""

@@ -34,6 +34,10 @@ class Hands(Protocol):
         """Delete the very object that was found; a pod's `grace` of 0 is by force."""
         ...
 
+    async def read(self, ref: Ref) -> None:
+        """Read the log of an upper pod as its own tenant, by the kubelet API."""
+        ...
+
     async def befall(self, what: str, number: int) -> None:
         """Have something happen to the engine or its watches: crash, down, up, hold, release."""
         ...

@@ -134,18 +134,18 @@ def touched(verb: str, ref: Ref, seen: Manifest, ledger: Ledger, *, is_wanted: b
 
 
 def borrowed(ref: Ref, pod: Manifest, ledger: Ledger) -> Iterator[str]:
-    """Return which objects that are below only a lower pod refers to that the engine is about to make.
+    """Return which objects that are in a lower cluster only a pod refers to that the engine made there.
 
     Args:
         ref: where.
-        pod: as it is to be made.
+        pod: as it was made.
         ledger: what is known.
     """
+    if uid(pod) in ledger.hostile or UPPER_UID not in annotations(pod):
+        return
     for kind, name in needs(pod):
-        if any(
-            (one.cluster, one.kind.name, one.namespace, one.name) == (ref.cluster, kind, ref.namespace, name)
-            for one in ledger.strangers
-        ):
+        wanted = (ref.cluster, kind, ref.namespace, name)
+        if any((one.cluster, one.kind.name, one.namespace, one.name) == wanted for one in ledger.strangers):
             yield f"{ref} is made with {kind} {name} of a stranger's"
 
 

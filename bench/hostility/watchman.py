@@ -11,8 +11,30 @@ import orjson
 from bench.hostility import lateness, oracles
 from bench.hostility.ledger import Ledger, is_marked
 from bench.hostility.setting import Setting
-from tensile.objects import CONFIG_MAP, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref, metadata, uid
+from tensile.objects import (
+    CLAIM,
+    CONFIG_MAP,
+    ENDPOINT_SLICE,
+    EVENT,
+    NAMESPACE,
+    POD,
+    ROLE,
+    ROLE_BINDING,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    UPPER,
+    Kind,
+    Manifest,
+    Ref,
+    metadata,
+    uid,
+)
 
+KINDS = (
+    NAMESPACE, POD, SECRET, CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, ENDPOINT_SLICE, CLAIM, ROLE, ROLE_BINDING, EVENT,
+)  # fmt: skip
+"""What is looked at."""
 Find = Callable[[Ref], Manifest | None]
 
 
@@ -43,6 +65,8 @@ class Watchman:
             is_new = uid(manifest) not in self._known
             self._known.add(uid(manifest))
             self.say(oracles.misplaced(ref, manifest, self.ledger, now, is_new=is_new))
+            if is_new and ref.kind == POD:
+                self.say(oracles.borrowed(ref, manifest, self.ledger))
 
     def _read(self, ref: Ref, raw: bytes, now: float) -> None:
         """Look for words that do not belong there; what was there before is no news."""
