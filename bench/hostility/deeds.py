@@ -20,8 +20,10 @@ from tensile.objects import EVENT, NAMESPACE, POD, SECRET, UPPER, Kind, Manifest
 
 SORTS = (
     "pod", "pod", "pod", "pod", "delete", "delete", "again", "change", "unmake", "relabel", "relabel", "serve", "kill",
-    "read", "read", "forge", "forge", "forge", "mimic", "mimic", "mimic", "precede", "precede", "thing", "thing", "tamper", "tamper",
-    "erase", "flood", "tell", "tell", "pretend", "pretend", "stuff", "stuff", "withdraw",
+    "read", "read",
+    "forge", "forge", "forge", "mimic", "mimic", "mimic", "precede", "precede", "thing", "thing", "tamper", "tamper",
+    "erase", "flood", "tell", "tell",
+    "pretend", "pretend", "stuff", "stuff", "withdraw",
     "crash", "crash", "down", "up", "hold", "release", "wait", "wait", "wait", "wait", "wait",
 )  # fmt: skip
 MOST = 36
