@@ -95,8 +95,12 @@ def test_defects_are_counted_by_rule(metrics: Metrics) -> None:
 def test_what_is_so_is_asked_at_each_scrape(metrics: Metrics) -> None:
     """A lower that is gone has no series any more, and a problem that was settled neither."""
     depth, silent, problems = {"a": 3, "b": 0}, {"a": 0.0, "b": 41.5}, [("a", "Denied"), ("a", "Denied"), ("b", "x")]
-    metrics.readings = Readings(depth=lambda: depth, silent=lambda: silent, problems=lambda: problems)
+    strays = {"a": 2}
+    metrics.readings = Readings(
+        depth=lambda: depth, silent=lambda: silent, problems=lambda: problems, strays=lambda: strays
+    )
     found = scraped(metrics)
+    assert found[series("tensile_strays", lower="a")] == 2
     assert found[series("tensile_queue_depth", lower="a")] == 3
     assert found[series("tensile_queue_depth", lower="b")] == 0
     assert found[series("tensile_lower_silent_seconds", lower="b")] == 41.5
