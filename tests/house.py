@@ -37,7 +37,7 @@ EDGES = {
     "kubelet/heartbeat", "marking", "nodeports", "oneshot", "planning", "policy/extenderport", "policy/listening",
     "policy/webhook", "reconcile/apply", "reconcile/issuing", "reconcile/loop", "reconcile/mapsource",
     "reconcile/reading", "reconcile/rehearsal", "reconcile/source", "reconcile/vacancy", "reconcile/workqueue",
-    "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials",
+    "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials", "door", "accepting",
 }  # fmt: skip
 
 

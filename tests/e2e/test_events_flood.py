@@ -48,7 +48,7 @@ async def loud(ground: Ground) -> list[Manifest]:
 
 
 async def test_the_flood_of_one_tenant_is_bounded_above_and_delays_no_other(ground: Ground) -> None:
-    """Of 600 events of 60 KB fifty come up, cut and harmless; another tenant's, told after them, come at once."""
+    """Of 600 events of 60 KB fifty come up, cut and harmless; another tenant's, told behind them all, come at once."""
     quiet = await other_namespace(ground)
     try:
         await ground.bind("flooded")
