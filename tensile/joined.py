@@ -20,9 +20,9 @@ from tensile.cluster import Cluster
 from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
 from tensile.kube.access import NAME_ONE, Access, AccessError, from_kubeconfig, in_cluster
-from tensile.kube.claims import account_namespace
 from tensile.kube.fleet import Fleet
 from tensile.kube.secretfile import KeptKubeconfig
+from tensile.kube.tokenclaims import account_namespace
 from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.eventmirror import EventMirror
 from tensile.kubelet.events import OF_CLAIMS, OF_PODS
