@@ -38,6 +38,7 @@ EDGES = {
     "policy/webhook", "reconcile/apply", "reconcile/issuing", "reconcile/loop", "reconcile/mapsource",
     "reconcile/reading", "reconcile/rehearsal", "reconcile/source", "reconcile/vacancy", "reconcile/workqueue",
     "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials", "door", "accepting",
+    "kubelet/api/reviews",
 }  # fmt: skip
 
 
