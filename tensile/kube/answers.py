@@ -20,6 +20,7 @@ from tensile.errors import (
     Unauthorized,
     Unreachable,
 )
+from tensile.kube.shallow import cut, shallow
 from tensile.objects import Kind
 
 LONGEST_LINE = 64 << 20
@@ -143,6 +144,8 @@ class Doing(NamedTuple):
         return f"{self.verb} {self.what}"
 
 
+_STRANGE = (msgspec.MsgspecError, RecursionError)
+"""What decoders raise for what no apiserver answers."""
 _STATUSES = msgspec.json.Decoder(_Status)
 _PAGES = msgspec.json.Decoder(_Page)
 _LINES = msgspec.json.Decoder(_Line)
@@ -198,7 +201,7 @@ def _status(body: bytes) -> _Status:
     """Decode a Status; an empty one for what is none."""
     try:
         return _STATUSES.decode(body)
-    except msgspec.MsgspecError:
+    except _STRANGE:
         return _Status()
 
 
@@ -216,11 +219,19 @@ def _seconds(header: str) -> float:
 def page_of(doing: Doing, body: bytes) -> Page:
     """Cut a page of a LIST into objects. Raises Unreachable when it is none."""
     try:
-        page = _PAGES.decode(body)
-    except msgspec.MsgspecError as error:
+        page = _page(body)
+    except _STRANGE as error:
         raise strange(doing, error) from None
-    items = [bytes(item) for item in page.items or ()]
+    items = [shallow(bytes(item)) for item in page.items or ()]
     return Page(items, page.metadata.resourceVersion, page.metadata.more)
+
+
+def _page(body: bytes) -> _Page:
+    """Decode a page, however deep what is on it nests."""
+    try:
+        return _PAGES.decode(body)
+    except RecursionError:
+        return _PAGES.decode(cut(body))
 
 
 def identity_of(doing: Doing, body: bytes) -> str:
@@ -238,7 +249,7 @@ def _identity(doing: Doing, body: bytes) -> _Identity:
     """Decode the part of an object that tells it from others."""
     try:
         return _IDENTIFIED.decode(body).metadata
-    except msgspec.MsgspecError as error:
+    except _STRANGE as error:
         raise strange(doing, error) from None
 
 
@@ -246,7 +257,7 @@ def release_of(doing: Doing, body: bytes) -> str:
     """Give the release that /version names, such as "v1.36.3"."""
     try:
         return _VERSIONS.decode(body).gitVersion
-    except msgspec.MsgspecError as error:
+    except _STRANGE as error:
         raise strange(doing, error) from None
 
 
@@ -254,7 +265,7 @@ def apis_of(doing: Doing, body: bytes) -> list[str]:
     """Give the API groups' versions that /apis names, as "GROUP/VERSION", the preferred one of each group first."""
     try:
         groups = _GROUPS.decode(body).groups
-    except msgspec.MsgspecError as error:
+    except _STRANGE as error:
         raise strange(doing, error) from None
     found = [one.groupVersion for group in groups for one in (group.preferredVersion, *group.versions)]
     return list(dict.fromkeys(found))
@@ -264,7 +275,7 @@ def kinds_of(doing: Doing, api: str, body: bytes) -> list[Kind]:
     """Give the namespaced kinds of one API version whose objects can be listed."""
     try:
         found = _RESOURCES.decode(body).resources
-    except msgspec.MsgspecError as error:
+    except _STRANGE as error:
         raise strange(doing, error) from None
     return [Kind(api, one.kind, one.name, namespaced=True) for one in found if one.namespaced and "list" in one.verbs]
 
@@ -308,17 +319,25 @@ class Lines:
     def _events(self, whole: bytes) -> list[WatchEvent]:
         """Decode whole lines."""
         try:
-            lines = _LINES.decode_lines(whole)
-        except msgspec.MsgspecError as error:
+            lines = _lines(whole)
+        except _STRANGE as error:
             raise strange(self._doing, error) from None
         return [self._event(line) for line in lines]
 
     def _event(self, line: _Line) -> WatchEvent:
         """Give a line's event; raise what an ERROR stands for."""
-        raw = bytes(line.object)
+        raw = shallow(bytes(line.object))
         if line.type == "ERROR":
             raise error_of(self._doing, _status(raw).code or 500, raw)
         return WatchEvent(line.type, raw)
+
+
+def _lines(whole: bytes) -> list[_Line]:
+    """Decode whole lines, however deep what they tell of nests."""
+    try:
+        return _LINES.decode_lines(whole)
+    except RecursionError:
+        return _LINES.decode_lines(cut(whole))
 
 
 def strange(doing: Doing, what: Any) -> Unreachable:

@@ -40,6 +40,7 @@ from tensile.kube.answers import (
 )
 from tensile.kube.health import Health, SharedCluster, WrongCluster
 from tensile.kube.limits import Bucket
+from tensile.kube.shallow import shallow
 from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport, Untrusted
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
@@ -230,7 +231,7 @@ class HttpCluster:
     async def read(self, ref: Ref) -> bytes:
         """Give the object at quorum, so that "not found" means that it does not exist."""
         doing = Doing(self._name, "read", _shown(ref))
-        return await self._read(doing, _path(doing, ref))
+        return shallow(await self._read(doing, _path(doing, ref)))
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Give what `read` makes of every object of the selection, at quorum, in pages of 500.
@@ -381,7 +382,7 @@ class HttpCluster:
     async def _write(self, doing: Doing, kind: Kind, request: Request) -> bytes:
         """Send a write once, and tell who counts writes."""
         try:
-            raw = await self._send(doing, request)
+            raw = shallow(await self._send(doing, request))
         except ClusterError as error:
             if self._observe:
                 self._observe(doing.verb, kind.name, type(error).__name__)

@@ -26,9 +26,8 @@ from tensile.kubelet.events import (
     subject_of,
     uid_of_copy,
 )
-from tensile.names import Owner
 from tensile.objects import Manifest, Ref
-from tensile.world import LowerWorld
+from tensile.world import LowerWorld, World
 
 MOST_WAITING = 2_000
 """Events of one lower that wait at one time."""
@@ -55,10 +54,10 @@ class EventMirror:
     "copied", "dropped" for want of room, "failed" where the upper cluster refused.
     """
 
-    def __init__(self, lower: LowerWorld, owner: Owner, upper: Cluster, busy: Callable[[], bool]) -> None:
+    def __init__(self, lower: LowerWorld, world: World, upper: Cluster, busy: Callable[[], bool]) -> None:
         self.counts: Counter[str] = Counter(copied=0, dropped=0, failed=0)
         self._lower = lower
-        self._owner = owner
+        self._world = world
         self._upper = upper
         self._busy = busy
         self._queue: OrderedDict[str, _Waiting] = OrderedDict()
@@ -84,7 +83,7 @@ class EventMirror:
 
     def _concerns(self, seen: Glimpse) -> bool:
         """Say whether an event is worth keeping; whose pod it is about is asked again when it is carried."""
-        ours = subject_of(seen, self._lower, self._owner) is not None
+        ours = subject_of(seen, self._lower, self._world) is not None
         return ours or may_become_ours(seen, self._lower)
 
     async def run(self) -> None:
@@ -120,11 +119,11 @@ class EventMirror:
 
     async def _carry(self, waiting: _Waiting) -> None:
         """Make the copy, or bring the one that is there up to date."""
-        upper = subject_of(waiting.seen, self._lower, self._owner)
+        upper = subject_of(waiting.seen, self._lower, self._world)
         if upper is None:
             return
         ref = ref_of(waiting.seen, upper)
-        copy = copy_of(waiting.raw, ref, upper, self._lower.name, self._owner)
+        copy = copy_of(waiting.raw, ref, upper, self._lower.name, self._world.owner)
         known = self._copies.get(waiting.seen.metadata.uid)
         stored = await self._repeated(ref, copy, known) if known else None
         if stored is None:

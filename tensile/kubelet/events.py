@@ -15,8 +15,10 @@ import orjson
 from tensile.cluster import Patch, Selection
 from tensile.names import COMPONENT, LOWER, OWNER, Owner
 from tensile.objects import CLAIM, EVENT, POD, UPPER, Manifest, Ref, annotations, labels, metadata
-from tensile.reconcile.podfacts import mirrors, upper_of
-from tensile.world import LowerWorld
+from tensile.reconcile.claims import copy_in
+from tensile.reconcile.ownership import upper_of
+from tensile.reconcile.podfacts import mirrors
+from tensile.world import LowerWorld, World
 
 OF_PODS = Selection(fields="involvedObject.kind=Pod")
 """As narrow as the API can select: by kind, and not by whose the pod is."""
@@ -90,14 +92,16 @@ def glimpse(raw: bytes) -> Glimpse | None:
         return None
 
 
-def subject_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
-    """Give the pod or claim above that an event of a lower cluster is about, None where it is none of ours.
+def subject_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
+    """Return the upper pod or claim that an event of a lower cluster is about, None where it is about no copy.
 
     Nor is it where the event comes from here: what this program has written it does not copy.
     """
-    if _is_our_own(seen, owner):
+    if _is_our_own(seen, world.owner):
         return None
-    return _claim_of(seen, lower, owner) if seen.involvedObject.kind == CLAIM.name else _pod_of(seen, lower, owner)
+    return (
+        _claim_of(seen, lower, world) if seen.involvedObject.kind == CLAIM.name else _pod_of(seen, lower, world.owner)
+    )
 
 
 def _pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
@@ -111,20 +115,22 @@ def _pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
     return Subject(POD.name, upper.namespace, upper.name, upper.uid, str(upper.version))
 
 
-def _claim_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
+def _claim_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
     involved = seen.involvedObject
-    copy = lower.more[CLAIM].get(involved.namespace, involved.name)
     namespace = lower.upper_namespace(involved.namespace)
-    if copy is None or copy.uid != involved.uid or copy.facts.owner != owner.mark or seen.type != "Warning":
+    claim = world.upper.more[CLAIM].get(namespace, involved.name) if namespace and seen.type == "Warning" else None
+    copy = copy_in(lower, claim, world) if claim is not None else None
+    if claim is None or copy is None or copy.uid != involved.uid:
         return None
-    return Subject(CLAIM.name, namespace, copy.name, copy.facts.upper_uid) if namespace else None
+    return Subject(CLAIM.name, claim.namespace, claim.name, claim.uid)
 
 
 def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
     """Say whether an event is about a pod that is being made below: news of it can overtake the answer to that."""
     involved = seen.involvedObject
     made = lower.pods.get(involved.namespace, involved.name) is not None
-    return not made and lower.upper_pods.get(lower.upper_namespace(involved.namespace), involved.name) is not None
+    namespace = lower.upper_namespace(involved.namespace)
+    return not made and lower.upper_pods.get(namespace, involved.name) is not None
 
 
 def ref_of(seen: Glimpse, upper: Subject) -> Ref:

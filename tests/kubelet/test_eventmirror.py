@@ -9,7 +9,7 @@ import orjson
 from answering import Answering, Held
 from eventkit import lower_event, lower_of, mirrored
 from virtualtime import in_virtual_time
-from worldkit import OWNER_HERE, drop, put
+from worldkit import drop, put
 
 from tensile.cluster import WatchEvent
 from tensile.errors import AlreadyExists, Conflict, Denied, NotFound, Throttled, Unreachable
@@ -25,7 +25,7 @@ class Bench:
         self.world = here
         self.upper = Answering("")
         self.is_busy = False
-        self.mirror = EventMirror(lower_of(here), OWNER_HERE, self.upper, lambda: self.is_busy)
+        self.mirror = EventMirror(lower_of(here), here, self.upper, lambda: self.is_busy)
 
     def hear(self, sort: str = "ADDED", name: str = "web", uid: str = "e-1", **fields: Any) -> None:
         """Let an event of a lower pod be heard."""

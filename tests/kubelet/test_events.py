@@ -28,7 +28,8 @@ from tensile.world import Naming, World
 def subject(raw: bytes, here: World | None = None) -> Subject | None:
     """Give the upper pod that an event is about."""
     seen = glimpse(raw)
-    return subject_of(seen, lower_of(here or mirrored()), OWNER_HERE) if seen else None
+    of = here or mirrored()
+    return subject_of(seen, lower_of(of), of) if seen else None
 
 
 def copied(raw: bytes) -> tuple[Ref, Manifest]:
@@ -134,9 +135,11 @@ def of_claim(**fields: Any) -> bytes:
 
 
 def claimed(**marks: Any) -> World:
-    """Make a world with a claim of ours in lower-a."""
+    """Make a world with a claim of ours in lower-a, and the one that it was made for."""
     here = mirrored()
-    made = thing("PersistentVolumeClaim", "data", uid="below-claim-data")
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    put(here.upper.more[CLAIM], {**thing("PersistentVolumeClaim", "data", uid="claim-data"), "spec": spec})
+    made = {**thing("PersistentVolumeClaim", "data", uid="below-claim-data"), "spec": spec}
     put(lower_of(here).more[CLAIM], marked(made, "claim-data", **marks))
     return here
 
