@@ -66,10 +66,13 @@ class Site:
     ) -> None:
         await self.session.close()
 
-    async def call(self, method: str, path: str, body: object = None, media: str = "application/json") -> Manifest:
-        """Make one request; raises Refused for a status of 400 or more."""
+    async def call(
+        self, method: str, path: str, body: object = None, media: str = "application/json", user: str = ""
+    ) -> Manifest:
+        """Make one request, as another `user` if one is named; raises Refused for a status of 400 or more."""
         data = None if body is None else orjson.dumps(body)
-        async with self.session.request(method, path, data=data, headers={"Content-Type": media}) as answer:
+        headers = {"Content-Type": media, **({"Impersonate-User": user} if user else {})}
+        async with self.session.request(method, path, data=data, headers=headers) as answer:
             told: Manifest = orjson.loads(await answer.read())
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 raise Refused(answer.status, f"{self.name}: {method} {path}: {told.get('message')}")
@@ -96,12 +99,13 @@ class Site:
         """Give the objects of a collection as ADDED and every event after them, through every end of the watch."""
         while True:
             try:
-                async for event in self._watch_once(path, query):
+                async for event in self.watch_once(path, query):
                     yield event
             except (Refused, *AWAY):
                 await asyncio.sleep(PAUSE)
 
-    async def _watch_once(self, path: str, query: str) -> AsyncIterator[tuple[str, Manifest]]:
+    async def watch_once(self, path: str, query: str = "") -> AsyncIterator[tuple[str, Manifest]]:
+        """Give the events of one watch until that ends, or cannot go on."""
         async with self.session.get(f"{path}?watch=1&timeoutSeconds=300&{query}") as stream:
             while line := await stream.content.readline():
                 event = orjson.loads(line)

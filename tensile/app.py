@@ -11,7 +11,7 @@ import random
 
 import structlog
 
-from tensile.changeover import Course, Deed, course, left, put_off
+from tensile.changeover import Course, Deed, course, has_to_map, left, put_off
 from tensile.clusters import Clusters, utc_now
 from tensile.extending import Extending
 from tensile.hookport import HookPort, own_namespace
@@ -198,9 +198,11 @@ class Engine:
         before = self.clusters.joined[found.before.name] if found.before is not None else None
         match found.deed, before:
             case Deed.JOIN, _:
+                if found.remaps and before is not None and self._is_busy(before.lower.name):
+                    return  # what is being written now would be looked for elsewhere: the next look tries again
                 if before is not None:
                     await self._leave(before.lower.name)
-                await self._join(found.spec)
+                await self._join(found.spec, remaps=found.remaps)
             case Deed.KEEP, Joined():
                 before.stay(found.objection)
                 self._change(before.lower, found.spec)
@@ -232,8 +234,8 @@ class Engine:
             lower.spec, lower.in_topology = spec, True
             self._wake(spec.name)
 
-    async def _join(self, spec: Lower, *, connect: bool = True) -> None:
-        self.clusters.join(spec, connect=connect)
+    async def _join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> None:
+        self.clusters.join(spec, connect=connect, remaps=remaps)
         await self._serve()
         self.loop.open(spec.name)
         self._opened.add(spec.name)
@@ -277,9 +279,13 @@ class Engine:
                 self._wake(name)
             if self._has_gone(joined):
                 await self._leave(name)
-        if self._put_off:
+        if self._put_off or any(has_to_map(one, one.spec, self.clusters.world) for one in self._lowers()):
             await self._bring_lowers()
         await self._serve()
+
+    def _lowers(self) -> list[LowerWorld]:
+        """Return the lowers of the topology that are joined."""
+        return [one for one in self.clusters.world.lowers.values() if one.in_topology]
 
     def _greet(self) -> None:
         """Have tried at once what rests, when a cluster answers again that did not."""

@@ -176,12 +176,19 @@ class Cache:
 
     `synced` turns true with the first complete list and false again while what is here may be lost history.
     `version` is the newest resourceVersion seen. Of so many objects that the watch saw go, `remembers` keeps the last
-    state. What is filed from now on counts in `tally`, where one is set. Whatever cannot be read raises Malformed.
+    state. `selects` says of a decoded object that was read by its name whether the watch tells of it. What is filed
+    from now on counts in `tally`, where one is set. Whatever cannot be read raises Malformed.
     """
 
     def __init__(
-        self, digest: Digest = keep_all, indexes: Mapping[str, Index] | None = None, *, remembers: int = 0
+        self,
+        digest: Digest = keep_all,
+        indexes: Mapping[str, Index] | None = None,
+        *,
+        remembers: int = 0,
+        selects: Callable[[Manifest], bool] = lambda _manifest: True,
     ) -> None:
+        self.selects = selects
         self.synced = False
         self.version = 0
         self.tally: Tally | None = None
@@ -196,6 +203,7 @@ class Cache:
         self._doubted: set[Name] = set()
         self._gone: OrderedDict[Name, tuple[str, ...]] = OrderedDict()
         self._lost: dict[Name, str] = {}
+        self._back: dict[Name, str] = {}
         self._remembers = remembers
         self._last: OrderedDict[Name, bytes] = OrderedDict()
         self._last_size = 0
@@ -255,6 +263,10 @@ class Cache:
         lost = self._lost.get((namespace, name))
         return lost is not None and uid in ("", lost)
 
+    def came_back(self, entry: Entry) -> bool:
+        """Report whether an object that had gone is there again since the store's history went back."""
+        return self._back.get((entry.namespace, entry.name)) == entry.uid
+
     def doubt(self, namespace: str, name: str) -> None:
         """Forget that a name is empty for certain: something may be about to stand there."""
         self._doubted.add((namespace, name))
@@ -295,8 +307,11 @@ class Cache:
             if known is None or ((known.uid, known.version) != (entry.uid, entry.version) and name not in newer):
                 self._file(name, entry)
         self._lost |= {name: uid for name, uid in before.items() if name not in fresh or fresh[name].uid != uid}
-        while self.tally is not None and len(self._lost) > _LOST_KEPT:
-            del self._lost[next(iter(self._lost))]
+        if rewound:
+            self._back |= {name: entry.uid for name, entry in fresh.items() if before.get(name) != entry.uid}
+        for book in () if self.tally is None else (self._lost, self._back):
+            while len(book) > _LOST_KEPT:
+                del book[next(iter(book))]
         for listener in () if was_synced else tuple(self._waiting):
             listener()
 
@@ -392,11 +407,11 @@ class Cache:
 
     def copy(self) -> "Cache":
         """Give a cache of its own with what is here now, and without listeners."""
-        made = Cache(self._digest, self._index_of, remembers=self._remembers)
+        made = Cache(self._digest, self._index_of, remembers=self._remembers, selects=self.selects)
         made.synced, made.version = self.synced, self.version
         for name, entry in self._entries.items():
             made._file(name, entry)
-        made._doubted, made._lost = self._doubted.copy(), self._lost.copy()
+        made._doubted, made._lost, made._back = self._doubted.copy(), self._lost.copy(), self._back.copy()
         made._departed, made._left, made._last = self._departed.copy(), self._left.copy(), self._last.copy()
         made._last_size, made._gone = self._last_size, self._gone.copy()
         return made
@@ -420,7 +435,7 @@ class Cache:
         """Digest an object; whatever a digest stumbles over is the object's fault, and costs that object alone."""
         try:
             return self._digest(raw)
-        except Exception as error:  # noqa: BLE001 - objects come from clusters that others operate
+        except Exception as error:
             raise Malformed(f"{type(error).__name__}: {error}") from error
 
     def _entry(self, meta: Meta, kept: Kept) -> Entry:
@@ -478,6 +493,8 @@ class Cache:
             )
         if before is not None:
             self._unindex(name, before)
+        if entry is None:
+            self._back.pop(name, None)
         if entry is not None:
             self._entries[name] = entry
             self._succeed(name, before, entry)

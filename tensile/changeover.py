@@ -10,12 +10,13 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from tensile.objects import VOLUME
+from tensile.reconcile import mapping
 from tensile.reconcile.claims import is_enabled
 from tensile.topology import Lower, Topology
-from tensile.world import LowerWorld, World
+from tensile.world import LowerWorld, World, mapping_note
 
 _WAY = ("kubeconfig", "context", "kubeconfig_secret")
-_OPENED_WITH = ("name", *_WAY, "qps", "burst", "namespaces")
+_OPENED_WITH = ("name", *_WAY, "qps", "burst")
 """What a lower is joined with, and has to be joined anew to change."""
 
 Wanted = Mapping[str, Lower]
@@ -39,7 +40,7 @@ class Course(NamedTuple):
 
     `spec` are its fields as they can be by now. `before` is the lower that is joined already and that it goes on from,
     or whose place it takes. `waits` say what of it is not in force yet, and `objection` what is wrong with its new
-    credentials: in words, nothing for nothing.
+    credentials: in words, nothing for nothing. `remaps` is whether its namespaces go by other names from now on.
     """
 
     deed: Deed
@@ -47,6 +48,7 @@ class Course(NamedTuple):
     before: LowerWorld | None = None
     waits: tuple[str, ...] = ()
     objection: str = ""
+    remaps: bool = False
 
 
 def course(spec: Lower, topology: Topology, world: World) -> Course:
@@ -54,7 +56,7 @@ def course(spec: Lower, topology: Topology, world: World) -> Course:
     wanted = {one.name: one for one in topology.lowers}
     known = world.lowers.get(spec.name)
     if known is not None:
-        return _changed(spec, known, _fixed(wanted, world).get(spec.name, ""))
+        return _changed(spec, known, world, _fixed(wanted, world).get(spec.name, ""))
     holder = _holder(spec.node.name, world)
     if holder is None:
         stray = next((lower for lower in world.lowers.values() if lower.node == spec.node.name), None)
@@ -62,7 +64,7 @@ def course(spec: Lower, topology: Topology, world: World) -> Course:
     bar = _bar(spec, holder, wanted, world)
     if bar:
         return Course(Deed.WAIT, spec, waits=(f"lowers[{spec.name}]: not joined: {_held(spec, holder)}{bar}",))
-    return _changed(spec, holder)
+    return _changed(spec, holder, world)
 
 
 def left(topology: Topology, world: World) -> Iterator[LowerWorld]:
@@ -78,7 +80,7 @@ def put_off(found: Course, objection: str) -> Course:
     assert before is not None, "there is a connection to keep"
     words = f"{objection}; the last good connection is kept"
     fields = [field for field in _OPENED_WITH if getattr(spec, field) != getattr(before.spec, field)]
-    keys = ", ".join(Lower.model_fields[field].alias or field for field in fields)
+    keys = ", ".join(Lower.model_fields[field].alias or field for field in fields) or "namespaces.mapping"
     kept = spec.model_copy(update={field: getattr(before.spec, field) for field in fields})
     return Course(Deed.KEEP, kept, before, (*found.waits, f"lowers[{spec.name}].{keys}: {words}"), words)
 
@@ -97,20 +99,28 @@ def _bar(spec: Lower, holder: LowerWorld, wanted: Wanted, world: World) -> str:
     return ", whose name is on volumes: give it that name back" if _may_have_volumes(holder, world) else ""
 
 
-def _changed(spec: Lower, known: LowerWorld, fixed: str = "") -> Course:
+def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> Course:
     """Say how a lower that is joined goes on with other fields; `fixed` is why its node keeps its name, "" if not."""
     was, waits = known.spec, []
-    if spec.namespaces != was.namespaces and not _is_free(known):
-        waits.append(_told(spec, "namespaces.mapping", was.namespaces.mapping, spec.namespaces.mapping, _taken(known)))
-        spec = spec.model_copy(update={"namespaces": was.namespaces})
+    is_mapped = not has_to_map(known, spec, world)
+    if not is_mapped and not mapping.may_change(known, world):
+        notes = (mapping_note(one) for one in (known.naming, mapping.asked_for(spec, world)))
+        before, after = (note.removesuffix(f"={world.topology.name}") for note in notes)
+        waits.append(_told(spec, "namespaces.mapping", before, after, _taken(known)))
+        is_mapped = True
     if spec.node.name != was.node.name:
         why = fixed or f"once node {was.node.name} is gone"
         waits.append(_told(spec, "node.name", was.node.name, spec.node.name, why))
         if not fixed:
             return Course(Deed.LEAVE, spec, known, tuple(waits))
         spec = spec.model_copy(update={"node": spec.node.model_copy(update={"name": was.node.name})})
-    is_same = all(getattr(spec, field) == getattr(was, field) for field in _OPENED_WITH)
-    return Course(Deed.KEEP if is_same else Deed.JOIN, spec, known, tuple(waits))
+    is_same = is_mapped and all(getattr(spec, field) == getattr(was, field) for field in _OPENED_WITH)
+    return Course(Deed.KEEP if is_same else Deed.JOIN, spec, known, tuple(waits), remaps=not is_mapped)
+
+
+def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:
+    """Report whether another mapping of namespaces is in force in a lower than a topology asks for."""
+    return lower.connected and lower.mapping_known and lower.naming != mapping.asked_for(spec, world)
 
 
 def _fixed(wanted: Wanted, world: World) -> dict[str, str]:
@@ -151,12 +161,14 @@ def _is_free(lower: LowerWorld) -> bool:
 
 
 def _is_mirrored(lower: LowerWorld) -> bool:
-    return lower.is_bound or bool(len(lower.pods))
+    return lower.is_bound or lower.has_orphans
 
 
 def _taken(lower: LowerWorld) -> str:
-    """Say why pods cannot be found by other names."""
-    return "not while pods are mirrored" if _is_mirrored(lower) else "not before it is known that no pods are mirrored"
+    """Return why pods and claims cannot be found by other names."""
+    if not (lower.upper_pods.synced and lower.pods.synced):
+        return "not before it is known that no pods are mirrored"
+    return "not while pods are mirrored" if _is_mirrored(lower) else "not while claims have their volumes there"
 
 
 def _may_have_volumes(lower: LowerWorld, world: World) -> bool:

@@ -11,6 +11,7 @@ from tensile.cluster import Cluster
 from tensile.feeds import lower_feeds, place_caches, upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
 from tensile.kube.fleet import Fleet
+from tensile.kube.tokenclaims import account_namespace
 from tensile.names import owner_of
 from tensile.objects import UPPER
 from tensile.reconcile.alias import server_of
@@ -83,6 +84,7 @@ class Clusters:
         """Wait for the upper cluster and give the world, with no lowers in it yet."""
         owner = owner_of(await self.fleet.identified(UPPER), topology.name)
         upper = upper_world()
+        upper.account = account_namespace(self._access)
         inside = self.ways.is_inside(topology.upper)
         server = server_of(topology.upper.advertise_url, None if inside else self.upper_address)
         self.world = World(topology, owner, upper, utc_now(), node_address, server)
@@ -109,11 +111,14 @@ class Clusters:
                 await self.fleet.leave(lower.name, cache)
             lower.place_nodes, lower.place_pods = place_caches()
 
-    def join(self, spec: Lower, *, connect: bool = True) -> Joined:
-        """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind."""
+    def join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> Joined:
+        """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind.
+
+        One that `remaps` is empty, and takes the mapping of namespaces that its topology asks for.
+        """
         joined = Joined(self.world, self.fleet, self.ways, utc_now, self._wake)
         self.joined[spec.name] = joined
-        joined.begin(spec, beat=self._beat, connect=connect, busy=self._busy)
+        joined.begin(spec, beat=self._beat, connect=connect, remaps=remaps, busy=self._busy)
         return joined
 
     def strays(self) -> list[Lower]:

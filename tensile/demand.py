@@ -114,7 +114,7 @@ def pod_requests(pod: Mapping[str, object]) -> Amounts:
 
 
 def pod_demand(raw: bytes) -> Kept:
-    """Digest a pod that is only counted: a `PodDemand`, and no bytes, but of one that looks like it lost its owner."""
+    """Digest a pod that is only counted: a `PodDemand`, and no bytes, but of one that may have lost its owner."""
     pod = _PODS.decode(raw)
     ended = pod.status.phase in ("Succeeded", "Failed")
     labels, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
@@ -122,7 +122,7 @@ def pod_demand(raw: bytes) -> Kept:
     ending = bool(pod.metadata.deletionTimestamp)
     demand = PodDemand(pod.spec.nodeName, ended, {} if ended else _requests(pod), mark, made_for, ending)
     lost = made_for or labels.get(VIRTUAL_POD) == "true" or notes.get(LEGACY) == "true"
-    return Kept(raw if lost and not mark else b"", demand)
+    return Kept(raw if lost else b"", demand)
 
 
 def _requests(pod: _Pod) -> Amounts:
@@ -137,28 +137,39 @@ def _of_containers(pod: _Pod) -> Amounts:
     """Count what all containers need at the worst moment.
 
     Init containers run one after another beside the sidecars started before them; then everything else runs at once.
+    Sums grow in place: a pod may have thousands of containers and resources.
     """
+    statuses, infeasible = _statuses(pod), _is_infeasible(pod)
     running: Amounts = {}
     for container in pod.spec.containers:
-        running = add(running, _of_container(pod, container))
+        _grow(running, _of_container(container, statuses.get(container.name), infeasible=infeasible))
     peak: Amounts = {}
     sidecars: Amounts = {}
     for container in pod.spec.initContainers or ():
         if container.restartPolicy == "Always":
-            sidecars = add(sidecars, _of_container(pod, container))
-            peak = _largest((peak, sidecars))
+            asked = _of_container(container, statuses.get(container.name), infeasible=infeasible)
+            _grow(sidecars, asked)
+            beside = {name: sidecars[name] for name in asked}
         else:
-            peak = _largest((peak, add(_specified(container), sidecars)))
-    return _largest((add(running, sidecars), peak))
+            beside = {name: amount + sidecars.get(name, 0) for name, amount in _specified(container).items()}
+        for name, amount in beside.items():
+            peak[name] = max(amount, peak.get(name, amount))
+    _grow(running, sidecars)
+    return _largest((running, peak))
 
 
-def _of_container(pod: _Pod, container: _Container) -> Amounts:
+def _grow(total: Amounts, more: Mapping[str, int]) -> None:
+    """Add amounts to a sum."""
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _of_container(container: _Container, status: _ContainerStatus | None, *, infeasible: bool) -> Amounts:
     """Count a container that runs on: while it is resized, the larger of what it has and what it shall have."""
-    status = _status_of(pod, container.name)
     if status is None or status.resources is None:
         return _specified(container)
     present = (_amounts(status.resources.requests), _amounts(status.allocatedResources))
-    return _largest(present if _is_infeasible(pod) else (_specified(container), *present))
+    return _largest(present if infeasible else (_specified(container), *present))
 
 
 def _of_pod_level(pod: _Pod, specified: Quantities) -> Amounts:
@@ -171,11 +182,13 @@ def _of_pod_level(pod: _Pod, specified: Quantities) -> Amounts:
     return {name: effective.get(name, 0) for name in names}
 
 
-def _status_of(pod: _Pod, name: str) -> _ContainerStatus | None:
-    """Find the status of a container."""
-    status = pod.status
-    lists = (status.initContainerStatuses or (), status.containerStatuses or ())
-    return next((one for entries in lists for one in entries if one.name == name), None)
+def _statuses(pod: _Pod) -> dict[str, _ContainerStatus]:
+    """Return the status of each container by its name; of several with one name the first counts."""
+    lists = (pod.status.initContainerStatuses or (), pod.status.containerStatuses or ())
+    found: dict[str, _ContainerStatus] = {}
+    for one in (one for entries in lists for one in entries):
+        found.setdefault(one.name, one)
+    return found
 
 
 def _is_infeasible(pod: _Pod) -> bool:

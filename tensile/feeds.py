@@ -5,7 +5,7 @@ what carries our mark, with facts alone of the rest. A thousand strangers' pods 
 manifests.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tensile.cache import Cache, Kept
 from tensile.cluster import Selection
@@ -15,11 +15,11 @@ from tensile.kube.fleet import Feed
 from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
 from tensile.names import DESCHEDULED, OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest
 from tensile.policy import live
-from tensile.reconcile import following, namespaces
-from tensile.reconcile.observed import digest_mark, digest_marks
-from tensile.reconcile.podfacts import INDEXES, digest_above, digest_below
+from tensile.reconcile import following, namespaces, observed
+from tensile.reconcile.observed import digest_marks, digest_node
+from tensile.reconcile.podfacts import INDEXES_ABOVE, INDEXES_BELOW, digest_above, digest_below
 from tensile.shapes import checked
 from tensile.topology import Controller, Lower
 from tensile.world import LowerWorld, Naming, UpperWorld
@@ -38,7 +38,7 @@ _LAST_WORDS = 1_000
 def upper_world() -> UpperWorld:
     """Make the upper cluster's caches, empty."""
     return UpperWorld(
-        nodes=Cache(digest_mark),
+        nodes=Cache(digest_node),
         namespaces=Cache(),
         config_maps=Cache(),
         secrets=Cache(),
@@ -71,24 +71,34 @@ def place_caches() -> tuple[Cache, Cache]:
     return Cache(live.digest_node), Cache(live.digest_pod)
 
 
-def lower_world(spec: Lower, naming: Naming | None = None) -> LowerWorld:
-    """Make the caches of one lower and of the pods bound to its node, empty; `naming` counts for `mapping: prefix`."""
+def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cache | None = None) -> LowerWorld:
+    """Make the caches of one lower and of the pods bound to its node, empty.
+
+    `naming` counts for `mapping: prefix`; `upper_namespaces` are the namespaces of the upper cluster.
+    """
     nodes, pods = place_caches()
     return LowerWorld(
         spec,
-        upper_pods=Cache(digest_above, INDEXES),
-        pods=Cache(checked(POD, digest_below), INDEXES, remembers=_LAST_WORDS),
+        upper_pods=Cache(digest_above, INDEXES_ABOVE, selects=bound_to(spec.node.name)),
+        pods=Cache(checked(POD, digest_below), INDEXES_BELOW, remembers=_LAST_WORDS),
         foreign_pods=Cache(checked(POD, pod_demand)),
         namespaces=Cache(checked(NAMESPACE, namespaces.digest)),
         accounts=Cache(_existence),
-        config_maps=Cache(checked(CONFIG_MAP, digest_marks)),
+        config_maps=Cache(checked(CONFIG_MAP, digest_marks), observed.INDEXES),
         secrets=Cache(checked(SECRET, tokens.digest), tokens.INDEXES),
         nodes=Cache(node_offer),
         more=following.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,
+        mark=naming.mark if naming is not None else "",
+        upper_namespaces=upper_namespaces,
         place_nodes=nodes,
         place_pods=pods,
     )
+
+
+def bound_to(node: str) -> Callable[[Manifest], bool]:
+    """Return what reports of a pod whether it is bound to a node."""
+    return lambda pod: bool((pod.get("spec") or {}).get("nodeName") == node)
 
 
 def bound_feed(lower: LowerWorld) -> Feed:

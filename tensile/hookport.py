@@ -19,7 +19,7 @@ from tensile.names import owner_of
 from tensile.objects import CLAIM, UPPER
 from tensile.policy.webhook import Hooks, WebhookServer
 from tensile.reconcile import claims
-from tensile.reconcile.observed import digest_mark
+from tensile.reconcile.observed import digest_node
 from tensile.supervision import supervised
 from tensile.topology import Topology
 
@@ -78,7 +78,7 @@ class WebhookAlone:
             UPPER, access, qps=upper.qps, burst=upper.burst, connections=_CONNECTIONS, anchored=True
         )
         owner = owner_of(await self._fleet.identified(UPPER), self.topology.name)
-        known, nodes = Cache(claims.digest, claims.INDEXES), Cache(digest_mark)
+        known, nodes = Cache(claims.digest, claims.INDEXES), Cache(digest_node)
         self._fleet.follow(node_feed(nodes))
         home = Hooks(cluster, owner, self._ways.directory, known, nodes, own_namespace())
         self.port = HookPort(home, self._fleet)

@@ -22,6 +22,7 @@ from tensile.feeds import bound_feed, lower_feeds, lower_world
 from tensile.kube.access import NAME_ONE, Access, AccessError, from_kubeconfig, in_cluster
 from tensile.kube.fleet import Fleet
 from tensile.kube.secretfile import KeptKubeconfig
+from tensile.kube.tokenclaims import account_namespace
 from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.eventmirror import EventMirror
 from tensile.kubelet.events import OF_CLAIMS, OF_PODS
@@ -30,10 +31,11 @@ from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
 from tensile.kubelet.nodestatus import SILENT_AFTER
 from tensile.names import KUBELET_PORT, LOWER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
+from tensile.reconcile import mapping
 from tensile.reconcile.observed import is_ours
 from tensile.supervision import supervised
 from tensile.topology import Lower, Upper, parse
-from tensile.world import LowerWorld, Naming, World
+from tensile.world import LowerWorld, Naming, World, mapping_note
 
 _RETRY = 5.0
 _LOOK = 0.5
@@ -114,21 +116,33 @@ class Joined:
         self._since = asyncio.get_running_loop().time()
         self._kept: KeptKubeconfig | None = None
         self._objection = ""
+        self._access_known: Access | None = None
         self.lower: LowerWorld
         self.meter: Meter
 
     def begin(
-        self, spec: Lower, *, beat: bool, connect: bool = True, busy: Callable[[str], bool] | None = None
+        self,
+        spec: Lower,
+        *,
+        beat: bool,
+        connect: bool = True,
+        remaps: bool = False,
+        busy: Callable[[str], bool] | None = None,
     ) -> None:
         """Put the lower into the world and start on it; returns at once, whether it answers or not.
 
-        Without `connect` it is one that was left behind: only its node is kept. With `busy`, which says whether there
-        are better things to do for a lower, events of its pods are carried up.
+        Without `connect` it was left behind: only its node is kept. With `remaps` nothing of it rests on the
+        mapping of namespaces that its node notes. With `busy`, which says whether there are better things to do for a
+        lower, events of its pods are carried up.
         """
         naming = Naming(self._world.topology.name, self._world.owner.mark)
-        self.lower = self._world.lowers[spec.name] = lower_world(spec, naming)
+        self.lower = self._world.lowers[spec.name] = lower_world(spec, naming, self._world.upper.namespaces)
         self.lower.connected = self.lower.in_topology = connect
+        self.lower.mapping_known = remaps or not connect
         self.lower.tried = False
+        for cache in (self.lower.upper_pods, self.lower.pods, self.lower.namespaces):
+            cache.on_sync(self._learn_mapping)
+        self.lower.upper_account = self._world.upper.account
         self.meter = Meter(self.lower, self._world.owner, self._cluster, _log)
         self._kept = kept(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))
@@ -137,7 +151,7 @@ class Joined:
             self._tasks.append(supervised(f"credentials of {spec.name}", partial(self._keep_credentials, self._kept)))
         upper = self._fleet.cluster(UPPER)
         if connect and busy is not None:
-            self.events = EventMirror(self.lower, self._world.owner, upper, partial(busy, spec.name))
+            self.events = EventMirror(self.lower, self._world, upper, partial(busy, spec.name))
             self._tasks.append(supervised(f"events of {spec.name}", self.events.run))
         if beat:
             heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
@@ -153,6 +167,7 @@ class Joined:
         await asyncio.gather(*self._tasks[:1])
         if self.lower.connected:
             await self._fleet.synced(self.lower.name)
+        self._learn_mapping()
 
     async def end(self) -> None:
         """Leave the lower: stop everything and take it out of the world."""
@@ -168,6 +183,7 @@ class Joined:
         """Take what is known of the connection; says whether that changes what is to be decided."""
         lower = self.lower
         before = _seen(lower)
+        self._learn_mapping()
         if lower.name in self._fleet.names():
             lower.silent = self._fleet.silent(lower.name)
             lower.tried = self._fleet.tried(lower.name) > UNREACHABLE_AFTER
@@ -175,6 +191,7 @@ class Joined:
             health = self._fleet.health(lower.name)
             lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive
             lower.denied = self._fleet.denied(lower.name)
+            self._recognise(self._fleet.cluster(lower.name).access)
         else:
             lower.silent = asyncio.get_running_loop().time() - self._since
         return _seen(lower) != before
@@ -184,8 +201,10 @@ class Joined:
         lower = self.lower
         if lower.name not in self._fleet.names():
             access = await self._access()
+            self._learn_mapping()
             self._open(access, self._known_identity())
             lower.refusal = ""
+        self._recognise(self._fleet.cluster(lower.name).access)
         await self._identified()
         lower.identity = self._fleet.identity(lower.name)
         while not lower.version:
@@ -195,13 +214,27 @@ class Joined:
                 await asyncio.sleep(_RETRY)
         self._wake(lower.name)
 
+    def _recognise(self, access: Access) -> None:
+        """Note in whose namespace the credential is that the cluster is called with, where it is another one."""
+        if access is not self._access_known:
+            self._access_known = access
+            self.lower.account = account_namespace(access)
+
     def _open(self, access: Access, pin: str) -> None:
+        self._recognise(access)
         spec, world = self.lower.spec, self._world
         feeds = lower_feeds(self.lower, world.owner, places=world.topology.places)
         self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=_CONNECTIONS, pin=pin)
         if self.events is not None:
             for selection in (OF_PODS, OF_CLAIMS):
                 self._fleet.tail(spec.name, EVENT, selection, self.events.hear)
+
+    def _learn_mapping(self) -> None:
+        """Find out by which names the lower's namespaces go, as soon as that is certain; nothing is done before."""
+        lower = self.lower
+        if mapping.learn(lower, self._world) and lower.naming != mapping.asked_for(lower.spec, self._world):
+            in_force = mapping_note(lower.naming)
+            _log.warning("another mapping of namespaces stays in force", lower=lower.name, mapping=in_force)
 
     def _known_identity(self) -> str:
         """Give the identity that the cluster had when the Node was written, by this engine or one before it."""
@@ -284,8 +317,8 @@ _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 
 def _seen(lower: LowerWorld) -> tuple[object, ...]:
     """Give what decisions see of a lower's connection."""
-    said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried
-    return *said, lower.is_excessive, *(lower.silent > limit for limit in _LIMITS)
+    said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried, lower.account
+    return *said, lower.mapping_known, lower.is_excessive, *(lower.silent > limit for limit in _LIMITS)
 
 
 def _beat_lost(node: str, error: ClusterError | None) -> None:

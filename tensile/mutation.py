@@ -18,7 +18,8 @@ from tensile.kubelet.projection import lower_pod, notes
 from tensile.names import Owner, prefixed
 from tensile.objects import POD, Manifest, metadata
 from tensile.podform import Found, composed, demand, flaws, stored
-from tensile.policy.admission import prepared, terms_of
+from tensile.policy.admission import FIELDS, demand_small, prepared, terms_of
+from tensile.policy.moving import Unprepared
 from tensile.reconcile.alias import server_of
 from tensile.reconcile.nodeterms import meets
 from tensile.reconcile.optedin import taints_of
@@ -54,17 +55,27 @@ def default_topology() -> Topology:
 
 def mutation(pod: Manifest, topology: Topology) -> Mutation:
     """Say what becomes of a pod."""
-    mutated = prepared(pod, terms_of(topology))
+    mutated, unprepared = _mutated(pod, topology)
     namespace = metadata(pod).get("namespace") or "default"
     bound = _stored(mutated, namespace)
     objection = excluded(bound, topology.exclude_namespaces)
     if objection is not None or not topology.lowers:
         why = objection.message if objection else "the topology has no lower clusters"
-        return Mutation(pod, mutated, None, (f"no lower pod: {why}",))
+        return Mutation(pod, mutated, None, (*unprepared, f"no lower pod: {why}"))
     lower, told = _lower_of(bound, topology)
     place = _place(lower, topology, namespace)
     said = tuple(f"{note.reason}: {note.message}" for note in notes(bound, place))
-    return Mutation(pod, mutated, lower_pod(bound, place), (*told, *said))
+    return Mutation(pod, mutated, lower_pod(bound, place), (*unprepared, *told, *said))
+
+
+def _mutated(pod: Manifest, topology: Topology) -> tuple[Manifest, tuple[str, ...]]:
+    """Return the pod as the webhook makes it; where it leaves it as it is, also what it warns of."""
+    spec = pod["spec"]
+    try:
+        demand_small({field: orjson.dumps(spec[field]) if field in spec else b"" for field in FIELDS})
+        return prepared(pod, terms_of(topology)), ()
+    except Unprepared as error:
+        return pod, (f"not prepared for virtual nodes: {error}",)
 
 
 def read_pod(data: bytes, name: str) -> Manifest:

@@ -3,6 +3,8 @@
 Those under virtual-kubelet.io, and the bare ones, are tensile-kube's and kept to the letter; new ones have one prefix.
 """
 
+import re
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -10,6 +12,8 @@ PREFIX = "tensile-kube.io/"
 OWNER = PREFIX + "owner"
 OWNER_NAME = PREFIX + "owner-name"
 UPPER_UID = PREFIX + "upper-uid"
+NO_ORIGINAL = "none"
+"""The value of that annotation on what holds a name which the upper cluster does not have."""
 UPPER_NAMESPACE = PREFIX + "upper-namespace"
 """On namespaces below that are ours: the name of the one above."""
 WRITTEN_KEYS = PREFIX + "written-keys"
@@ -17,6 +21,8 @@ WRITTEN_IMAGES = PREFIX + "written-images"
 BOOKKEEPING = frozenset({WRITTEN_KEYS, WRITTEN_IMAGES})
 """Annotations of lower pods that follow from what else is written there, so that nobody decides about them."""
 LOWER_UID = PREFIX + "lower-uid"
+NAMESPACE_MAPPING = PREFIX + "namespace-mapping"
+"""On virtual nodes: how the namespaces of its lower pods are named, `same` or `prefix=TOPOLOGY`."""
 CORDONED_BY = PREFIX + "cordoned-by"
 KUBELET_PORT = PREFIX + "kubelet-port"
 TOKEN_POD = PREFIX + "token-pod"
@@ -83,8 +89,10 @@ COMPONENT = "tensile-kube"
 LEASE_NAMESPACE = "kube-node-lease"
 
 _OWNER_DIGITS = 16
-_HASH_DIGITS = 8
+_HASH_DIGITS = 16
 _LONGEST_LABEL = 63
+_CUT = re.compile(rf"-[0-9a-f]{{{_HASH_DIGITS}}}$")
+"""The end of a name that was cut."""
 
 
 class Owner(NamedTuple):
@@ -113,13 +121,15 @@ def owner_of(upper_uid: str, topology_name: str) -> Owner:
     return Owner(digest[:_OWNER_DIGITS], topology_name, upper_uid)
 
 
+@lru_cache(maxsize=65536)
 def prefixed(topology_name: str, namespace: str) -> str:
-    """Give the name below of a namespace under `mapping: prefix`: TOPOLOGY-NAMESPACE.
+    """Return the name of the lower namespace for an upper one under `mapping: prefix`: TOPOLOGY-NAMESPACE.
 
-    One that is longer than Kubernetes allows is cut, and told from others that begin alike by a hash of the whole.
+    A name that is longer than Kubernetes allows is cut and ends in a hash of the whole. So does a name that has the
+    form of a cut one: otherwise an upper namespace could be called so that it shares the lower namespace of another.
     """
     whole = f"{topology_name}-{namespace}"
-    if len(whole) <= _LONGEST_LABEL:
+    if len(whole) <= _LONGEST_LABEL and not _CUT.search(whole):
         return whole
     digest = sha256(whole.encode()).hexdigest()[:_HASH_DIGITS]
     return f"{whole[: _LONGEST_LABEL - _HASH_DIGITS - 1].rstrip('-')}-{digest}"

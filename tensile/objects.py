@@ -4,7 +4,7 @@ Model classes drop the fields that they do not know and cost fifty times the dec
 apiserver sent. What is typed is only what names them.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 Manifest = dict[str, Any]
@@ -15,6 +15,8 @@ UPPER = ""
 
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
+_FIRST, _LAST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""The moments between which every year has four digits."""
 
 
 class Kind(NamedTuple):
@@ -133,3 +135,20 @@ def timestamp(moment: datetime) -> str:
 def moment_of(text: str) -> datetime:
     """Read a `timestamp`; raises ValueError for any other form."""
     return datetime.strptime(text, _TIME).replace(tzinfo=UTC)
+
+
+def later(moment: datetime, seconds: float) -> datetime:
+    """Return the moment so many seconds after another (before it, for a negative number), or the nearest there is.
+
+    A pod may be given more seconds to end in than there are moments: an apiserver takes any number of 64 bits.
+    """
+    try:
+        return min(max(moment + timedelta(seconds=seconds), _FIRST), _LAST)
+    except OverflowError:
+        return _LAST if seconds > 0 else _FIRST
+
+
+def deleted_at(manifest: Manifest) -> datetime:
+    """Return when an object that ends was deleted: its deletionTimestamp says when its grace period is over."""
+    meta = metadata(manifest)
+    return later(moment_of(meta["deletionTimestamp"]), -(meta.get("deletionGracePeriodSeconds") or 0))

@@ -8,12 +8,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path as File
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import orjson
 
 from tensile.errors import TensileError
-from tensile.quantities import is_quantity
+from tensile.quantities import SYNTAX, is_quantity
 from tensile.topology.problems import Problem
 from tensile.topology.syntax import show
 from tensile.yamltext import compose
@@ -31,6 +32,15 @@ _LEAVES = {
     "Quantity": ("quantity", "write one such as 500m, 2 or 1Gi"),
 }
 """What a value of a kind is, and what to do where it is something else."""
+
+_TYPES: Mapping[str, Any] = {
+    "string": str,
+    "Time": str,
+    "boolean": bool,
+    "integer": int,
+    "IntOrString": int | str,
+    "Quantity": int | float | Annotated[str, msgspec.Meta(pattern=rf"\A(?:{SYNTAX})\Z")],
+}
 
 Found = tuple[Path, str]
 
@@ -68,6 +78,36 @@ def demand(root: Node, found: Iterable[Found], name: str) -> None:
     if problems:
         inorder = sorted(problems, key=lambda one: one.position)
         raise TensileError("\n".join(problem.line(name) for problem in inorder))
+
+
+def is_pod(found: Any) -> bool:
+    """Report whether decoded data has a pod's form, as an apiserver keeps it, and can be encoded again."""
+    try:
+        orjson.dumps(found)
+        msgspec.convert(found, _type_of("Pod"))
+    except (orjson.JSONEncodeError, msgspec.ValidationError):
+        return False
+    return True
+
+
+@cache
+def _type_of(kind: str) -> Any:
+    """Return the type of a kind of value, for a decoder that says quickly what `flaws` says at length."""
+    if kind.startswith(_LIST):
+        return list[_type_of(kind.removeprefix(_LIST))]  # type: ignore[misc]
+    if kind.startswith(_MAP):
+        return dict[str, _type_of(kind.removeprefix(_MAP))]  # type: ignore[misc]
+    if kind in forms():
+        fields = sorted(forms()[kind].items(), key=lambda field: not field[1].endswith(_REQUIRED))
+        return msgspec.defstruct(kind, [_field(name, of) for name, of in fields], gc=False)
+    return _TYPES.get(kind, Any)
+
+
+def _field(name: str, kind: str) -> Any:
+    """Return a field of a type: one that is not required may be left out, and none is null."""
+    if kind.endswith(_REQUIRED):
+        return name, _type_of(kind.removesuffix(_REQUIRED))
+    return name, _type_of(kind) | msgspec.UnsetType, msgspec.UNSET
 
 
 def flaws(node: Node, kind: str, path: Path = ()) -> Iterator[Found]:

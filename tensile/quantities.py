@@ -22,7 +22,12 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY_SUFFIX = ("", *_BINARY)
-_SYNTAX = re.compile(r"([+-]?)(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+SYNTAX = r"([+-]?)(?=\.?[0-9])0*([0-9]{0,64})(?:\.([0-9]{0,64}))?([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,64})?"
+"""What a quantity has to match from its first character to its last.
+
+Numbers of sixty-four digits are more than any quantity has; zeros before them an apiserver keeps as they came.
+"""
+_SYNTAX = re.compile(SYNTAX)
 
 
 def _scaled(number: int, exponent: int) -> int:
@@ -38,26 +43,28 @@ def _suffix_scale(suffix: str) -> tuple[int, int]:
     return 1, _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
 
 
-@lru_cache(maxsize=4096)
 def parse(text: str, scale: int = MILLI) -> int:
     """Give the quantity in units of 10 ** -`scale`: "2" is 2000 in milli-units, "1Gi" is 1024 ** 3 * 1000.
 
     As in Kubernetes, what is finer than the scale is rounded away from zero, and what is beyond 2 ** 63 - 1 whole units
     is that number. Raises ValueError, with words for the user, for what Kubernetes refuses too.
     """
-    return parse_once(text, scale)
+    return _parsed(text, scale) if len(text) <= _LONGEST else parse_once(text, scale)
 
 
 def parse_once(text: str, scale: int = MILLI) -> int:
     """Do as `parse` for a text that hardly comes again, such as what was measured, and would only displace others."""
-    match = _SYNTAX.fullmatch(text) if len(text) <= _LONGEST else None
+    match = _SYNTAX.fullmatch(text)
     if match is None:
         raise ValueError('not a quantity; write a number with a suffix such as "2", "500m", "1.5Gi"')
     sign, whole, fraction, suffix = match.groups(default="")
     factor, exponent = _suffix_scale(suffix)
-    number = _scaled(int(whole + fraction) * factor, exponent - len(fraction) + scale)
+    number = _scaled(int(f"0{whole}{fraction}") * factor, exponent - len(fraction) + scale)
     number = min(number, _scaled(_LARGEST, scale))
     return -number if sign == "-" else number
+
+
+_parsed = lru_cache(maxsize=4096)(parse_once)
 
 
 def _strip(number: int, base: int, most: int) -> tuple[int, int]:
@@ -101,7 +108,7 @@ def parse_all(resources: Mapping[str, object]) -> dict[str, int]:
 
 def is_quantity(text: str) -> bool:
     """Tell whether `parse` takes the text."""
-    return len(text) <= _LONGEST and _SYNTAX.fullmatch(text) is not None
+    return _SYNTAX.fullmatch(text) is not None
 
 
 def render_all(amounts: Mapping[str, int]) -> dict[str, str]:

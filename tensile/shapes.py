@@ -25,6 +25,7 @@ from tensile.objects import (
     Kind,
 )
 
+
 class _Thing(msgspec.Struct, gc=False):
     """An object, whatever is in it: to look into it would cost a copy."""
 

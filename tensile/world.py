@@ -8,26 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensile.cache import Cache
+from tensile.cache import Cache, Entry
 from tensile.names import Owner, prefixed
 from tensile.objects import (
-    CLAIM,
     CONFIG_MAP,
     ENDPOINT_SLICE,
     NAMESPACE,
     NODE,
     POD,
-    ROLE,
-    ROLE_BINDING,
     SECRET,
     SERVICE,
-    SERVICE_ACCOUNT,
     UPPER,
     Kind,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from datetime import datetime
 
     from tensile.topology import Lower, Topology
@@ -56,6 +51,11 @@ class Naming(NamedTuple):
     mark: str
 
 
+def mapping_note(naming: Naming | None) -> str:
+    """Return how a mapping of namespaces is noted on a Node."""
+    return "same" if naming is None else f"prefix={naming.topology}"
+
+
 class UpperServer(NamedTuple):
     """Where pods below reach the upper cluster's apiserver: an IP address or a DNS name, and a port."""
 
@@ -68,8 +68,6 @@ WAITING = "waiting"
 REMAKING = "remaking"
 """The rule whose keys are about pods that are made anew, which are in one of their own as well."""
 _SERVING = (SERVICE, ENDPOINT_SLICE)
-_OWNED = (*_SERVING, CLAIM, SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
-"""Kinds of controllers of which only what carries our mark is followed below."""
 _LOWER_CACHES = (
     "upper_pods",
     "pods",
@@ -88,7 +86,7 @@ class UpperWorld:
     """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled.
 
     `waiting` holds the pods that asked for a virtual node and have no node yet, `remade` those that a descheduler made
-    in another's place.
+    in another's place. `account` is the namespace of the ServiceAccount that the engine is there, "" where it is none.
     """
 
     nodes: Cache
@@ -98,6 +96,7 @@ class UpperWorld:
     waiting: Cache
     remade: Cache
     more: dict[Kind, Cache] = field(default_factory=dict)
+    account: str = ""
 
     def cache(self, kind: Kind) -> Cache | None:
         """Give the cache of a kind, None when that kind is not followed."""
@@ -111,7 +110,8 @@ class UpperWorld:
     def copy(self) -> "UpperWorld":
         """Give one with caches of its own that hold the same."""
         nodes, namespaces, config_maps, secrets, waiting, remade = (cache.copy() for cache in self.caches())
-        return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, remade, _copied(self.more))
+        more = _copied(self.more)
+        return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, remade, more, self.account)
 
 
 @dataclass(slots=True)
@@ -132,10 +132,14 @@ class LowerWorld:
     right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
     those in use still work, `denied` what the cluster does not let us follow. `is_wrong` says that another cluster
     answers in its place, in which nothing is done, and `is_shared` that this is one which has a node of another name,
-    or the upper one itself; `is_excessive` that it sent more than is taken of any. `in_step` notes by upper name which pairs of pods needed no change below under which
-    topology: it spares work, and decides nothing. `more` holds what controllers follow, where they are enabled.
-    `naming` is None where namespaces have the same name below; `spaces` remembers which upper namespace a name below
-    was made from.
+    or the upper one itself; `is_excessive` that it sent more than is taken of any. `in_step` notes by upper name which
+    pairs of pods needed no change below under which topology: it spares work, and decides nothing. `more` holds what
+    controllers follow, where they are enabled.
+    `naming` is None where namespaces have the same name in both clusters; it is the mapping in force, which is not that
+    of `spec` while pods run by another one. Until `mapping_known` nothing is at a place that is known. `spaces`
+    remembers which upper namespace a lower name was made from, `upper_namespaces` are those that exist, None where all
+    are taken to exist. `mark` is the owner's. `account` is the namespace of the ServiceAccount that the engine is in
+    the cluster, `upper_account` of that which it is in the upper one, "" where it is none.
     """
 
     spec: "Lower"
@@ -165,7 +169,12 @@ class LowerWorld:
     in_step: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
     more: dict[Kind, Cache] = field(default_factory=dict)
     naming: Naming | None = None
+    mapping_known: bool = True
+    mark: str = ""
+    upper_namespaces: Cache | None = None
     spaces: dict[str, str] = field(default_factory=dict)
+    account: str = ""
+    upper_account: str = ""
     place_nodes: Cache = field(default_factory=Cache)
     place_pods: Cache = field(default_factory=Cache)
 
@@ -205,11 +214,27 @@ class LowerWorld:
         self.spaces.setdefault(name, upper_namespace)
         return name
 
-    def upper_namespace(self, namespace: str) -> str:
-        """Give the namespace above for one below, "" where it belongs to none that is known.
+    def is_own(self, upper_namespace: str) -> bool:
+        """Whether an upper namespace is one that the engine's own account is in, there or below."""
+        if not upper_namespace:
+            return False
+        return upper_namespace == self.upper_account or self.namespace(upper_namespace) == self.account
 
-        A name that was cut does not tell what it was made from: who asked for it before does, and the note on it.
+    def upper_namespace(self, namespace: str) -> str:
+        """Return the upper namespace whose objects have their place in a lower one, "" where none is known.
+
+        Where names are the same, it has to exist in the upper cluster, or the lower namespace has to be one that was
+        made for it. With a prefix, the lower namespace has to be marked for it. A prefixed name that was cut does not
+        tell what it was made from: whoever asked for it before does, and the note on the namespace.
         """
+        entry, named = self.namespaces.get("", namespace), self.named(namespace)
+        if self.naming is None:
+            return named if self._has_upper(namespace, entry) else ""
+        is_for = entry is None or (entry.facts.mark, entry.facts.above) == (self.naming.mark, named)
+        return named if is_for else ""
+
+    def named(self, namespace: str) -> str:
+        """Return the upper namespace that a lower one is named after, "" where none is known, whoever made it."""
         if self.naming is None:
             return namespace
         entry = self.namespaces.get("", namespace)
@@ -225,10 +250,17 @@ class LowerWorld:
         if found:
             yield found
 
+    def _has_upper(self, namespace: str, entry: Entry | None) -> bool:
+        """Report whether the upper cluster has, or had, the namespace of that name."""
+        known = self.upper_namespaces
+        if known is None or known.get("", namespace) is not None:
+            return True
+        return entry is not None and (entry.facts.mark, entry.facts.above) == (self.mark, namespace)
+
     @property
     def settled(self) -> bool:
-        """Whether every cache but those of controllers holds a complete list, so that absence means something."""
-        return all(cache.synced for cache in self.caches())
+        """Whether absence means something: the mapping is known, and caches but those of controllers are complete."""
+        return self.mapping_known and all(cache.synced for cache in self.caches())
 
     @property
     def is_withheld(self) -> bool:
@@ -241,25 +273,26 @@ class LowerWorld:
         return any(not pod.facts.stays_out for pod in self.upper_pods)
 
     @property
+    def has_orphans(self) -> bool:
+        """Whether lower pods with both of our marks are at the places of upper pods, and not ending."""
+        return any(pod.facts.owner and not pod.facts.terminating for pod in self.placed(self.pods))
+
+    @property
     def is_empty(self) -> bool:
         """Whether it certainly has no pods of ours, as far as anybody can know, and nothing known that served them."""
         is_free = self.upper_pods.synced and not self.is_bound
-        is_free_below = not self.connected or (self.pods.synced and not len(self.pods))
-        return is_free and is_free_below and not self._count(_SERVING)
+        is_free_below = not self.connected or (self.pods.synced and not any(self.placed(self.pods)))
+        serving = (self.more[kind] for kind in _SERVING if kind in self.more)
+        return is_free and is_free_below and not any(True for cache in serving for _ in self.placed(cache))
+
+    def placed(self, cache: Cache) -> Iterator[Entry]:
+        """Return the objects of one of this lower's caches that are in the namespace of an upper one."""
+        return (entry for entry in cache if self.upper_namespace(entry.namespace))
 
     def copy(self) -> "LowerWorld":
         """Give a lower with caches of its own that hold the same."""
         copied = {name: getattr(self, name).copy() for name in (*_LOWER_CACHES, *_PLACE_CACHES)}
         return replace(self, **copied, in_step={}, more=_copied(self.more), spaces=dict(self.spaces))
-
-    def owned(self, mark: str) -> int:
-        """Count the objects below that carry our mark, of every kind."""
-        spaces = sum(bool(one.facts.mark == mark) for one in self.namespaces)
-        return len(self.pods) + len(self.config_maps) + len(self.secrets) + spaces + self._count(_OWNED)
-
-    def _count(self, kinds: "Iterable[Kind]") -> int:
-        """Count what controllers follow of these kinds."""
-        return sum(len(self.more[kind]) for kind in kinds if kind in self.more)
 
 
 @dataclass(slots=True)
@@ -292,8 +325,10 @@ class World:
 
     def copy(self) -> "World":
         """Give a world with caches of its own that hold the same, and no problems yet."""
-        lowers = {name: lower.copy() for name, lower in self.lowers.items()}
-        return replace(self, upper=self.upper.copy(), lowers=lowers, problems={})
+        upper, lowers = self.upper.copy(), {name: lower.copy() for name, lower in self.lowers.items()}
+        for lower in lowers.values():
+            lower.upper_namespaces = None if lower.upper_namespaces is None else upper.namespaces
+        return replace(self, upper=upper, lowers=lowers, problems={})
 
     def cache(self, cluster: str, kind: Kind, lower: str, rule: str = "") -> Cache | None:
         """Give the cache that an object of `cluster` belongs in, for a key of `lower`; None when not followed.

@@ -27,6 +27,7 @@ OWN_SANDBOX = {
     "tests/docs/test_docs_run.py",
     "tests/e2e/test_descheduler_e2e.py",
     "tests/e2e/test_predictions_e2e.py",
+    "tests/e2e/test_restored_e2e.py",
     "tests/e2e/test_rights_e2e.py",
     "tests/e2e/test_spread_e2e.py",
     "tests/e2e/test_extender_e2e.py",

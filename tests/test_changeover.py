@@ -206,7 +206,7 @@ def test_a_mapping_waits_for_the_last_pod_too() -> None:
     here = busy(world())
     edit = f"{FIRST}, node: {{name: north}}, maintenance: cordon, namespaces: {{mapping: prefix}}"
     (found, _) = said(here, edit, SECOND)
-    assert (found.deed, found.spec.maintenance, found.spec.namespaces.mapping) == (Deed.KEEP, "cordon", "same")
+    assert (found.deed, found.spec.maintenance) == (Deed.KEEP, "cordon")
     assert found.waits == (
         f"lowers[{A}].namespaces.mapping: same -> prefix: {MIRRORED}",
         f"lowers[{A}].node.name: {A} -> north: {MIRRORED}",

@@ -65,6 +65,29 @@ def test_what_does_not_go_down_is_said() -> None:
     assert [line.partition(":")[0] for line in found.told] == ["PriorityClassDropped"]
 
 
+def test_a_pod_that_the_webhook_leaves_as_it_is_is_shown_as_it_is() -> None:
+    """In the words of its warning: alternatives that multiply, and more than is moved at all."""
+    every = [{"matchExpressions": [{"key": f"k{one}", "operator": "Exists"}]} for one in range(200)]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": every}}
+    affinity = {"affinity": {"nodeAffinity": required}}
+    unlimited = [
+        {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}
+        for name in ("not-ready", "unreachable")
+    ]
+    noted = {"clusterSelector": orjson.dumps(affinity).decode()}
+    for given, words in (
+        (pod({**affinity, "tolerations": unlimited}, annotations=noted), "are 40,000, at most 1,000 are taken"),
+        (
+            pod({"nodeSelector": {"clusterID": "x" * 40_000}}),
+            "tolerations are 40,016 bytes of JSON, at most 32,768 are taken",
+        ),
+    ):
+        found = mutation(given, default_topology())
+        assert found.mutated is given
+        assert found.told[0].startswith("not prepared for virtual nodes: ")
+        assert found.told[0].endswith(words)
+
+
 def test_labels_of_virtual_nodes_are_not_asked_for_below_unless_real_nodes_have_them() -> None:
     """Kubernetes' own labels are on real nodes too; others that the topology gives are taken to be above only."""
     labels = "{tier: gold, topology.kubernetes.io/zone: z}"

@@ -124,6 +124,28 @@ BAD = (
 )
 
 
+ZEROS = "0" * 90
+
+
+@pytest.mark.parametrize(
+    ("text", "milli"),
+    [
+        (f"{ZEROS}1m", 1),
+        (f"{ZEROS}1", 1000),
+        (f"+{ZEROS}1.5", 1500),
+        (f"{ZEROS}1Gi", 1024**3 * 1000),
+        (f"1e{ZEROS}3", 10**6),
+        (f"1e-{ZEROS}3", 1),
+        (ZEROS, 0),
+        ("0" * 100_000 + "1", 1000),
+    ],
+)
+def test_zeros_that_an_apiserver_keeps_are_of_no_account(text: str, milli: int) -> None:
+    """Kubernetes 1.36.3 gives these back as they came: one pod with such a request must not hide the others."""
+    assert parse(text) == milli
+    assert is_quantity(text)
+
+
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_no_quantity_is_refused_with_words(text: str) -> None:
     """The words show how one looks."""

@@ -1,25 +1,20 @@
 """Where things are found in a world, what is known of a lower as a whole, and a copy for trying things out."""
 
 import pytest
-from worldkit import OWNER_HERE, STRANGER, A, B, account, config_map, marked, put, space, thing, twin, upper_pod, world
+from worldkit import A, B, config_map, marked, put, space, upper_pod, world
 
 from tensile.cache import Cache
 from tensile.names import UPPER_NAMESPACE
 from tensile.objects import (
-    CLAIM,
-    CLUSTER_ROLE,
     CONFIG_MAP,
     EVENT,
     LEASE,
     NAMESPACE,
     NODE,
     POD,
-    ROLE,
-    ROLE_BINDING,
     SECRET,
     SERVICE_ACCOUNT,
     UPPER,
-    VOLUME,
     Kind,
 )
 from tensile.world import Key, LowerWorld, Problem, UpperWorld
@@ -54,17 +49,6 @@ def test_an_account_below_is_in_the_cache_of_what_is_ours() -> None:
     here = world()
     assert here.cache(A, SERVICE_ACCOUNT, A) is here.lowers[A].more[SERVICE_ACCOUNT]
     assert here.cache(A, SERVICE_ACCOUNT, A) is not here.lowers[A].accounts
-
-
-def test_what_controllers_made_counts_as_owned() -> None:
-    """The guard compares deletions with all that is ours; what is merely looked at is not."""
-    lower = world().lowers[A]
-    put(lower.more[SERVICE_ACCOUNT], account(name="robot"))
-    put(lower.more[ROLE], thing("Role", "reader"))
-    put(lower.more[ROLE_BINDING], thing("RoleBinding", "reader"))
-    put(lower.more[CLUSTER_ROLE], thing("ClusterRole", "view", ""))
-    put(lower.pods, twin(upper_pod()))
-    assert lower.owned(OWNER_HERE.mark) == 4
 
 
 def test_an_upper_pod_is_in_the_cache_of_its_node() -> None:
@@ -111,21 +95,6 @@ def test_a_lower_is_settled_when_every_cache_is_complete() -> None:
         assert not lower.settled
         cache.replace((), 5)
     assert lower.settled
-
-
-def test_what_is_owned_are_pods_and_what_they_refer_to() -> None:
-    """And namespaces of ours; not others', nor what is above, nor volumes, which the lower made."""
-    here = world()
-    lower = here.lowers[A]
-    put(lower.pods, twin(upper_pod("one")), twin(upper_pod("two")))
-    put(lower.config_maps, config_map())
-    put(lower.namespaces, space(), marked(space("theirs"), "space", STRANGER))
-    put(lower.upper_pods, upper_pod("three"))
-    assert lower.owned(OWNER_HERE.mark) == 3
-    put(lower.more[VOLUME], thing("PersistentVolume", "theirs", ""))
-    put(lower.more[CLAIM], {**thing("PersistentVolumeClaim", "data"), "spec": {}})
-    put(lower.namespaces, marked(space("ours"), "space"))
-    assert lower.owned(OWNER_HERE.mark) == 5
 
 
 @pytest.mark.parametrize("side", ["upper_pods", "pods"])

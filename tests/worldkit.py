@@ -14,6 +14,7 @@ import orjson
 from tensile.cache import Cache, Entry
 from tensile.demand import pod_demand
 from tensile.descheduling import successor
+from tensile.feeds import bound_to
 from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
 from tensile.kubelet.node import NodeRule
@@ -50,7 +51,7 @@ def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
     """Make a world of empty clusters, in sync, for a topology as above."""
     found = topology(*lowers, more=more)
     upper = UpperWorld(
-        filled(observed.digest_mark),
+        filled(observed.digest_node),
         *(filled() for _ in range(3)),
         waiting=filled(waiting.digest),
         remade=filled(successor.digest),
@@ -65,15 +66,16 @@ def opened(spec: Lower) -> LowerWorld:
     """Make a lower with nothing in it."""
     return LowerWorld(
         spec,
-        upper_pods=filled(podfacts.digest_above, podfacts.INDEXES),
-        pods=filled(podfacts.digest_below, podfacts.INDEXES),
+        upper_pods=filled(podfacts.digest_above, podfacts.INDEXES_ABOVE, selects=bound_to(spec.node.name)),
+        pods=filled(podfacts.digest_below, podfacts.INDEXES_BELOW),
         foreign_pods=filled(pod_demand),
         namespaces=filled(namespaces.digest),
         accounts=filled(),
-        config_maps=filled(observed.digest_marks),
+        config_maps=filled(observed.digest_marks, observed.INDEXES),
         secrets=filled(tokens.digest, tokens.INDEXES),
         nodes=filled(node_offer),
         version="v1.36.3",
+        mark=OWNER_HERE.mark,
         more=synced(following.caches(above=False)),
         naming=Naming("demo", OWNER_HERE.mark) if spec.namespaces.mapping == "prefix" else None,
         place_nodes=filled(live.digest_node),
@@ -88,9 +90,9 @@ def synced(caches: dict[Kind, Cache]) -> dict[Kind, Cache]:
     return caches
 
 
-def filled(*given: Any) -> Cache:
+def filled(*given: Any, **more: Any) -> Cache:
     """Make a cache that has had its first list, which was empty; takes what Cache takes."""
-    cache = Cache(*given)
+    cache = Cache(*given, **more)
     cache.replace((), 1)
     return cache
 
@@ -182,6 +184,17 @@ def referring(*, config_maps: Iterable[str] = (), secrets: Iterable[str] = (), o
     volumes = [{"name": f"c-{one}", "configMap": {"name": one, "optional": optional}} for one in config_maps]
     volumes += [{"name": f"s-{one}", "secret": {"secretName": one, "optional": optional}} for one in secrets]
     return {"volumes": volumes}
+
+
+def token_volume(name: str = "kube-api-access-x") -> Manifest:
+    """Make the volume that admission adds to a pod for its account's token, as an apiserver stores it."""
+    field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+    sources = [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": field}]}},
+    ]
+    return {"name": name, "projected": {"defaultMode": 420, "sources": sources}}
 
 
 def config_map(name: str = "settings", data: dict[str, str] | None = None, **meta: Any) -> Manifest:

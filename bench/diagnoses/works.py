@@ -4,7 +4,7 @@ import socket
 from datetime import timedelta
 
 from bench.diagnoses.setup import setup
-from bench.diagnoses.stage import LOWERS, A, B, Stage
+from bench.diagnoses.stage import BINDINGS, LOWERS, A, B, Stage
 from bench.sites import Manifest, until
 from tensile.kubelet.api.signing import request_for
 from tensile.rights import Right, lower_rights, upper_rights
@@ -337,3 +337,50 @@ async def upper_that_pods_do_not_reach(stage: Stage) -> None:
     stage.topology["serviceAccounts"] = {"identity": "upper"}
     port = stage.sandbox.clusters[UPPER].server.rpartition(":")[2]
     stage.topology["upper"]["advertiseURL"] = f"https://upper.example.localhost:{port}"
+
+
+# More than is needed.
+
+
+@setup(UPPER, "ports", cause="telemetry.bind is every address", remedy="set telemetry.bind: 127.0.0.1", level="warn")
+async def telemetry_for_everybody(stage: Stage) -> None:
+    """Outside of a cluster, where it asks nobody who they are."""
+    stage.topology["telemetry"]["bind"] = "0.0.0.0"
+
+
+async def _inhabited(stage: Stage) -> None:
+    """Have somebody's pod be in namespace default of the first lower."""
+    spec = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": "app:1"}]}
+    await stage.make(A, f"{DEFAULT}/pods", {"metadata": {"name": stage.user}, "spec": spec})
+
+
+@setup(A, "tenants", cause="count as one tenant: default (", remedy="namespaces: {mapping: prefix}", level="warn")
+async def lower_that_is_shared(stage: Stage) -> None:
+    """Others run pods in a namespace of the same name."""
+    await _inhabited(stage)
+
+
+@setup(A, "tenants", cause="tokens of the upper cluster lie where", remedy="identity: lower", level="warn")
+async def tokens_in_a_lower_that_is_shared(stage: Stage) -> None:
+    """Who may read Secrets there may call the upper cluster."""
+    stage.lower(A)["serviceAccounts"] = {"identity": "upper"}
+    await _inhabited(stage)
+
+
+@setup(A, "tenants", cause="accounts are given rights where others", remedy="leave RBAC out", level="warn")
+async def rights_in_a_lower_that_is_shared(stage: Stage) -> None:
+    """Who may create pods there may run them as those accounts."""
+    stage.lower(A)["controllers"] = ["ServiceAccount", "RBAC"]
+    await _inhabited(stage)
+
+
+@setup(A, "tenants", cause="where the engine's own account is", remedy="in another namespace", level="warn")
+async def account_where_pods_go(stage: Stage) -> None:
+    """Nothing is mirrored from the namespace above that leads there."""
+    account = f"{DEFAULT}/serviceaccounts/default"
+    body = {"spec": {"audiences": [], "expirationSeconds": 3600}}
+    token = (await stage.sites[A].call("POST", f"{account}/token", body))["status"]["token"]
+    stage.edit(A, user={"token": token})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    subject = {"kind": "ServiceAccount", "namespace": "default", "name": "default"}
+    await stage.make(A, BINDINGS, {"metadata": {"name": stage.user}, "roleRef": role, "subjects": [subject]})

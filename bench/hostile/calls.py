@@ -36,7 +36,9 @@ def _groups(_asked: Asked) -> Iterator[Piece]:
 
 
 def _usage(_asked: Asked) -> Iterator[Piece]:
-    item = b'{"metadata":{"name":"p","namespace":"n"},"timestamp":"2026-01-01T00:00:00Z","window":"15s","containers":[]},'
+    item = (
+        b'{"metadata":{"name":"p","namespace":"n"},"timestamp":"2026-01-01T00:00:00Z","window":"15s","containers":[]},'
+    )
     yield head("200 OK", *CHUNKED) + chunk(b'{"items":[')
     while True:
         yield chunk(item * 2_000)

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from bench.faultproxy.asked import Asked, asked
 from bench.hostile.objects import listing
-from bench.hostile.pieces import CHUNKED, Deaf, Piece, Reset, Stall, Wait, chunk, head, line, whole
+from bench.hostile.pieces import CHUNKED, Deaf, Piece, Reset, Stall, Wait, head, line, whole
 from bench.hostile.ways import Way, sort_of
 
 UID = "11111111-0000-0000-0000-000000000000"
@@ -92,9 +92,7 @@ class Front:
                 await passage.close()
             writer.transport.abort()
 
-    async def _play(
-        self, way: Way, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _play(self, way: Way, heard: Heard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.met += 1
         self._playing.add(writer)
         try:

@@ -151,7 +151,9 @@ LISTS: dict[str, Play] = {
     "list-html": playing(whole(b"<html>", "200 OK", "Content-Type: text/html")),
     "list-no-json": playing(whole(b"{" * 1_000)),
     "list-deep": playing(whole(b'{"metadata":{},"items":[' + b"[" * MEBIBYTE)),
-    "list-deep-object": playing(whole(b'{"metadata":{},"items":[{"metadata":{"name":"x"},"spec":' + b'{"a":' * 200_000)),
+    "list-deep-object": playing(
+        whole(b'{"metadata":{},"items":[{"metadata":{"name":"x"},"spec":' + b'{"a":' * 200_000)
+    ),
     "list-no-text": of(lambda asked: [invented(asked, 1)], version="\x00\ud7ff"),
     "list-zipped": _zipped,
     "list-table": _table,

@@ -70,4 +70,3 @@ EXECS: dict[str, Play] = {
     "exec-slow": lambda _asked: slowly(_SWITCHED, every=0.2),
     "exec-no-http": playing(b"\x16\x03\x01" * 100, Stall()),
 }
-

@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.reporting import RESULTS, keep, verdict
@@ -42,10 +42,19 @@ def tried(seed: int) -> tuple[int, str]:
     return len(sequence), f"seed {seed}: {'; '.join(words)}: {' '.join(map(str, shrunk(sequence)))}"
 
 
-def campaign(seeds: range, jobs: int) -> Iterator[tuple[int, str]]:
-    """Play many, in several processes; what is wrong is printed as it comes."""
+def campaign(
+    seeds: range, jobs: int, trial: Callable[[int], tuple[int, str]] = tried, chunk: int = _CHUNK
+) -> Iterator[tuple[int, str]]:
+    """Play many, in several processes; what is wrong is printed as it comes.
+
+    Args:
+        seeds: of the sequences.
+        jobs: how many processes.
+        trial: plays the sequence of a seed, as `tried` does; a function of a module, that other processes find.
+        chunk: how many sequences a process gets at a time.
+    """
     with multiprocessing.Pool(jobs, unburdened) as pool:
-        for deeds, words in pool.imap_unordered(tried, seeds, _CHUNK):
+        for deeds, words in pool.imap_unordered(trial, seeds, chunk):
             if words:
                 print(words, flush=True)
             yield deeds, words

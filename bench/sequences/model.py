@@ -99,7 +99,7 @@ class Model:
         seen = self._stage.find(ref)
         if verb.startswith("patch") and not _is_fenced(content):
             yield "no fence"
-        if seen is not None and verb != "create" and ref in self.strangers and _is_about(seen, content):
+        if seen is not None and verb != "create" and ref in self.strangers and is_about(seen, content):
             yield "is a stranger's"
         if ref.kind == POD and verb == "create":
             yield from self._harm_of_second_run(ref, content)
@@ -328,7 +328,7 @@ def _is_fenced(body: Any) -> bool:
     return bool({"uid", "resourceVersion"} & (body.get("metadata") or {}).keys())
 
 
-def _is_about(seen: Manifest, content: Any) -> bool:
+def is_about(seen: Manifest, content: Any) -> bool:
     """Say whether a write would change this very object: its UID is in the fence."""
     if isinstance(content, str):
         return content == uid(seen)

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 
 import orjson
 
-from tensile.objects import CLAIM, NAMESPACE, POD, UPPER, VOLUME, Kind, Manifest, Ref, metadata, uid
+from tensile.objects import CLAIM, NAMESPACE, POD, UPPER, VOLUME, Kind, Manifest, Ref, annotations, metadata, uid
 from tensile.reconcile.rehearsal import Rehearsal
 
 MOMENT = 0.06
 GIVES_AT_ONCE = "goes"
 """The storage class whose volumes are made at once and deleted with their claims; others wait for a pod, and stay."""
+_BOUND = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
+"""What Kubernetes notes on a claim whose volume it chose."""
 Heard = Callable[[Kind, str, Manifest], None]
 _FOLLOWED = (POD, CLAIM, VOLUME, NAMESPACE)
 
@@ -109,7 +111,8 @@ class Nature:
     def _bind(self, claim: Manifest, volume: str) -> None:
         size = claim["spec"]["resources"]["requests"]
         bound = {"spec": {**claim["spec"], "volumeName": volume}, "status": {"phase": "Bound", "capacity": size}}
-        self._cluster.alter(self._ref(CLAIM, claim), lambda found: found.update(bound))
+        meta = {**metadata(claim), "annotations": {**annotations(claim), **_BOUND}}
+        self._cluster.alter(self._ref(CLAIM, claim), lambda found: found.update({**bound, "metadata": meta}))
 
     def _reclaim(self, volume: Manifest) -> None:
         """Bind a volume to its claim; without that, release it, and have it go when that is asked for."""

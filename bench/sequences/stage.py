@@ -22,8 +22,8 @@ from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
 from tensile.reconcile.rehearsal import Rehearsal
 from tensile.rules import rules
-from tensile.topology import parse
-from tensile.world import Key, Problem, World
+from tensile.topology import Topology, parse
+from tensile.world import Key, Naming, Problem, World
 
 if TYPE_CHECKING:
     from tensile.cluster import Cluster
@@ -56,26 +56,37 @@ class Stage:
 
     `look` sees every write just before it is carried out, `done` has those that came through. `sights` are what
     happened to pods of ours below and to all above, `defects` what broke in the engine itself. With `shared` there is
-    another engine on that stage's clusters.
+    another engine on that stage's clusters. `topologies` are what the file may say, the first of them in the beginning,
+    `spaces` the upper namespaces; `cluster` and `nature` are the classes of the clusters and of what Kubernetes does.
     """
 
-    def __init__(self, look: Callable[[str, Ref, Any], None], shared: "Stage | None" = None) -> None:
+    def __init__(
+        self,
+        look: Callable[[str, Ref, Any], None],
+        shared: "Stage | None" = None,
+        *,
+        topologies: tuple[Topology, ...] = TOPOLOGIES,
+        spaces: tuple[str, ...] = (SPACE,),
+        cluster: type[Rehearsal] = Rehearsal,
+        nature: type[Nature] = Nature,
+    ) -> None:
         self.sights: list[Sight] = []
         self.defects: list[str] = []
         self.lines: list[Line] = []
-        self.topology = TOPOLOGIES[0]
+        self.topology = topologies[0]
+        self._topologies = topologies
         self._silent = dict.fromkeys(LOWERS, 0.0)
         self._steps = 0
         self._world: World | None = None
         self._loop: Loop | None = None
         if shared is None:
-            made = {name: Rehearsal(name, ends_pods=False, version=_VERSION, now=self.now) for name in CLUSTERS}
+            made = {name: cluster(name, ends_pods=False, version=_VERSION, now=self.now) for name in CLUSTERS}
             self.clusters, self.done = made, list[str]()
-            self.natures = {name: Nature(cluster, self._sighting(name)) for name, cluster in made.items()}
-            self._furnish()
+            self.natures = {name: nature(one, self._sighting(name)) for name, one in made.items()}
+            self._furnish(spaces)
         else:
             self.clusters, self.done, self.natures = shared.clusters, shared.done, shared.natures
-        self.ways = {name: Way(cluster, look, self.done) for name, cluster in self.clusters.items()}
+        self.ways = {name: Way(one, look, self.done) for name, one in self.clusters.items()}
 
     def find(self, ref: Ref) -> Manifest | None:
         """Give an object as its cluster has it."""
@@ -88,8 +99,9 @@ class Stage:
     async def start(self) -> None:
         """Start an engine that knows nothing but what it is told from now on."""
         self._world = World(self.topology, OWNER, upper_world(), self.now(), "10.0.0.1")
-        for spec in TOPOLOGIES[0].lowers:
-            lower = self._world.lowers[spec.name] = lower_world(spec)
+        for spec in self.topology.lowers:
+            naming = Naming(self.topology.name, OWNER.mark)
+            lower = self._world.lowers[spec.name] = lower_world(spec, naming)
             lower.version, lower.silent = _VERSION, self._silent[spec.name]
         for feed in (*upper_feeds(self._world.upper, OWNER, self.topology.enabled), *self._lower_feeds(self._world)):
             await self._follow(feed)
@@ -106,12 +118,12 @@ class Stage:
         if self._loop is not None:
             for name in LOWERS:
                 await self._loop.close(name)
-        self._loop, self.topology = None, TOPOLOGIES[0]
+        self._loop, self.topology = None, self._topologies[0]
 
     def reload(self, number: int) -> None:
         """Put another topology in force."""
         assert self._world is not None
-        self.topology = self._world.topology = TOPOLOGIES[number % len(TOPOLOGIES)]
+        self.topology = self._world.topology = self._topologies[number % len(self._topologies)]
         specs = {spec.name: spec for spec in self.topology.lowers}
         for name, lower in self._world.lowers.items():
             lower.in_topology = name in specs
@@ -195,9 +207,9 @@ class Stage:
         """Keep a defect."""
         self.defects.append(f"{key}: {error!r}")
 
-    def _furnish(self) -> None:
+    def _furnish(self, spaces: tuple[str, ...]) -> None:
         upper = self.clusters[UPPER]
-        for name in ("default", SPACE):
+        for name in ("default", *spaces):
             upper.place(NAMESPACE, {"metadata": {"name": name}})
         for name, policy in (("goes", "Delete"), ("stays", "Retain")):
             upper.place(STORAGE_CLASS, {"metadata": {"name": name}, "reclaimPolicy": policy})

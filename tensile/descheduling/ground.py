@@ -7,8 +7,6 @@ are on their way already.
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import orjson
-
 from tensile.cache import Entry
 from tensile.descheduling.stuck import is_open
 from tensile.kubelet.mirroring import placement
@@ -16,11 +14,13 @@ from tensile.kubelet.projection import lower_pod
 from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations, metadata
 from tensile.policy import live
+from tensile.policy.ground import SORTED
+from tensile.policy.placement import TOO_MUCH, asks_too_much, examine, fitting
 from tensile.policy.placement import Placement as Verdict
-from tensile.policy.placement import examine, fitting
 from tensile.policy.placing.reading import pod_of, snapshot_of
 from tensile.policy.placing.snapshot import Pod, Snapshot
-from tensile.reconcile.podfacts import lives_below, mirror_of
+from tensile.reconcile.ownership import mirror_of
+from tensile.reconcile.podfacts import lives_below
 from tensile.world import Key, LowerWorld, World
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class Ground:
         """
         pod = upper.manifest()
         mine, seeking = pod_of(pod, settled=True), pod_of(_unbound(pod))
+        if asks_too_much(seeking, self._above):
+            return [], {name: TOO_MUCH for name in self._lowers if name != source}
         alike = (source, avoid, annotations(pod).get(CLUSTER_SELECTOR, ""), _likeness(seeking))
         if alike not in self._nowhere:
             found, refused = self._looked_at(pod, mine, seeking, source, avoid)
@@ -109,10 +111,11 @@ class Ground:
 
     def _refusal(self, pod: Manifest, lower: LowerWorld) -> str:
         """Say why no node of a lower does, "" where one does; those that are alike are told the same in this pass."""
-        wanted = self._projected(pod, lower)
+        wanted, snapshot = self._projected(pod, lower), self._snapshot(lower)
+        if asks_too_much(wanted, snapshot):
+            return TOO_MUCH
         alike = (lower.name, _likeness(wanted))
         if alike not in self._refused:
-            snapshot = self._snapshot(lower)
             if next(fitting(wanted, snapshot), None) is not None:
                 return ""
             self._refused[alike] = examine(wanted, snapshot).message
@@ -131,7 +134,8 @@ class Ground:
             self._below[lower.name] = snapshot = live.snapshot_now(lower)
             nowhere: set[_Likeness] = set()
             for pod in self._arriving(lower):
-                if _likeness(pod) not in nowhere and not _settle(pod, snapshot):
+                is_judged = not asks_too_much(pod, snapshot) and _likeness(pod) not in nowhere
+                if is_judged and not _settle(pod, snapshot):
                     nowhere.add(_likeness(pod))
         return self._below[lower.name]
 
@@ -142,7 +146,7 @@ class Ground:
         for upper in lower.upper_pods:
             if upper.facts.terminating or not lives_below(upper, world.topology.exclude_namespaces):
                 continue
-            below = mirror_of(upper.uid, lower, world.owner)
+            below = mirror_of(upper, lower, world.owner)
             if below is not None and below.manifest()["spec"].get("nodeName"):
                 continue
             pod = upper.manifest()
@@ -184,4 +188,4 @@ def _settle(pod: Pod, snapshot: Snapshot) -> str:
 def _likeness(pod: Pod) -> _Likeness:
     """Tell pods from each other by what placement looks at: replicas are alike."""
     asked = {field: pod.spec.get(field) for field in _PLACED_BY}
-    return orjson.dumps([pod.namespace, pod.labels, pod.requests, pod.ports, asked], option=orjson.OPT_SORT_KEYS)
+    return SORTED.encode([pod.namespace, pod.labels, pod.requests, pod.ports, asked])

@@ -19,7 +19,7 @@ from tensile.objects import POD, UPPER, Ref, metadata, timestamp
 from tensile.policy.safekeeping import PREFIX, Kept, kept_in, noted, ref_of
 from tensile.reconcile.adoption import REASON as TAKEN
 from tensile.reconcile.desired import Absent, Decision, Present, Route, Told
-from tensile.reconcile.podfacts import Bound, bound
+from tensile.reconcile.ownership import Bound, bound
 from tensile.world import REMAKING, Key, Problem, World
 
 STOPPED = "PodPlaceTaken"

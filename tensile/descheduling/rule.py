@@ -121,7 +121,7 @@ def _rest(lower: LowerWorld, world: World) -> float:
     """
     last = max((note.at for note in told_lately(lower, world)), default=None)
     interval = world.topology.descheduler.interval
-    return 0.0 if last is None else min(last + interval - world.now, interval).total_seconds() + _MOMENT
+    return 0.0 if last is None else min(last - world.now + interval, interval).total_seconds() + _MOMENT
 
 
 def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[Wanted]:
@@ -151,7 +151,7 @@ def _left(lower: LowerWorld, world: World) -> Iterator[Told]:
     """Tell of the pods that leave."""
     policy = world.topology.descheduler
     for note in told_lately(lower, world):
-        for upper in lower.upper_pods.select("upper", note.pod):
+        for upper in lower.upper_pods.select("uid", note.pod):
             if upper.facts.terminating:
                 off = f"kept off {', '.join(note.nodes)}"
                 kept = f"its controller's pods are {off} for {write_duration(policy.cooldown)}"

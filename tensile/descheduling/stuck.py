@@ -10,7 +10,8 @@ from tensile.kubelet.statuspatch import conditions_of, unplaced
 from tensile.objects import Manifest, metadata, moment_of
 from tensile.policy import live
 from tensile.reconcile.observed import has_node
-from tensile.reconcile.podfacts import lives_below, mirrors, upper_of
+from tensile.reconcile.ownership import upper_of
+from tensile.reconcile.podfacts import lives_below, mirrors
 from tensile.world import LowerWorld, World
 
 REASONS = frozenset({"Unschedulable", "SchedulerError"})

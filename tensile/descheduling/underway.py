@@ -7,7 +7,7 @@ another lower or in another engine, would give the same room away again.
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 import orjson
@@ -16,10 +16,11 @@ from tensile.cache import Entry
 from tensile.descheduling.bare import uses_claims
 from tensile.descheduling.drain import is_bare, is_emptied, kept
 from tensile.descheduling.ground import Ground
-from tensile.objects import controller_of, metadata, moment_of
+from tensile.objects import controller_of, deleted_at, metadata, moment_of
 from tensile.policy.safekeeping import PREFIX, Kept, kept_in, kept_of
 from tensile.policy.tried import Note, nodes_left, notes_on, recent
-from tensile.reconcile.podfacts import bound, lives_below
+from tensile.reconcile.ownership import bound
+from tensile.reconcile.podfacts import lives_below
 from tensile.world import LowerWorld, World
 
 
@@ -78,7 +79,7 @@ def _told(world: World) -> Iterator[Going]:
     """Give those that the descheduler told, but for what is kept."""
     for lower in world.lowers.values():
         for note in told_lately(lower, world):
-            for upper in lower.upper_pods.select("upper", note.pod):
+            for upper in lower.upper_pods.select("uid", note.pod):
                 if note.owner or kept_of(upper, world) is None:
                     yield Going(upper, lower.node, note.owner, note.at)
 
@@ -99,9 +100,7 @@ def _drained(world: World) -> Iterator[Going]:
 
 def _since(upper: Entry, world: World) -> datetime:
     """Say since when another may have come in a pod's place: that is made as soon as the old one begins to end."""
-    meta = metadata(upper.manifest())
-    end = meta.get("deletionTimestamp")
-    return moment_of(end) - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0) if end else world.now
+    return deleted_at(upper.manifest()) if upper.facts.terminating else world.now
 
 
 def _come(told: list[Going], world: World) -> Counter[str]:

@@ -5,8 +5,6 @@ minute, and a process does not end before the threads of its pool.
 """
 
 import asyncio
-import base64
-import binascii
 import os
 import socket
 import ssl
@@ -24,19 +22,18 @@ from tensile import __version__
 from tensile.doctor.facts import Contact, Stage, Token, Way
 from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp, beginning
+from tensile.kube.tokenclaims import claims_of, token_in
 
 STEP_SECONDS = 3.0
 """For one step."""
 _TEXT = "application/json, */*"
 _MOST = 1 << 20
-_BEARER = "Bearer "
 
 Now = Callable[[], datetime]
 
 
 def way_of(access: Access) -> Way:
     """Give what may be told of an access."""
-    token = access.headers.get("Authorization", "").removeprefix(_BEARER)
     return Way(
         origin=access.origin,
         url=access.url,
@@ -45,20 +42,19 @@ def way_of(access: Access) -> Way:
         name=access.server_name,
         authority=access.papers.authority,
         certificate=access.papers.certificate,
-        token=token_of(token),
+        token=token_of(token_in(access)),
         flags=access.flags,
     )
 
 
 def token_of(token: str) -> Token:
     """Read what a token says of itself; one that is no JWT says nothing."""
+    said = claims_of(token)
     try:
-        part = token.split(".")[1]
-        said = orjson.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
         until = datetime.fromtimestamp(said["exp"], UTC) if "exp" in said else None
-        return Token(str(said.get("sub", "")), until)
-    except (AttributeError, IndexError, KeyError, OverflowError, OSError, TypeError, ValueError, binascii.Error):
+    except (OverflowError, OSError, TypeError, ValueError):
         return Token()
+    return Token(str(said.get("sub", "")), until)
 
 
 def trusting_anybody() -> ssl.SSLContext:

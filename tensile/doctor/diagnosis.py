@@ -9,8 +9,10 @@ from tensile.doctor.networks import networked
 from tensile.doctor.nodes import called, identified, noded
 from tensile.doctor.papers import papers
 from tensile.doctor.permission import permitted
+from tensile.doctor.ports import bound
 from tensile.doctor.reach import reached
 from tensile.doctor.supplies import measured, stored
+from tensile.doctor.tenants import tenanted
 
 Check = Callable[[Side, Facts], Iterator[Finding]]
 _CHECKS: tuple[Check, ...] = (
@@ -23,6 +25,8 @@ _CHECKS: tuple[Check, ...] = (
     measured,
     stored,
     hooked,
+    bound,
+    tenanted,
 )
 
 

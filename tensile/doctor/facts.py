@@ -6,12 +6,13 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from tensile.objects import UPPER, Manifest
+from tensile.objects import UPPER
 from tensile.rights import Right
 from tensile.topology import Lower, Topology
 
 NODES, CLASSES, RANGES, METRICS = "nodes", "storage classes", "service ranges", "metrics API"
 WAITING = "pods without a node"
+SPACES, STRANGERS = "namespaces", "pods by namespace"
 AUTHORITY, REQUESTS, ADVERTISED = "authority of callers", "certificate requests", "advertised address"
 HOOK, HOOK_CALL, HOOK_ADDRESS, HOOK_SLICES = (
     "webhook",
@@ -110,9 +111,9 @@ class Side:
         """Whether the cluster answers, and takes the credential."""
         return self.contact is not None and self.contact.stage == Stage.DONE
 
-    def items(self, question: str) -> list[Manifest]:
+    def items(self, question: str) -> list[Any]:
         """Give what was listed, [] where nothing was."""
-        found: list[Manifest] = self.value(question) or []
+        found: list[Any] = self.value(question) or []
         return found
 
     def value(self, question: str) -> Any:

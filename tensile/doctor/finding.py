@@ -17,6 +17,8 @@ CHECKS = (
     "storage",
     "network",
     "webhook",
+    "ports",
+    "tenants",
 )
 """Everything that is looked at, in the order in which it is told."""
 

@@ -24,6 +24,8 @@ from tensile.doctor.facts import (
     HOOK_SLICES,
     METRICS,
     REQUESTS,
+    SPACES,
+    STRANGERS,
     WAITING,
     Answer,
     Contact,
@@ -33,6 +35,7 @@ from tensile.doctor.facts import (
 )
 from tensile.doctor.presence import endpoint_of, is_renewed, lease_of, node_named, port_of, strays
 from tensile.doctor.questions import NODE_PROXY, Asking, opened
+from tensile.doctor.tenants import MOST, places
 from tensile.errors import AccessError, ClusterError, NotFound, TensileError
 from tensile.hookport import own_namespace
 from tensile.joined import Ways
@@ -101,6 +104,7 @@ class _Gathering:
         self._now = now
         self._rights = rights
         self._above: asyncio.Future[Asking | None] = asyncio.get_running_loop().create_future()
+        self._spaces: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self._open = AsyncExitStack()
 
     async def run(self) -> None:
@@ -133,8 +137,12 @@ class _Gathering:
         finally:
             if not self._above.done():
                 self._above.set_result(None)
-        if asking is not None:
-            await self._look_around(asking)
+        try:
+            if asking is not None:
+                await self._look_around(asking)
+        finally:
+            if not self._spaces.done():
+                self._spaces.set_result([])
 
     async def _look_around(self, asking: Asking) -> None:
         topology = self._topology
@@ -142,6 +150,7 @@ class _Gathering:
         nodes = [lower.node.name for lower in topology.lowers]
         more = [asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in nodes]
         more.append(asking.note(AUTHORITY, asking.read(CALLERS)))
+        more.append(self._name_spaces(asking))
         if "PV" in topology.enabled:
             more.append(asking.note(WAITING, asking.waiting()))
         if topology.kubelet.tls_cert_file is None:
@@ -154,6 +163,20 @@ class _Gathering:
         others = strays(self.upper, topology)
         leases = (asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in others)
         await asyncio.gather(self._call_hook(asking, topology.webhook), *leases, self._call_nodes(asking, nodes))
+
+    async def _name_spaces(self, asking: Asking) -> None:
+        """List the upper namespaces, and let those know who look into the lowers' namespaces of these."""
+        try:
+            await asking.note(SPACES, asking.spaces())
+        finally:
+            self._spaces.set_result(self.upper.items(SPACES))
+
+    async def _look_for_tenants(self, asking: Asking, spec: Lower) -> None:
+        """List who is in the namespaces of a lower that pods from above go to."""
+        await asking.note(SPACES, asking.spaces())
+        above = await asyncio.shield(self._spaces)
+        found = places(spec, self._topology, above, asking.side.items(SPACES)).values()
+        await asking.note(STRANGERS, asking.inhabitants(sorted(found)[:MOST]))
 
     async def _call_nodes(self, asking: Asking, names: list[str]) -> None:
         """Call the nodes' kubelet APIs as the upper's apiserver would, or have it do so where it lets us."""
@@ -210,7 +233,8 @@ class _Gathering:
             side.trouble, side.remedy = str(error), _UNREAD
             return
         if asking is not None:
-            await asking.everything(lower_rights(spec), asking.note(METRICS, asking.measured()))
+            more = (asking.note(METRICS, asking.measured()), self._look_for_tenants(asking, spec))
+            await asking.everything(lower_rights(spec), *more)
 
     async def _secrets(self, spec: Lower) -> Cache:
         """Give the Secret that a lower's kubeconfig is in, as the one object of a cache."""

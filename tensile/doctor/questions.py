@@ -18,7 +18,9 @@ from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp
 from tensile.kube.client import HttpCluster
 from tensile.kubelet.usage.samples import NODE_METRICS
+from tensile.names import OWNER
 from tensile.objects import (
+    NAMESPACE,
     NODE,
     POD,
     SELF_ACCESS_REVIEW,
@@ -28,6 +30,8 @@ from tensile.objects import (
     Kind,
     Manifest,
     Ref,
+    labels,
+    metadata,
 )
 from tensile.rights import Right
 
@@ -93,6 +97,15 @@ class Asking:
         """List the pods that have no node, with why the scheduler says so."""
         return (await self.cluster.list(POD, Selection(fields="spec.nodeName=,status.phase=Pending"), _waiting)).items
 
+    async def spaces(self) -> list[str]:
+        """List the names of all namespaces."""
+        return (await self.cluster.list(NAMESPACE, Selection(), _name)).items
+
+    async def inhabitants(self, namespaces: Iterable[str]) -> list[tuple[str, str]]:
+        """List the pods of some namespaces: in which one each is, and the mark of its owner, "" without."""
+        lists = (self.cluster.list(POD, Selection(namespace), _inhabitant) for namespace in namespaces)
+        return [one for found in await asyncio.gather(*lists) for one in found.items]
+
     async def measured(self) -> None:
         """Ask for the metrics of nodes."""
         await self.cluster.list(NODE_METRICS, Selection())
@@ -156,6 +169,15 @@ def _node(raw: bytes) -> Manifest:
     node: Manifest = orjson.loads(raw)
     status = node.get("status") or {}
     return {**node, "status": {key: status[key] for key in ("addresses", "daemonEndpoints") if key in status}}
+
+
+def _name(raw: bytes) -> str:
+    return str(metadata(orjson.loads(raw))["name"])
+
+
+def _inhabitant(raw: bytes) -> tuple[str, str]:
+    pod: Manifest = orjson.loads(raw)
+    return metadata(pod)["namespace"], labels(pod).get(OWNER, "")
 
 
 def _waiting(raw: bytes) -> Manifest:

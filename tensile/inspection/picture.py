@@ -18,6 +18,7 @@ from tensile.kubelet.projection import lower_pod
 from tensile.names import Owner, owner_of
 from tensile.objects import CLAIM, CSI_NODE, NAMESPACE, NODE, POD, VOLUME, Manifest, metadata, uid
 from tensile.policy.placing.snapshot import Snapshot
+from tensile.reconcile import mapping
 from tensile.reconcile.claims import class_of, mapped
 from tensile.reconcile.storage import lower_claim
 from tensile.topology import Lower, Topology
@@ -101,7 +102,9 @@ class Picture:
         seen = {sight.name: sight for sight in lowers}
         self.lowers = {spec.name: seen.get(spec.name) or _unseen(spec.name) for spec in topology.lowers}
         self.world = World(topology, owner_of(upper_uid, topology.name), upper_world(), now)
-        self.world.lowers = {spec.name: self._lower(spec) for spec in topology.lowers}
+        self.world.upper.nodes.replace([orjson.dumps(node) for node in upper.all(NODE)], 1)
+        for spec in topology.lowers:
+            self.world.lowers[spec.name] = self._lower(spec)
 
     @property
     def owner(self) -> Owner:
@@ -136,6 +139,7 @@ class Picture:
     def _lower(self, spec: Lower) -> LowerWorld:
         lower = lower_world(spec, Naming(self.topology.name, self.owner.mark))
         lower.nodes.replace([orjson.dumps(node) for node in self.lowers[spec.name].all(NODE)], 1)
+        mapping.follow_note(lower, self.world)
         return lower
 
     def _claims(self, lower: str, upper_pod: Manifest) -> list[Manifest]:

@@ -11,7 +11,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
+
+from tensile.kube.bounds import HEAD, mebibytes
 
 _PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """The variables by which OpenSSL is told where authorities are."""
@@ -34,8 +36,6 @@ def without_authorities() -> Iterator[None]:
 with without_authorities():
     import aiohttp
     from aiohttp.client_proto import ResponseHandler
-
-from tensile.kube.bounds import HEAD, mebibytes
 
 __all__ = ["Bounded", "Overlong", "aiohttp", "beginning", "without_authorities"]
 
@@ -77,7 +77,7 @@ class Bounded(aiohttp.TCPConnector):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self._factory = partial(_Counting, loop=self._loop)
+        self._factory = cast("partial[ResponseHandler]", partial(_Counting, loop=self._loop))
 
 
 async def beginning(content: aiohttp.StreamReader, most: int) -> bytes:

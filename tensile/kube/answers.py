@@ -22,6 +22,7 @@ from tensile.errors import (
     Unreachable,
 )
 from tensile.kube.bounds import GROUPS, LONGEST_WAIT, OBJECT, TOKEN, Account, TooLarge, mebibytes
+from tensile.kube.shallow import cut, shallow
 from tensile.objects import Kind, Ref
 
 _LONGEST_WORDS = 2_000
@@ -29,8 +30,6 @@ _PATIENCE = 1.0
 _DIGITS = 9
 _SHOWN = 100
 _MOST_PARTS = 1_000
-_UNREADABLE = (msgspec.MsgspecError, RecursionError)
-"""What is raised for bytes that are not what they should be: also for what is nested without end."""
 _RELEASE = re.compile(r"v[0-9]+\.[0-9]+[0-9A-Za-z.+~-]{0,100}").fullmatch
 _GROUP_VERSION = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[a-z][a-z0-9-]{0,62}").fullmatch
 
@@ -160,6 +159,8 @@ class Doing(NamedTuple):
         return f"{self.verb} {self.what}"
 
 
+_STRANGE = (msgspec.MsgspecError, RecursionError)
+"""What decoders raise for what no apiserver answers."""
 _STATUSES = msgspec.json.Decoder(_Status)
 _PAGES = msgspec.json.Decoder(_Page)
 _LINES = msgspec.json.Decoder(_Line)
@@ -215,7 +216,7 @@ def _status(body: bytes) -> _Status:
     """Decode a Status; an empty one for what is none."""
     try:
         return _STATUSES.decode(body)
-    except _UNREADABLE:
+    except _STRANGE:
         return _Status()
 
 
@@ -233,13 +234,21 @@ def _seconds(header: str) -> float:
 def page_of(doing: Doing, body: bytes, kind: str = "") -> Page:
     """Cut a page of a LIST into objects. Raises Unreachable when it is none, or one of another kind than `kind`."""
     try:
-        page = _PAGES.decode(body)
-    except _UNREADABLE as error:
+        page = _page(body)
+    except _STRANGE as error:
         raise strange(doing, error) from None
     if kind and page.kind not in ("", f"{kind}List"):
         raise strange(doing, f"a {page.kind[:_SHOWN]} instead of a {kind}List")
-    items = [bytes(item) for item in page.items or ()]
+    items = [shallow(bytes(item)) for item in page.items or ()]
     return Page(items, page.metadata.resourceVersion, page.metadata.more)
+
+
+def _page(body: bytes) -> _Page:
+    """Decode a page, however deep what is on it nests."""
+    try:
+        return _PAGES.decode(body)
+    except RecursionError:
+        return _PAGES.decode(cut(body))
 
 
 def identity_of(doing: Doing, body: bytes) -> str:
@@ -265,7 +274,7 @@ def of_another(ref: Ref, body: bytes) -> str:
         return ""
     try:
         found = _IDENTIFIED.decode(body)
-    except _UNREADABLE as error:
+    except _STRANGE as error:
         return str(error)
     if found.kind == "Status":
         return ""
@@ -281,7 +290,7 @@ def _identity(doing: Doing, body: bytes) -> _Identity:
     """Decode the part of an object that tells it from others."""
     try:
         found = _IDENTIFIED.decode(body).metadata
-    except _UNREADABLE as error:
+    except _STRANGE as error:
         raise strange(doing, error) from None
     if found is None:
         raise strange(doing, "an object without metadata")
@@ -292,7 +301,7 @@ def release_of(doing: Doing, body: bytes) -> str:
     """Give the release that /version names, such as "v1.36.3". Raises Unreachable for what is no release."""
     try:
         release = _VERSIONS.decode(body).gitVersion
-    except _UNREADABLE as error:
+    except _STRANGE as error:
         raise strange(doing, error) from None
     if not _RELEASE(release):
         raise strange(doing, f"a version like {release[:_SHOWN]!r}")
@@ -306,7 +315,7 @@ def apis_of(doing: Doing, body: bytes) -> list[str]:
     """
     try:
         groups = _GROUPS.decode(body).groups
-    except _UNREADABLE as error:
+    except _STRANGE as error:
         raise strange(doing, error) from None
     found = [one.groupVersion for group in groups for one in (group.preferredVersion, *group.versions)]
     versions = list(dict.fromkeys(filter(None, found)))
@@ -321,7 +330,7 @@ def kinds_of(doing: Doing, api: str, body: bytes) -> list[Kind]:
     """Give the namespaced kinds of one API version whose objects can be listed."""
     try:
         found = _RESOURCES.decode(body).resources
-    except _UNREADABLE as error:
+    except _STRANGE as error:
         raise strange(doing, error) from None
     return [Kind(api, one.kind, one.name, namespaced=True) for one in found if one.namespaced and "list" in one.verbs]
 
@@ -362,7 +371,7 @@ class Lines:
         self._held, self._size = [], 0
 
     def _hold(self, part: bytes) -> None:
-        """Keep the beginning of a line for later; one in many small parts is joined now and then, as each has a cost."""
+        """Keep the beginning of a line for later; many small parts are joined now and then, as each has a cost."""
         self._held.append(part)
         self._size += len(part)
         self._account.take(len(part))
@@ -374,17 +383,25 @@ class Lines:
     def _events(self, whole: bytes) -> list[WatchEvent]:
         """Decode whole lines."""
         try:
-            lines = _LINES.decode_lines(whole)
-        except _UNREADABLE as error:
+            lines = _lines(whole)
+        except _STRANGE as error:
             raise strange(self._doing, error) from None
         return [self._event(line) for line in lines]
 
     def _event(self, line: _Line) -> WatchEvent:
         """Give a line's event; raise what an ERROR stands for."""
-        raw = bytes(line.object)
+        raw = shallow(bytes(line.object))
         if line.type == "ERROR":
             raise error_of(self._doing, _status(raw).code or 500, raw)
         return WatchEvent(line.type, raw)
+
+
+def _lines(whole: bytes) -> list[_Line]:
+    """Decode whole lines, however deep what they tell of nests."""
+    try:
+        return _LINES.decode_lines(whole)
+    except RecursionError:
+        return _LINES.decode_lines(cut(whole))
 
 
 def strange(doing: Doing, what: Any) -> Unreachable:

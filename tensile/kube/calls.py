@@ -57,7 +57,7 @@ class Calls:
         self._closed = False
 
     async def call(
-        self, access: Access, method: str, target: str, headers: str, body: bytes, most: int = OBJECT
+        self, access: Access, method: str, target: str, headers: str, body: bytes, *, most: int = OBJECT
     ) -> Answer:
         """Send a request and give its answer; `headers` are as `header_lines` writes them.
 

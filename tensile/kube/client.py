@@ -12,13 +12,12 @@ A cluster that sends more than `bounds` allows is not asked for a while, and for
 """
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import orjson
 import structlog
@@ -26,9 +25,9 @@ import tenacity
 
 from tensile.cache import Tally
 from tensile.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
-from tensile.errors import ClusterError, Denied, Expired, Throttled, Unauthorized, Unreachable
-from tensile.kube.access import Access
+from tensile.errors import ClusterError, Expired, Throttled, Unauthorized, Unreachable
 from tensile.kube import bounds
+from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.answers import (
     Doing,
@@ -48,7 +47,9 @@ from tensile.kube.bounds import Account, Allowance, Paused, Restraint, TooLarge
 from tensile.kube.health import Health, SharedCluster, WrongCluster
 from tensile.kube.limits import Bucket
 from tensile.kube.paging import Ask, Pager
+from tensile.kube.shallow import shallow
 from tensile.kube.share import Share
+from tensile.kube.targets import path_of, query_of, shown, target_of
 from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport, Untrusted
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
@@ -66,7 +67,6 @@ _MEDIA = {
     "strategic-merge-patch": "application/strategic-merge-patch+json",
     "apply-patch": "application/apply-patch+yaml",
 }
-_PLAIN = re.compile(r"[A-Za-z0-9._:-]*").fullmatch
 _WRITES = frozenset({"create", "patch", "delete"})
 _TRIES = 3
 _PATIENCE = 5.0
@@ -249,8 +249,8 @@ class HttpCluster:
 
     async def read(self, ref: Ref) -> bytes:
         """Give the object at quorum, so that "not found" means that it does not exist."""
-        doing = Doing(self._name, "read", _shown(ref))
-        return self._of(ref, doing, await self._read(doing, _path(doing, ref)))
+        doing = Doing(self._name, "read", shown(ref))
+        return self._of(ref, doing, shallow(await self._read(doing, path_of(doing, ref))))
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Give what `read` makes of every object of the selection, at quorum, in pages of 500.
@@ -259,19 +259,19 @@ class HttpCluster:
         for at once. Raises TooLarge for a list that does not end.
         """
         doing = Doing(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
-        path, query = kind.path(selection.namespace), _query(selection)
+        path, query = kind.path(selection.namespace), query_of(selection)
 
-        async def asked(more: dict[str, str], is_last: bool, most: int = bounds.PAGE) -> Page:
-            """Ask for a page; one that is too long costs nothing where a shorter one can be asked for."""
-            target = _target(path, query | more)
-            return page_of(doing, await self._read(doing, target, most=most, spare=not is_last), kind.name)
+        async def asked(more: dict[str, str], *, spare: bool, most: int = bounds.PAGE) -> Page:
+            """Ask for a page; `spare`: one that is too long costs nothing, as a shorter one can be asked for."""
+            target = target_of(path, query | more)
+            return page_of(doing, await self._read(doing, target, most=most, spare=spare), kind.name)
 
         async with self._listings:
             try:
                 return await self._pager(doing, asked, read).all()
             except Expired as expired:
                 try:
-                    page = await asked({}, False, bounds.WHOLE)
+                    page = await asked({}, spare=True, most=bounds.WHOLE)
                 except TooLarge:
                     raise expired from None
                 return await self._pager(doing, asked, read).take(page)
@@ -285,7 +285,7 @@ class HttpCluster:
         margin, and the error of an ERROR line.
         """
         doing = Doing(self._name, "watch", f"{kind.name} {selection.namespace}".rstrip())
-        query = _query(selection) | {
+        query = query_of(selection) | {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
@@ -293,7 +293,7 @@ class HttpCluster:
         }
         lines = Lines(doing, account=self._account)
         try:
-            async with self._opened(doing, _target(kind.path(selection.namespace), query), seconds) as stream:
+            async with self._opened(doing, target_of(kind.path(selection.namespace), query), seconds) as stream:
                 async for chunk in stream.iter_any():
                     self._go_on()
                     await self._share.begin()
@@ -326,9 +326,9 @@ class HttpCluster:
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create the object (for reviews: ask) and give it as stored."""
-        doing = Doing(self._name, "create", _shown(ref))
+        doing = Doing(self._name, "create", shown(ref))
         since = [(follower, follower.newest) for follower in self.followers.get(ref.kind, ())]
-        _path(doing, ref)
+        path_of(doing, ref)
         target = f"{ref.kind.path(ref.namespace)}?{_WRITE}"
         raw = await self._write(doing, ref.kind, Request("POST", target, orjson.dumps(body), _JSON))
         raw = self._of(ref, doing, raw)
@@ -341,15 +341,15 @@ class HttpCluster:
 
         Raises Conflict when the UID or resourceVersion in the body does not fit any more.
         """
-        doing = Doing(self._name, "patch", f"{_shown(ref)} {subresource}".rstrip())
+        doing = Doing(self._name, "patch", f"{shown(ref)} {subresource}".rstrip())
         force = "&force=true" if patch.media == "apply-patch" else ""
-        target = f"{_path(doing, ref, subresource)}?{_WRITE}{force}"
+        target = f"{path_of(doing, ref, subresource)}?{_WRITE}{force}"
         request = Request("PATCH", target, orjson.dumps(patch.body), _MEDIA[patch.media])
         return self._of(ref, doing, await self._write(doing, ref.kind, request))
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Delete the object if it is the one with that UID, as it was at that `version` (else Conflict); answered."""
-        doing = Doing(self._name, "delete", _shown(ref))
+        doing = Doing(self._name, "delete", shown(ref))
         options: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -358,25 +358,25 @@ class HttpCluster:
         }
         if grace is not None:
             options["gracePeriodSeconds"] = grace
-        request = Request("DELETE", _path(doing, ref), orjson.dumps(options), _JSON)
+        request = Request("DELETE", path_of(doing, ref), orjson.dumps(options), _JSON)
         return self._of(ref, doing, await self._write(doing, ref.kind, request))
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
         """Ask for the deletion of a pod if it is the one with that UID (else Conflict); Throttled: a budget says no."""
-        doing = Doing(self._name, "evict", _shown(ref))
+        doing = Doing(self._name, "evict", shown(ref))
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"namespace": ref.namespace, "name": ref.name},
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
-        request = Request("POST", _path(doing, ref, "eviction"), orjson.dumps(eviction), _JSON)
+        request = Request("POST", path_of(doing, ref, "eviction"), orjson.dumps(eviction), _JSON)
         await self._write(doing, ref.kind, request)
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
         """Have a token of a ServiceAccount issued, as a TokenRequest asks; gives that, answered: it holds the token."""
-        doing = Doing(self._name, "create", f"{_shown(account)} token")
-        target = _path(doing, account, "token")
+        doing = Doing(self._name, "create", f"{shown(account)} token")
+        target = path_of(doing, account, "token")
         return await self._write(doing, account.kind, Request("POST", target, orjson.dumps(request), _JSON))
 
     def endpoint(self) -> Endpoint:
@@ -417,7 +417,7 @@ class HttpCluster:
     async def _write(self, doing: Doing, kind: Kind, request: Request) -> bytes:
         """Send a write once, and tell who counts writes."""
         try:
-            raw = await self._send(doing, request)
+            raw = shallow(await self._send(doing, request))
         except ClusterError as error:
             if self._observe:
                 self._observe(doing.verb, kind.name, type(error).__name__)
@@ -446,15 +446,13 @@ class HttpCluster:
 
     def _of(self, ref: Ref, doing: Doing, raw: bytes) -> bytes:
         """Give an answer that is about the object asked for; raises Unreachable for any other of a lower cluster."""
-        objection = of_another(ref, raw) if self._name else ""
-        if objection:
+        if self._name and (objection := of_another(ref, raw)):
             raise self._told(doing, strange(doing, objection))
         return raw
 
     def _go_on(self) -> None:
         """Raise Paused while the cluster is left alone because it sent too much."""
-        left = self._restraint.left(self._clock())
-        if left:
+        if left := self._restraint.left(self._clock()):
             raise Paused(f"{self._restraint.words}; it is asked again in {left:.0f} s", retry_after=left)
 
     async def _asked(self, request: Request, *, settled: bool) -> Reply:
@@ -536,34 +534,3 @@ def _wait(state: tenacity.RetryCallState) -> float:
     """Give the seconds before the next try of a read."""
     error = state.outcome.exception() if state.outcome else None
     return error.retry_after if isinstance(error, Throttled) else 0.1 * state.attempt_number
-
-
-def _shown(ref: Ref) -> str:
-    """Name an object for an error."""
-    return f"{ref.kind.name} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind.name} {ref.name}"
-
-
-def _path(doing: Doing, ref: Ref, subresource: str = "") -> str:
-    """Give the URL path of an object.
-
-    References inside a pod's spec are not checked by Kubernetes, so a name may hold what would lead to another path.
-    """
-    if _PLAIN(ref.name) and _PLAIN(ref.namespace) and ref.name not in (".", "..") and ref.namespace not in (".", ".."):
-        return ref.path(subresource)
-    for part in (ref.namespace, ref.name):
-        if part in (".", "..") or "/" in part or "%" in part:
-            raise Denied(
-                f"{part!r} is no name in Kubernetes: correct what refers to it", cluster=doing.cluster, doing=str(doing)
-            )
-    return quote(ref.path(subresource), safe="/:")
-
-
-def _query(selection: Selection) -> dict[str, str]:
-    """Give a selection's query parameters."""
-    asked = {"labelSelector": selection.labels, "fieldSelector": selection.fields}
-    return {key: value for key, value in asked.items() if value}
-
-
-def _target(path: str, query: dict[str, str]) -> str:
-    """Join path and query."""
-    return f"{path}?{urlencode(query)}" if query else path

@@ -9,7 +9,7 @@ looked at twice a second: a rotated one is in use before the old one ends.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -34,7 +34,6 @@ LOOK = 0.5
 """Seconds between two looks at the files of a credential."""
 SLOWEST = 2.0
 """Seconds between two tries to identify a cluster that is in trouble, unless it asks for more."""
-_FAILED = "a task failed and is started again"
 _log = structlog.get_logger("tensile.kube.fleet")
 
 
@@ -299,7 +298,7 @@ class Fleet:
                 await job()
             except Exception as error:  # noqa: BLE001 - a defect in one cluster's task must not end the others
                 said = {**where, "error": described(error)}
-                seldom.tell(type(error), lambda more, said=said: _log.error(_FAILED, **said, **more))
+                seldom.tell(type(error).__name__, partial(_tell_failed, said))
             await self._sleep(backoff.after_failure(self._chance()))
 
     def _objection(self, name: str, uid: str) -> str:
@@ -412,6 +411,10 @@ class Fleet:
             informer.wake()
         if self._notify:
             self._notify(entry.cluster.name)
+
+
+def _tell_failed(said: Mapping[str, str], more: Mapping[str, int]) -> None:
+    _log.error("a task failed and is started again", **said, **more)
 
 
 def _server(access: Access) -> tuple[str, int, str]:

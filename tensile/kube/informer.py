@@ -180,7 +180,8 @@ class Informer:
                 known = self._known(meta)
                 entry = known or self._cache.read(raw, meta)
             except Malformed as error:
-                return self._skip(error)
+                self._skip(error)
+                return None
             if known is None:
                 fresh.add(1, entry.weight)
                 kept.add(1, entry.weight)

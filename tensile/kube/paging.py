@@ -5,8 +5,8 @@ the same memory. What would go on without end is TooLarge: pages that repeat, or
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from tensile.cache import Entry
 from tensile.cluster import Listing, Read
@@ -15,8 +15,15 @@ from tensile.kube.answers import Doing, Page, strange
 from tensile.kube.bounds import CONTENT, EMPTY_PAGES, OBJECTS, PAGES, TooLarge, mebibytes
 from tensile.kube.share import Share
 
-Ask = Callable[[dict[str, str], bool], Awaitable[Page]]
-"""Asks for a page by its query; with True it is the smallest that will be asked for."""
+
+class Ask(Protocol):
+    """Asks for a page by its query; `spare`: where it is too long, fewer objects will be asked for."""
+
+    async def __call__(self, more: dict[str, str], *, spare: bool) -> Page:
+        """Return the page; raises TooLarge."""
+        ...
+
+
 _UNDER_WAY = 0.001
 """Seconds in which a request leaves, before other work holds the event loop up."""
 
@@ -71,7 +78,7 @@ class Pager:
         while True:
             size, is_last = self._size, self._size == PAGES[-1]
             try:
-                page = await self._ask({"limit": str(size), **more}, is_last)
+                page = await self._ask({"limit": str(size), **more}, spare=not is_last)
             except TooLarge:
                 if is_last:
                     raise
@@ -93,7 +100,7 @@ class Pager:
             found = self._read(item)
         except ClusterError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the object is not what it should be
+        except Exception as error:
             raise strange(self._doing, f"{type(error).__name__}: {error}") from error
         if found is not None:
             self._items.append(found)

@@ -1,8 +1,8 @@
 """Holds each object that a cluster tells of against what it was asked for, before anything is made of it.
 
-An object that is none, or that was not asked for, is left out and counted; the others of its list count all the same. To
-refuse the list instead would let one object, or one mistake of ours in reading it, stop a whole cluster until somebody
-finds it. And to leave one out decides nothing that cannot be undone: that an object is merely missing from a list is
+An object that is none, or that was not asked for, is left out and counted; the others of its list count all the same.
+To refuse the list instead would let one object, or one mistake of ours in reading it, stop a whole cluster until that
+is found. And to leave one out decides nothing that cannot be undone: that an object is merely missing from a list is
 never taken for its end.
 """
 

@@ -26,11 +26,12 @@ class Share:
         self._sleep = sleep
         self._began = 0.0
         self._is_spent = False
+        self._next = asyncio.Event()
 
     async def begin(self) -> None:
         """Wait for a turn of the loop in which there is time left; what follows, up to `rest`, is measured."""
         while self._is_spent:
-            await asyncio.sleep(0)
+            await self._next.wait()
         self._began = thread_time()
 
     @property
@@ -43,6 +44,7 @@ class Share:
         spent = thread_time() - self._began
         if spent > SLICE and self._is_bounded:
             self._is_spent = True
+            self._next.clear()
             asyncio.get_running_loop().call_soon(self._renew)
         return self._bucket.take(self._clock(), spent)
 
@@ -54,3 +56,4 @@ class Share:
 
     def _renew(self) -> None:
         self._is_spent = False
+        self._next.set()

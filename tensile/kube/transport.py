@@ -72,10 +72,10 @@ class Reply(NamedTuple):
 class Transport:
     """Connections to one cluster; made inside a running event loop, and closed with `close`.
 
-    `account` counts what its answers hold. `connections` bounds concurrent calls, `timeout` is for one call in seconds, from when a connection is free for it.
-    `access` is the way there now; `stale` says why what it was read from cannot be used as it is by now, "" when it
-    can. `anchored`: it stays at its server, whatever its kubeconfig says later. `changed` is called when another way
-    is taken, before anything is sent that way.
+    `account` counts what its answers hold. `connections` bounds concurrent calls, `timeout` is for one call in seconds,
+    from when a connection is free for it. `access` is the way there now; `stale` says why what it was read from cannot
+    be used as it is by now, "" when it can. `anchored`: it stays at its server, whatever its kubeconfig says later.
+    `changed` is called when another way is taken, before anything is sent that way.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Transport:
                 lines = self._lines(access, request.media)
                 async with asyncio.timeout(self._timeout):
                     answer = await self._calls.call(
-                        access, request.method, request.target, lines, request.body or b"", request.most
+                        access, request.method, request.target, lines, request.body or b"", most=request.most
                     )
             except _FAILURES as error:
                 raise _failure(error, access) from None

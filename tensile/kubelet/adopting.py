@@ -1,8 +1,7 @@
 """Lower pods that lost their owner, and the upper pods that they may be for.
 
-What another engine made for the very same upper pod is that pod's counterpart beyond doubt. What tensile-kube made, or
-what somebody released by hand, is known by its name alone; so it is taken over only if it runs what the upper pod asks
-for. Kubernetes would not let us change it, and another program in its place would be a lie.
+Whatever is written on it, a lower pod is taken over only if it runs what the upper pod asks for: whoever may create a
+pod there can write marks. Kubernetes would not let us change it, and another program in its place would be a lie.
 """
 
 from collections.abc import Iterator
@@ -12,11 +11,9 @@ from tensile.cluster import Patch
 from tensile.kubelet.mirroring import placement, report
 from tensile.kubelet.place import Placement
 from tensile.kubelet.projection import lower_pod
-from tensile.names import OWNER, OWNER_NAME, UPPER_UID
-from tensile.objects import POD, Manifest, Ref, annotations, metadata
-from tensile.reconcile.adoption import UNMARKED, conflict, marking, objection, of_another
+from tensile.objects import POD, Manifest, Ref, metadata
+from tensile.reconcile.adoption import UNMARKED, conflict, marking, objection
 from tensile.reconcile.desired import Decision, Patched
-from tensile.reconcile.diff import Operation
 from tensile.reconcile.references import is_token_volume
 from tensile.world import Key, LowerWorld, World
 
@@ -31,61 +28,58 @@ _SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReference
 def adopt(upper: Entry, found: Entry, lower: LowerWorld, world: World) -> Decision:
     """Make a lower pod that is not ours the counterpart of an upper one, or say on that one why not.
 
-    `found` is one that is whole, or the facts of another owner's.
+    `found` is one that is whole, or only the facts of one that nothing speaks for.
     """
     ref = Ref(lower.name, POD, found.namespace, found.name)
-    wanted = lower_pod(upper.manifest(), _place(upper, lower, world)) if found.raw else {}
-    why = _objection_to(ref, upper, found, wanted, world) if found.raw else _objection_by_facts(upper, found, world)
+    wanted = lower_pod(upper.manifest(), _place(upper, lower, world))
+    why = _objection_to(ref, upper, found, wanted, world) if found.raw else _objection_by_facts(found)
     if why:
         return report(upper.manifest(), conflict(ref, why), world.now)._replace(again=LOOK_AGAIN)
-    operations = marking(wanted, found.manifest(), _SECTIONS) if found.raw else _marks(world)
-    fence: list[Operation] = [
+    operations = marking(wanted, found.manifest(), _SECTIONS)
+    fence = [
         {"op": "replace", "path": "/metadata/uid", "value": found.uid},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": str(found.version)},
     ]
     return Decision((Patched(ref, Patch("json-patch", fence + operations), "onConflict: adopt", shown=True),))
 
 
-def _objection_by_facts(upper: Entry, found: Entry, world: World) -> str:
-    """Say why another owner's pod is not taken over, "" where it is; one that nothing speaks for is a stranger's."""
-    facts = found.facts
-    if facts.ending:
-        return "it is being deleted"
-    if not facts.mark:
-        return UNMARKED
-    return of_another(facts.mark, facts.mark, facts.made_for, upper.uid, world)
+def _objection_by_facts(found: Entry) -> str:
+    """Return why a pod that nothing speaks for is not taken over: it is a stranger's."""
+    return "it is being deleted" if found.facts.ending else UNMARKED
 
 
 def _objection_to(ref: Ref, upper: Entry, found: Entry, wanted: Manifest, world: World) -> str:
-    """Say why a pod without another owner is not taken over, "" where it is."""
+    """Return why a pod that is whole is not taken over, "" where it is."""
     pod = found.manifest()
-    why = objection(ref, pod, upper.uid, world)
-    if why or annotations(pod).get(UPPER_UID) == upper.uid:
-        return why
-    return next(misfits(wanted, pod), "")
+    return objection(ref, pod, upper.uid, world) or next(misfits(wanted, pod, token_volumes(upper.manifest())), "")
 
 
-def misfits(wanted: Manifest, found: Manifest) -> Iterator[str]:
+def token_volumes(upper_pod: Manifest) -> frozenset[str]:
+    """Return the names of the volumes that admission added to an upper pod."""
+    return frozenset(one["name"] for one in upper_pod["spec"].get("volumes") or () if is_token_volume(one))
+
+
+def misfits(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset()) -> Iterator[str]:
     """Say in what a pod that runs is not the one that is wanted; nothing where it will do.
 
-    Constraints on nodes were met when it was scheduled; the account and its token are not compared.
+    Constraints on nodes were met when it was scheduled; the account and its `token` volumes, whatever stands in their
+    place, are not compared.
     """
     others = metadata(found).get("ownerReferences") or []
     if others not in ([], metadata(wanted).get("ownerReferences")):
         yield f"it belongs to {others[0].get('kind')} {others[0].get('name')}"
     want, have = wanted["spec"], found["spec"]
     yield from (f"its {field} is another" for field in _POD_WIDE if _differs(want, have, field))
-    token = {volume["name"] for volume in want.get("volumes") or () if is_token_volume(volume)}
     for field in _LISTS:
         containers = [_without_mounts(one, token) for one in want.get(field) or ()]
         yield from _container_misfits(field, containers, have.get(field) or [])
     known = {volume["name"]: volume for volume in have.get("volumes") or ()}
     for volume in want.get("volumes") or ():
-        if not is_token_volume(volume) and known.get(volume["name"]) != volume:
+        if volume["name"] not in token and known.get(volume["name"]) != volume:
             yield f"its volume {volume['name']} is another"
 
 
-def _without_mounts(container: Manifest, volumes: set[str]) -> Manifest:
+def _without_mounts(container: Manifest, volumes: frozenset[str]) -> Manifest:
     """Give a container without its mounts of some volumes: admission in each cluster names the token's as it likes."""
     mounts = [mount for mount in container.get("volumeMounts") or () if mount["name"] not in volumes]
     return {**container, "volumeMounts": mounts}
@@ -119,15 +113,6 @@ def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
     for mount in want.get("volumeMounts") or ():
         if (mount["name"], mount["mountPath"]) not in mounts:
             yield f"container {want['name']} does not mount {mount['name']}"
-
-
-def _marks(world: World) -> list[Operation]:
-    """Make an engine's pod ours: it has labels and annotations, and what else differs follows when it is."""
-    marks = (("labels", OWNER, world.owner.mark), ("annotations", OWNER_NAME, world.owner.name))
-    return [
-        {"op": "add", "path": f"/metadata/{section}/{key.replace('/', '~1')}", "value": value}
-        for section, key, value in marks
-    ]
 
 
 def _place(upper: Entry, lower: LowerWorld, world: World) -> Placement:

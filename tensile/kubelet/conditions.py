@@ -6,11 +6,9 @@ comes under a name of its own, where people and the descheduler find it. Ready a
 which only upper controllers know how to open.
 """
 
-from datetime import datetime, timedelta
-
 from tensile.kubelet.statuspatch import conditions_of, status_of
 from tensile.names import LOWER_SCHEDULED, MIRRORED
-from tensile.objects import Manifest, metadata, timestamp
+from tensile.objects import Manifest, deleted_at, metadata, timestamp
 
 READY = "Ready"
 CONTAINERS_READY = "ContainersReady"
@@ -167,9 +165,6 @@ def _disruption(
 
 
 def _deleted_below(kind: str, status: str, lower_pod: Manifest) -> Manifest:
-    """Make a condition that starts when the lower pod was deleted: its deletionTimestamp is when grace ends."""
-    meta = metadata(lower_pod)
-    end = datetime.fromisoformat(meta["deletionTimestamp"])
-    start = end - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
+    """Make a condition that starts when the lower pod was deleted."""
     made = {"type": kind, "status": status, "reason": POD_DELETED, "message": _DELETED_BELOW}
-    return made | {"lastTransitionTime": timestamp(start)}
+    return made | {"lastTransitionTime": timestamp(deleted_at(lower_pod))}

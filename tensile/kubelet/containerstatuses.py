@@ -10,11 +10,12 @@ from types import MappingProxyType
 from tensile.kubelet.statuspatch import status_of
 from tensile.objects import Manifest
 
+_EPHEMERAL = "ephemeralContainerStatuses"
 CONTAINERS_OF: Mapping[str, str] = MappingProxyType(
     {
         "containerStatuses": "containers",
         "initContainerStatuses": "initContainers",
-        "ephemeralContainerStatuses": "ephemeralContainers",
+        _EPHEMERAL: "ephemeralContainers",
     }
 )
 """The field of the spec that each list of statuses is about."""
@@ -50,26 +51,19 @@ def _reflected(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Man
     above: list[Manifest] = status_of(upper_pod).get(field) or []
     spec = upper_pod["spec"]
     specs = {one["name"]: one for one in spec.get(CONTAINERS_OF[field]) or ()}
-    known = {one["name"]: one for one in above}
+    ended = {one["name"]: one for one in above if (one.get("state") or {}).get("terminated")}
     shown = [one for one in below if one["name"] in specs]
-    return [_allowed(known.get(one["name"]), one, specs[one["name"]], spec) for one in shown]
+    back = {one["name"] for one in shown if one["name"] in ended and "terminated" not in (one.get("state") or {})}
+    if not back or (field != _EPHEMERAL and _restarts_together(spec)):
+        return shown
+    refused = {name for name in back if field == _EPHEMERAL or not _may_restart(specs[name], ended[name], spec)}
+    return [ended[one["name"]] if one["name"] in refused else one for one in shown]
 
 
-def _allowed(old: Manifest | None, new: Manifest, container: Manifest, spec: Manifest) -> Manifest:
-    """Give the new status, or the old one where Kubernetes would refuse the transition."""
-    if old is None or "terminated" in (new.get("state") or {}):
-        return new
-    ended = (old.get("state") or {}).get("terminated")
-    if not ended:
-        return new
-    return new if _may_restart(container, ended.get("exitCode", 0), spec) else old
-
-
-def _may_restart(container: Manifest, exit_code: int, spec: Manifest) -> bool:
-    """Say whether Kubernetes lets a container with this exit code run again; an ephemeral one never does."""
-    if container in (spec.get("ephemeralContainers") or ()):
-        return False
-    if _restarts_together(spec) or _has_restart_rule(container, exit_code):
+def _may_restart(container: Manifest, status: Manifest, spec: Manifest) -> bool:
+    """Say whether Kubernetes lets a container run again that ended so."""
+    exit_code = status["state"]["terminated"].get("exitCode", 0)
+    if _has_restart_rule(container, exit_code):
         return True
     policy = container.get("restartPolicy") or spec.get("restartPolicy") or "Always"
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)

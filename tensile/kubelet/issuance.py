@@ -1,4 +1,4 @@
-"""The rule for tokens of the upper cluster: issued before the pod that mounts them, renewed in time, gone with it.
+"""The rule for tokens of the upper cluster: issued last before the pod that mounts them, renewed in time, gone with it.
 
 Each is bound to the upper pod and so worth nothing once that is gone; the Secret that holds it goes with the lower pod.
 A kubelet renews a token when a fifth of its time is left, and so does this: while the lower pod runs, whatever the
@@ -11,15 +11,15 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from tensile.cache import Delta, Entry
+from tensile.kubelet import needs
 from tensile.kubelet.service_account import uses_tokens
 from tensile.kubelet.tokens import CA, NAMESPACE, PUBLISHED_CA, Wish, secret_name, wishes
 from tensile.names import TOKEN_POD, UPPER_UID, Owner
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
-from tensile.reconcile import namespaces
 from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Route, Told, Wanted
 from tensile.reconcile.granting import term_of
 from tensile.reconcile.observed import has_node, is_of, is_ours, others_wrote
-from tensile.reconcile.podfacts import is_mirror, lives_below, mirror_of
+from tensile.reconcile.podfacts import is_mirror, lives_below
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "token"
@@ -31,10 +31,9 @@ _API = "authentication.k8s.io/v1"
 
 
 class _Held(NamedTuple):
-    """What stands below for a pod: its lower pod if that is ours, and the Secrets with tokens for pods of its name.
+    """What stands at the place of a pod: a lower pod that is ours, and the Secrets with tokens for pods of its name.
 
-    `namespace` is where its tokens belong: with its lower pod, which stays where it is when namespaces are called
-    otherwise.
+    `namespace` is the lower one. The lower pod may be that of an earlier upper pod, which keeps its tokens.
     """
 
     pod: Entry | None
@@ -92,20 +91,22 @@ class TokenRule:
         ended = tuple(_ended(upper, held, lower, world))
         if upper is None:
             return Decision(ended)
+        if held.pod is None or held.pod.facts.upper_uid != upper.uid:
+            awaited = needs.awaited(key.namespace, upper.facts.references, lower, world)
+            if awaited or held.pod is not None or needs.refused(upper.manifest()):
+                return Decision(ended, tuple(awaited))
         decision = _issued(upper.manifest(), held, lower, world)
         return decision._replace(wanted=(*ended, *decision.wanted))
 
 
 def _held(key: Key, lower: LowerWorld, world: World) -> _Held:
-    """Find what stands below for a pod, by its UID and by its name."""
-    namespace, upper = lower.namespace(key.namespace), lower.upper_pods.get(key.namespace, key.name)
-    departure = lower.upper_pods.departed(key.namespace, key.name)
-    upper_uid = upper.uid if upper is not None else departure.uid if departure is not None else ""
-    below = mirror_of(upper_uid, lower, world.owner) or lower.pods.get(namespace, key.name)
+    """Return what stands at the place of a pod; nothing in a namespace that is not for its own."""
+    namespace = lower.namespace(key.namespace)
+    if not lower.upper_namespace(namespace):
+        return _Held(None, namespace, ())
+    below = lower.pods.get(namespace, key.name)
     ours = below if below is not None and is_mirror(below, world.owner) else None
-    secrets = (*lower.secrets.select("pod", (namespace, key.name)), *lower.secrets.select("uid", upper_uid))
-    place = namespace if ours is None else ours.namespace
-    return _Held(ours, place, tuple({(one.namespace, one.name): one for one in secrets}.values()))
+    return _Held(ours, namespace, lower.secrets.select("pod", (namespace, key.name)))
 
 
 def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | None:
@@ -113,13 +114,14 @@ def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | Non
     upper = lower.upper_pods.get(key.namespace, key.name)
     if upper is None or not lives_below(upper, world.topology.exclude_namespaces):
         return None
+    if not wishes(upper.manifest()["spec"]):
+        return None
     if held.pod is not None and held.pod.facts.upper_uid == upper.uid:
         return upper if not held.pod.facts.terminal and uses_tokens(held.pod.manifest(), upper.uid) else None
     is_taken = lower.foreign_pods.get(lower.namespace(key.namespace), key.name) is not None
     if is_taken or upper.facts.terminating or upper.facts.ran or not (lower.in_topology and has_node(lower, world)):
         return None
-    is_upper = lower.spec.service_accounts.identity == "upper"
-    return upper if is_upper and wishes(upper.manifest()["spec"]) else None
+    return upper if lower.spec.service_accounts.identity == "upper" else None
 
 
 def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) -> Iterator[Absent]:
@@ -135,8 +137,6 @@ def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) ->
 def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Decision:
     """Want the tokens of a pod issued when there are none, and renewed when their time comes."""
     meta = metadata(pod)
-    if held.pod is None and not namespaces.ready(lower, meta["namespace"]):
-        return Decision(waits=(namespaces.key_of(lower.name, meta["namespace"]),))
     authority = _authority_of(world, meta["namespace"])
     if not authority:
         missing_one = (
@@ -219,25 +219,23 @@ def _authority_of(world: World, namespace: str) -> str:
 
 
 def _of_secret(lower: LowerWorld, secret: Entry) -> Iterator[Key]:
-    return _keys_below(lower, secret, secret.facts.token.pod, secret.facts.token.uid)
+    return _keys_below(lower, secret, secret.facts.token.pod)
 
 
-def _keys_below(lower: LowerWorld, entry: Entry, pod: str, upper_uid: str) -> Iterator[Key]:
-    """Give the key that something below belongs to: the upper pod's of that UID, else by its namespace and `pod`."""
-    known = [upper.namespace for upper in lower.upper_pods.select("upper", upper_uid)]
-    for namespace in known or lower.above(entry.namespace):
+def _keys_below(lower: LowerWorld, entry: Entry, pod: str) -> Iterator[Key]:
+    """Return the key that something in a lower namespace belongs to, if that is for an upper one."""
+    for namespace in lower.above(entry.namespace):
         yield key_of(lower.name, namespace, pod)
 
 
-def _has_tokens(lower: LowerWorld, namespace: str, pod: str, upper_uid: str) -> bool:
-    """Say whether pods of that name, in a lower namespace, or of that UID have or get tokens of the upper cluster."""
-    is_upper = lower.spec.service_accounts.identity == "upper"
-    return is_upper or bool(lower.secrets.count("pod", (namespace, pod)) or lower.secrets.count("uid", upper_uid))
+def _has_tokens(lower: LowerWorld, namespace: str, pod: str) -> bool:
+    """Report whether pods of that name, in a lower namespace, have or get tokens of the upper cluster."""
+    return lower.spec.service_accounts.identity == "upper" or lower.secrets.count("pod", (namespace, pod)) > 0
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     here, entry = world.lowers[lower], delta.entry
-    if _has_tokens(here, here.namespace(entry.namespace), entry.name, entry.uid):
+    if _has_tokens(here, here.namespace(entry.namespace), entry.name):
         yield key_of(lower, entry.namespace, entry.name)
 
 
@@ -245,9 +243,8 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """A lower pod matters when it comes, ends or goes; its status does not."""
     here, entry = world.lowers[lower], delta.entry
     is_news = delta.before is None or delta.after is None or delta.before.facts != delta.after.facts
-    upper_uid = entry.facts.upper_uid
-    if is_news and _has_tokens(here, entry.namespace, entry.name, upper_uid):
-        yield from _keys_below(here, entry, entry.name, upper_uid)
+    if is_news and _has_tokens(here, entry.namespace, entry.name):
+        yield from _keys_below(here, entry, entry.name)
 
 
 def _secret(world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -260,5 +257,5 @@ def _authority(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     here, entry = world.lowers[lower], delta.entry
     if entry.name == PUBLISHED_CA:
         for pod in here.upper_pods.select("namespace", entry.namespace):
-            if _has_tokens(here, here.namespace(entry.namespace), pod.name, pod.uid):
+            if _has_tokens(here, here.namespace(entry.namespace), pod.name):
                 yield key_of(lower, entry.namespace, pod.name)

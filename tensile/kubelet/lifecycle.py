@@ -1,8 +1,9 @@
 """The rule for pods: what becomes of each pod that is bound to a virtual node, from its first sight to its last.
 
-A pod above has at most one pod below, told by its UID. While it lives, the lower pod is made, kept in step and
-reflected; once it is deleted, the lower pod goes first and the object above last, so that nothing runs that nobody
-sees. What is missing without having been deleted is not decided here: `orphans.py` does that, within the guard.
+An upper pod has at most one lower pod, known by its place and UID. While it lives, the lower pod is made, kept in step
+and reflected; once it is deleted, the lower pod goes first and the upper object last, so that nothing runs unseen. The
+lower pod of an earlier upper pod of that name goes before another one starts, wherever it is: no two run. What is
+missing without having been deleted is not decided here: `orphans.py` does that, within the guard.
 """
 
 from collections.abc import Iterator
@@ -17,21 +18,15 @@ from tensile.kubelet.node import key_of as node_key
 from tensile.kubelet.orphans import is_doubtful
 from tensile.kubelet.ownstatus import forgotten
 from tensile.kubelet.statuswrite import status_write
-from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, timestamp
+from tensile.names import STORE_RESTORED
+from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, timestamp
+from tensile.reconcile import ownership
 from tensile.reconcile.adoption import adopts, conflict
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Route, Wanted
+from tensile.reconcile.guard import is_restored
 from tensile.reconcile.observed import has_node
-from tensile.reconcile.podfacts import (
-    differ,
-    is_gone_below,
-    is_mirror,
-    lives_below,
-    mirror_of,
-    mirrors,
-    standing,
-    upper_namespace_of,
-    was_deleted,
-)
+from tensile.reconcile.ownership import Bound
+from tensile.reconcile.podfacts import differ, is_gone_below, is_mirror, lives_below, mirrors, was_deleted
 from tensile.world import Key, LowerWorld, Problem, World
 
 NAME = "pod"
@@ -43,6 +38,8 @@ _RENAMING = frozenset({"ReplicaSet", "ReplicationController", "Job", "DaemonSet"
 """Controllers that give each pod a name by chance: none of another pod of that name is anywhere."""
 _BRIEFLY = 5.0
 """Seconds for which a lower that answers is waited for, to tell what runs there."""
+_DEFAULT_GRACE = 30
+"""Seconds that Kubernetes gives a pod to end whose spec says nothing."""
 _NOTHING = Decision()
 
 
@@ -69,7 +66,7 @@ class PodRule:
         if not here.pods.synced and here.silent <= UNREACHABLE_AFTER:
             return
         found = {(entry.namespace, entry.name) for entry in here.upper_pods}
-        found |= {(upper_namespace_of(entry, here), entry.name) for entry in here.pods}
+        found |= {(namespace, entry.name) for entry in here.pods for namespace in here.above(entry.namespace)}
 
         def urgency(name: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
             """Have what is in step come last: after a restart of the engine that is nearly everything."""
@@ -86,26 +83,43 @@ class PodRule:
         upper = lower.upper_pods.get(key.namespace, key.name)
         if upper is None:
             lower.in_step.pop((key.namespace, key.name), None)
-            return _deleted_above(key, lower, world)
-        below = standing(upper, lower, world.owner)
+            return _bound_no_more(key, lower, world) if lower.mapping_known else _NOTHING
         if not has_node(lower, world):
             return Decision(waits=(node_key(lower),))
+        below = ownership.standing(upper, lower)
         if upper.facts.terminating:
-            return _terminating(key, upper, below, lower, world)
-        if below is not None and _is_older_twin(below, upper, lower, world):
-            return _older_twin(key, below, lower)
+            return _terminating(key, upper, below, lower, world) if lower.mapping_known else _NOTHING
+        if below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower):
+            return _place_taken(key, below, Bound(upper, lower), world)
         return _NOTHING if upper.facts.terminal else _living(key, upper, below, lower, world)
 
 
-def _deleted_above(key: Key, lower: LowerWorld, world: World) -> Decision:
-    """End the lower pod of one that was seen deleted, unless Kubernetes itself had ended it for its node's sake."""
-    departure = lower.upper_pods.departed(key.namespace, key.name)
-    below = mirror_of(departure.uid, lower, world.owner) if departure else None
-    if departure is None or below is None or below.facts.terminating:
+def _is_told_of(lower: LowerWorld) -> bool:
+    """Report whether it is known what stands in a lower cluster now."""
+    return lower.pods.synced and lower.mapping_known and lower.silent <= UNREACHABLE_AFTER
+
+
+def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
+    """End what is left of a pod that is not bound here any more, where that was seen or another pod has its name.
+
+    One that Kubernetes itself ended for its node's sake is not ended here, for the guard has a say in it.
+    """
+    namespace, departure = lower.namespace(key.namespace), lower.upper_pods.departed(key.namespace, key.name)
+    below = lower.pods.get(namespace, key.name) if lower.upper_namespace(namespace) else None
+    if below is None or not is_mirror(below, world.owner):
         return _NOTHING
-    if not was_deleted(departure, below.facts.upper_uid):
+    if departure is not None and was_deleted(departure, below.facts.upper_uid):
+        if is_restored(lower, world) or lower.pods.came_back(below):
+            return _NOTHING  # it is back with an earlier state of its store: a person says whether it is to go
+        absent = Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted")
+        return _NOTHING if below.facts.terminating else Decision((absent,))
+    successor = ownership.bound_as(key.namespace, key.name, world)
+    if successor is None or below.facts.terminal or not _is_predecessor(below, successor.pod, world):
         return _NOTHING
-    return Decision((Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted"),))
+    if not _is_told_of(lower):
+        return _NOTHING
+    is_held = is_doubtful(below, successor.pod, lower, world)
+    return _NOTHING if is_held else Decision(_predecessor_ends(key, below, successor.pod, lower))
 
 
 def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
@@ -116,9 +130,10 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
     certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
     if not certain and not is_kept_out(pod, world.topology.exclude_namespaces):
         return Decision((Confirmed(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
-    rival = _older_twin(key, below, lower) if below and _is_older_twin(below, upper, lower, world) else _NOTHING
+    is_taken = below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower)
+    rival = _place_taken(key, below, Bound(upper, lower), world).wanted if below is not None and is_taken else ()
     ended = finalise(pod, last_words(upper, lower), Ref(UPPER, POD, key.namespace, key.name), world.now)
-    return Decision((*rival.wanted, *ended.wanted))
+    return Decision((*(one for one in rival if isinstance(one, Absent | Confirmed)), *ended.wanted))
 
 
 def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
@@ -127,7 +142,7 @@ def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, worl
     objection = None if ours else _objection(upper, lower, world)
     if objection is not None or lower.silent > UNREACHABLE_AFTER:
         return _kept_apart(upper, objection, lower, world)
-    if not lower.pods.synced:
+    if not (lower.pods.synced and lower.mapping_known):
         return _NOTHING
     if below is not None and ours:
         return keep(key, upper.manifest(), below, lower, world)
@@ -155,29 +170,65 @@ def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
     return None
 
 
-def _is_older_twin(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
-    """Say whether a lower pod is ours, for another upper pod of that name than the one there is now.
+def _is_predecessor(below: Entry, upper: Entry, world: World) -> bool:
+    """Report whether a lower pod at the place of an upper one is ours, for another upper pod of that name."""
+    return is_mirror(below, world.owner) and below.facts.upper_uid != upper.uid
 
-    Where the upper store was restored that one may be the older, and which is to run is not decided here.
+
+def _runs_before(below: Entry, upper: Entry, world: World) -> bool:
+    """Report whether a lower pod in another cluster than an upper pod's is an earlier one of that name, and runs.
+
+    One that was never scheduled, or has ended, is in nobody's way.
     """
-    if not is_mirror(below, world.owner) or below.facts.upper_uid in ("", upper.uid):
-        return False
-    certain = lower.pods.synced and lower.silent <= UNREACHABLE_AFTER
-    return certain and not is_doubtful(below, upper, lower, world)
+    return _is_predecessor(below, upper, world) and below.facts.scheduled and not below.facts.terminal
 
 
-def _older_twin(key: Key, below: Entry, lower: LowerWorld) -> Decision:
-    """End the lower pod of an older upper pod of that name, whose place is needed.
+def _place_taken(key: Key, below: Entry, bound: Bound, world: World) -> Decision:
+    """End the lower pod of an earlier upper pod of that name, whose place is needed, and say so until it is gone.
 
-    That it is the older one is read at quorum: with another engine at work, it may be for one that is yet to be told
+    Where the upper store was restored the pod that is there may be the later one: which of the two is to run is not
+    decided here.
+    """
+    upper, lower = bound
+    where = f"pod {below.namespace}/{below.name} in lower cluster {lower.name}"
+    if is_doubtful(below, upper, lower, world):
+        return report(upper.manifest(), _held(where), world.now)
+    ends = _predecessor_ends(key, below, upper, lower)
+    if upper.facts.terminal or any(isinstance(one, Confirmed) for one in ends):
+        return Decision(ends)
+    words = f"{where} of an earlier pod of this name has to end first"
+    waits = Problem("PredecessorTerminating", f"{words}; if it does not, look at its finalizers there")
+    problem = _objection(upper, lower, world) or waits
+    return Decision(ends + report(upper.manifest(), problem, world.now).wanted, problem=problem)
+
+
+def _held(where: str) -> Problem:
+    """Return how to say that a pod waits for one which may be newer than itself."""
+    words = f"{where} was made for another pod of this name, which the upper cluster may have forgotten"
+    return Problem(STORE_RESTORED, f"{words}: delete the one that is not to run, or run: tensile apply --force")
+
+
+def _predecessor_ends(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
+    """Want the lower pod of an earlier upper pod gone, within the grace of the one that takes its place.
+
+    That it is the earlier one is read at quorum: with another engine at work, it may be for one that is yet to be told
     of here.
     """
-    if below.facts.terminating:
-        return _NOTHING
     if not lower.upper_pods.is_gone(key.namespace, key.name, below.facts.upper_uid):
         above = Ref(UPPER, POD, key.namespace, key.name)
-        return Decision((Confirmed(above, below.facts.upper_uid, "its lower pod is in the way of another"),))
-    return Decision((Absent(_ref_of(below, lower), below.uid, "its upper pod was replaced by another of that name"),))
+        return (Confirmed(above, below.facts.upper_uid, "its lower pod is in the way of another"),)
+    pod, grace = below.manifest(), _grace_of(upper.manifest())
+    left = metadata(pod).get("deletionGracePeriodSeconds") if below.facts.terminating else None
+    if left is not None and left <= grace:
+        return ()
+    reason = "its upper pod was replaced by another of that name"
+    return (Absent(_ref_of(below, lower), below.uid, reason, min(grace, _grace_of(pod))),)
+
+
+def _grace_of(pod: Manifest) -> int:
+    """Return for how many seconds a pod may end."""
+    given = pod["spec"].get("terminationGracePeriodSeconds")
+    return _DEFAULT_GRACE if given is None else int(given)
 
 
 def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
@@ -196,11 +247,21 @@ def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, wor
         return Decision(again=_SOON)
     if other is None:
         return arrive(key, upper.manifest(), upper.facts.references, lower, world)
-    awaited = key_of(other.name, key.namespace, key.name)
-    if other.silent <= UNREACHABLE_AFTER:
-        return Decision(waits=(awaited,))
-    unknown = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
-    return report(upper.manifest(), Problem("PredecessorUnreachable", unknown), world.now, (awaited,))
+    awaited = (key_of(other.name, key.namespace, key.name),)
+    return report(upper.manifest(), _unfinished(key, upper, other, world), world.now, awaited)
+
+
+def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Problem:
+    """Return how to say that an earlier pod of that name runs, or may run, in another lower cluster."""
+    if other.silent > UNREACHABLE_AFTER:
+        unknown = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
+        return Problem("PredecessorUnreachable", unknown)
+    where = f"pod {other.namespace(key.namespace)}/{key.name} in lower cluster {other.name}"
+    earlier = ownership.standing(upper, other)
+    if earlier is not None and is_doubtful(earlier, upper, other, world):
+        return _held(where)
+    advice = f"if it does not, delete it there, or remove {other.name} from the topology"
+    return Problem("PredecessorRuns", f"{where} of an earlier pod of this name has to end first; {advice}")
 
 
 def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:
@@ -210,15 +271,10 @@ def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decis
 
 
 def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
-    """Find the other lower where the pod of an older pod of that name runs, as far as is known: two never run."""
+    """Return the other lower where the pod of an earlier pod of that name runs, as far as is known: two never run."""
     for other in world.lowers.values():
-        twin = other.pods.get(other.namespace(key.namespace), key.name) if other.name != key.lower else None
-        if (
-            twin is not None
-            and is_mirror(twin, world.owner)
-            and twin.facts.upper_uid != upper.uid
-            and not twin.facts.terminal
-        ):
+        earlier = ownership.standing(upper, other) if other.name != key.lower else None
+        if earlier is not None and _runs_before(earlier, upper, world):
             return other
     return None
 
@@ -268,8 +324,8 @@ def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    entry = delta.entry
-    yield key_of(lower, upper_namespace_of(entry, world.lowers[lower]), entry.name)
+    for namespace in world.lowers[lower].above(delta.entry.namespace):
+        yield key_of(lower, namespace, delta.entry.name)
 
 
 def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:
@@ -277,9 +333,9 @@ def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     if delta.before is not None and delta.after is not None and _whose(delta.before) == _whose(delta.after):
         return
     here, entry = world.lowers[lower], delta.entry
-    namespace = here.upper_namespace(entry.namespace)
-    if here.upper_pods.get(namespace, entry.name) is not None:
-        yield key_of(lower, namespace, entry.name)
+    for namespace in here.above(entry.namespace):
+        if here.upper_pods.get(namespace, entry.name) is not None:
+            yield key_of(lower, namespace, entry.name)
 
 
 def _whose(foreign: Entry) -> tuple[str, str, bool, bool]:

@@ -1,7 +1,7 @@
 """The mirrored pods of one virtual node, as its kubelet API may reach them.
 
-A name alone opens nothing: the lower pod has to be ours and carry the UID of the pod that is bound here now, or a
-stranger's pod of the same name could be entered through the upper cluster.
+A name alone opens nothing: the lower pod has to stand at the place of the pod that is bound here now, be ours and carry
+its UID, or a stranger's pod could be entered through the upper cluster.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tensile.cluster import Cluster
 from tensile.kubelet.api.target import Target
 from tensile.kubelet.usage.running import Runner, runner
 from tensile.names import Owner
-from tensile.reconcile.podfacts import mirrors, standing
+from tensile.reconcile.ownership import mirror_of
 from tensile.world import LowerWorld
 
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
@@ -66,8 +66,7 @@ class MirroredPods:
         return [(upper, below) for upper, below in found if below]
 
     def _below(self, upper: Entry) -> Entry | None:
-        below = standing(upper, self._lower, self._owner)
-        return below if below and mirrors(below, upper, self._owner) else None
+        return mirror_of(upper, self._lower, self._owner)
 
 
 def _containers(upper: Entry) -> frozenset[str]:

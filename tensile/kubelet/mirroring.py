@@ -11,7 +11,7 @@ import orjson
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
-from tensile.kubelet import issuance
+from tensile.kubelet import issuance, needs
 from tensile.kubelet.drift import CHANGED_BELOW, changed_below, drift
 from tensile.kubelet.instep import NOT_IN_STEP, adds_containers, changes_below, changes_images, in_step
 from tensile.kubelet.ownstatus import pending_because, unreachable
@@ -22,7 +22,7 @@ from tensile.kubelet.statuspatch import conditions_of, status_of
 from tensile.kubelet.statuswrite import status_write
 from tensile.names import BOOKKEEPING, IN_STEP, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, UPPER, Manifest, Ref, annotations, as_read, labels, metadata, timestamp, uid
-from tensile.reconcile import accounts, dependencies, namespaces, storage
+from tensile.reconcile import dependencies, namespaces
 from tensile.reconcile.desired import Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import changes
 from tensile.reconcile.nodeterms import HOSTNAME
@@ -39,15 +39,12 @@ def report(upper_pod: Manifest, problem: Problem, now: datetime, waits: tuple[Ke
     return Decision(tuple(_complaint(upper_pod, problem, now)), waits, problem)
 
 
-def arrive(key: Key, upper_pod: Manifest, needs: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
-    """Make the lower pod once its namespace and everything that it needs are below; `needs` is what it refers to."""
-    namespace, needs = namespaces.ready(lower, key.namespace), tuple(needs)
-    awaited = dependencies.missing(world, lower, key.namespace, needs)
-    awaited += storage.missing(world, lower, key.namespace, needs)
-    awaited += accounts.missing(world, lower, key.namespace, needs)
-    awaited += issuance.missing(lower, upper_pod, world.owner)
-    if not namespace:
-        awaited = [namespaces.key_of(lower.name, key.namespace), *awaited]
+def arrive(key: Key, upper_pod: Manifest, named: Iterable[Reference], lower: LowerWorld, world: World) -> Decision:
+    """Make the lower pod once its namespace and everything that it needs are below; `named` is what it refers to."""
+    refused = needs.refused(upper_pod)
+    if refused is not None:
+        return report(upper_pod, refused, world.now)
+    awaited = needs.awaited(key.namespace, named, lower, world) or issuance.missing(lower, upper_pod, world.owner)
     known = (world.problems.get(one) for one in awaited or [key])
     problem = next((one for one in known if one is not None), None)
     if awaited and problem is not None:
@@ -55,6 +52,7 @@ def arrive(key: Key, upper_pod: Manifest, needs: Iterable[Reference], lower: Low
     if awaited:
         return Decision(waits=tuple(awaited))
     complaint = _complaint(upper_pod, problem, world.now) if problem is not None else []
+    namespace = namespaces.ready(lower, key.namespace)
     return Decision((*complaint, *_made(key, upper_pod, placement(namespace, key, lower, world))))
 
 

@@ -26,6 +26,7 @@ from tensile.names import (
     CORDONED_BY,
     KUBELET_PORT,
     LOWER_UID,
+    NAMESPACE_MAPPING,
     OWNER,
     PREFIX,
     ROOM,
@@ -36,7 +37,7 @@ from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, labels
 from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Wanted
 from tensile.reconcile.observed import is_ours
 from tensile.topology import Lower
-from tensile.world import Key, LowerWorld, World
+from tensile.world import Key, LowerWorld, World, mapping_note
 
 NAME = "node"
 TAINTS = PREFIX + "taints"
@@ -193,8 +194,9 @@ def _annotations(
         KUBELET_PORT: str(lower.spec.node.kubelet_port),
         TAINTS: ",".join(sorted(_identity(taint) for taint in taints)),
     }
+    in_force = mapping_note(lower.naming) if lower.mapping_known else annotations(seen).get(NAMESPACE_MAPPING, "")
     noted = {TRIED: annotations(seen).get(TRIED, ""), ROOM: lower.room or annotations(seen).get(ROOM, "")}
-    sometimes = {LOWER_UID: known, CORDONED_BY: cordon, **noted}
+    sometimes = {LOWER_UID: known, CORDONED_BY: cordon, NAMESPACE_MAPPING: in_force, **noted}
     return {**lower.spec.node.annotations, **ours, **{name: text for name, text in sometimes.items() if text}}
 
 

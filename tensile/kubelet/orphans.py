@@ -20,14 +20,8 @@ from tensile.reconcile.adoption import adopts
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Route
 from tensile.reconcile.guard import is_restored
 from tensile.reconcile.observed import has_node
-from tensile.reconcile.podfacts import (
-    is_gone_below,
-    is_mirror,
-    standing,
-    upper_namespace_of,
-    upper_of,
-    was_deleted,
-)
+from tensile.reconcile.ownership import bound_as, standing, upper_of
+from tensile.reconcile.podfacts import is_gone_below, is_mirror, was_deleted
 from tensile.world import Key, LowerWorld, World
 
 NAME = "orphans"
@@ -61,7 +55,7 @@ class OrphanRule:
     def decide(self, key: Key, world: World) -> Decision:
         """Want what is certainly orphaned gone, and what is not certain confirmed; nothing from incomplete caches."""
         lower = world.lowers[key.lower]
-        if not lower.settled or lower.silent:
+        if not (lower.settled and world.upper.namespaces.synced) or lower.silent:
             return Decision()
         found = [*_orphans(lower, world), *(_lost(lower, world) if has_node(lower, world) else ())]
         found.sort(key=lambda one: one.ref)
@@ -70,23 +64,18 @@ class OrphanRule:
 
 def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
     """Find our lower pods that should end though nobody deleted their upper pod."""
-    for below in lower.pods:
+    for below in lower.placed(lower.pods):
         if not is_mirror(below, world.owner) or below.facts.terminating:
             continue
-        above = lower.upper_pods.get(upper_namespace_of(below, lower), below.name)
-        upper = upper_of(below, lower) or above
+        upper = upper_of(below, lower)
         if upper is None:
-            yield from _orphan(below, lower)
+            yield from _orphan(below, lower, world)
         elif upper.uid == below.facts.upper_uid and upper.facts.terminating and upper.facts.unasked:
             grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
             yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, asked=False)
         elif _is_afterlife(below, upper):
             reason = "its upper pod has ended, and nothing of it is to run any more"
             yield Absent(_ref(below, lower), below.uid, reason, asked=False, version=str(below.version))
-        elif upper.uid != below.facts.upper_uid and lower.namespace(upper.namespace) != below.namespace:
-            yield from _orphan(
-                below, lower, "another pod has its upper pod's name, and namespaces are called otherwise"
-            )
         elif upper.uid != below.facts.upper_uid and is_doubtful(below, upper, lower, world):
             reason = "the upper store was restored, and has an older pod in its upper pod's place"
             yield Absent(_ref(below, lower), below.uid, reason, asked=False, lost=True)
@@ -107,15 +96,24 @@ def is_doubtful(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> 
     return is_forgotten or is_restored(lower, world)
 
 
-def _orphan(below: Entry, lower: LowerWorld, reason: str = _UNASKED) -> Iterator[_Found]:
-    """Have the upper pod's absence confirmed, or the lower pod end; one seen deleted is the rule for pods'."""
-    above = Ref(UPPER, POD, upper_namespace_of(below, lower), below.name)
+def _orphan(below: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
+    """Have the upper pod's absence confirmed, or the lower pod end.
+
+    The rule for pods decides about one whose upper pod was seen deleted, or that is in the way of another of its name.
+    """
+    above = Ref(UPPER, POD, lower.upper_namespace(below.namespace), below.name)
+    successor = bound_as(above.namespace, above.name, world)
+    if successor is not None and not (below.facts.terminal or is_doubtful(below, successor.pod, lower, world)):
+        return
     departure = lower.upper_pods.departed(above.namespace, above.name)
     if not lower.upper_pods.is_gone(above.namespace, above.name, below.facts.upper_uid):
         yield Confirmed(above, below.facts.upper_uid, "its lower pod still runs", asked=False)
-    elif departure is None or not was_deleted(departure, below.facts.upper_uid):
-        lost = lower.upper_pods.is_lost(above.namespace, above.name, below.facts.upper_uid)
-        yield Absent(_ref(below, lower), below.uid, reason, asked=False, lost=lost)
+        return
+    is_back = lower.pods.came_back(below)
+    is_doubted = is_back or is_restored(lower, world)
+    if is_doubted or departure is None or not was_deleted(departure, below.facts.upper_uid):
+        lost = is_back or lower.upper_pods.is_lost(above.namespace, above.name, below.facts.upper_uid)
+        yield Absent(_ref(below, lower), below.uid, _UNASKED, asked=False, lost=lost)
 
 
 def _ref(below: Entry, lower: LowerWorld) -> Ref:
@@ -131,7 +129,7 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
             facts.terminal
             or facts.terminating
             or not has_run(upper, lower)
-            or standing(upper, lower, world.owner) is not None
+            or standing(upper, lower) is not None
             or _may_be_adopted(upper, lower, world)
         ):
             continue
@@ -188,7 +186,7 @@ def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Hear of a pod that goes, has none above, or has one that has ended."""
     here, after = world.lowers[lower], delta.after
     upper = upper_of(after, here) if after is not None else None
-    if after is None or upper is None or _is_afterlife(after, upper):
+    if after is None or upper is None or upper.uid != after.facts.upper_uid or _is_afterlife(after, upper):
         yield key_of(lower)
 
 
@@ -197,5 +195,5 @@ def _left(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     here, before = world.lowers[lower], delta.before
     if before is None or delta.after is not None:
         return
-    if here.upper_pods.get(here.upper_namespace(before.namespace), before.name) is not None:
+    if upper_of(before, here) is not None:
         yield key_of(lower)

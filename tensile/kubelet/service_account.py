@@ -8,7 +8,7 @@ refused.
 """
 
 from tensile.kubelet.place import Placement
-from tensile.kubelet.tokens import in_place_of_tokens, secret_name, sources_of, wishes, with_token, without_tokens
+from tensile.kubelet.tokens import in_place_of_tokens, secret_name, sources_of, wishes, without_tokens
 from tensile.objects import Manifest, uid
 from tensile.reconcile.references import is_token_volume
 from tensile.world import UpperServer
@@ -38,8 +38,9 @@ def _without_identity(spec: Manifest) -> Manifest:
     }
     fields = without_token(spec)
     volumes = {**spec, **fields}.get("volumes") or []
-    if any(map(with_token, volumes)):
-        fields["volumes"] = [without_tokens(volume) for volume in volumes]
+    without = [without_tokens(volume) for volume in volumes]
+    if without != volumes:
+        fields["volumes"] = without
     return given_none | fields
 
 

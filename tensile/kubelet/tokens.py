@@ -12,12 +12,15 @@ from typing import NamedTuple
 from tensile.cache import Entry, Kept, decoded
 from tensile.names import TOKEN_POD, UPPER_UID
 from tensile.objects import Manifest, annotations, metadata
+from tensile.reconcile import observed
 from tensile.reconcile.observed import marks_of
 from tensile.reconcile.references import is_token_volume
 
 PUBLISHED_CA = "kube-root-ca.crt"
 """The ConfigMap in which each cluster tells every namespace its authority."""
 CA, NAMESPACE, TOKEN = "ca.crt", "namespace", "token"
+_CREDENTIALS = frozenset({"serviceAccountToken", "podCertificate"})
+"""Sources of a projected volume by which a pod shows who it is."""
 _PREFIX = "upper-token-"
 _ONE_HOUR = 3600
 _STRETCHED = 3607
@@ -60,12 +63,7 @@ def _by_pod(entry: Entry) -> Iterator[tuple[str, str]]:
         yield (entry.namespace, entry.facts.token.pod)
 
 
-def _by_uid(entry: Entry) -> Iterator[str]:
-    if entry.facts.token is not None:
-        yield entry.facts.token.uid
-
-
-INDEXES = {"pod": _by_pod, "uid": _by_uid}
+INDEXES = {"pod": _by_pod, **observed.INDEXES}
 
 
 def wishes(spec: Manifest) -> tuple[Wish, ...]:
@@ -122,10 +120,10 @@ def in_place_of_tokens(volume: Manifest, secret: str) -> Manifest:
 
 
 def without_tokens(volume: Manifest) -> Manifest:
-    """Give a volume without the tokens that it projects."""
-    if not with_token(volume):
+    """Give a volume without the tokens and certificates that it projects, itself where it has none."""
+    sources = [source for source in sources_of(volume) if not source.keys() & _CREDENTIALS]
+    if len(sources) == len(sources_of(volume)):
         return volume
-    sources = [source for source in sources_of(volume) if "serviceAccountToken" not in source]
     return {**volume, "projected": {**volume["projected"], "sources": sources}}
 
 
@@ -145,9 +143,11 @@ def _replaced(source: Manifest, secret: str) -> Iterator[Manifest]:
 
 def _without_namespace(downward: Manifest, secret: str) -> Iterator[Manifest]:
     """Give a downward source, its file with the pod's namespace out of the Secret: below it may have another name."""
-    items = downward.get("items") or []
-    named = [item for item in items if (item.get("fieldRef") or {}).get("fieldPath") == "metadata.namespace"]
-    rest = [item for item in items if item not in named]
+    named: list[Manifest] = []
+    rest: list[Manifest] = []
+    for item in downward.get("items") or ():
+        path = (item.get("fieldRef") or {}).get("fieldPath")
+        (named if path == "metadata.namespace" else rest).append(item)
     if named:
         yield _from(secret, [_item(NAMESPACE, item["path"]) for item in named])
     if rest or not named:

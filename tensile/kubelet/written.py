@@ -48,10 +48,11 @@ def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> 
     A key that we wrote and somebody changed since is among them: it is put back.
     """
     noted = _read(annotations(lower_pod).get(WRITTEN_KEYS))
-    if noted is None:
+    keys = [] if noted is None else noted.get(section, [])
+    if noted is None or not isinstance(keys, list):
         return wanted
     seen: Mapping[str, str] = metadata(lower_pod).get(section) or {}
-    ours = _MARKS | our_keys(lower_pod, section) | frozenset(map(str, noted.get(section) or ()))
+    ours = _MARKS | our_keys(lower_pod, section) | {key for key in keys if isinstance(key, str)}
     return {key: value for key, value in wanted.items() if key not in seen or key in ours}
 
 

@@ -7,14 +7,16 @@ the virtual node stays. Nothing is decided here that the engine does not decide 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import msgspec
 import orjson
 
 from tensile.names import CLUSTER_SELECTOR, DESCHEDULED, VIRTUAL_POD
 from tensile.objects import Manifest, annotations, controller_of, labels, metadata
-from tensile.policy.moving import Moved, merged, moved
-from tensile.reconcile.cluster_selector import cluster_selector
+from tensile.policy.moving import Moved, Unprepared, merged, moved
+from tensile.reconcile.cluster_selector import LONGEST, cluster_selector, selector_flaw
 from tensile.reconcile.nodeterms import HOSTNAME, REQUIRED, UPPER_ONLY_KEYS, is_upper_only
 from tensile.reconcile.optedin import left_alone, taints_of
 from tensile.reconcile.tolerations import (
@@ -28,7 +30,10 @@ from tensile.reconcile.tolerations import (
 )
 from tensile.topology import Topology
 
-_FIELDS = ("nodeSelector", "affinity", "tolerations")
+FIELDS = ("nodeSelector", "affinity", "tolerations")
+"""Of a spec: what the webhook may change, and takes out of it for the annotation."""
+_CONTRADICTION = 2
+"""Nodes of which a pod is held to each, so that none does."""
 _ESCAPES = (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e"))
 
 NodeOfClaim = Callable[[str, str], str]
@@ -82,6 +87,13 @@ def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
     return carried.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and DESCHEDULED not in carried
 
 
+def demand_small(fields: Mapping[str, bytes | msgspec.Raw], most: int = LONGEST) -> None:
+    """Raise Unprepared where fields of a pod are more than `most` bytes of JSON together: before they are decoded."""
+    size = sum(map(len, fields.values()))
+    if size > most:
+        raise Unprepared(f"{', '.join(fields)} are {size:,} bytes of JSON, at most {most:,} are taken")
+
+
 def prepared(
     pod: Manifest,
     terms: Terms,
@@ -93,12 +105,14 @@ def prepared(
     """Give the pod as it is to be created: the very same one where nothing is to change.
 
     `namespace` is where it is created, where it does not say so itself. What comes out comes out unchanged when it is
-    given again.
+    given again. Raises Unprepared for one that asks for more than can be moved, or in another form.
     """
     where = namespace or metadata(pod).get("namespace") or "default"
     if not is_prepared_for(pod, where, terms):
         return pod
     spec = pod["spec"]
+    if flaw := selector_flaw({field: spec[field] for field in FIELDS if field in spec}):
+        raise Unprepared(flaw)
     pins = [*_pins(spec, where, terms, node_of), *_avoided(pod, terms, tried)]
     if not pins and not _asks(spec, pod, terms):
         lacking = lacking_for(spec.get("tolerations") or (), terms.taints)
@@ -116,10 +130,17 @@ def prepared(
 
 
 def encoded(selector: Manifest) -> str:
-    """Write the annotation as tensile-kube does, byte for byte: Go escapes what could be HTML."""
+    """Write the annotation as tensile-kube does, byte for byte: Go escapes what could be HTML.
+
+    Raises Unprepared where nobody would read it.
+    """
     text = orjson.dumps(selector).decode()
     for character, escape in _ESCAPES:
         text = text.replace(character, escape)
+    if len(text) > LONGEST:
+        raise Unprepared(
+            f"annotation clusterSelector would have {len(text):,} characters, at most {LONGEST:,} are read"
+        )
     return text
 
 
@@ -132,7 +153,7 @@ def operations(before: Manifest, after: Manifest) -> list[Manifest]:
             found.append({"op": "add", "path": f"/metadata/annotations/{CLUSTER_SELECTOR}", "value": text})
         else:
             found.append({"op": "add", "path": "/metadata/annotations", "value": {CLUSTER_SELECTOR: text}})
-    for field in _FIELDS:
+    for field in FIELDS:
         old, new = before["spec"].get(field), after["spec"].get(field)
         if field in before["spec"] and field not in after["spec"]:
             found.append({"op": "remove", "path": f"/spec/{field}"})
@@ -143,7 +164,7 @@ def operations(before: Manifest, after: Manifest) -> list[Manifest]:
 
 def _asks(spec: Manifest, pod: Manifest, terms: Terms) -> bool:
     """Say whether a spec asks for anything; tolerations that we gave a pod that asked for nothing do not count."""
-    asked = {field for field in _FIELDS if spec.get(field) is not None}
+    asked = {field for field in FIELDS if spec.get(field) is not None}
     ours = [toleration_of(taint) for taint in terms.taints]
     given = spec.get("tolerations") or []
     is_ours = bool(given) and all(one in ours for one in given) and CLUSTER_SELECTOR not in annotations(pod)
@@ -183,11 +204,14 @@ def _avoided(pod: Manifest, terms: Terms, tried: NodesTried) -> list[Manifest]:
 
 
 def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) -> list[Manifest]:
-    """Give the requirements that hold a pod to the virtual nodes that were chosen for its claims, each once."""
+    """Give the requirements that hold a pod to the virtual nodes that were chosen for its claims, each once.
+
+    No node meets two of them, nor any more: each goes into every term, so more than two only cost.
+    """
     claims = [(one.get("persistentVolumeClaim") or {}).get("claimName") for one in spec.get("volumes") or ()]
     chosen = [node_of(namespace, claim) for claim in claims if claim]
     nodes = (node for node in dict.fromkeys(chosen) if is_upper_only(HOSTNAME, [node], (), terms.nodes))
-    return [{"key": HOSTNAME, "operator": "In", "values": [node]} for node in nodes]
+    return [{"key": HOSTNAME, "operator": "In", "values": [node]} for node in islice(nodes, _CONTRADICTION)]
 
 
 def pinned(affinity: Manifest | None, pins: Iterable[Manifest]) -> Manifest | None:

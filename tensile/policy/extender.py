@@ -5,12 +5,14 @@ is promised: room is kept in every cluster that was named, until the pod is seen
 until the pod has its node below, and given back by the others; what nobody comes for lapses.
 """
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from tensile.objects import Manifest, metadata
 from tensile.policy.ground import Ground
+from tensile.policy.placement import asks_too_much
 from tensile.policy.placing.reading import pod_of
 from tensile.policy.placing.snapshot import Pod
 from tensile.policy.seeking import Seeker
@@ -50,17 +52,27 @@ class Extender:
 
         What does not fit is unresolvable: no pod has to go above for the sake of a node below.
         """
+        return deque(self.filtered(question, now), maxlen=1)[0]
+
+    def filtered(self, question: Mapping[str, Any], now: float) -> Iterator[dict[str, Any]]:
+        """Answer as `filter` does, with what is known after each node: the last answer counts.
+
+        So whoever answers for ten lowers need not do so in one go.
+        """
         pod, names = question["Pod"], question["NodeNames"]
-        kept, refused = [], {}
+        kept: list[str] = []
+        refused: dict[str, str] = {}
+        answer = {"NodeNames": kept, "FailedNodes": {}, "FailedAndUnresolvableNodes": refused, "Error": ""}
         for name in names:
             why = self._promise(name, pod, now) if name in self.sites else ""
             if why:
                 refused[name] = f"no node behind {name} takes it ({why.rstrip('.')})"
             else:
                 kept.append(name)
+            yield answer
         for name in self.sites.keys() - set(kept):
             self._give_back(name, pod)
-        return {"NodeNames": kept, "FailedNodes": {}, "FailedAndUnresolvableNodes": refused, "Error": ""}
+        yield answer
 
     def prioritize(self, question: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Answer an ExtenderArgs with a HostPriorityList: how full each lower is, or how empty."""
@@ -68,7 +80,10 @@ class Extender:
         return [{"Host": name, "Score": self._score(name, pod)} for name in question["NodeNames"]]
 
     def _promise(self, name: str, upper_pod: Manifest, now: float) -> str:
-        """Keep room for a pod in one lower; gives why there is none."""
+        """Keep room for a pod in one lower; gives why there is none.
+
+        None is kept for a pod that it takes long to find a node for, and nothing is said: the scheduler below decides.
+        """
         site = self.sites[name]
         if not site.is_known():
             return ""
@@ -78,6 +93,8 @@ class Extender:
             return ""
         pod = seeking(manifest)
         site.ground.break_promise((pod.namespace, pod.name))
+        if asks_too_much(pod, site.ground.snapshot):
+            return ""
         node, why = site.seeker.find(pod)
         if node:
             site.ground.promise(pod, node, now)

@@ -5,10 +5,11 @@ which the extender is ignorable then decides by itself. Whoever may ask may have
 a certificate of the right authority is not enough: it has to be the scheduler's.
 """
 
+import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -34,6 +35,7 @@ _NO_QUESTION = (
     "not the ExtenderArgs of a kube-scheduler with the names of nodes: set nodeCacheCapable: true for this extender in "
     "the scheduler's configuration"
 )
+_Decide = Callable[[Mapping[str, Any]], Awaitable[Any]]
 _log = structlog.get_logger("tensile.extender")
 
 
@@ -95,12 +97,24 @@ class ExtenderPort:
             await runner.cleanup()
 
     async def _filter(self, request: web.Request) -> web.Response:
-        return await self._answered(request, lambda question: self.extender.filter(question, self._clock()))
+        return await self._answered(request, self._filtered)
 
     async def _prioritize(self, request: web.Request) -> web.Response:
-        return await self._answered(request, self.extender.prioritize)
+        return await self._answered(request, self._prioritized)
 
-    async def _answered(self, request: web.Request, decide: Callable[[Mapping[str, Any]], Any]) -> web.Response:
+    async def _filtered(self, question: Mapping[str, Any]) -> Any:
+        """Filter the nodes; between two lowers others have their turn."""
+        answer: Any = None
+        for answer in self.extender.filtered(question, self._clock()):  # noqa: B007 - the last one counts
+            await asyncio.sleep(0)
+        return answer
+
+    async def _prioritized(self, question: Mapping[str, Any]) -> Any:
+        return self.extender.prioritize(question)
+
+    async def _answered(
+        self, request: web.Request, decide: Callable[[Mapping[str, Any]], Awaitable[Any]]
+    ) -> web.Response:
         """Answer a question; one that is none is refused with words, and a defect costs this answer only."""
         caller = _caller(request)
         if caller not in self._callers:
@@ -110,7 +124,7 @@ class ExtenderPort:
         if question is None:
             return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{self._refuse()}\n")
         try:
-            return web.Response(body=orjson.dumps(decide(question)), content_type="application/json")
+            return web.Response(body=orjson.dumps(await decide(question)), content_type="application/json")
         except Exception as error:  # noqa: BLE001 - the scheduler goes on without us
             _log.error("a question could not be answered, a defect: please report this line", error=described(error))
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")

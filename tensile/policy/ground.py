@@ -8,14 +8,16 @@ alike each may come where another was expected, and then they trade places, sinc
 from collections import Counter
 from collections.abc import Mapping
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import orjson
+import msgspec
 
 from tensile.policy.placing.snapshot import Node, Pod, Snapshot
 
 PodName = tuple[str, str]
 """Namespace and name of a pod in the lower cluster."""
+SORTED = msgspec.json.Encoder(order="sorted")
+"""Writes what tells pods apart, also amounts that no number of 64 bits can say: anybody may ask for those."""
 _FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 
 
@@ -193,10 +195,10 @@ class Ground:
             self.snapshot.remove(*name, node)
 
     def _forget(self, node: str) -> None:
-        known = self.snapshot.nodes.pop(node)
+        known = self.snapshot.forget(node)
+        assert known is not None
         self.offered.subtract(known.allocatable)
         self.used.subtract(known.used)
-        self.snapshot.guarded = [one for one in self.snapshot.guarded if one[1] != node]
 
     def _grow(self) -> None:
         self.grown += 1
@@ -206,10 +208,10 @@ class Ground:
 def kind_of(pod: Pod) -> bytes:
     """Give what is the same of pods that look for a node and fit on the same ones."""
     spec = {field: pod.spec[field] for field in _FIELDS if field in pod.spec}
-    kind = [pod.namespace, pod.labels, pod.requests, pod.ports, pod.claims, pod.disks, spec]
+    kind: list[Any] = [pod.namespace, pod.labels, pod.requests, pod.ports, pod.claims, pod.disks, spec]
     if pod.own_claims:
         kind.append(pod.name)
-    return orjson.dumps(kind, option=orjson.OPT_SORT_KEYS)
+    return SORTED.encode(kind)
 
 
 def _counts_as(pod: Pod) -> tuple[object, ...]:

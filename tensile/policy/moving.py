@@ -8,8 +8,12 @@ terms go into the annotation whole, and the engine leaves out those that ask for
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+import orjson
+
+from tensile.errors import TensileError
 from tensile.objects import Manifest
-from tensile.reconcile.nodeterms import REQUIRED, Split, has_requirements, is_upper_only, required_of, split_term
+from tensile.reconcile.cluster_selector import LONGEST, MOST
+from tensile.reconcile.nodeterms import LISTS, REQUIRED, Split, has_requirements, is_upper_only, required_of, split_term
 
 
 class _Rank(dict[str, int]):
@@ -22,6 +26,10 @@ class _Rank(dict[str, int]):
 _FIELDS = ("nodeSelectorTerms", "matchExpressions", "matchFields", "key", "operator", "value", "values", "effect")
 _RANK = _Rank({field: rank for rank, field in enumerate((*_FIELDS, "tolerationSeconds"))})
 _Terms = list[Manifest]
+
+
+class Unprepared(TensileError):
+    """Why a pod cannot be prepared: it is to be created as it is, and its author told."""
 
 
 class Moved(NamedTuple):
@@ -45,12 +53,13 @@ def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> Move
 
 
 def merged(first: Manifest, second: Manifest) -> Manifest:
-    """Give a selector that asks for what both ask for; the very first where the second asks for nothing."""
+    """Give a selector that asks for what both ask for; the very first where the second asks for nothing.
+
+    Raises Unprepared where that would be too large.
+    """
     if not second:
         return first
-    terms = [_required(one) for one in (first, second)]
-    both = terms[0] and terms[1]
-    crossed = [_conjunction(one, other) for one in terms[0] for other in terms[1]] if both else terms[0] + terms[1]
+    crossed = _crossed(_required(first), _required(second))
     node_selector = {**(first.get("nodeSelector") or {}), **(second.get("nodeSelector") or {})}
     selector = {
         **first,
@@ -116,10 +125,29 @@ def _required(selector: Manifest) -> _Terms:
     return found
 
 
+def _crossed(first: _Terms, second: _Terms) -> _Terms:
+    """Return the terms of which one holds where one of each list does; raises Unprepared beyond the bounds.
+
+    Each of one list goes with each of the other, so a few kilobytes could ask for gigabytes: what comes out is measured
+    before it is made.
+    """
+    if not first or not second:
+        return first + second
+    count = len(first) * len(second)
+    if count > MOST:
+        words = f"{len(first):,} node selector terms in annotation clusterSelector times {len(second):,} in the spec"
+        raise Unprepared(f"{words} are {count:,}, at most {MOST:,} are taken")
+    size = len(first) * len(orjson.dumps(second)) + len(second) * len(orjson.dumps(first))
+    if size > LONGEST:
+        words = "node selector terms in annotation clusterSelector times those in the spec"
+        raise Unprepared(f"{words} are about {size:,} bytes, at most {LONGEST:,} are taken")
+    return [_conjunction(one, other) for one in first for other in second]
+
+
 def _conjunction(one: Manifest, other: Manifest) -> Manifest:
     """Give the term that holds where two hold."""
-    fields = {**one, **other}
-    return _plain({field: [*(one.get(field) or ()), *(other.get(field) or ())] for field in fields})
+    both = {field: [*(one.get(field) or ()), *(other.get(field) or ())] for field in LISTS}
+    return _plain({**one, **other, **both})
 
 
 def _plain(content: Manifest) -> Manifest:

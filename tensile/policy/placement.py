@@ -31,6 +31,16 @@ CHECKS = (
 """In the kube-scheduler's order: the first check that fails for a node is the one that is told."""
 
 
+_FEW = (50, 16, 16)
+"""What a pod may ask of nodes, of its company, and of its spread, however many nodes and pods that is compared with.
+
+It is more than pods are seen to ask; each label and each expression counts.
+"""
+_MOST = 25_000
+"""Comparisons that are made of what is more than that: some ten milliseconds, in which nothing else is done."""
+TOO_MUCH = "it asks for more than is compared with nodes and pods here"
+
+
 class Refusal(NamedTuple):
     """Why a node does not do: the name of the check, the scheduler's reasons, and what a person would ask next."""
 
@@ -70,6 +80,17 @@ def message(fitting: int, total: int, refusals: Iterable[tuple[str, ...]]) -> st
     counts = Counter(reason for reasons in refusals for reason in reasons)
     found = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"{fitting}/{total} nodes are available: {found}." if found else f"{fitting}/{total} nodes are available."
+
+
+def asks_too_much(pod: Pod, snapshot: Snapshot) -> bool:
+    """Report whether it would take long to judge every node for a pod.
+
+    Who answers for many pods leaves such a one to the scheduler that has to judge it anyway.
+    """
+    things = len(pod.requests) + len(pod.ports) + nodes.asked(pod)
+    rules = (things, company.asked(pod), spread.asked(pod))
+    every = (things * len(snapshot.nodes), company.effort(pod, snapshot), spread.effort(pod, snapshot))
+    return any(asked > few and effort > _MOST for few, asked, effort in zip(_FEW, rules, every, strict=True))
 
 
 def examine(pod: Pod, snapshot: Snapshot) -> Placement:

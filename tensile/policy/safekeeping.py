@@ -16,6 +16,7 @@ from tensile.cache import Entry
 from tensile.cluster import Patch
 from tensile.names import KEPT_POD, PLACE_TAKEN, REPLACES, WITHDRAWN, Owner
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, as_read, metadata, moment_of, timestamp
+from tensile.podform import is_pod
 from tensile.reconcile.desired import Patched, Present
 from tensile.reconcile.observed import is_ours, upper_uid_of
 from tensile.world import LowerWorld, World
@@ -84,7 +85,7 @@ def kept_in(entry: Entry, owner: Owner) -> Kept | None:
 def of_pod(secret: Entry, lower: LowerWorld) -> Iterator[Entry]:
     """Give the pod on a lower's node that such a Secret is about, none for another Secret."""
     if secret.name.startswith(PREFIX):
-        yield from lower.upper_pods.select("upper", secret.name.removeprefix(PREFIX))
+        yield from lower.upper_pods.select("uid", secret.name.removeprefix(PREFIX))
 
 
 def noted(entry: Entry, key: str, value: str | None, reason: str) -> Patched:
@@ -110,12 +111,15 @@ def _moment(noted: str | None) -> datetime | None:
 
 
 def _content(secret: Manifest, pod_uid: str) -> Manifest | None:
-    """Read the pod; what is none, or is not in the place that the Secret may speak of, counts as none."""
+    """Read the pod; what is none, or is not in the place that the Secret may speak of, counts as none.
+
+    Whoever may write Secrets there can have written it, and one that cannot be read must not keep others from moving.
+    """
     try:
         pod: Manifest = orjson.loads(b64decode(secret["data"][_CONTENT]))
-        meta, containers = pod["metadata"], pod["spec"]["containers"]
-        is_its_own = meta["namespace"] == metadata(secret)["namespace"] and annotations(pod)[REPLACES] == pod_uid
-        is_whole = isinstance(meta["name"], str) and meta["name"] != "" and isinstance(containers, list)
     except (KeyError, TypeError, ValueError):
         return None
-    return pod if is_its_own and is_whole else None
+    if not is_pod(pod) or not metadata(pod).get("name"):
+        return None
+    is_there = metadata(pod).get("namespace") == metadata(secret)["namespace"]
+    return pod if is_there and annotations(pod).get(REPLACES) == pod_uid else None

@@ -15,6 +15,7 @@ from tensile.objects import Manifest, labels
 from tensile.policy import live
 from tensile.policy.extender import LAPSE, Site, seeking
 from tensile.policy.ground import Ground, PodName, kind_of
+from tensile.policy.placement import asks_too_much
 from tensile.policy.placing.reading import pod_of
 from tensile.policy.seeking import Seeker
 from tensile.reconcile.podfacts import lives_below
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from tensile.policy.placing.snapshot import Node, Pod
     from tensile.world import LowerWorld, World
 
+_LOOKED_FOR = 64
+"""Kinds of pods for which there is no room that are looked at in one question."""
 Bound = Callable[["Survey", Entry], None]
 """Is told of each pod that comes to be bound to the lower's virtual node."""
 
@@ -170,20 +173,23 @@ class Survey:
     def _seat(self) -> None:
         """Keep room for those who have none, where there is some; the others are tried again when there may be.
 
-        What did not do for one of a kind does not do for the next while others only take room.
+        What did not do for one of a kind does not do for the next while others only take room. Of so many kinds at a
+        time those that were looked for longest ago come first.
         """
         full: set[bytes] = set()
         for name, waiting in tuple(self._unseated.items()):
+            if len(full) == _LOOKED_FOR:
+                return
             pod = self._worked_out(waiting)
+            del self._unseated[name]
             if pod is None:
-                del self._unseated[name]
-            elif waiting.kind not in full:
-                node, _ = self.seeker.find(pod)
-                if node:
-                    self.ground.promise(pod, node, inf)
-                    del self._unseated[name]
-                else:
-                    full.add(waiting.kind)
+                continue
+            node = self.seeker.find(pod)[0] if waiting.kind not in full else ""
+            if node:
+                self.ground.promise(pod, node, inf)
+            else:
+                full.add(waiting.kind)
+                self._unseated[name] = waiting
         self._tried = self.ground.grown
 
     def _worked_out(self, waiting: _Waiting) -> "Pod | None":
@@ -191,7 +197,9 @@ class Survey:
         place = self._prospects.place(waiting.upper.namespace)
         if waiting.place is not place:
             manifest = self._prospects.below(waiting.upper.manifest())
-            waiting.place, waiting.pod = place, seeking(manifest) if manifest is not None else None
+            pod = seeking(manifest) if manifest is not None else None
+            is_judged = pod is not None and not asks_too_much(pod, self.ground.snapshot)
+            waiting.place, waiting.pod = place, pod if is_judged else None
             waiting.kind = kind_of(waiting.pod) if waiting.pod is not None else b""
         return waiting.pod
 

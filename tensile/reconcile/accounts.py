@@ -2,14 +2,15 @@
 
 An account below is another one than the account above, with the lower cluster's own tokens; what they share is the
 name, by which a pod finds the rights that it has there. So a foreign account of that name is never used: it would lend
-its rights. The account `default` is each cluster's own and has no copy.
+its rights. The account `default` is each cluster's own and has no copy. Upper pods ask for an account; a lower pod of
+ours that runs as one keeps it from deletion, as it is (`ownership.py`).
 """
 
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Cache, Delta, Entry, Kept, decoded
 from tensile.objects import SERVICE_ACCOUNT, Manifest, Ref, annotations, labels, uid
-from tensile.reconcile import namespaces
+from tensile.reconcile import namespaces, ownership
 from tensile.reconcile.desired import Absent, Decision, Present, Route
 from tensile.reconcile.observed import has_node, is_of, is_ours, upper_uid_of
 from tensile.reconcile.podfacts import lives_below
@@ -79,10 +80,10 @@ def standing(world: World, lower: LowerWorld, namespace: str, name: str) -> Entr
     return copy if copy is not None and not is_deleted and is_ours(copy.manifest(), world.owner) else None
 
 
-def pulls_with(world: World, lower: LowerWorld, namespace: str, secret: str) -> bool:
-    """Say whether an account that pods of a lower run as pulls images with a Secret, both by their upper names."""
+def pulling(world: World, namespace: str, secret: str) -> list[str]:
+    """Return the names of the upper accounts but `default` that pull images with a Secret of their namespace."""
     found = world.upper.more[SERVICE_ACCOUNT].select("pull secret", (namespace, secret))
-    return any(entry.name != DEFAULT and needed(world, lower, namespace, entry.name) for entry in found)
+    return [entry.name for entry in found if entry.name != DEFAULT]
 
 
 def secrets_of(world: World, namespace: str, wanted: Iterable[Reference]) -> Iterator[str]:
@@ -93,14 +94,20 @@ def secrets_of(world: World, namespace: str, wanted: Iterable[Reference]) -> Ite
             yield from above.facts
 
 
-def needed(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
-    """Say whether a pod above needs the account below, or one below runs as it."""
-    below = lower.pods.select("reference", (SERVICE_ACCOUNT.name, lower.namespace(namespace), name))
-    if below or lower.spec.service_accounts.identity == "none":
-        return bool(below)
-    excluded = world.topology.exclude_namespaces
-    above = lower.upper_pods.select("reference", (SERVICE_ACCOUNT.name, namespace, name))
-    return any(lives_below(entry, excluded) for entry in above)
+def asking(world: World, lower: LowerWorld, namespace: str, name: str) -> Iterator[Entry]:
+    """Return the upper pods that ask for the copy of an account, by its upper namespace and name."""
+    if lower.spec.service_accounts.identity != "none":
+        yield from ownership.asking(lower, world, SERVICE_ACCOUNT.name, namespace, name)
+
+
+def is_asked(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
+    """Report whether an upper pod asks for the copy of an account."""
+    return any(True for _ in asking(world, lower, namespace, name))
+
+
+def is_used(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
+    """Report whether an upper pod asks for the copy of an account, or a lower pod of ours keeps it."""
+    return is_asked(world, lower, namespace, name) or ownership.keeps(lower, SERVICE_ACCOUNT.name, namespace, name)
 
 
 class AccountRule:
@@ -120,7 +127,7 @@ class AccountRule:
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Give the keys of everything that pods run as and of every copy."""
         here = world.lowers[lower]
-        found = {key for entry in here.upper_pods for key in _keys_of(lower, entry.namespace, _accounts(entry))}
+        found = {key for entry in here.upper_pods for key in _keys_of(lower, entry.namespace, named(entry))}
         found |= {key for entry in here.more[SERVICE_ACCOUNT] for key in _below(here, entry)}
         yield from sorted(found)
 
@@ -132,11 +139,13 @@ class AccountRule:
             return Decision()
         ref = Ref(lower.name, SERVICE_ACCOUNT, lower.namespace(key.namespace), key.name)
         original, copy = originals.get(key.namespace, key.name), copies.get(ref.namespace, ref.name)
-        if not needed(world, lower, key.namespace, key.name):
+        if not is_used(world, lower, key.namespace, key.name):
             return _end(world, ref, copy, "no pod runs as it any more")
         if original is None:
             return _without_original(world, ref, copy, originals, key)
-        return _kept(world, lower, ref, original, copy)
+        askers = asking(world, lower, key.namespace, key.name)
+        is_wanted = any(True for _ in askers) if copy is not None else ownership.may_be_made(askers)
+        return _kept(world, lower, ref, original, copy) if is_wanted else Decision()
 
 
 def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, copy: Entry | None) -> Decision:
@@ -220,18 +229,19 @@ def _below(lower: LowerWorld, entry: Entry) -> Iterator[Key]:
 def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give what a pod above begins or ceases to run as."""
     excluded = world.topology.exclude_namespaces
-    names = [_accounts(entry) if entry and lives_below(entry, excluded) else frozenset() for entry in delta]
+    names = [named(entry) if entry and lives_below(entry, excluded) else frozenset() for entry in delta]
     yield from _keys_of(lower, delta.entry.namespace, names[0] ^ names[1])
 
 
 def _user_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give what a pod below begins or ceases to run as; one that ended runs as it until it goes."""
-    names = [_accounts(entry) if entry else frozenset() for entry in delta]
+    names = [named(entry) if entry else frozenset() for entry in delta]
     for namespace in world.lowers[lower].above(delta.entry.namespace):
         yield from _keys_of(lower, namespace, names[0] ^ names[1])
 
 
-def _accounts(pod: Entry) -> frozenset[str]:
+def named(pod: Entry) -> frozenset[str]:
+    """Return the name of the account that a pod runs as, none where that is `default`."""
     return frozenset(
         one.name for one in pod.facts.references if one.kind == SERVICE_ACCOUNT.name and one.name != DEFAULT
     )

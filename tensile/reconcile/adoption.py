@@ -6,7 +6,7 @@ so that its owner is another topology of this upper cluster, and that one keeps 
 upper cluster marked has to be released by hand, by taking the label off. Everything else stays whose it is.
 """
 
-from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_NODE, VIRTUAL_POD
+from tensile.names import LEGACY, NO_ORIGINAL, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_NODE, VIRTUAL_POD
 from tensile.objects import NODE, POD, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.observed import upper_uid_of
@@ -17,6 +17,8 @@ UNMARKED = (
     "only what tensile-kube or an engine like this one made is taken over; where this may be, annotate it with "
     f'{LEGACY}: "true"'
 )
+
+NOT_ABOVE = "the upper cluster has none of that name; rename or remove it, or take the optional reference out"
 
 
 def conflict(ref: Ref, why: str = "") -> Problem:
@@ -35,6 +37,8 @@ def claim(ref: Ref, found: Manifest, upper_uid: str, world: World, lower: str) -
 
     `upper_uid` is the UID of the upper object that ours would be made for; `lower` says whose `onConflict` counts.
     """
+    if upper_uid == NO_ORIGINAL:
+        return conflict(ref, NOT_ABOVE)
     if not adopts(world, lower):
         return conflict(ref)
     why = objection(ref, found, upper_uid, world)

@@ -12,7 +12,7 @@ from tensile.cache import Cache
 from tensile.cluster import Cluster
 from tensile.errors import NotFound
 from tensile.names import OWNER, REPLACES, UPPER_UID
-from tensile.objects import NAMESPACE, Manifest, annotations, labels, metadata, uid
+from tensile.objects import NAMESPACE, UPPER, Manifest, annotations, labels, metadata, uid
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.plan import EVICTION, Step
 from tensile.reconcile.vacancy import look_into
@@ -75,7 +75,8 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
     """Read the step's object at quorum and let the cache know: of the object, or that it is gone for certain.
 
     An object of that name which is neither the one of `step.uid` nor made for it, nor one that the cache knows by its
-    UID, counts as gone: the name is another's. That the one of `step.uid` is not there is noted in any case.
+    UID, counts as gone: the name is another's. So does one that the cache does not select: an upper pod on another
+    node. That the one of `step.uid` is not there is noted in any case.
     """
     if cache is None:
         return
@@ -86,7 +87,7 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
         cache.confirm_absent(step.ref.namespace, step.ref.name, since, sought=step.uid)
         return
     found = orjson.loads(raw)
-    known, is_it = cache.get(step.ref.namespace, step.ref.name), _is_about(step, found)
+    known, is_it = cache.get(step.ref.namespace, step.ref.name), _is_about(step, found) and cache.selects(found)
     if not is_it and (known is None or known.uid != uid(found)):
         cache.confirm_absent(step.ref.namespace, step.ref.name, since, sought=step.uid)
         return
@@ -96,8 +97,9 @@ async def reread(step: Step, cluster: Cluster, cache: Cache | None) -> None:
 
 
 def _is_about(step: Step, found: Manifest) -> bool:
-    """Say whether what was read is what the step is about, by its own UID or that of its upper object."""
-    return step.uid in ("", uid(found), annotations(found).get(UPPER_UID))
+    """Report whether what was read is what the step is about, by its own UID or, below, that of its upper object."""
+    is_lower = step.ref.cluster != UPPER
+    return step.uid in ("", uid(found)) or (is_lower and step.uid == annotations(found).get(UPPER_UID))
 
 
 def is_there(step: Step, cache: Cache | None) -> bool:

@@ -44,7 +44,7 @@ class ClaimOrphanRule:
         lower = world.lowers[key.lower]
         if not can_tell(lower, world) or lower.silent:
             return Decision()
-        copies = sorted(lower.more[CLAIM], key=lambda copy: (copy.namespace, copy.name))
+        copies = sorted(lower.placed(lower.more[CLAIM]), key=lambda copy: (copy.namespace, copy.name))
         return Decision(tuple(one for copy in copies for one in _orphan(copy, lower, world)))
 
 

@@ -17,12 +17,13 @@ from tensile.names import LOWER, OWNER, PROVISIONER, Owner
 from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, controller_of, labels, metadata
 from tensile.quantities import parse
 from tensile.reconcile.desired import Absent
-from tensile.reconcile.observed import upper_uid_of
+from tensile.reconcile.observed import upper_uid_of, we_wrote
 from tensile.reconcile.podfacts import lives_below
 from tensile.world import LowerWorld, Problem, World
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _PROVISIONERS = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+_BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 _OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
 _CONTROLLER = "PV"
 
@@ -32,8 +33,8 @@ class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
 
     `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `selected` is the node that a
     scheduler chose, `chosen` the lower that we did, `provisioner` who is to make the volume, `volume` the one that it
-    has or asks for: each "" for none. `passing` is whether it belongs to a pod and goes with it, as a generic ephemeral
-    volume does.
+    has or asks for: each "" for none. `prebound` is whether its author named the volume, and not the controller that
+    binds claims. `passing` is whether it belongs to a pod and goes with it, as a generic ephemeral volume does.
     """
 
     owner: str
@@ -42,6 +43,7 @@ class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
     chosen: str
     provisioner: str
     volume: str
+    prebound: bool
     storage_class: str
     bound: bool
     lost: bool
@@ -72,12 +74,20 @@ def facts_of(claim: Manifest) -> ClaimFacts:
         chosen=notes.get(LOWER, ""),
         provisioner=next((notes[key] for key in _PROVISIONERS if key in notes), ""),
         volume=spec.get("volumeName") or "",
+        prebound=_is_prebound(claim),
         storage_class=class_of(claim) or "",
         bound=phase == "Bound",
         lost=phase == "Lost",
         passing=controller_of(claim).get("kind") == "Pod",
         terminating="deletionTimestamp" in metadata(claim),
     )
+
+
+def _is_prebound(claim: Manifest) -> bool:
+    """Report whether a claim's author named its volume: we never do, and the controller notes it where it does."""
+    if not (claim.get("spec") or {}).get("volumeName"):
+        return False
+    return _BOUND_BY_CONTROLLER not in annotations(claim) or we_wrote(claim, ("f:spec", "f:volumeName"))
 
 
 def class_of(claim: Manifest) -> str | None:
@@ -115,12 +125,41 @@ def is_copy(claim: Entry, owner: Owner) -> bool:
     return bool(claim.facts.owner == owner.mark)
 
 
-def copy_in(lower: LowerWorld, claim: Entry, owner: Owner) -> Entry | None:
-    """Give the claim of ours below that was made for an upper one, None when there is none."""
-    copy = lower.more[CLAIM].get(lower.namespace(claim.namespace), claim.name)
-    if copy is None or not is_copy(copy, owner) or copy.facts.upper_uid != claim.uid:
-        return None
-    return copy
+def copy_in(lower: LowerWorld, claim: Entry, world: World) -> Entry | None:
+    """Return the copy of an upper claim in a lower cluster, None where there is none.
+
+    Once a placeholder of ours names the lower claim that holds the data, that is the copy, whatever is written on it.
+    Before that it is what stands at the claim's place with our marks, if it could have been made for it.
+    """
+    found = standing_in(lower, claim)
+    named = held_by(claim, lower, world)
+    if found is None or named:
+        return found if found is not None and found.uid == named else None
+    is_marked = is_copy(found, world.owner) and found.facts.upper_uid == claim.uid
+    return found if is_marked and not misfit(found, claim, lower) else None
+
+
+def standing_in(lower: LowerWorld, claim: Entry) -> Entry | None:
+    """Return the lower claim with our label at the place of an upper one, whatever else is written on it."""
+    namespace = lower.namespace(claim.namespace)
+    return lower.more[CLAIM].get(namespace, claim.name) if lower.upper_namespace(namespace) else None
+
+
+def held_by(claim: Entry, lower: LowerWorld, world: World) -> str:
+    """Return the UID of the lower claim that a placeholder of ours names for an upper claim, "" for none."""
+    volumes = world.upper.more[VOLUME].select("claim", claim.uid)
+    ours = (one.facts for one in volumes if one.facts.owner == world.owner.mark)
+    return next((facts.lower_claim for facts in ours if facts.lower == lower.name and facts.lower_claim), "")
+
+
+def misfit(found: Entry, claim: Entry, lower: LowerWorld) -> str:
+    """Return why a lower claim with our marks cannot have been made for an upper one, "" where it can."""
+    if found.facts.prebound and not claim.facts.prebound and lower.spec.on_conflict == "fail":
+        return f"it asks for volume {found.facts.volume}"
+    above = claim.manifest()
+    name = class_of(above)
+    wanted = name if name is None else mapped(lower.spec.storage_classes, name)
+    return unfit(found.manifest(), {"spec": {**above["spec"], "storageClassName": wanted}})
 
 
 def unfit(seen: Manifest, wanted: Manifest) -> str:
@@ -130,7 +169,7 @@ def unfit(seen: Manifest, wanted: Manifest) -> str:
     """
     has, asked = seen["spec"], wanted["spec"]
     for field in ("accessModes", "storageClassName", "volumeMode"):
-        if field in asked and asked[field] != has.get(field):
+        if asked.get(field) is not None and asked[field] != has.get(field):
             return f"its {field} is {has.get(field)}, not {asked[field]}"
     sizes = [parse(one["resources"]["requests"]["storage"]) for one in (has, asked)]
     return "it asks for more storage, which cannot be taken back" if sizes[0] > sizes[1] else ""
@@ -199,7 +238,7 @@ def _of_volume(claim: Entry, world: World) -> Home:
 
 def _holder(claim: Entry, world: World) -> str:
     """Give the name of the lower whose copy of a claim may hold data, "" for none."""
-    copies = ((lower.name, copy_in(lower, claim, world.owner)) for lower in world.lowers.values())
+    copies = ((lower.name, copy_in(lower, claim, world)) for lower in world.lowers.values())
     return next((name for name, copy in copies if copy is not None and may_hold_data(copy)), "")
 
 
@@ -207,7 +246,7 @@ def _of_user(claim: Entry, world: World) -> Home:
     """Give the lower that has a copy in use, or for all that is known has one, else that of the oldest pod."""
     using = {lower.name: users(lower, claim, world.topology.exclude_namespaces) for lower in world.lowers.values()}
     for lower in world.lowers.values():
-        if using[lower.name] and copy_in(lower, claim, world.owner) is not None:
+        if using[lower.name] and copy_in(lower, claim, world) is not None:
             return Home(lower.name)
     chosen = world.lowers.get(claim.facts.chosen)
     if chosen is not None and is_enabled(chosen) and not chosen.more[CLAIM].synced:

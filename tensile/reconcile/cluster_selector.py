@@ -1,16 +1,27 @@
 """The annotation in which the webhook keeps a pod's constraints on lower nodes.
 
 Its form is tensile-kube's: JSON with nodeSelector, affinity and tolerations as in a pod's spec. Anybody who may create
-a pod can write it, so its shape is checked before it is walked; a text of another shape counts as none and is said.
+a pod can write it, so its size and shape are checked before it is walked; a text of another shape counts as none and is
+said. It is decoded once, and what was checked is what is used: two decoders do not agree on every text.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import msgspec
 import orjson
 
 from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations
+
+LONGEST = 32 * 1024
+"""Characters of the annotation: hundreds of requirements. Kubernetes allows eight times as many."""
+MOST = 1_000
+"""Items of a list: terms, requirements and tolerations. Each is looked at whenever something is decided about a pod."""
+_DEEPEST = 32
+"""Objects and lists within each other: a pod's affinity has eleven, and what is written again may have 254."""
+_MANY = msgspec.Meta(max_length=MOST)
+_SECONDS = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 
 
 class _Requirement(msgspec.Struct, gc=False):
@@ -21,17 +32,20 @@ class _Requirement(msgspec.Struct, gc=False):
     values: list[str] | None = None
 
 
+_Requirements = Annotated[list[_Requirement], _MANY]
+
+
 class _NodeTerm(msgspec.Struct):
     """What one kind of node has to be like."""
 
-    matchExpressions: list[_Requirement] | None = None  # noqa: N815 - the API's spelling, here and below
-    matchFields: list[_Requirement] | None = None  # noqa: N815
+    matchExpressions: _Requirements | None = None  # noqa: N815 - the API's spelling, here and below
+    matchFields: _Requirements | None = None  # noqa: N815
 
 
 class _NodeSelector(msgspec.Struct):
     """Kinds of nodes, of which one will do."""
 
-    nodeSelectorTerms: list[_NodeTerm] | None = None  # noqa: N815
+    nodeSelectorTerms: Annotated[list[_NodeTerm], _MANY] | None = None  # noqa: N815
 
 
 class _Preference(msgspec.Struct):
@@ -45,14 +59,14 @@ class _NodeAffinity(msgspec.Struct):
     """What is asked of nodes."""
 
     requiredDuringSchedulingIgnoredDuringExecution: _NodeSelector | None = None  # noqa: N815
-    preferredDuringSchedulingIgnoredDuringExecution: list[_Preference] | None = None  # noqa: N815
+    preferredDuringSchedulingIgnoredDuringExecution: Annotated[list[_Preference], _MANY] | None = None  # noqa: N815
 
 
 class _LabelSelector(msgspec.Struct):
     """What is asked of labels."""
 
     matchLabels: dict[str, str] | None = None  # noqa: N815
-    matchExpressions: list[_Requirement] | None = None  # noqa: N815
+    matchExpressions: _Requirements | None = None  # noqa: N815
 
 
 class _PodTerm(msgspec.Struct):
@@ -76,8 +90,8 @@ class _WeightedPodTerm(msgspec.Struct):
 class _PodAffinity(msgspec.Struct):
     """What is asked of the company of pods."""
 
-    requiredDuringSchedulingIgnoredDuringExecution: list[_PodTerm] | None = None  # noqa: N815
-    preferredDuringSchedulingIgnoredDuringExecution: list[_WeightedPodTerm] | None = None  # noqa: N815
+    requiredDuringSchedulingIgnoredDuringExecution: Annotated[list[_PodTerm], _MANY] | None = None  # noqa: N815
+    preferredDuringSchedulingIgnoredDuringExecution: Annotated[list[_WeightedPodTerm], _MANY] | None = None  # noqa: N815
 
 
 class _Affinity(msgspec.Struct):
@@ -95,7 +109,7 @@ class _Toleration(msgspec.Struct, gc=False):
     operator: str | None = None
     value: str | None = None
     effect: str | None = None
-    tolerationSeconds: int | None = None  # noqa: N815
+    tolerationSeconds: Annotated[int, _SECONDS] | None = None  # noqa: N815
 
 
 class _ClusterSelector(msgspec.Struct):
@@ -103,67 +117,51 @@ class _ClusterSelector(msgspec.Struct):
 
     nodeSelector: dict[str, str] | None = None  # noqa: N815
     affinity: _Affinity | None = None
-    tolerations: list[_Toleration] | None = None
-
-
-class _Claim(msgspec.Struct, gc=False):
-    """The claim that a volume is of."""
-
-    claimName: str = ""  # noqa: N815
-
-
-class _Volume(msgspec.Struct, gc=False):
-    """One volume, as far as it matters at admission."""
-
-    persistentVolumeClaim: _Claim | None = None  # noqa: N815
-
-
-class _Spec(_ClusterSelector):
-    """What of a pod's spec is looked at at admission."""
-
-    volumes: list[_Volume] | None = None
-
-
-class _Metadata(msgspec.Struct, gc=False):
-    """The part of a pod's metadata that is looked at."""
-
-    namespace: str | None = None
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-
-class _Pod(msgspec.Struct):
-    """A pod, as far as it matters at admission."""
-
-    metadata: _Metadata
-    spec: _Spec
-
-
-_SHAPE = msgspec.json.Decoder(_ClusterSelector)
-_POD = msgspec.json.Decoder(_Pod)
+    tolerations: Annotated[list[_Toleration], _MANY] | None = None
 
 
 def cluster_selector(upper_pod: Manifest) -> Manifest | None:
     """Read what the webhook moved into the pod's annotation; None when there is none, or it cannot be read."""
     text = annotations(upper_pod).get(CLUSTER_SELECTOR)
-    return orjson.loads(text) if text and not _flaw(text) else None
+    return _read(text)[0] if text else None
 
 
 def cluster_selector_flaw(upper_pod: Manifest) -> str:
     """Say what is wrong with the pod's annotation, "" when nothing is."""
     text = annotations(upper_pod).get(CLUSTER_SELECTOR)
-    return _flaw(text) if text else ""
+    return _read(text)[1] if text else ""
 
 
-def pod_flaw(raw: bytes) -> str:
-    """Say what about a pod that no apiserver has looked at is not as in a pod, "" for nothing that matters here."""
-    return _flaw(raw, _POD)
-
-
-def _flaw(text: str | bytes, shape: msgspec.json.Decoder[Any] = _SHAPE) -> str:
-    """Say why a text is not of the form, "" when it is."""
+def selector_flaw(selector: Any) -> str:
+    """Return what about decoded constraints is not as in a pod's spec, or is beyond a bound; "" for nothing."""
     try:
-        shape.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        msgspec.convert(selector, _ClusterSelector)
+    except msgspec.ValidationError as error:
         return str(error)
-    return ""
+    return "" if _is_flat(selector) else f"objects and lists are more than {_DEEPEST} deep in each other"
+
+
+def _read(text: str) -> tuple[Manifest | None, str]:
+    """Decode the annotation; return what it says and "", or None and what is wrong with it."""
+    if len(text) > LONGEST:
+        return None, f"it has {len(text):,} characters, of which at most {LONGEST:,} are read"
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        return None, str(error)
+    flaw = selector_flaw(found)
+    return (None, flaw) if flaw else (found, "")
+
+
+def _is_flat(found: Any) -> bool:
+    """Report whether a decoded value can be walked and encoded again: both end at some depth."""
+    level: Iterable[Any] = (found,)
+    for _ in range(_DEEPEST):
+        level = [inner for one in level for inner in _inner(one) if isinstance(inner, dict | list)]
+        if not level:
+            return True
+    return False
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value

@@ -1,15 +1,17 @@
 """The rule for ConfigMaps and Secrets that pods refer to: below before the pod, kept in step, gone with the last one.
 
-A copy is wanted as long as a pod above that refers to it is bound here, or a pod of ours below still does. The second
-half matters: what the guard keeps running must keep its configuration. What a pod's account pulls images with counts as
-referred to. Secrets below that hold tokens of the upper cluster are copies of nothing, and not looked at here.
+A copy is made and kept in step for upper pods alone (`ownership.py`): a lower pod that names a Secret may be anyone's.
+A lower pod of ours keeps the copy that is there from deletion, as it is: what the guard keeps running must keep its
+configuration. What a pod's account pulls images with counts as referred to. Lower Secrets that hold tokens of the upper
+cluster are copies of nothing, and not looked at here. A name that pods can do without, and that the upper cluster does
+not have, is held by an empty object (`holding.py`).
 """
 
 from collections.abc import Iterable, Iterator
 
 from tensile.cache import Cache, Delta, Entry
-from tensile.objects import CONFIG_MAP, SECRET, UPPER, Kind, Ref
-from tensile.reconcile import accounts, namespaces
+from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Ref
+from tensile.reconcile import accounts, holding, namespaces, ownership
 from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route, Told
 from tensile.reconcile.observed import has_node, is_ours
 from tensile.reconcile.podfacts import lives_below
@@ -27,12 +29,20 @@ def key_of(lower: str, namespace: str, kind: str, name: str) -> Key:
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Give the keys of the referred objects that a pod has to wait for: not optional, and not below yet."""
-    return sorted(
+    """Give the keys of the objects that a pod has to wait for: those it names, or has its images pulled with.
+
+    An optional one has to be below, too, or its name has to be held.
+    """
+    wanted = tuple(wanted)
+    if lower.spec.service_accounts.identity != "none":
+        pulls = accounts.secrets_of(world, namespace, wanted)
+        wanted = (*wanted, *(Reference(SECRET.name, name, optional=True) for name in pulls))
+    found = {
         key_of(lower.name, namespace, reference.kind, reference.name)
         for reference in wanted
         if reference.kind in KINDS and not _is_there(world, lower, namespace, reference)
-    )
+    }
+    return sorted(found)
 
 
 class DependencyRule:
@@ -81,20 +91,20 @@ class DependencyRule:
         original, copy = originals.get(key.namespace, name), copies.get(ref.namespace, name)
         if copy is not None and copy.facts.token is not None:
             return Decision()
-        if not _referred(world, lower, key.namespace, kind, name):
-            known = accounts.known(world, lower)
-            return _end(world, ref, copy, "no pod refers to it any more") if known else Decision()
+        if not _is_asked(world, lower, key.namespace, kind, name):
+            return _unasked(world, ref, copy, originals, key)
         if original is None:
-            return _without_original(world, ref, copy, originals, key)
+            return _held(world, ref, copy, key, _without_original(world, ref, copy, originals, key))
         refused = never_copied(original.manifest())
         if refused:
-            return Decision(problem=_needed(world, lower, key, Problem("SecretNotCopied", refused)))
+            problem = _needed(world, lower, key, Problem("SecretNotCopied", refused))
+            return _held(world, ref, copy, key, Decision(problem=problem))
         return _kept(world, ref, original, copy, key)
 
 
 def _kept(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Decision:
     lower = world.lowers[key.lower]
-    if not has_node(lower, world):
+    if not has_node(lower, world) or (copy is None and not _may_be_made(world, lower, original, ref.kind)):
         return Decision()
     if not namespaces.ready(lower, key.namespace):
         return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
@@ -108,10 +118,65 @@ def _kept(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key)
     return Decision((*_said(world, ref, original, copy, key), wanted))
 
 
+def _unasked(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:
+    """End a copy that no upper pod asks for; one that a lower pod of ours keeps goes only with its original."""
+    lower = world.lowers[key.lower]
+    if copy is None or not accounts.known(world, lower):
+        return Decision()
+    if not _is_kept(world, lower, key.namespace, ref.kind, ref.name):
+        return _end(world, ref, copy, "no pod refers to it any more")
+    is_deleted = _is_deleted(originals, key.namespace, copy)
+    return _end(world, ref, copy, f"the upper {ref.kind.name} was deleted") if is_deleted else Decision()
+
+
+def _held(world: World, ref: Ref, copy: Entry | None, key: Key, decision: Decision) -> Decision:
+    """Hold a name that has nothing to copy, besides what is decided, where pods go on without it."""
+    lower, copies = world.lowers[key.lower], world.lowers[key.lower].below(ref.kind)
+    assert copies is not None
+    if decision.wanted or not has_node(lower, world) or not _is_to_be_held(world, ref, copy, key):
+        return decision
+    if not namespaces.ready(lower, key.namespace):
+        return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
+    problem = holding.too_many(ref, copies.count("held", ref.namespace)) if copy is None else None
+    if problem is not None:
+        return Decision(problem=problem, again=holding.LOOK_AGAIN)
+    taken = world.problems.get(key)
+    told = holding.exposed(_running(world, ref, key), taken) if taken is not None else ()
+    # What is told to pods that need the object comes when the name is held: others wait for that alone.
+    problem = None if copy is None else decision.problem
+    return Decision((*told, holding.held(ref, world.owner)), problem=problem)
+
+
+def _is_to_be_held(world: World, ref: Ref, copy: Entry | None, key: Key) -> bool:
+    """Return whether pods go on without an object, unless a copy of it stands there that may yet be needed."""
+    originals, lower = world.upper.cache(ref.kind), world.lowers[key.lower]
+    is_missing = originals is not None and originals.get(key.namespace, ref.name) is None
+    if is_missing and copy is not None and copy.facts.owner == world.owner.mark and not holding.is_held(copy):
+        return False
+    optional = Reference(ref.kind.name, ref.name, optional=True)
+    named = ownership.asking(lower, world, ref.kind.name, key.namespace, ref.name)
+    if any(optional in pod.facts.references for pod in named) or any(True for _ in _running(world, ref, key)):
+        return True
+    pulling = accounts.pulling(world, key.namespace, ref.name) if ref.kind == SECRET else ()
+    return any(accounts.is_asked(world, lower, key.namespace, account) for account in pulling)
+
+
+def _running(world: World, ref: Ref, key: Key) -> Iterator[Entry]:
+    """Return the pods above whose lower pod refers to a name: it would read whatever comes to stand there."""
+    lower = world.lowers[key.lower]
+    mentions = {Reference(ref.kind.name, ref.name, optional) for optional in (False, True)}
+    for pod in ownership.asking(lower, world, ref.kind.name, key.namespace, ref.name):
+        below = ownership.mirror_of(pod, lower, world.owner)
+        if below is not None and mentions & below.facts.references:
+            yield pod
+
+
 def _said(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key) -> Iterator[Told]:
     """Tell on the object above that a change of it is refused: pods run on with what they have, and say nothing."""
     problem = world.problems.get(key)
-    if problem is not None and copy is not None and is_ours(copy.manifest(), world.owner):
+    if problem is None or copy is None or holding.is_held(copy):
+        return
+    if is_ours(copy.manifest(), world.owner):
         message = f"{ref.kind.name} {original.namespace}/{original.name} is not in step in lower cluster {ref.cluster}"
         above = Ref(UPPER, ref.kind, original.namespace, original.name)
         yield Told(above, original.uid, problem.reason, f"{message}: {problem.message}")
@@ -119,13 +184,16 @@ def _said(world: World, ref: Ref, original: Entry, copy: Entry | None, key: Key)
 
 def _without_original(world: World, ref: Ref, copy: Entry | None, originals: Cache, key: Key) -> Decision:
     """Follow a deletion that was seen; keep the copy of an original that is merely not there."""
-    departed = originals.departed(key.namespace, ref.name)
     problem = _needed(world, world.lowers[key.lower], key, Problem(f"{ref.kind.name}NotFound", "it does not exist"))
-    if departed is None or not departed.seen or copy is None:
-        return Decision(problem=problem)
-    if not originals.is_gone(key.namespace, ref.name, copy.facts.upper_uid):
+    if copy is None or not _is_deleted(originals, key.namespace, copy):
         return Decision(problem=problem)
     return _end(world, ref, copy, f"the upper {ref.kind.name} was deleted")._replace(problem=problem)
+
+
+def _is_deleted(originals: Cache, namespace: str, copy: Entry) -> bool:
+    """Report whether the original of a copy was seen deleted, and is not there again."""
+    departed = originals.departed(namespace, copy.name)
+    return departed is not None and departed.seen and originals.is_gone(namespace, copy.name, copy.facts.upper_uid)
 
 
 def _end(world: World, ref: Ref, copy: Entry | None, reason: str) -> Decision:
@@ -140,32 +208,45 @@ def _is_there(world: World, lower: LowerWorld, namespace: str, reference: Refere
     assert originals is not None
     assert copies is not None
     original, copy = originals.get(namespace, reference.name), copies.get(lower.namespace(namespace), reference.name)
+    is_ours_below = copy is not None and copy.facts.owner == world.owner.mark
     if original is None:
-        return reference.optional
-    if copy is not None and (copy.facts.owner, copy.facts.upper_uid) == (world.owner.mark, original.uid):
+        return reference.optional and is_ours_below
+    if copy is not None and is_ours_below and copy.facts.upper_uid == original.uid:
         return True
-    return reference.optional and bool(never_copied(original.manifest()))
+    is_held = copy is not None and is_ours_below and holding.is_held(copy)
+    return reference.optional and is_held and bool(never_copied(original.manifest()))
 
 
-def _referred(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:
-    above = _referrers(world, lower, namespace, kind.name, name)
-    below = lower.pods.select("reference", (kind.name, lower.namespace(namespace), name))
-    by_account = kind == SECRET and accounts.pulls_with(world, lower, namespace, name)
-    return bool(below) or by_account or any(True for _ in above)
+def _is_asked(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:
+    """Report whether upper pods ask for an object, by naming it or by the account that they run as."""
+    return any(True for _ in _askers(world, lower, namespace, kind, name))
 
 
-def _referrers(world: World, lower: LowerWorld, namespace: str, kind: str, name: str) -> Iterator[Entry]:
-    """Give the pods above that need the object below."""
-    for entry in lower.upper_pods.select("reference", (kind, namespace, name)):
-        if lives_below(entry, world.topology.exclude_namespaces):
-            yield entry
+def _may_be_made(world: World, lower: LowerWorld, original: Entry, kind: Kind) -> bool:
+    return ownership.may_be_made(_askers(world, lower, original.namespace, kind, original.name))
+
+
+def _askers(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> Iterator[Entry]:
+    """Return the upper pods that ask for an object."""
+    yield from ownership.asking(lower, world, kind.name, namespace, name)
+    for account in accounts.pulling(world, namespace, name) if kind == SECRET else ():
+        yield from accounts.asking(world, lower, namespace, account)
+
+
+def _is_kept(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: str) -> bool:
+    """Report whether a lower pod of ours refers to a copy, or runs as an account that pulls images with it."""
+    if ownership.keeps(lower, kind.name, namespace, name):
+        return True
+    pulling = accounts.pulling(world, namespace, name) if kind == SECRET else ()
+    return any(ownership.keeps(lower, SERVICE_ACCOUNT.name, namespace, account) for account in pulling)
 
 
 def _needed(world: World, lower: LowerWorld, key: Key, problem: Problem) -> Problem | None:
     """Give the problem, with the object's name, if some pod cannot start for it."""
     kind, _, name = key.name.partition("/")
     needed = Reference(kind, name, optional=False)
-    if not any(needed in entry.facts.references for entry in _referrers(world, lower, key.namespace, kind, name)):
+    askers = ownership.asking(lower, world, kind, key.namespace, name)
+    if not any(needed in entry.facts.references for entry in askers):
         return None
     return problem._replace(message=f"{kind} {key.namespace}/{name}: {problem.message}")
 
@@ -177,7 +258,8 @@ def _original(kind: Kind) -> Keys:
         copies = here.below(kind)
         assert copies is not None
         referred = here.upper_pods.select("reference", (kind.name, entry.namespace, entry.name))
-        by_account = kind == SECRET and accounts.pulls_with(world, here, entry.namespace, entry.name)
+        pulling = accounts.pulling(world, entry.namespace, entry.name) if kind == SECRET else ()
+        by_account = any(accounts.is_asked(world, here, entry.namespace, account) for account in pulling)
         if referred or by_account or copies.get(here.namespace(entry.namespace), entry.name):
             yield key_of(lower, entry.namespace, kind.name, entry.name)
 
@@ -224,7 +306,7 @@ def _by_account(world: World, lower: str, pod: Entry) -> Iterator[Key]:
 def _of_account(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Give the Secrets that an account above begins or ceases to pull images with, where its pods run."""
     entry = delta.entry
-    if not accounts.needed(world, world.lowers[lower], entry.namespace, entry.name):
+    if not accounts.is_used(world, world.lowers[lower], entry.namespace, entry.name):
         return
     before, after = (frozenset(one.facts) if one else frozenset() for one in delta)
     for secret in sorted(before ^ after):

@@ -1,7 +1,8 @@
 """Whose Services a lower cluster gets: those of the namespaces that have pods there.
 
-A Service is of use to its neighbours only, and names in other namespaces stay the lower's own. A namespace counts from
-its first pod above to its last pod below: whatever still runs there still calls its Services.
+A Service is of use to its neighbours only, and names in other namespaces stay the lower's own. Services are made and
+kept in step for the pods of their namespace that are bound here. Those that are there outlast the last of them as long
+as a lower pod of ours is in the namespace, as they are: whatever still runs there still calls its Services.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from tensile.cache import Cache, Delta, Entry
 from tensile.names import Owner
 from tensile.objects import ENDPOINT_SLICE, SERVICE
+from tensile.reconcile import ownership
 from tensile.world import Key, LowerWorld, World
 
 KUBE_SYSTEM = "kube-system"
@@ -38,25 +40,23 @@ def is_known(lower: LowerWorld, world: World) -> bool:
     return lower.settled and all(cache.synced for cache in caches)
 
 
-def has_pods(lower: LowerWorld, namespace: str, world: World) -> bool:
-    """Say whether pods of an upper namespace run in a lower, or are to."""
-    above = 0 if namespace in world.topology.exclude_namespaces else lower.upper_pods.count("living", namespace)
-    return bool(above or lower.pods.count("namespace", lower.namespace(namespace)))
-
-
 def is_exposed(lower: LowerWorld, namespace: str, world: World) -> bool:
     """Say whether the Services of an upper namespace belong in a lower; kube-system's only on request."""
     if not is_enabled(lower):
         return False
     if namespace == KUBE_SYSTEM:
         return world.topology.services.kube_system and lower.in_topology
-    return has_pods(lower, namespace, world)
+    return ownership.is_inhabited(lower, namespace, world)
+
+
+def is_kept(lower: LowerWorld, namespace: str) -> bool:
+    """Report whether the Services of an upper namespace that are in a lower stay there as they are."""
+    return is_enabled(lower) and namespace != KUBE_SYSTEM and ownership.keeps_namespace(lower, namespace)
 
 
 def exposed(lower: LowerWorld, world: World) -> Iterator[str]:
-    """Give the upper namespaces whose Services belong in a lower."""
+    """Return the upper namespaces whose Services belong in a lower, in order."""
     found = set(map(str, lower.upper_pods.values("living")))
-    found |= {above for namespace in lower.pods.values("namespace") for above in lower.above(str(namespace))}
     yield from sorted(name for name in found | {KUBE_SYSTEM} if is_exposed(lower, name, world))
 
 

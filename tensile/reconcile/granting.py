@@ -7,13 +7,16 @@ step as it was decided, without a token in it.
 
 from base64 import b64encode
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 from tensile.cluster import Patch
 from tensile.names import TOKEN_TERM
-from tensile.objects import Manifest, annotations, metadata, moment_of, timestamp
+from tensile.objects import Manifest, annotations, later, metadata, moment_of, timestamp
 from tensile.reconcile.plan import TERM_PATH, Step
+
+_DIGITS = 10
+"""Of the seconds for which tokens hold: an apiserver gives none for longer than a number of 32 bits says."""
 
 
 class Term(NamedTuple):
@@ -27,7 +30,7 @@ class Term(NamedTuple):
 
     def passed(self, share: float) -> datetime:
         """Give the moment at which a share of the term is over."""
-        return self.since + timedelta(seconds=self.seconds * share)
+        return later(self.since, self.seconds * share)
 
 
 def term_of(secret: Manifest) -> Term | None:
@@ -35,7 +38,7 @@ def term_of(secret: Manifest) -> Term | None:
     since, _, span = annotations(secret).get(TOKEN_TERM, "").partition("/PT")
     seconds = span.removesuffix("S")
     try:
-        return Term(moment_of(since), int(seconds)) if seconds.isdecimal() else None
+        return Term(moment_of(since), int(seconds)) if seconds.isdecimal() and len(seconds) <= _DIGITS else None
     except ValueError:
         return None
 

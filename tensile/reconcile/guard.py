@@ -2,21 +2,49 @@
 
 A wrong kubeconfig, a lost role or a restored etcd all look like "everything is gone above". Deletions that follow from
 deleting the upper object pass; the others are in one plan per lower, and wait when they are many, or rest on caches
-that are not complete. Where a store is known to have been restored, none passes: what is missing there was not deleted,
-and only a person can say whether it is to go. The Node keeps note of that, for engines to come.
+that are not complete. They are many in a namespace first, and a namespace whose deletions wait counts no further: so
+what one tenant does holds back nothing of another's. The rest are many, or not, in the lower as a whole.
+
+Where a store is known to have been restored, none passes: what is missing there was not deleted, and only a person can
+say whether it is to go. The Node keeps note of that, for engines to come.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tensile.names import DELETIONS_HELD, STORE_RESTORED
-from tensile.objects import Manifest
+from tensile.objects import NAMESPACE, POD, UPPER, Manifest, Ref
 from tensile.reconcile.observed import is_ours
-from tensile.reconcile.plan import Plan
+from tensile.reconcile.plan import Plan, Step
 from tensile.topology import Guard
 from tensile.world import LowerWorld, World
 
 HOLDS = "GuardHolds"
 _FORCE = "if they are right, run: tensile apply --force"
+
+
+_NAMED = 3
+"""Namespaces that a message names at most."""
+
+
+class Stock(NamedTuple):
+    """What a lower can lose: by upper namespace, the pods bound here that have run.
+
+    `lost` counts by upper namespace what a plan would end beyond those: objects whose upper half is gone already.
+    """
+
+    owned: Mapping[str, int]
+    lost: Mapping[str, int]
+
+    def of(self, namespace: str) -> int:
+        """Return what there is of an upper namespace."""
+        return self.owned.get(namespace, 0) + self.lost.get(namespace, 0)
+
+    def but(self, namespaces: Iterable[str]) -> int:
+        """Return what there is in all namespaces but these."""
+        left = (self.owned.keys() | self.lost.keys()) - set(namespaces)
+        return sum(map(self.of, left))
 
 
 class Guarded(NamedTuple):
@@ -27,22 +55,54 @@ class Guarded(NamedTuple):
     reason: str = ""
 
 
-def guard(
-    plan: Plan, limits: Guard, *, owned: int, settled: bool, restored: bool = False, forced: bool = False
-) -> Guarded:
-    """Take the unasked steps out of a plan when they are too many for `owned` objects, or `settled` is false.
+def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = False, forced: bool = False) -> Guarded:
+    """Take the unasked steps out of a plan when they are too many for what a lower has, or its caches are not complete.
 
     Where a store is known to be `restored`, or one of them rests on what a store lost, they are always too many.
     """
     unasked = [step for step in plan.steps if not step.asked]
     if forced or not unasked:
         return Guarded(plan)
-    lost = restored or any(step.lost for step in unasked)
-    reason = STORE_RESTORED if lost else HOLDS
-    held = _restored(len(unasked)) if lost else _objection(len(unasked), limits, owned, settled=settled)
-    if not held:
+    if restored or any(step.lost for step in unasked):
+        return _without(plan, unasked, _restored(len(unasked)), STORE_RESTORED)
+    if not lower.settled:
+        return _without(plan, unasked, f"{len(unasked)} deletions wait until every cache is complete", HOLDS)
+    homes = {id(step): namespace_of(step.ref, lower) for step in unasked}
+    stock = _stock(unasked, homes, lower)
+    counts = Counter(homes.values())
+    many = sorted(name for name, count in counts.items() if _are_many(count, stock.of(name), limits))
+    rest = [step for step in unasked if homes[id(step)] not in many]
+    if _are_many(len(rest), stock.but(many), limits):
+        return _without(plan, unasked, _too_many(len(rest), stock.but(many), "", limits), HOLDS)
+    if not many:
         return Guarded(plan)
-    return Guarded(plan._replace(steps=tuple(step for step in plan.steps if step.asked)), held, reason)
+    held, there = sum(counts[name] for name in many), sum(stock.of(name) for name in many)
+    words = _too_many(held, there, f" in {_named(many)}", limits)
+    return _without(plan, [step for step in unasked if homes[id(step)] in many], words, HOLDS)
+
+
+def namespace_of(ref: Ref, lower: LowerWorld) -> str:
+    """Return the upper namespace that an object of either cluster belongs to, "" for none that is known."""
+    name = ref.name if ref.kind == NAMESPACE else ref.namespace
+    return name if ref.cluster == UPPER else lower.upper_namespace(name)
+
+
+def _stock(unasked: Iterable[Step], homes: Mapping[int, str], lower: LowerWorld) -> Stock:
+    """Count what a lower has, and beyond that what the unasked steps are about."""
+    ran = [pod for pod in lower.upper_pods if pod.facts.ran and not pod.facts.terminal]
+    known = {(pod.namespace, pod.name) for pod in ran}
+    others = (homes[id(step)] for step in unasked if not _is_about(step, homes[id(step)], known))
+    return Stock(Counter(pod.namespace for pod in ran), Counter(others))
+
+
+def _is_about(step: Step, namespace: str, pods: set[tuple[str, str]]) -> bool:
+    return step.ref.kind == POD and (namespace, step.ref.name) in pods
+
+
+def _without(plan: Plan, held: list[Step], words: str, reason: str) -> Guarded:
+    """Take steps out of a plan, and say why."""
+    out = set(map(id, held))
+    return Guarded(plan._replace(steps=tuple(step for step in plan.steps if id(step) not in out)), words, reason)
 
 
 def is_restored(lower: LowerWorld, world: World) -> bool:
@@ -66,13 +126,23 @@ def _restored(unasked: int) -> str:
     )
 
 
-def _objection(unasked: int, limits: Guard, owned: int, *, settled: bool) -> str:
-    if not settled:
-        return f"{unasked} deletions wait until every cache is complete"
-    percent = 100 * unasked // max(owned, unasked)
-    if unasked > limits.max_deletes and percent > limits.max_delete_percent:
-        return (
-            f"{unasked} deletions ({percent} % of what is owned there) that nobody asked for are held back by "
-            f"guard.maxDeletes: {limits.max_deletes} and guard.maxDeletePercent: {limits.max_delete_percent}; {_FORCE}"
-        )
-    return ""
+def _are_many(count: int, there: int, limits: Guard) -> bool:
+    return count > limits.max_deletes and _percent(count, there) > limits.max_delete_percent
+
+
+def _percent(count: int, there: int) -> int:
+    return 100 * count // max(count, there)
+
+
+def _too_many(count: int, there: int, where: str, limits: Guard) -> str:
+    bounds = f"guard.maxDeletes: {limits.max_deletes} and guard.maxDeletePercent: {limits.max_delete_percent}"
+    share = f"{_percent(count, there)} % of what is owned there"
+    return f"{count} deletions{where} ({share}) that nobody asked for are held back by {bounds}; {_FORCE}"
+
+
+def _named(namespaces: list[str]) -> str:
+    """Name namespaces, the first of many."""
+    if len(namespaces) == 1:
+        return f"namespace {namespaces[0]}"
+    more = len(namespaces) - _NAMED
+    return "namespaces " + ", ".join(namespaces[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -246,14 +246,8 @@ class Loop:
         if all(step.asked for step in found.steps):
             return found
         world, lower = self._world, self._world.lowers[key.lower]
-        passed, held, reason = guard(
-            found,
-            world.topology.guard,
-            owned=lower.owned(world.owner.mark),
-            settled=lower.settled,
-            restored=is_restored(lower, world),
-            forced=self._forced,
-        )
+        is_forced, went_back = self._forced, is_restored(lower, world)
+        passed, held, reason = guard(found, world.topology.guard, lower, restored=went_back, forced=is_forced)
         return passed._replace(problem=Problem(reason, held)) if held else passed
 
     def _note_problem(self, key: Key, problem: Problem | None) -> None:

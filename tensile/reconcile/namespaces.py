@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tensile.cache import Delta, Entry, Kept, decoded
-from tensile.names import OWNER, UPPER_NAMESPACE, UPPER_UID
+from tensile.names import OWNER, UPPER_NAMESPACE, UPPER_UID, owner_of
 from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metadata
-from tensile.reconcile.adoption import claim
+from tensile.reconcile.adoption import REASON, adopts, claim, conflict
 from tensile.reconcile.claims import selected_in
 from tensile.reconcile.desired import Decision, Present, Route
 from tensile.reconcile.observed import has_node, is_ours, our_keys
@@ -56,8 +56,11 @@ def key_of(lower: str, upper_namespace: str) -> Key:
 def ready(lower: LowerWorld, upper_namespace: str) -> str:
     """Give the UID of the namespace below when pods can be made in it, else "".
 
-    Kubernetes refuses a pod until the namespace's ServiceAccount `default` exists.
+    Kubernetes refuses a pod until the namespace's ServiceAccount `default` exists. Where the engine's own account is,
+    nothing is made: a pod there could be given the engine's credential.
     """
+    if lower.is_own(upper_namespace):
+        return ""
     name = lower.namespace(upper_namespace)
     entry = lower.namespaces.get("", name)
     if entry is None or entry.facts.ending or lower.accounts.get(name, "default") is None:
@@ -95,16 +98,20 @@ class NamespaceRule:
         lower = world.lowers[key.lower]
         name = lower.namespace(key.name)
         above, below = world.upper.namespaces.get("", key.name), lower.namespaces.get("", name)
-        if not lower.namespaces.synced or above is None or not _needed(lower, key.name, world):
+        is_known = lower.namespaces.synced and lower.mapping_known
+        if not is_known or above is None or not _needed(lower, key.name, world):
             return Decision()
+        if lower.is_own(key.name):
+            return Decision(problem=_own(key, lower))
         if below is not None and below.facts.ending:
             return Decision(
                 problem=Problem("NamespaceTerminating", f"namespace {name} is being deleted in {lower.name}")
             )
         if below is not None and _is_only_used(below, above, lower, world):
             return Decision()
-        if below is not None and below.facts.above not in ("", key.name):
-            return Decision(problem=_shared(below, key, lower))
+        obstacle = _obstacle(below, above, lower, world) if below is not None and lower.naming is not None else None
+        if obstacle is not None:
+            return Decision(problem=obstacle)
         manifest = _manifest(name, above.manifest(), world)
         reason = "pods need it" if below is None else "its Pod Security labels differ from those above"
         return Decision((Present(Ref(lower.name, NAMESPACE, "", name), manifest, reason),))
@@ -118,10 +125,33 @@ def _is_only_used(below: Entry, above: Entry, lower: LowerWorld, world: World) -
     return claim(ref, below.manifest(), above.uid, world, lower.name) is not None
 
 
-def _shared(below: Entry, key: Key, lower: LowerWorld) -> Problem:
-    """Say that the name below is that of another namespace's: two long names were cut to the same."""
-    message = f"Namespace {below.name} in {lower.name} is for namespace {below.facts.above} above, not for {key.name}"
-    return Problem("NameConflict", f"{message}: rename one of the two")
+def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Problem | None:
+    """Return why a namespace with a prefixed name cannot be used, None where it is ours for that upper one, or may be.
+
+    It is for one owner alone. One that is marked otherwise is taken over only where our own Node notes that it is of a
+    topology which this one goes on from: a mark on the namespace alone proves nothing.
+    """
+    naming, facts, ref = lower.naming, below.facts, Ref(lower.name, NAMESPACE, "", below.name)
+    assert naming is not None, "only a prefixed name can be meant for somebody else"
+    if facts.above not in ("", above.name):
+        message = f"Namespace {below.name} in {lower.name} is for upper namespace {facts.above}, not for {above.name}"
+        return Problem(REASON, f"{message}: rename one of the two")
+    if facts.mark == world.owner.mark:
+        return None
+    predecessor = owner_of(world.owner.upper, naming.topology)
+    if (facts.mark, facts.above, facts.upper_uid) == (predecessor.mark, above.name, above.uid):
+        return claim(ref, below.manifest(), above.uid, world, lower.name)
+    why = f"only one that topology {naming.topology} made for it is" if adopts(world, lower.name) else ""
+    return conflict(ref, why)
+
+
+def _own(key: Key, lower: LowerWorld) -> Problem:
+    """Say that a namespace is the engine's own."""
+    name = lower.namespace(key.name)
+    where = f"{name} of {lower.name}" if name == lower.account else f"{key.name} of the upper cluster"
+    return Problem(
+        "NamespaceExcluded", f"the engine's own account is in namespace {where}: nothing of {key.name} is mirrored"
+    )
 
 
 def _needed(lower: LowerWorld, upper_namespace: str, world: World) -> bool:
@@ -157,10 +187,15 @@ def _above(world: World, lower: str, delta: Delta) -> Iterable[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-    for namespace in world.lowers[lower].above(_name_of(delta)):
-        yield key_of(lower, namespace)
+    return _named(world.lowers[lower], _name_of(delta))
 
 
 def _account_below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-    for namespace in world.lowers[lower].above(delta.entry.namespace):
-        yield key_of(lower, namespace)
+    return _named(world.lowers[lower], delta.entry.namespace)
+
+
+def _named(lower: LowerWorld, namespace: str) -> Iterable[Key]:
+    """Return the key of the upper namespace that a lower one is named after, whoever made the lower one."""
+    above = lower.named(namespace)
+    if above:
+        yield key_of(lower.name, above)

@@ -53,7 +53,7 @@ class Narration:
             self._log.debug(what, **_place(step.ref), because=step.reason)
 
     def stuck(self, key: Key, problem: Problem) -> None:
-        """Tell that a key cannot go on, and why; the loop says so once for each reason, in other words a while later."""
+        """Tell that a key cannot go on, and why: once for each reason, and in other words a while later."""
         said = {**_names(key), "reason": problem.reason, "error": problem.message}
         self._warn((key, problem.reason), "cannot go on", **said)
 

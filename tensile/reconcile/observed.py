@@ -6,16 +6,16 @@ or come back with a backup, and then the object is another's. Who wrote what is 
 and one that somebody else set there stays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from tensile.cache import Delta, Kept, decoded
-from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID, Owner
+from tensile.cache import Delta, Entry, Kept, decoded
+from tensile.names import FIELD_MANAGER, NAMESPACE_MAPPING, NO_ORIGINAL, OWNER, UPPER_UID, Owner
 from tensile.objects import Manifest, annotations, labels
-from tensile.world import LowerWorld, World
+from tensile.world import LowerWorld, World, mapping_note
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
@@ -40,6 +40,15 @@ def digest_marks(raw: bytes) -> Kept:
     return Kept(raw, marks_of(decoded(raw)))
 
 
+def _by_held(entry: Entry) -> Iterator[str]:
+    if entry.facts.upper_uid == NO_ORIGINAL:
+        yield entry.namespace
+
+
+INDEXES = {"held": _by_held}
+"""Of ConfigMaps and Secrets below: by namespace, those that hold a name which the upper cluster does not have."""
+
+
 def is_ours(manifest: Manifest, owner: Owner) -> bool:
     """Say whether an object carries both of our marks, from our own hand."""
     return labels(manifest).get(OWNER) == owner.mark and bool(upper_uid_of(manifest))
@@ -56,10 +65,23 @@ def is_of(manifest: Manifest, owner: Owner, upper_uid: str) -> bool:
     return is_ours(manifest, owner) and upper_uid_of(manifest) == upper_uid
 
 
+class NodeFacts(NamedTuple):
+    """Whose a virtual node is, "" where somebody else wrote the marks, and the mapping of namespaces that it notes."""
+
+    owner: str = ""
+    mapping: str = ""
+
+
 def has_node(lower: LowerWorld, world: World) -> bool:
-    """Say whether the Node by which pods come to a lower is there and ours: pods on another's are not our concern."""
+    """Report whether the Node by which pods come to a lower is there, is ours, and notes no other mapping.
+
+    Pods on another's Node are not our concern. And what is made while the Node notes another mapping of namespaces
+    than the one in force would be looked for in the wrong place after a restart.
+    """
     node = world.upper.nodes.get("", lower.node)
-    return node is not None and bool(node.facts == world.owner.mark)
+    if node is None or node.facts.owner != world.owner.mark:
+        return False
+    return not lower.mapping_known or node.facts.mapping in ("", mapping_note(lower.naming))
 
 
 def node_begins(lower: LowerWorld, delta: Delta) -> bool:
@@ -69,16 +91,23 @@ def node_begins(lower: LowerWorld, delta: Delta) -> bool:
     return is_news and delta.entry.name == lower.node
 
 
-def digest_mark(raw: bytes) -> Kept:
-    """Keep an object, and as its facts the mark of its owner, "" for one that is not marked or not by us."""
-    manifest = decoded(raw)
-    return Kept(raw, labels(manifest).get(OWNER, "") if upper_uid_of(manifest) else "")
+def digest_node(raw: bytes) -> Kept:
+    """Keep a Node of the upper cluster, and its `NodeFacts`."""
+    node = decoded(raw)
+    mark = labels(node).get(OWNER, "") if upper_uid_of(node) else ""
+    return Kept(raw, NodeFacts(mark, annotations(node).get(NAMESPACE_MAPPING, "")))
 
 
 def others_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
     """Say whether somebody else owns a field now; `path` is in the API's book-keeping form, "f:spec" first."""
     books = manifest.get("metadata", {}).get("managedFields") or ()
     return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") != FIELD_MANAGER)
+
+
+def we_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
+    """Report whether we own a field now; `path` is in the API's book-keeping form, "f:spec" first."""
+    books = manifest.get("metadata", {}).get("managedFields") or ()
+    return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") == FIELD_MANAGER)
 
 
 def _holds(fields: Any, path: Sequence[str]) -> bool:

@@ -11,13 +11,14 @@ from typing import Any, Literal, NamedTuple
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
-from tensile.names import COMPONENT, TOKEN_TERM, UPPER_UID
+from tensile.names import COMPONENT, NO_ORIGINAL, TOKEN_TERM, UPPER_UID
 from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations, metadata, timestamp
 from tensile.objects import uid as uid_of
 from tensile.reconcile.adoption import claim, marking
 from tensile.reconcile.desired import Absent, Ask, Confirmed, Decision, Granted, Moving, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.observed import is_ours
+from tensile.telemetry.redaction import cut
 from tensile.world import Key, Problem, World
 
 Verb = Literal["create", "patch", "delete", "confirm"]
@@ -164,10 +165,12 @@ def _succeeded(key: Key, ref: Ref, entry: Entry, made_for: str, world: World) ->
     """Replace an object that was made for another upper object than the one that is known, once that other is gone.
 
     It may as well be the newer one, which another engine has heard of first: so it is read. What stands for the upper
-    cluster itself is nobody else's.
+    cluster itself, or for nothing in it, is nobody else's.
     """
     above = Ref(UPPER, ref.kind, key.namespace, ref.name)
     originals = world.cache(UPPER, ref.kind, key.lower)
+    if made_for == NO_ORIGINAL:
+        return _replace(ref, entry, "held the name until the upper cluster had it")
     is_alias = made_for == world.owner.upper
     if originals is None or is_alias or originals.is_gone(above.namespace, above.name, made_for):
         return _replace(ref, entry, "was made for an upper object that is gone")
@@ -281,7 +284,7 @@ def event(told: Told, now: datetime) -> Step:
             "uid": told.uid,
         },
         "reason": told.reason,
-        "message": told.message[:_MESSAGE_LIMIT],
+        "message": cut(told.message, _MESSAGE_LIMIT),
         "type": "Warning" if told.warning else "Normal",
         "source": {"component": COMPONENT},
         "firstTimestamp": moment,

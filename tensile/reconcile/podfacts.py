@@ -6,7 +6,7 @@ With these, most events are decided without decoding the pod again, and the cach
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import orjson
@@ -16,7 +16,7 @@ from tensile.names import FIELD_MANAGER, OWNER, VIRTUAL_POD, Owner
 from tensile.objects import Manifest, controller_of, labels, metadata
 from tensile.reconcile.observed import upper_uid_of
 from tensile.reconcile.references import Reference, references
-from tensile.world import LowerWorld, World
+from tensile.world import LowerWorld
 
 _TERMINAL = ("Succeeded", "Failed")
 _NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
@@ -28,7 +28,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `unasked` is whether
     Kubernetes itself ended it because of its node, `ran` whether containers of it have been seen, `daemon` whether a
     DaemonSet put it there that did not ask for it to be mirrored. `shown` is a hash of what the two sides' status have
-    alike when they are in step. `bare` is whether no controller would make it again.
+    alike when they are in step. `bare` is whether no controller would make it again, `scheduled` whether it has a node.
     """
 
     owner: str
@@ -41,6 +41,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     references: frozenset[Reference]
     shown: int = 0
     bare: bool = False
+    scheduled: bool = False
 
     @property
     def stays_out(self) -> bool:
@@ -49,11 +50,13 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 def digest_above(raw: bytes) -> Kept:
-    """Keep an upper pod and its facts, without the book-keeping of who wrote what, which is asked for here only."""
+    """Keep an upper pod and its facts, without the book-keeping of who wrote what.
+
+    So no mark of ours counts on it, whoever wrote that: an upper pod is known by its own UID alone.
+    """
     pod: Manifest = orjson.loads(raw)
-    facts = facts_of(pod)
     pod["metadata"].pop("managedFields", None)
-    return Kept(packed(pod), facts, pod)
+    return Kept(packed(pod), facts_of(pod), pod)
 
 
 def digest_below(raw: bytes) -> Kept:
@@ -87,6 +90,7 @@ def facts_of(pod: Manifest) -> PodFacts:
         references=_shared(references(pod)),
         shown=_shown(status),
         bare=not controller_of(pod),
+        scheduled=bool(pod["spec"].get("nodeName")),
     )
 
 
@@ -145,11 +149,6 @@ def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
     return was_its or lower.pods.is_gone(namespace, upper.name, upper.uid)
 
 
-def by_namespace(entry: Entry) -> Iterator[str]:
-    """Index pods by namespace."""
-    yield entry.namespace
-
-
 def by_life(entry: Entry) -> Iterator[str]:
     """Index by namespace the pods that need anything where they run: not those that ended, or are not mirrored."""
     if not (entry.facts.terminal or entry.facts.daemon):
@@ -162,12 +161,28 @@ def by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
         yield (reference.kind, entry.namespace, reference.name)
 
 
-def by_upper_uid(entry: Entry) -> Iterator[str]:
-    """Index pods by the UID of the upper pod: the one that a lower pod was made for, and an upper pod's own."""
-    yield entry.facts.upper_uid or entry.uid
+def by_namespace(entry: Entry) -> Iterator[str]:
+    """Index pods by namespace."""
+    yield entry.namespace
 
 
-INDEXES = {"namespace": by_namespace, "living": by_life, "reference": by_reference, "upper": by_upper_uid}
+def by_uid(entry: Entry) -> Iterator[str]:
+    """Index pods by their own UID."""
+    yield entry.uid
+
+
+def ours_by_namespace(entry: Entry) -> Iterator[str]:
+    """Index by namespace the lower pods that carry both of our marks."""
+    return by_namespace(entry) if entry.facts.owner else iter(())
+
+
+def ours_by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
+    """Index as above what lower pods with both of our marks refer to."""
+    return by_reference(entry) if entry.facts.owner else iter(())
+
+
+INDEXES_ABOVE = {"namespace": by_namespace, "living": by_life, "reference": by_reference, "uid": by_uid}
+INDEXES_BELOW = {"namespace": ours_by_namespace, "reference": ours_by_reference}
 
 
 def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
@@ -178,47 +193,6 @@ def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
 def mirrors(lower_pod: Entry, upper_pod: Entry, owner: Owner) -> bool:
     """Say whether a lower pod is this owner's, and for that very upper pod."""
     return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)
-
-
-def mirror_of(upper_uid: str, lower: LowerWorld, owner: Owner) -> Entry | None:
-    """Give the pod of ours below that was made for the upper pod of that UID, in whichever namespace."""
-    made = lower.pods.select("upper", upper_uid) if upper_uid else ()
-    return next((one for one in made if is_mirror(one, owner)), None)
-
-
-def standing(upper: Entry, lower: LowerWorld, owner: Owner) -> Entry | None:
-    """Give what stands below for an upper pod: the one made for it, else what has its name where that one would be."""
-    found = lower.pods.get(lower.namespace(upper.namespace), upper.name)
-    if found is not None and mirrors(found, upper, owner):
-        return found
-    return mirror_of(upper.uid, lower, owner) or found
-
-
-class Bound(NamedTuple):
-    """An upper pod, and the lower to whose node it is bound."""
-
-    pod: Entry
-    lower: LowerWorld
-
-
-def bound(upper_uid: str, world: World) -> Bound | None:
-    """Give the upper pod of that UID, None where it is on no lower's node."""
-    for lower in world.lowers.values():
-        for pod in lower.upper_pods.select("upper", upper_uid):
-            return Bound(pod, lower)
-    return None
-
-
-def upper_of(below: Entry, lower: LowerWorld) -> Entry | None:
-    """Give the upper pod on the lower's node that a lower pod was made for."""
-    found = lower.upper_pods.select("upper", below.facts.upper_uid) if below.facts.upper_uid else ()
-    return found[0] if found else None
-
-
-def upper_namespace_of(below: Entry, lower: LowerWorld) -> str:
-    """Give the namespace above of a lower pod: its upper pod's, where that is there."""
-    upper = upper_of(below, lower)
-    return upper.namespace if upper else lower.upper_namespace(below.namespace) or below.namespace
 
 
 def is_daemon(pod: Manifest) -> bool:

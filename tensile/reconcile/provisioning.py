@@ -49,7 +49,8 @@ class VolumeRule:
             return
         found = {volume.name for volume in world.upper.more[VOLUME] if volume.facts.lower == lower}
         found |= {name_of(claim.uid) for claim in world.upper.more[CLAIM].select("node", here.node)}
-        found |= {name_of(copy.facts.upper_uid) for copy in here.more[CLAIM] if is_copy(copy, world.owner)}
+        copies = (copy for copy in here.placed(here.more[CLAIM]) if is_copy(copy, world.owner))
+        found |= {name_of(copy.facts.upper_uid) for copy in copies}
         yield from sorted(key_of(lower, name) for name in found)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -78,7 +79,7 @@ def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> De
         return _left_by_another(key, claim, foreign, lower, world)
     if home(claim, world).lower != lower.name:
         return Decision()
-    copy = copy_in(lower, claim, world.owner)
+    copy = copy_in(lower, claim, world)
     if copy is not None and copy.facts.terminating:
         return Decision()
     if claim.facts.passing and not is_selected(claim):
@@ -198,7 +199,7 @@ def _claim_above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """A claim concerns its placeholder where its node is chosen, it is copied, or its volume stands for one there."""
     here, entry = world.lowers[lower], delta.entry
     chosen = any(one is not None and one.facts.selected == here.node for one in delta)
-    if chosen or copy_in(here, entry, world.owner) is not None:
+    if chosen or copy_in(here, entry, world) is not None:
         yield key_of(lower, name_of(entry.uid))
     for volume in world.upper.more[VOLUME].select("claim", entry.uid):
         if volume.facts.lower == lower:

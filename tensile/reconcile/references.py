@@ -16,6 +16,9 @@ PUBLISHED_BELOW = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
 NEVER_COPIED = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
 """Types of Secrets that are credentials of the upper cluster itself."""
 
+_TOKEN_VOLUME, _OLD_TOKEN_VOLUME = "kube-api-access-", "default-token-"
+_ADMISSION = frozenset({"token", "kube-root-ca.crt", "namespace"})
+"""What admission's volume is made of."""
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _KEPT = ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
@@ -55,11 +58,32 @@ def references(pod: Manifest) -> frozenset[Reference]:
 
 
 def is_token_volume(volume: Manifest) -> bool:
-    """Say whether admission added this volume to carry a service account's token (the second form: before 1.21)."""
-    name = volume.get("name", "")
-    return (name.startswith("kube-api-access-") and "projected" in volume) or (
-        name.startswith("default-token-") and "secret" in volume
-    )
+    """Return whether admission added this volume to carry a service account's token.
+
+    Its name proves nothing, since a pod's author may choose it. So every source has to be one that admission writes:
+    a volume that brings anything else along is an ordinary one. The second form is that of clusters before 1.21, where
+    the token is in a Secret; such a volume never goes down as it is.
+    """
+    name = str(volume.get("name", ""))
+    if name.startswith(_TOKEN_VOLUME) and volume.keys() == {"name", "projected"}:
+        forms = [_form_of(source) for source in (volume["projected"] or {}).get("sources") or ()]
+        return len(forms) == len(set(forms)) and _ADMISSION <= set(forms) <= _ADMISSION | PUBLISHED_BELOW
+    if name.startswith(_OLD_TOKEN_VOLUME) and volume.keys() == {"name", "secret"}:
+        source = volume["secret"] or {}
+        return source.keys() <= {"secretName", "defaultMode"} and source.get("secretName") == name
+    return False
+
+
+def _form_of(source: Manifest) -> str:
+    """Return which of admission's sources one is: "token", "namespace" or a published ConfigMap; "" for any other."""
+    match source:
+        case {"serviceAccountToken": {"path": "token", **rest}} if len(source) == 1:
+            return "token" if rest.keys() <= {"expirationSeconds"} else ""
+        case {"configMap": {"name": str(name), **rest}} if len(source) == 1:
+            return name if name in PUBLISHED_BELOW and rest.keys() <= {"items"} else ""
+        case {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": path}}]}} if len(source) == 1:
+            return "namespace" if path == "metadata.namespace" else ""
+    return ""
 
 
 def never_copied(upper_object: Manifest) -> str:

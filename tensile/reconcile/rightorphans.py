@@ -52,7 +52,8 @@ def _orphan(kind: Kind, copy: Entry, lower: LowerWorld, world: World) -> Iterato
     """Say of a copy without its other half that it has to go; one seen deleted is the rule for rights'."""
     above = Ref(UPPER, kind, lower.upper_namespace(copy.namespace), copy.name)
     originals, manifest = world.upper.more[kind], copy.manifest()
-    if originals.get(above.namespace, above.name) is not None or not is_ours(manifest, world.owner):
+    is_stray = not above.namespace
+    if is_stray or originals.get(above.namespace, above.name) is not None or not is_ours(manifest, world.owner):
         return
     departed, made_for = originals.departed(above.namespace, above.name), upper_uid_of(manifest)
     if departed is None or not originals.is_gone(above.namespace, above.name, made_for):
@@ -78,7 +79,8 @@ def _below(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         """Hear of one that comes without its other half."""
         after, here = delta.after, world.lowers[lower]
-        if after and world.upper.more[kind].get(here.upper_namespace(after.namespace), after.name) is None:
-            yield key_of(lower)
+        for namespace in here.above(after.namespace) if after else ():
+            if world.upper.more[kind].get(namespace, delta.entry.name) is None:
+                yield key_of(lower)
 
     return keys

@@ -8,6 +8,7 @@ of one that is merely missing there, `rightorphans.py` decides within the guard.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from tensile.cache import Delta, Departure, Entry, Kept, decoded
@@ -93,6 +94,7 @@ class RightsRule:
             Route("RoleBinding", _binding_below),
             Route("ClusterRole", _cluster_role),
             Route("ServiceAccount", _account),
+            Route("upper_pods", _user),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
@@ -120,6 +122,8 @@ class RightsRule:
         if not users:
             is_kept = kind == ROLE and _is_granted_yet(world, lower, ref)
             return Decision() if is_kept else _end(world, ref, copy)
+        if not any(accounts.is_asked(world, lower, *account) for account in users):
+            return Decision()
         return _kept(world, lower, ref, original, users)
 
 
@@ -146,9 +150,13 @@ def _users(world: World, lower: LowerWorld, kind: Kind, namespace: str, name: st
 
 
 def _is_ours(world: World, lower: LowerWorld, account: tuple[str, str]) -> bool:
-    """Say whether an account above has a copy below whose pods use the lower cluster's tokens."""
+    """Report whether an upper account has a copy that pods use, with the lower cluster's tokens."""
     is_enabled = "RBAC" in lower.spec.controllers and lower.spec.service_accounts.identity == "lower"
-    return is_enabled and accounts.standing(world, lower, *account) is not None
+    return (
+        is_enabled
+        and accounts.is_used(world, lower, *account)
+        and accounts.standing(world, lower, *account) is not None
+    )
 
 
 def _is_granted_yet(world: World, lower: LowerWorld, role: Ref) -> bool:
@@ -166,7 +174,7 @@ def _is_merely_missing(world: World, lower: LowerWorld, copy: Entry) -> bool:
     """Say whether a binding below has none above, though nobody was seen to delete that."""
     originals, place = world.upper.more[ROLE_BINDING], (lower.upper_namespace(copy.namespace), copy.name)
     departed = originals.departed(*place)
-    return originals.get(*place) is None and not (departed is not None and departed.seen)
+    return bool(place[0]) and originals.get(*place) is None and not (departed is not None and departed.seen)
 
 
 def _without_original(world: World, ref: Ref, copy: Entry | None, departed: Departure | None) -> Decision:
@@ -335,6 +343,18 @@ def _cluster_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     for entry in world.upper.more[ROLE_BINDING].select("role", (CLUSTER_ROLE.name, "", delta.entry.name)):
         if any(_is_ours(world, world.lowers[lower], one) for one in entry.facts.accounts):
             yield key_of(lower, entry.namespace, ROLE_BINDING, entry.name)
+
+
+def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Return what concerns the accounts that a pod is the first to ask for: their rights may be kept as they were."""
+    here = world.lowers[lower]
+    if delta.before is not None or delta.after is None or "RBAC" not in here.spec.controllers:
+        return
+    for name in sorted(accounts.named(delta.after)):
+        askers = accounts.asking(world, here, delta.after.namespace, name)
+        copy = accounts.standing(world, here, delta.after.namespace, name)
+        if copy is not None and len(list(islice(askers, 2))) == 1:
+            yield from _of_account(world, here, copy)
 
 
 def _account(world: World, lower: str, delta: Delta) -> Iterator[Key]:

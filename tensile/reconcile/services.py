@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tensile.cache import Cache, Delta, Entry
 from tensile.names import UPPER_UID
 from tensile.objects import SERVICE, UPPER, Manifest, Ref, annotations
-from tensile.reconcile import namespaces
+from tensile.reconcile import namespaces, ownership
 from tensile.reconcile.adoption import claim, conflict
 from tensile.reconcile.alias import alias_service
 from tensile.reconcile.desired import Absent, Decision, Present, Route, Told, Wanted
@@ -21,6 +21,7 @@ from tensile.reconcile.exposure import (
     ended_below,
     exposed,
     is_exposed,
+    is_kept,
     is_known,
     is_made_for,
     service_key,
@@ -66,7 +67,7 @@ class ServiceRule:
         ref = Ref(lower.name, SERVICE, lower.namespace(key.namespace), key.name)
         copy = lower.more[SERVICE].get(ref.namespace, key.name)
         if not is_exposed(lower, key.namespace, world):
-            return _end(world, ref, copy, "no pod of its namespace is here any more")
+            return _unasked(world, key, ref, copy)
         wanted = _wanted(world, key, ref.namespace)
         if wanted is None:
             return _gone(world, key, ref, copy)
@@ -87,6 +88,13 @@ def is_alias(world: World, namespace: str, name: str) -> bool:
     )
 
 
+def _unasked(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
+    """End a Service that no upper pod asks for; one that a lower pod of ours keeps goes only with its original."""
+    if not is_kept(world.lowers[key.lower], key.namespace):
+        return _end(world, ref, copy, "no pod of its namespace is here any more")
+    return Decision() if original(world, key.namespace, key.name) is not None else _gone(world, key, ref, copy)
+
+
 def _wanted(world: World, key: Key, namespace: str) -> Manifest | None:
     """Give the Service as it should be below, None where there should be none."""
     above = original(world, key.namespace, key.name)
@@ -100,7 +108,7 @@ def _wanted(world: World, key: Key, namespace: str) -> Manifest | None:
 
 def _kept(world: World, key: Key, ref: Ref, copy: Entry | None, manifest: Manifest) -> Decision:
     lower = world.lowers[key.lower]
-    if not has_node(lower, world):
+    if not has_node(lower, world) or (copy is None and not _may_be_made(lower, key.namespace)):
         return Decision()
     if not namespaces.ready(lower, key.namespace):
         return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
@@ -112,6 +120,10 @@ def _kept(world: World, key: Key, ref: Ref, copy: Entry | None, manifest: Manife
     reason = f"pods of namespace {key.namespace} are in {lower.name}"
     wanted = Present(ref, manifest, reason, sections=sections(manifest), replaceable=True)
     return Decision((*_said(world, key), wanted))
+
+
+def _may_be_made(lower: LowerWorld, namespace: str) -> bool:
+    return namespace == KUBE_SYSTEM or ownership.may_be_made(iter(lower.upper_pods.select("living", namespace)))
 
 
 def _refused(ref: Ref, copy: Entry, obstacle: str, manifest: Manifest, world: World) -> Problem:

@@ -84,6 +84,8 @@ class SliceRule:
             return _without_service(world, key, copy, source)
         if source is None:
             return _gone(world, key, ref, copy)
+        if not is_exposed(lower, key.namespace, world):
+            return Decision()
         if not is_made_for(holder, world.owner, source.service_uid):
             return Decision(waits=(service_key(lower.name, key.namespace, name),))
         return _kept(world, key, copy, source, holder)

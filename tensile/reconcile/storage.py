@@ -17,16 +17,20 @@ from tensile.reconcile.claims import (
     can_tell,
     class_of,
     copy_in,
+    held_by,
     home,
     is_copy,
     is_enabled,
     is_selected,
     mapped,
     may_hold_data,
+    misfit,
+    standing_in,
     unfit,
     users,
     without_volume,
 )
+from tensile.reconcile.claimsources import foreign_source, source_claims
 from tensile.reconcile.claimstatus import given_up, pinned, settled, told_above, unsettled
 from tensile.reconcile.desired import Confirmed, Decision, Present, Route, Wanted
 from tensile.reconcile.observed import has_node
@@ -73,9 +77,10 @@ def key_of(lower: str, namespace: str, name: str) -> Key:
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Give the keys of the claims that a pod has to wait for: those that are not below yet."""
-    if not is_enabled(lower):
-        return []
+    """Give the keys of the claims that a pod has to wait for: those that are not below yet.
+
+    Where storage is not looked after that is all of them: a claim of that name below would be another's.
+    """
     named = {reference.name for reference in wanted if reference.kind == CLAIM.name}
     return sorted(key_of(lower.name, namespace, name) for name in named if not _is_there(world, lower, namespace, name))
 
@@ -127,43 +132,71 @@ class ClaimRule:
     def decide(self, key: Key, world: World) -> Decision:
         """Say what should be below for one claim."""
         lower = world.lowers[key.lower]
+        if not is_enabled(lower):
+            return Decision(problem=_not_mirrored(key, lower))
         if not can_tell(lower, world):
             return Decision()
         claim = world.upper.more[CLAIM].get(key.namespace, key.name)
-        copy = lower.more[CLAIM].get(lower.namespace(key.namespace), key.name)
-        if copy is not None and is_copy(copy, world.owner) and not _serves(copy, claim, lower, world):
-            return _left_over(key, copy, claim, world)
         if claim is None:
-            return Decision(problem=_needed(key, world))
-        place = home(claim, world)
-        if place.lower != lower.name:
+            return _without_original(key, lower, world)
+        found, copy = standing_in(lower, claim), copy_in(lower, claim, world)
+        if found is not None and copy is None and is_copy(found, world.owner):
+            return _not_its(key, found, claim, world)
+        if home(claim, world).lower != lower.name:
             return _elsewhere(key, claim, copy, world)
-        other = _left_in(claim, lower, world) if copy is None else None
-        return _here(key, claim, copy, world) if other is None else _after(key, claim, other)
+        other = _left_in(claim, lower, world) if found is None else None
+        return _here(key, claim, found, copy, world) if other is None else _after(key, claim, other)
 
 
-def _here(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
-    """Have the claim below, and tell above what became of it."""
+def _without_original(key: Key, lower: LowerWorld, world: World) -> Decision:
+    """Decide about what is left of a claim that is not in the upper cluster."""
+    namespace = lower.namespace(key.namespace)
+    copy = lower.more[CLAIM].get(namespace, key.name) if lower.upper_namespace(namespace) else None
+    if copy is not None and is_copy(copy, world.owner):
+        return _left_over(key, copy, None, world)
+    return Decision(problem=_needed(key, world))
+
+
+def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
+    """Decide about a lower claim with our marks that is not the copy of the upper claim whose place it has."""
     lower = world.lowers[key.lower]
-    if claim.facts.passing or not has_node(lower, world) or (copy is None and claim.facts.terminating):
+    if found.facts.upper_uid != claim.uid:
+        return _left_over(key, found, claim, world)
+    if home(claim, world).lower != lower.name:
+        return _told_here(key, claim, world)
+    ref = Ref(lower.name, CLAIM, found.namespace, found.name)
+    why = misfit(found, claim, lower) or f"volume {claim.facts.volume} is of another claim of that name"
+    problem = conflict(ref, why)
+    if _is_waited_for(claim, lower, world):
+        return Decision(given_up(claim.manifest(), problem), problem=problem)
+    return Decision(told_above(claim.manifest(), None, problem, world.now), problem=problem)
+
+
+def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world: World) -> Decision:
+    """Have the claim below, and tell above what became of it; `found` is what stands at its place."""
+    lower = world.lowers[key.lower]
+    if claim.facts.passing or not has_node(lower, world) or (found is None and claim.facts.terminating):
         return Decision()
-    if copy is None and claim.facts.volume:
+    if found is None and claim.facts.volume:
         return _vanished(key, claim, lower, world)
     if not namespaces.ready(lower, key.namespace):
         return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
     manifest = claim.manifest()
     wanted = _wanted(manifest, lower, world.owner, grows=copy is not None and copy.facts.bound)
-    ours = copy if copy is not None and is_copy(copy, world.owner) else None
-    unfitting = _unfitting(copy, wanted, world) if copy is not None and ours is None else None
+    unfitting = _unfitting(found, wanted, world) if found is not None and copy is None else None
+    if copy is None and unfitting is None:
+        unfitting = _unfilled(key, manifest, lower, world)
     refused = unfitting or _refused(key, world)
-    if ours is None and refused is not None and _is_waited_for(claim, lower, world):
+    if copy is None and refused is not None and _is_waited_for(claim, lower, world):
         return Decision(given_up(manifest, refused), problem=refused)
-    told = told_above(manifest, ours, _lost(ours, lower) or refused, world.now)
-    if unfitting is not None:
-        return Decision(told, problem=unfitting)
-    noted = (settled(manifest, lower.name),) if copy is None and _is_unnoted(claim, lower) else ()
+    told = told_above(manifest, copy, _lost(copy, lower) or refused, world.now)
+    is_left = copy is not None and not is_copy(copy, world.owner) and not adopts(world, lower.name)
+    if unfitting is not None or is_left:
+        sources = (key_of(lower.name, key.namespace, name) for name in source_claims(manifest["spec"]))
+        return Decision(told, tuple(sources) if unfitting else (), unfitting or _lost(copy, lower))
+    noted = (settled(manifest, lower.name),) if found is None and _is_unnoted(claim, lower) else ()
     named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
-    return Decision((*told, *noted, wanted, *named), problem=_lost(ours, lower))
+    return Decision((*told, *noted, wanted, *named), problem=_lost(copy, lower))
 
 
 def _is_unnoted(claim: Entry, lower: LowerWorld) -> bool:
@@ -177,7 +210,7 @@ def _left_in(claim: Entry, lower: LowerWorld, world: World) -> LowerWorld | None
     That one's key takes the note back; so it does not while it is making the copy.
     """
     others = (other for other in world.lowers.values() if other.name != lower.name)
-    return next((one for one in others if _may_be_in(claim, one) or copy_in(one, claim, world.owner)), None)
+    return next((one for one in others if _may_be_in(claim, one) or copy_in(one, claim, world)), None)
 
 
 def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
@@ -210,6 +243,26 @@ def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
     upper_uid = annotations(wanted.manifest)[UPPER_UID]
     problem = conflict(wanted.ref, why) if why else None
     return claim_to(wanted.ref, found.manifest(), upper_uid, world, wanted.ref.cluster) or problem
+
+
+def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Problem | None:
+    """Return why a claim cannot be filled below from what it names, None where it can, or is to be empty."""
+    where, foreign = f"claim {key.namespace}/{key.name}", foreign_source(claim["spec"])
+    if foreign:
+        return Problem("ClaimNotMirrored", f"{where} is to be filled from {foreign}")
+    for name in sorted(source_claims(claim["spec"])):
+        if not _is_there(world, lower, key.namespace, name):
+            words = f"{where} is to be filled from claim {name}, which is not in lower cluster {lower.name}"
+            return Problem("ClaimNotMirrored", words)
+    return None
+
+
+def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
+    """Say that storage is not looked after in a lower, where a pod needs it."""
+    if not lower.upper_pods.select("reference", (CLAIM.name, key.namespace, key.name)):
+        return None
+    words = f"claim {key.namespace}/{key.name}: lower cluster {lower.name} has no controller PV"
+    return Problem("ClaimNotMirrored", f"{words}: add it to controllers")
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
@@ -257,7 +310,7 @@ def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decisi
 def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
     """Say why pods here cannot use a claim, and take back a copy that came to nothing."""
     lower, place = world.lowers[key.lower], home(claim, world)
-    if copy is not None and is_copy(copy, world.owner):
+    if copy is not None:
         told = _told_here(key, claim, world)
         return told if _is_unheard(claim, world) else told._replace(wanted=_unused(copy, lower))
     if place.problem is not None and is_selected(claim) and claim.facts.selected == lower.node:
@@ -309,7 +362,9 @@ def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Deci
     named = world.upper.more[VOLUME].select("lower_claim", copy.uid)
     if copy.facts.terminating or any(volume.facts.released and volume.facts.deletes for volume in named):
         return Decision()
-    if not named and not may_hold_data(copy) and (claim is not None or _was_deleted(key, copy, world)):
+    is_rival = claim is not None and bool(held_by(claim, lower, world))
+    is_free = not named and not is_rival and not may_hold_data(copy)
+    if is_free and (claim is not None or _was_deleted(key, copy, world)):
         return Decision((without_volume(copy, lower, "the upper claim was deleted before it had a volume"),))
     return _in_the_way(key, claim, named[0].name if named else "", world) if claim is not None else Decision()
 
@@ -333,16 +388,6 @@ def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
     return Decision(wanted, problem=problem)
 
 
-def _serves(copy: Entry, claim: Entry | None, lower: LowerWorld, world: World) -> bool:
-    """Say whether a copy is for an upper claim: it was made for it, or the volume that the claim has says so."""
-    if claim is None or copy.facts.upper_uid == claim.uid:
-        return claim is not None
-    volume = world.upper.more[VOLUME].get("", claim.facts.volume)
-    if volume is None or volume.facts.owner != world.owner.mark:
-        return False
-    return bool((volume.facts.lower, volume.facts.lower_claim) == (lower.name, copy.uid))
-
-
 def _needed(key: Key, world: World) -> Problem | None:
     """Say that a claim does not exist, where a pod needs it."""
     pods = world.lowers[key.lower].upper_pods.select("reference", (CLAIM.name, key.namespace, key.name))
@@ -353,10 +398,9 @@ def _needed(key: Key, world: World) -> Problem | None:
 def _is_there(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
     """Say whether a pod finds below what it is to find there."""
     claim = world.upper.more[CLAIM].get(namespace, name)
-    copy = lower.more[CLAIM].get(lower.namespace(namespace), name)
-    if claim is None or copy is None or not is_copy(copy, world.owner):
+    if claim is None or copy_in(lower, claim, world) is None:
         return False
-    return _serves(copy, claim, lower, world) and home(claim, world).lower == lower.name
+    return home(claim, world).lower == lower.name
 
 
 def _named(pod: Entry | None) -> frozenset[str]:

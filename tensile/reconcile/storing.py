@@ -7,7 +7,7 @@ validation are left out: nothing decides by them.
 
 from collections.abc import Iterable
 from copy import deepcopy
-from datetime import datetime, timedelta
+from datetime import datetime
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from tensile.objects import (
     Kind,
     Manifest,
     Ref,
+    later,
     metadata,
     moment_of,
     timestamp,
@@ -215,7 +216,7 @@ def _grace(pod: Manifest, asked: int | None) -> int:
 def _with_grace(manifest: Manifest, grace: int, now: datetime) -> Manifest:
     """Mark an object as ending after so many seconds."""
     meta = metadata(manifest)
-    end = timestamp(now + timedelta(seconds=grace))
+    end = timestamp(later(now, grace))
     generation = {"generation": meta["generation"] + 1} if "generation" in meta else {}
     ending = {**meta, **generation, "deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
     return {**manifest, "metadata": ending}
@@ -228,7 +229,7 @@ def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
     grace = 1 if grace is not None and grace < 0 else grace
     if known is None or grace is None or grace >= known:
         return manifest
-    end = moment_of(meta["deletionTimestamp"]) - timedelta(seconds=known - grace)
+    end = later(moment_of(meta["deletionTimestamp"]), grace - known)
     ending = {**meta, "deletionTimestamp": timestamp(end), "deletionGracePeriodSeconds": grace}
     return {**manifest, "metadata": ending}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tensile.cache import Delta, Entry
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Kind, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Keys, Route
-from tensile.reconcile.exposure import is_exposed, is_known, is_made_for
+from tensile.reconcile.exposure import is_exposed, is_kept, is_known, is_made_for
 from tensile.reconcile.slices import is_held
 from tensile.world import Key, LowerWorld, World
 
@@ -72,7 +72,8 @@ def _is_left(kind: Kind, copy: Entry, namespace: str, lower: LowerWorld, world: 
     """Say whether a copy is ours, would stay if it had its other half, and is not the alias."""
     if copy.facts.owner != world.owner.mark or is_made_for(copy, world.owner, world.owner.upper):
         return False
-    return is_exposed(lower, namespace, world) and (kind == SERVICE or is_held(copy, lower, world))
+    stays = is_exposed(lower, namespace, world) or is_kept(lower, namespace)
+    return stays and (kind == SERVICE or is_held(copy, lower, world))
 
 
 def _above(kind: Kind) -> Keys:

@@ -32,7 +32,8 @@ class Readings:
     `depth` gives how many keys wait or are worked on, by lower; `silent` for how many seconds a lower has not answered
     (0 when it does); `problems` the lower and the reason of each key that cannot go on; `events` how many events of
     lower pods came to which end, by lower and end; `skipped` how many objects were left out, by cluster ("" for the
-    upper) and kind; `leads` whether the clusters are driven.
+    upper) and kind; `leads` whether the clusters are driven; `strays` how many objects of a lower carry our mark at no
+    upper object's place.
     """
 
     depth: Callable[[], Mapping[str, int]] = dict
@@ -41,6 +42,7 @@ class Readings:
     events: Callable[[], Mapping[tuple[str, str], int]] = dict
     skipped: Callable[[], Mapping[tuple[str, str], int]] = dict
     leads: Callable[[], bool] = bool
+    strays: Callable[[], Mapping[str, int]] = dict
 
 
 class Family(NamedTuple):
@@ -76,9 +78,17 @@ _SKIPPED = Family(
 _DEPTH = Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
 _SILENT = Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
 _PROBLEMS = Family("tensile_problems", "Keys that cannot go on at present, by reason.", ("lower", "reason"))
+_STRAYS = Family(
+    "tensile_strays",
+    "Pods, ConfigMaps and Secrets of a lower cluster that carry the engine's mark where no upper object has its place.",
+    ("lower",),
+)
 _LEADS = Family("tensile_leads", "1 while this engine drives the clusters, 0 while it stands by.", ())
 _BUILD = Family("tensile_build_info", "Always 1; the version is in the label.", ("version",))
-FAMILIES = (_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _SKIPPED, _DEPTH, _SILENT, _PROBLEMS, _LEADS, _BUILD)
+FAMILIES = (
+    *(_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _SKIPPED),
+    *(_DEPTH, _SILENT, _PROBLEMS, _STRAYS, _LEADS, _BUILD),
+)
 """All of the engine's own."""
 
 
@@ -140,6 +150,7 @@ class Metrics(Collector):
         yield _gauge(_DEPTH, {(lower,): depth for lower, depth in self.readings.depth().items()})
         yield _gauge(_SILENT, {(lower,): seconds for lower, seconds in self.readings.silent().items()})
         yield _gauge(_PROBLEMS, Counter(self.readings.problems()))
+        yield _gauge(_STRAYS, {(lower,): count for lower, count in self.readings.strays().items()})
         yield _gauge(_LEADS, {(): float(self.readings.leads())})
         yield _gauge(_BUILD, {(tensile.__version__,): 1})
 

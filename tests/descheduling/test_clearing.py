@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from deschedulingkit import A, B, crowd, ground, owned_by, seeker, stranger
 from worldkit import changed, decided, put, reload, written
 
@@ -166,6 +167,35 @@ def test_those_that_a_controller_would_make_again_are_not_kept() -> None:
     here = drained(seeker("owned", ownerReferences=owned_by("x")), bare("ending", deletionTimestamp="x"))
     put(here.lowers[A].upper_pods, {**bare("done"), "status": {"phase": "Succeeded"}})
     assert decided(ClearingRule(), KEY, here) == (Decision(), Plan((), None))
+
+
+def odd(spec: Manifest | None = None, **meta: Any) -> Manifest:
+    """Make a pod without a controller that asks for something that an apiserver takes, and few do."""
+    pod = bare("odd", cpu="1", **meta)
+    (container,) = pod["spec"]["containers"]
+    asked = {**container, **(spec or {})}
+    return {**pod, "spec": {**pod["spec"], "containers": [asked]}}
+
+
+@pytest.mark.parametrize(
+    ("strange", "leaves"),
+    [
+        (odd(annotations={"clusterSelector": '{"x":1e400}'}), True),
+        (odd(annotations={"clusterSelector": '{"tolerations":[{"x":' + "[" * 300 + "]" * 300 + "}]}"}), True),
+        (odd(annotations={KEPT_OFF: ",,\u0000,"}), True),
+        (odd({"ports": [{"containerPort": 80, "hostPort": 80}]}), False),
+        (odd({"resources": {"requests": {"memory": "9Ei"}}}), False),
+        (odd({"resources": {"requests": {"memory": "0" * 90 + "1"}}}), True),
+        (odd(deletionTimestamp="2026-11-23T04:39:20Z", deletionGracePeriodSeconds=2**63 - 1), False),
+        (odd(deletionTimestamp="2272-12-30T16:33:13Z", deletionGracePeriodSeconds=99_999_999_999), False),
+    ],
+)
+def test_a_pod_that_is_hard_to_read_holds_up_nobody_else(strange: Manifest, leaves: bool) -> None:  # noqa: FBT001
+    """Each is as an apiserver stores it; whoever may make one pod on the node could keep all the others there."""
+    renamed = {"name": "owned", "uid": "Pod-owned", "ownerReferences": owned_by("rs")}
+    owned = {**strange, "metadata": {**strange["metadata"], **renamed}}
+    here = drained(bare("one"), strange, owned, cpus=(("8",), ("16", "2")))
+    assert kept(here) == (["odd", "one"] if leaves else ["one"])
 
 
 def test_what_is_tied_to_its_lower_stays_and_it_is_said() -> None:

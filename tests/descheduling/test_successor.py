@@ -6,12 +6,12 @@ from typing import Any
 import orjson
 import pytest
 from deschedulingkit import NOW, TOLERANT, A, B, seeker
-from worldkit import upper_pod
+from worldkit import token_volume, upper_pod
 
 from tensile.descheduling.successor import digest, freed_from, freed_in_time, is_alike, nodes_off, successor_of
 from tensile.objects import Manifest, annotations, labels, metadata, timestamp
 
-TOKEN = {"name": "kube-api-access-x1", "projected": {"sources": []}}
+TOKEN = token_volume("kube-api-access-x1")
 MOUNT = {"name": "kube-api-access-x1", "mountPath": "/var/run/secrets"}
 LAPSES = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}

@@ -19,7 +19,7 @@ from tensile.sandbox import manifests
 from tensile.telemetry.metrics import FAMILIES, Family
 from tensile.topology import TopologyErrors, parse
 
-EVERY = [*pages(), "CONTRIBUTING.md", "CHANGELOG.md"]
+EVERY = [*pages(), "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 LANGUAGES = {"", "sh", "yaml"}
 MINIMAL = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo", "lowers": []}
 README = (ROOT / "README.md").read_text()

@@ -15,6 +15,8 @@ from tensile.doctor.facts import (
     METRICS,
     NODES,
     RANGES,
+    SPACES,
+    STRANGERS,
     Answer,
     Contact,
     Facts,
@@ -67,7 +69,7 @@ def contact(stage: Stage = Stage.DONE, error: str = "", **fields: Any) -> Contac
 
 def side(name: str = LOWER, **fields: Any) -> Side:
     """Make a cluster that is well, with other fields laid over; answers are laid over the usual ones."""
-    usual: dict[str, Any] = {NODES: [], CLASSES: [], RANGES: []}
+    usual: dict[str, Any] = {NODES: [], CLASSES: [], RANGES: [], SPACES: [], STRANGERS: []}
     usual |= (
         {AUTHORITY: {"data": {"client-ca-file": CA.pair.certificate.decode()}}} if name == UPPER else {METRICS: None}
     )

@@ -18,7 +18,7 @@ from doctorkit import LOWER, node, topology
 from papers import Papers, inline, kubeconfig
 
 from tensile.doctor.diagnosis import diagnosed
-from tensile.doctor.facts import HOOK_CALL, Facts, Stage
+from tensile.doctor.facts import HOOK_CALL, STRANGERS, Facts, Stage
 from tensile.doctor.finding import Level
 from tensile.doctor.gathering import gathered, needed_above, topology_at
 from tensile.doctor.nodes import called
@@ -26,6 +26,7 @@ from tensile.doctor.presence import port_of
 from tensile.doctor.report import as_text
 from tensile.errors import TensileError
 from tensile.joined import Ways
+from tensile.names import OWNER
 from tensile.objects import UPPER, Manifest
 from tensile.reconcile.mapsource import Place
 
@@ -114,6 +115,32 @@ def kept(*names: str, address: str = "192.0.2.9") -> dict[str, tuple[int, Manife
 def levels_of(known: Facts, cluster: str, check: str) -> list[Level]:
     """Give the levels of one check of one cluster."""
     return [one.level for one in diagnosed(known) if (one.cluster, one.check) == (cluster, check)]
+
+
+def listing(*found: Manifest) -> tuple[int, Manifest]:
+    """Answer with a list."""
+    return 200, {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": one} for one in found]}
+
+
+async def test_only_namespaces_that_pods_from_above_go_to_are_looked_into(papers: Papers, tmp_path: Path) -> None:
+    """What others do elsewhere is not asked for; of a pod its namespace and its owner are kept."""
+    spaces = "/api/v1/namespaces"
+    upper = Apiserver("upper", **{spaces: listing({"name": "shop"}, {"name": "kube-system"}, {"name": "new"})})
+    pods = listing({"name": "theirs", "namespace": "shop"}, {"name": "o", "namespace": "shop", "labels": {OWNER: "m"}})
+    below = listing({"name": "shop"}, {"name": "kube-system"}, {"name": "other"})
+    lower = Apiserver(LOWER, **{spaces: below, f"{spaces}/shop/pods": pods})
+    known = await found(papers, tmp_path, upper, lower)
+    assert known.lowers[LOWER].value(STRANGERS) == [("shop", ""), ("shop", "m")]
+    assert {path for path, _ in lower.asked if path.endswith("/pods")} == {f"{spaces}/shop/pods"}
+    assert levels_of(known, LOWER, "tenants") == [Level.WARN]
+
+
+async def test_an_upper_cluster_that_cannot_be_asked_keeps_no_lower_waiting(papers: Papers, tmp_path: Path) -> None:
+    """Nobody knows then which namespaces pods go to."""
+    upper = Apiserver("upper", **{"/version": (401, {})})
+    known = await found(papers, tmp_path, upper, Apiserver(LOWER))
+    assert levels_of(known, LOWER, "tenants") == [Level.SKIP]
+    assert levels_of(known, LOWER, "login") == [Level.OK]
 
 
 async def test_reviews_that_are_refused_cost_nothing_else(papers: Papers, tmp_path: Path) -> None:

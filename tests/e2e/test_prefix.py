@@ -159,7 +159,7 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
     await ground.reload()
     await ground.calm()
     assert ground.engine.clusters.joined[A].lower is lower
-    assert lower.spec.namespaces.mapping == "prefix"
+    assert lower.naming is not None, "the prefix stays in force"
     words = "namespaces.mapping: prefix -> same: not while pods are mirrored"
     assert f"lowers[{A}].{words}" in ground.engine.pending
     await ground.bind("second")
@@ -181,8 +181,8 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
     await ground.reload(PREFIX)
 
 
-async def test_a_mapping_changed_by_a_restart_neither_doubles_nor_loses_a_pod(ground: Ground) -> None:
-    """The pod that runs stays where it is, can be entered and deleted; a new one goes to where it belongs now."""
+async def test_a_mapping_changed_by_a_restart_waits_for_the_last_pod(ground: Ground) -> None:
+    """What runs stays where it is, can be entered and deleted; new pods go there too, until the last one is gone."""
     await ground.bind("stays")
     await ground.upper.until(ground.pod_path("stays"), is_ready)
     site = ground.sites[A]
@@ -192,8 +192,8 @@ async def test_a_mapping_changed_by_a_restart_neither_doubles_nor_loses_a_pod(gr
     await ground.bind("new")
     await ground.upper.until(ground.pod_path("new"), is_ready)
     await ground.calm()
-    assert await site.read(ground.pod_path("new"))
-    assert await site.read(ground.pod_path("stays")) == {}
+    assert await site.read(ground.path("pods", "new", namespace=below(ground)))
+    assert await site.read(ground.pod_path("new")) == {}
     now = await site.read(ground.path("pods", "stays", namespace=below(ground)))
     assert now["metadata"]["uid"] == old["metadata"]["uid"]
     assert is_ready(await ground.upper.read(ground.pod_path("stays")))
@@ -202,7 +202,13 @@ async def test_a_mapping_changed_by_a_restart_neither_doubles_nor_loses_a_pod(gr
         await ground.upper.delete(ground.pod_path(name))
         await ground.upper.gone(ground.pod_path(name))
     assert await site.read(ground.path("pods", "stays", namespace=below(ground))) == {}
+    await polled(lambda: not ground.engine.pending and ground.engine.clusters.joined[A].lower.naming is None)
     await ground.calm()
+    await ground.bind("later")
+    await ground.upper.until(ground.pod_path("later"), is_ready)
+    assert await site.read(ground.pod_path("later"))
+    await ground.upper.delete(ground.pod_path("later"))
+    await ground.upper.gone(ground.pod_path("later"))
     await ground.reload(PREFIX)
 
 

@@ -44,6 +44,11 @@ SHORT = (
     "overlapping networks",
     "pod that waits for its claim",
     "webhook out of reach",
+    "telemetry for everybody",
+    "lower that is shared",
+    "tokens in a lower that is shared",
+    "rights in a lower that is shared",
+    "account where pods go",
 )
 ENGINE = (
     "kubelet port out of reach",

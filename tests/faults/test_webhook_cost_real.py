@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.webhook import BARS, cost, judged, measured, pod
+from bench.webhook import BARS, cost, judged, measured, pod, worst
 from tensile.sandbox.environment import Sandbox
 
 BUSY = 4
@@ -24,6 +24,12 @@ def test_a_review_takes_next_to_no_time() -> None:
     assert cost(stored, 500) <= BARS["cpu_us"] * BUSY
 
 
+def test_no_review_holds_the_engine_up() -> None:
+    """The worst that fits through the port, of those that somebody would send for that."""
+    most, which = worst()
+    assert most <= BARS["worst_ms"] * BUSY, which
+
+
 @pytest.mark.real
 async def test_no_creation_fails_because_of_it(fragile: Sandbox, tmp_path: Path) -> None:
     """Served, at two hundred a second, and after it was killed; opted-in pods or not."""
@@ -40,6 +46,7 @@ RUN = {"plain": {"p50_ms": 5.0, "p99_ms": 20.0}, "opted": {"p50_ms": 7.0, "p99_m
     [
         ({}, []),
         ({"cpu_us": 101.0}, ["cpu_us"]),
+        ({"worst_ms": 20.1}, ["worst_ms"]),
         ({"runs": [{**RUN, "opted": {"p50_ms": 8.1, "p99_ms": 30.0}}]}, ["added_p50_ms"]),
         ({"runs": [{**RUN, "opted": {"p50_ms": 7.0, "p99_ms": 35.1}}]}, ["added_p99_ms"]),
         ({"runs": [{**RUN, "failed": 1}]}, ["failed_creations"]),
@@ -48,5 +55,7 @@ RUN = {"plain": {"p50_ms": 5.0, "p99_ms": 20.0}, "opted": {"p50_ms": 7.0, "p99_m
 )
 def test_what_is_over_its_bar_is_told(change: dict, broken: list[str]) -> None:
     """Each figure by its name."""
-    found = judged({"cpu_us": 90.0, "runs": [RUN], "failed_while_down": {"plain": 0, "opted": 0}, **change})
+    found = judged(
+        {"cpu_us": 90.0, "worst_ms": 12.0, "runs": [RUN], "failed_while_down": {"plain": 0, "opted": 0}, **change}
+    )
     assert [words.partition(" ")[0] for words in found["broken"]] == broken

@@ -15,17 +15,18 @@ from worldkit import (
     raised,
     referring,
     stored,
+    token_volume,
     twin,
     upper_pod,
     world,
 )
 
 from tensile.demand import pod_demand
-from tensile.kubelet.adopting import LOOK_AGAIN, misfits
+from tensile.kubelet.adopting import LOOK_AGAIN, misfits, token_volumes
 from tensile.kubelet.lifecycle import PodRule, key_of
 from tensile.kubelet.orphans import OrphanRule
 from tensile.kubelet.orphans import key_of as orphans_key
-from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, owner_of
+from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
 from tensile.objects import POD, Manifest, Ref, uid
 from tensile.reconcile.desired import Patched, Told
 from tensile.reconcile.patching import patched
@@ -126,18 +127,23 @@ def test_a_pod_that_is_ending_is_waited_for(mark: dict[str, Any]) -> None:
 
 
 def test_a_pod_of_another_topology_that_is_gone_becomes_ours() -> None:
-    """It was made for this very upper pod; of its manifest nothing had to be kept."""
+    """It was made for this very upper pod, and runs what that asks for."""
     upper = upper_pod()
-    found = marked(legacy(upper), uid(upper), SIBLING)
+    here = adopting(upper, marked(legacy(upper), uid(upper), SIBLING))
+    written = {one["path"]: one.get("value") for one in the_step(here).operations}
+    assert written[f"/metadata/labels/{OWNER.replace('/', '~1')}"] == OWNER_HERE.mark
+    assert written[f"/metadata/annotations/{OWNER_NAME.replace('/', '~1')}"] == "demo"
+
+
+@pytest.mark.parametrize("owner", [SIBLING, OWNER_HERE], ids=["another topology's", "ours, by another hand"])
+def test_the_marks_of_a_pod_that_runs_something_else_count_for_nothing(owner: Owner) -> None:
+    """Whoever may create a pod there can write whose it is and the UID of the upper one."""
+    upper = upper_pod()
+    other = legacy(upper_pod(spec={"containers": [{"name": "main", "image": "app:2"}]}))
+    found = marked(other, uid(upper), owner)
+    found["metadata"].pop("managedFields")
     here = adopting(upper, found)
-    entry = here.lowers[A].foreign_pods.get("default", "web")
-    assert entry is not None
-    assert entry.raw == b""
-    step = the_step(here)
-    assert [(one["path"], one["value"]) for one in step.operations] == [
-        (f"/metadata/labels/{OWNER.replace('/', '~1')}", OWNER_HERE.mark),
-        (f"/metadata/annotations/{OWNER_NAME.replace('/', '~1')}", "demo"),
-    ]
+    assert "container main has another image" in complaint(here)
 
 
 def test_a_pod_of_another_upper_is_released_by_hand() -> None:
@@ -191,13 +197,13 @@ WRITTEN_OUT = {"name": "PASSWORD", "value": "secret"}
     [
         (spec(), spec(nodeName="n1", nodeSelector={"a": "b"}, serviceAccountName="other", priority=3)),
         (spec(main={"env": [VARIABLE]}), spec(main={"env": [WRITTEN_OUT, {"name": "MORE", "value": "1"}]})),
-        (spec(volumes=[{"name": "kube-api-access-x", "projected": {}}]), spec()),
+        (spec(volumes=[token_volume("token")]), spec()),
         (spec(securityContext={}), spec(main={"args": [], "securityContext": {}})),
         (spec(), spec(main={"volumeMounts": [{"name": "token", "mountPath": "/t"}]}, volumes=[{"name": "token"}])),
         (
             spec(
-                main={"volumeMounts": [{"name": "kube-api-access-1", "mountPath": "/t"}]},
-                volumes=[{"name": "kube-api-access-1", "projected": {}}],
+                main={"volumeMounts": [{"name": "token", "mountPath": "/t"}]},
+                volumes=[{"name": "token", "projected": {"sources": [{"secret": {"name": "upper-token-uid"}}]}}],
             ),
             spec(main={"volumeMounts": [{"name": "kube-api-access-2", "mountPath": "/t"}]}),
         ),
@@ -213,7 +219,14 @@ WRITTEN_OUT = {"name": "PASSWORD", "value": "secret"}
 )
 def test_what_does_not_matter_is_no_misfit(wanted: Manifest, found: Manifest) -> None:
     """Constraints were met, accounts differ, and tensile-kube resolved what variables refer to."""
-    assert list(misfits(wanted, found)) == []
+    assert list(misfits(wanted, found, frozenset({"token"}))) == []
+
+
+def test_what_stands_in_the_place_of_a_token_is_known_by_the_upper_pod() -> None:
+    """Whatever the topology makes of it; a volume that only has such a name is compared like any other."""
+    own = {"name": "kube-api-access-own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
+    assert token_volumes(upper_pod(spec={"volumes": [token_volume(), own]})) == {"kube-api-access-x"}
+    assert list(misfits(spec(volumes=[own]), spec())) == ["its volume kube-api-access-own is another"]
 
 
 @pytest.mark.parametrize(
@@ -248,4 +261,4 @@ def test_of_a_pod_that_may_be_adopted_the_digest_keeps_all() -> None:
     assert pod_demand(stored(legacy(upper), 2)).raw
     assert pod_demand(stored(upper, 2)).raw == b""
     facts = pod_demand(stored(marked(legacy(upper), "one", STRANGER), 2))
-    assert (facts.raw, facts.facts.mark, facts.facts.made_for) == (b"", STRANGER.mark, "one")
+    assert (bool(facts.raw), facts.facts.mark, facts.facts.made_for) == (True, STRANGER.mark, "one")

@@ -7,6 +7,7 @@ import pytest
 from eventkit import lower_event, lower_of, mirrored
 from worldkit import OWNER_HERE, STRANGER, A, marked, put, thing
 
+from tensile.kubelet.eventcontent import content
 from tensile.kubelet.events import (
     OF_CLAIMS,
     OF_PODS,
@@ -28,7 +29,8 @@ from tensile.world import Naming, World
 def subject(raw: bytes, here: World | None = None) -> Subject | None:
     """Give the upper pod that an event is about."""
     seen = glimpse(raw)
-    return subject_of(seen, lower_of(here or mirrored()), OWNER_HERE) if seen else None
+    of = here or mirrored()
+    return subject_of(seen, lower_of(of), of) if seen else None
 
 
 def copied(raw: bytes) -> tuple[Ref, Manifest]:
@@ -37,7 +39,7 @@ def copied(raw: bytes) -> tuple[Ref, Manifest]:
     assert seen is not None
     assert upper is not None
     ref = ref_of(seen, upper)
-    return ref, copy_of(raw, ref, upper, A, OWNER_HERE)
+    return ref, copy_of(content(raw), ref, upper, A, OWNER_HERE)
 
 
 def test_only_events_of_pods_are_asked_for() -> None:
@@ -134,9 +136,11 @@ def of_claim(**fields: Any) -> bytes:
 
 
 def claimed(**marks: Any) -> World:
-    """Make a world with a claim of ours in lower-a."""
+    """Make a world with a claim of ours in lower-a, and the one that it was made for."""
     here = mirrored()
-    made = thing("PersistentVolumeClaim", "data", uid="below-claim-data")
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    put(here.upper.more[CLAIM], {**thing("PersistentVolumeClaim", "data", uid="claim-data"), "spec": spec})
+    made = {**thing("PersistentVolumeClaim", "data", uid="below-claim-data"), "spec": spec}
     put(lower_of(here).more[CLAIM], marked(made, "claim-data", **marks))
     return here
 
@@ -148,7 +152,7 @@ def test_a_warning_of_our_lower_claim_is_about_the_upper_claim() -> None:
     seen = glimpse(of_claim())
     assert seen is not None
     assert found is not None
-    made = copy_of(of_claim(), ref_of(seen, found), found, A, OWNER_HERE)
+    made = copy_of(content(of_claim()), ref_of(seen, found), found, A, OWNER_HERE)
     about = {"apiVersion": "v1", "kind": found.kind, "namespace": "default", "name": "data", "uid": "claim-data"}
     assert (made["involvedObject"], made["reason"]) == (about, "ProvisioningFailed")
 

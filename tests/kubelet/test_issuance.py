@@ -11,6 +11,7 @@ from worldkit import (
     STRANGER,
     A,
     B,
+    account,
     changed,
     config_map,
     decided,
@@ -34,11 +35,13 @@ from tensile.kubelet.tokens import secret_name
 from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, TOKEN_TERM, UPPER_UID
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile import namespaces
+from tensile.reconcile.accounts import key_of as account_key
 from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.dependencies import key_of as secret_key
 from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Told
 from tensile.reconcile.plan import Plan
-from tensile.world import Naming, Problem, World
+from tensile.reconcile.storage import key_of as claim_key
+from tensile.world import Key, Problem, World
 
 RULE = TokenRule()
 KEY = key_of(A, "default", "web")
@@ -59,6 +62,8 @@ def bound(more: str = AWAY, **pod: Any) -> World:
     home(here)
     put(here.lowers[A].nodes, lower_node())
     put(here.upper.config_maps, config_map(AUTHORITY, {"ca.crt": "authority"}))
+    put(here.upper.more[SERVICE_ACCOUNT], account(name="robot"))
+    put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(name="robot"), "ServiceAccount-robot"))
     put(here.lowers[A].upper_pods, upper_pod(**({"spec": SPEC} | pod)))
     return here
 
@@ -190,6 +195,46 @@ def test_tokens_wait_for_their_namespace() -> None:
     here = bound()
     drop(here.lowers[A].namespaces, "default", "")
     assert decide(here) == Decision(waits=(namespaces.key_of(A, "default"),))
+
+
+LACKING = {
+    "a ConfigMap": ({"envFrom": [{"configMapRef": {"name": "c"}}]}, {}, secret_key(A, "default", "ConfigMap", "c")),
+    "a name to be held": (
+        {"envFrom": [{"secretRef": {"name": "s", "optional": True}}]}, {}, secret_key(A, "default", "Secret", "s"),
+    ),
+    "a claim": (
+        {}, {"volumes": [TOKEN, {"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]},
+        claim_key(A, "default", "d"),
+    ),
+    "an account": ({}, {"serviceAccountName": "other"}, account_key(A, "default", "other")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("container", "spec", "key"), LACKING.values(), ids=LACKING)
+def test_tokens_are_asked_for_last(container: Manifest, spec: Manifest, key: Key) -> None:
+    """For a pod that waits for another reason they would lie below for nothing."""
+    main = {"name": "main", "image": "app:1", **container}
+    here = bound(spec={**SPEC, "containers": [main], **spec})
+    assert decide(here) == Decision(waits=(key,))
+
+
+def test_no_tokens_are_asked_for_where_the_pod_is_never_made() -> None:
+    """It names what is not mirrored."""
+    source = {"kind": "VolumeSnapshot", "apiGroup": "snapshot.storage.k8s.io", "name": "s"}
+    scratch = {"name": "s", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSource": source}}}}
+    assert decide(bound(spec={**SPEC, "volumes": [TOKEN, scratch]})) == Decision()
+
+
+def test_no_tokens_are_asked_for_while_an_older_pod_has_the_place() -> None:
+    """The next look comes when that one has gone."""
+    here = bound()
+    older = running(here)
+    put(here.lowers[A].upper_pods, upper_pod(spec=SPEC, uid="second"))
+    assert decide(here) == Decision()
+    (route,) = (one for one in RULE.routes() if one.cache == "pods")
+    assert list(route.keys(here, A, Delta(older, None))) == [KEY]
+    drop(here.lowers[A].pods, "web")
+    assert granted(here).manifest["metadata"]["annotations"][UPPER_UID] == "second"
 
 
 @pytest.mark.parametrize("data", [None, {"other": "x"}])
@@ -328,24 +373,6 @@ def test_tokens_go_when_the_pod_is_gone_on_both_sides() -> None:
     drop(here.lowers[A].upper_pods, "web")
     assert decide(here) == Decision()
     drop(here.lowers[A].pods, "web")
-    assert ended(here) == ["below-Pod-web"]
-
-
-def test_tokens_stay_with_a_pod_whose_namespace_is_called_otherwise_now() -> None:
-    """It runs on where it is: there its tokens are renewed, and from there they go."""
-    here = bound()
-    lower = here.lowers[A]
-    lower.naming = Naming("demo", OWNER_HERE.mark)
-    entry, pod = held(here), running(here)
-    assert decide(here) == Decision(again=2880.0)
-    here.now = NOW + timedelta(hours=1)
-    assert (granted(here).ref, granted(here).manifest["metadata"]["namespace"]) == (REF, "default")
-    assert list(names(RULE.keys(here, A))) == ["default/web"]
-    assert heard(here, "secrets", Delta(entry, None)) == heard(here, "pods", Delta(pod, None)) == ["default/web"]
-    drop(lower.upper_pods, "web")
-    assert decide(here) == Decision()
-    assert heard(here, "secrets", Delta(entry, None)) == heard(here, "pods", Delta(pod, None)) == []
-    drop(lower.pods, "web")
     assert ended(here) == ["below-Pod-web"]
 
 

@@ -29,7 +29,7 @@ from tensile.kubelet.lifecycle import PodRule, key_of
 from tensile.names import OWNER
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
 from tensile.reconcile import dependencies, namespaces
-from tensile.reconcile.desired import Absent, Confirmed, Decision, Present
+from tensile.reconcile.desired import Absent, Confirmed, Decision
 from tensile.world import Key, World
 
 RULE = PodRule()
@@ -152,11 +152,11 @@ def test_the_lower_pod_of_an_older_pod_goes_first(phase: str) -> None:
     old = put(here.lowers[A].pods, twin(upper_pod(uid="first")))
     here.lowers[A].upper_pods.note_gone("default", "web", "first")
     decision, _ = decided(RULE, KEY, here)
-    (wanted,) = decision.wanted
+    wanted = decision.wanted[0]
     assert isinstance(wanted, Absent)
     assert (wanted.ref, wanted.uid, wanted.asked) == (BELOW, old.uid, True)
     changed(here.lowers[A].pods, "web", lambda pod: pod["metadata"].update(DELETED))
-    assert decided(RULE, KEY, here)[0] == Decision()
+    assert not any(isinstance(one, Absent) for one in decided(RULE, KEY, here)[0].wanted)
 
 
 def test_which_of_two_pods_of_a_name_is_the_older_is_read_before_one_ends() -> None:
@@ -168,7 +168,8 @@ def test_which_of_two_pods_of_a_name_is_the_older_is_read_before_one_ends() -> N
     here = bound(uid="first")
     put(here.lowers[A].upper_pods, upper_pod(uid="second"))
     put(here.lowers[A].pods, twin(upper_pod(uid="first"), RUNNING))
-    assert verbs(here) == ["delete lower-a"]
+    assert verbs(here)[0] == "delete lower-a"
+    assert reason(here) == "PredecessorTerminating"
 
 
 def test_an_older_twin_is_not_believed_in_while_lists_are_incomplete() -> None:
@@ -251,7 +252,8 @@ def test_nothing_is_made_while_what_is_below_is_not_known() -> None:
 def elsewhere(silent: float, status: Manifest | None = None) -> World:
     """Make a world where a new pod is bound to lower-a, and the old one's lower pod stands in lower-b."""
     here = bound(uid="second")
-    put(here.lowers[B].pods, twin(upper_pod(uid="first"), status, node=B))
+    old = twin(upper_pod(uid="first"), status, node=B)
+    put(here.lowers[B].pods, {**old, "spec": {**old["spec"], "nodeName": "real-node"}})
     here.lowers[B].silent = silent
     return here
 
@@ -262,13 +264,60 @@ def test_a_pod_waits_for_its_predecessor_in_another_cluster(silent: float) -> No
     here = elsewhere(silent)
     decision, _ = decided(RULE, KEY, here)
     assert decision.waits == (key_of(B, "default", "web"),)
-    assert not any(isinstance(wanted, Present) for wanted in decision.wanted)
-    assert reason(here) == ("PredecessorUnreachable" if silent > 40 else "")
+    assert reason(here) == ("PredecessorUnreachable" if silent > 40 else "PredecessorRuns")
 
 
-def test_a_predecessor_that_ended_or_is_not_ours_is_not_waited_for() -> None:
+def test_the_predecessor_in_another_cluster_is_ended_within_the_grace_of_the_new_one() -> None:
+    """Whoever wrote a longer one on it; and only once it is certain that its own upper pod is gone."""
+    here = elsewhere(0.0)
+    old = twin(upper_pod(uid="first"), node=B)
+    put(
+        here.lowers[B].pods,
+        {**old, "spec": {**old["spec"], "nodeName": "real", "terminationGracePeriodSeconds": 10**9}},
+    )
+    there = key_of(B, "default", "web")
+    assert isinstance(decided(RULE, there, here)[0].wanted[0], Confirmed)
+    here.lowers[B].upper_pods.note_gone("default", "web", "first")
+    (wanted,) = decided(RULE, there, here)[0].wanted
+    assert isinstance(wanted, Absent)
+    assert (wanted.uid, wanted.grace, wanted.asked) == ("below-first", 30, True)
+
+
+def test_a_predecessor_that_ends_too_slowly_is_given_less_time() -> None:
+    """It may have been deleted before, with a grace that holds the name for years; nothing is deleted twice in vain."""
+    here = bound(uid="second")
+    here.lowers[A].upper_pods.note_gone("default", "web", "first")
+    put(here.lowers[A].pods, twin(upper_pod(uid="first"), **(DELETED | {"deletionGracePeriodSeconds": 10**9})))
+    (absent, *_) = decided(RULE, KEY, here)[0].wanted
+    assert isinstance(absent, Absent)
+    assert absent.grace == 30
+    put(here.lowers[A].pods, twin(upper_pod(uid="first"), **DELETED))
+    assert not any(isinstance(one, Absent) for one in decided(RULE, KEY, here)[0].wanted)
+    assert reason(here) == "PredecessorTerminating"
+
+
+def test_a_pod_of_its_uid_at_another_place_changes_nothing() -> None:
+    """Before the real one is made, while it runs and when it goes: whoever knows the UID may write it on a pod."""
+    here = bound()
+    home(here, A, "elsewhere")
+    forged = twin(upper_pod(namespace="elsewhere"), RUNNING, uid="forged")
+    put(here.lowers[A].pods, forged)
+    assert "create lower-a" in verbs(here)
+    here = mirrored(here)
+    put(here.lowers[A].pods, {**forged, "status": {"phase": "Failed"}})
+    assert verbs(here) == ["patch upper"], "no more than the tolerations that it gets anyway"
+    drop(here.lowers[A].upper_pods, "web")
+    (wanted,) = decided(RULE, KEY, here)[0].wanted
+    assert isinstance(wanted, Absent)
+    assert wanted.ref == BELOW
+
+
+def test_a_predecessor_that_ended_was_never_scheduled_or_is_not_ours_is_not_waited_for() -> None:
     """It takes nothing that the new one needs."""
     assert "create lower-a" in verbs(elsewhere(0.0, {"phase": "Succeeded"}))
+    here = elsewhere(0.0)
+    put(here.lowers[B].pods, twin(upper_pod(uid="first"), node=B))
+    assert "create lower-a" in verbs(here)
     here = bound()
     put(here.lowers[B].pods, marked(upper_pod(uid="theirs"), "first", STRANGER))
     assert "create lower-a" in verbs(here)

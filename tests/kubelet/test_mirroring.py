@@ -111,10 +111,28 @@ def test_a_pod_waits_without_a_word_for_what_is_on_its_way() -> None:
 
 
 def test_a_pod_waits_for_its_claims() -> None:
-    """Unless nobody looks after storage there: then they are the user's to make below."""
+    """Also where nobody looks after storage: a claim of that name below would be another's."""
     needs = (Reference("PersistentVolumeClaim", "data", optional=False),)
-    assert arrival(grounded(), needs=needs).waits == (storage.key_of(A, "default", "data"),)
-    assert shapes(arrival(grounded(controllers="[]"), upper_pod(spec={"tolerations": TOLERANT}), needs)) == [Present]
+    for here in (grounded(), grounded(controllers="[]")):
+        assert arrival(here, needs=needs).waits == (storage.key_of(A, "default", "data"),)
+
+
+SOURCES = {
+    "snapshot": {"kind": "VolumeSnapshot", "apiGroup": "snapshot.storage.k8s.io", "name": "origin"},
+    "claim of another namespace": {"kind": "PersistentVolumeClaim", "name": "origin", "namespace": "other"},
+    "populator": {"kind": "Populator", "apiGroup": "example.com", "name": "origin"},
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_a_pod_whose_volume_is_filled_from_what_is_not_mirrored_is_not_made(source: Manifest) -> None:
+    """The lower cluster would take what it has under that name."""
+    volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSourceRef": source}}}}
+    decision = arrival(grounded(), upper_pod(spec={"volumes": [volume]}, resourceVersion="7"))
+    assert shapes(decision) == [Patched, Told]
+    assert decision.problem is not None
+    assert decision.problem.reason == "ClaimNotMirrored"
+    assert decision.problem.message.startswith(f"volume scratch is to be filled from {source['kind']} origin")
 
 
 def test_the_classes_of_ephemeral_volumes_are_the_lowers() -> None:
@@ -129,17 +147,16 @@ def test_the_classes_of_ephemeral_volumes_are_the_lowers() -> None:
 
 
 def test_a_pod_waits_for_its_account_and_for_tokens_of_the_upper() -> None:
-    """Both are there before it, or it would be refused, or start without them."""
+    """Both are there before it, or it would be refused, or start without them; tokens come last."""
     here = grounded(serviceAccounts="{identity: upper}")
     source = {"serviceAccountToken": {"path": "token"}}
     volume = {"name": "kube-api-access-x", "projected": {"sources": [source]}}
     pod = upper_pod(spec={"serviceAccountName": "robot", "volumes": [volume]}, resourceVersion="7")
     robot = (Reference("ServiceAccount", "robot", optional=False),)
-    waits = (accounts.key_of(A, "default", "robot"), issuance.key_of(A, "default", "web"))
-    assert arrival(here, pod, robot) == Decision(waits=waits)
+    assert arrival(here, pod, robot) == Decision(waits=(accounts.key_of(A, "default", "robot"),))
     put(here.upper.more[SERVICE_ACCOUNT], account(name="robot"))
     put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(name="robot"), "ServiceAccount-robot"))
-    assert arrival(here, pod, robot) == Decision(waits=waits[1:])
+    assert arrival(here, pod, robot) == Decision(waits=(issuance.key_of(A, "default", "web"),))
     notes = {TOKEN_POD: "web"}
     put(here.lowers[A].secrets, marked(thing("Secret", "upper-token-Pod-web", annotations=notes), "Pod-web"))
     assert [type(one) for one in arrival(here, pod, robot).wanted] == [Present, Patched]

@@ -27,7 +27,17 @@ from worldkit import (
 from tensile.cache import Delta
 from tensile.kubelet.node import HEARTBEAT, TAINTS, NodeRule, key_of
 from tensile.kubelet.nodestatus import SILENT_AFTER
-from tensile.names import CORDONED_BY, KUBELET_PORT, LOWER_UID, OWNER, OWNER_NAME, ROOM, UNREACHABLE_TAINT, UPPER_UID
+from tensile.names import (
+    CORDONED_BY,
+    KUBELET_PORT,
+    LOWER_UID,
+    NAMESPACE_MAPPING,
+    OWNER,
+    OWNER_NAME,
+    ROOM,
+    UNREACHABLE_TAINT,
+    UPPER_UID,
+)
 from tensile.objects import NODE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
@@ -143,6 +153,7 @@ def test_annotations_say_whose_it_is_and_what_was_set_by_us() -> None:
         UPPER_UID: OWNER_HERE.upper,
         KUBELET_PORT: "10350",
         TAINTS: "virtual-kubelet.io/provider:NoSchedule",
+        NAMESPACE_MAPPING: "same",
     }
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from podkit import place, pod
+from worldkit import token_volume
 
 from tensile.kubelet.podchanges import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.kubelet.projection import lower_pod
@@ -206,12 +207,11 @@ def test_missing_ephemeral_containers_are_added() -> None:
     }
 
 
-@pytest.mark.parametrize("volumes", [[], [{"name": "kube-api-access-x", "projected": {}}]], ids=["without", "with"])
+@pytest.mark.parametrize("volumes", [[], [token_volume()]], ids=["without", "with"])
 def test_an_ephemeral_container_mounts_the_token_only_where_it_is(volumes: list[dict[str, Any]]) -> None:
     """Where the lower pod was made without the volume, the mount would be refused."""
-    token = {"name": "kube-api-access-x", "projected": {}}
     debug = container("d", volumeMounts=[{"name": "kube-api-access-x", "mountPath": "/t"}])
-    upper = pod({"volumes": [token], "ephemeralContainers": [debug]})
+    upper = pod({"volumes": [token_volume()], "ephemeralContainers": [debug]})
     body = ephemeral_patch(upper, stored({}, volumes=volumes), PLACE)
     assert ("volumeMounts" in body["spec"]["ephemeralContainers"][0]) is bool(volumes)
 

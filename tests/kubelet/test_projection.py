@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from podkit import OWNER, place, pod
+from worldkit import token_volume
 
 from tensile.kubelet.projection import lower_pod, mutable_metadata, notes
 from tensile.kubelet.written import digits
@@ -199,7 +200,7 @@ def everything() -> dict:
             },
             "topologySpreadConstraints": [spread],
             "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
-            "volumes": [{"name": "kube-api-access-x", "projected": {}}, {"name": "data", "emptyDir": {}}],
+            "volumes": [token_volume(), {"name": "data", "emptyDir": {}}],
             "containers": [{"name": "main", "volumeMounts": [{"name": "kube-api-access-x"}, {"name": "data"}]}],
             "priorityClassName": "gold",
         },

@@ -2,12 +2,13 @@
 
 import pytest
 from podkit import place, pod
+from worldkit import token_volume
 
 from tensile.kubelet.projection import lower_pod
 from tensile.kubelet.service_account import uses_tokens, with_address, without_token
 from tensile.world import UpperServer
 
-TOKEN = {"name": "kube-api-access-7x2", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+TOKEN = token_volume("kube-api-access-7x2")
 TOKEN_MOUNT = {"name": "kube-api-access-7x2", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
 DATA = {"name": "data", "emptyDir": {}}
 DATA_MOUNT = {"name": "data", "mountPath": "/data"}
@@ -60,6 +61,17 @@ def test_without_identity_a_users_volume_loses_its_tokens() -> None:
     assert spec["volumes"] == [{"name": "own", "projected": {"sources": [{"secret": {"name": "s"}}]}}]
 
 
+def test_without_identity_a_users_volume_loses_its_certificates() -> None:
+    """They say who the pod is as tokens do: the account default of the lower cluster."""
+    certificate = {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519"}}
+    own = {"name": "own", "projected": {"sources": [certificate, {"secret": {"name": "s"}}]}}
+    assert lower_pod(pod({"volumes": [own]}), place())["spec"]["volumes"] == [
+        {"name": "own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
+    ]
+    for identity in ("lower", "upper"):
+        assert lower_pod(pod({"volumes": [own]}), place(identity=identity))["spec"]["volumes"] == [own]
+
+
 def test_with_the_lowers_identity_account_volume_and_mounts_stay() -> None:
     """The account's name, the token volume and its mounts go down; admission below then adds none of its own."""
     upper = with_token()
@@ -97,9 +109,12 @@ def test_with_the_uppers_identity_tokens_come_out_of_a_secret() -> None:
     """Under the same names, so that the mounts stay; admission below adds nothing."""
     upper = with_token()
     spec = lower_pod(upper, AWAY)["spec"]
-    items = [{"key": "token", "path": "token"}]
-    sources = [{"secret": {"name": "upper-token-uid-1", "items": items}}]
-    assert spec["volumes"] == [DATA, {"name": "kube-api-access-7x2", "projected": {"sources": sources}}]
+    sources = [
+        {"secret": {"name": "upper-token-uid-1", "items": [{"key": name, "path": name}]}}
+        for name in ("token", "ca.crt", "namespace")
+    ]
+    projected = {"defaultMode": 420, "sources": sources}
+    assert spec["volumes"] == [DATA, {"name": "kube-api-access-7x2", "projected": projected}]
     assert [one.get("volumeMounts") for one in spec["containers"]] == [[DATA_MOUNT, TOKEN_MOUNT], None]
     assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("robot", False)
 

@@ -3,6 +3,7 @@
 from copy import deepcopy
 
 from podkit import place, pod
+from worldkit import token_volume
 
 from tensile.kubelet.projection import lower_pod
 from tensile.kubelet.volumeclaims import with_lower_classes
@@ -37,6 +38,6 @@ def test_a_class_that_is_not_mapped_keeps_its_name() -> None:
 
 def test_the_token_is_still_taken_out() -> None:
     """Both look at the same list of volumes."""
-    token = {"name": "kube-api-access-x", "projected": {"sources": []}}
+    token = token_volume()
     found = lower_pod(pod({"volumes": [token, ephemeral()]}), MAPPED)["spec"]["volumes"]
     assert found == [ephemeral(storage_class="disk")]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from random import Random
+from time import process_time
 from typing import Any
 
 import pytest
@@ -48,6 +49,23 @@ def test_a_pod_that_fits_on_no_single_node_is_not_sent_there() -> None:
         "FailedAndUnresolvableNodes": {"a": "no node behind a takes it (0/2 nodes are available: 2 Insufficient cpu)"},
         "Error": "",
     }
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept"),
+    [
+        ({"containers": [{"name": "main", "ports": [{"containerPort": 80, "hostPort": 80}]}]}, ["a"]),
+        (asking(memory="0" * 90 + "1"), ["a"]),
+        (asking(memory="9Ei"), []),
+        (asking(**{"example.com/gpu": "9" * 18 + "E"}), []),
+    ],
+)
+def test_what_an_apiserver_takes_is_answered(spec: Manifest, kept: list[str]) -> None:
+    """Ports of nodes, amounts with zeros before them, and amounts beyond all numbers of 64 bits; twice, and sorted."""
+    made = extender(a=ground(node("n1"), node("n2")))
+    for name in ("one", "two"):
+        assert made.filter(question(pod(name, spec, uid=name), "a"), 0.0)["NodeNames"] == kept
+        assert made.prioritize(question(pod(name, spec, uid=name), "a"))[0]["Host"] == "a"
 
 
 def test_nodes_that_are_no_lowers_always_do() -> None:
@@ -157,3 +175,77 @@ def test_a_burst_does_not_over_commit(seed: int) -> None:
         used = Counter({place: one.used.get("cpu", 0) for place, one in here.snapshot.nodes.items()})
         assert all(used[place] <= one.allocatable["cpu"] for place, one in here.snapshot.nodes.items())
         assert len(here.promises) == len(bound[name])
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ZONE = "topology.kubernetes.io/zone"
+
+
+def avoiding(rules: int, **selector: str) -> Manifest:
+    """Make the spec of a pod with so many rules about whom it keeps away from."""
+    term = {"topologyKey": ZONE, "labelSelector": {"matchLabels": selector or {"app": "other"}}}
+    return {"affinity": {"podAntiAffinity": {REQUIRED: [term] * rules}}}
+
+
+def requiring(terms: int) -> Manifest:
+    """Make the spec of a pod with so many alternatives, none of which any node meets."""
+    term = {"matchExpressions": [{"key": "none", "operator": "In", "values": ["x"]}]}
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term] * terms}}}}
+
+
+def spread_out(constraints: int) -> Manifest:
+    """Make the spec of a pod with so many constraints of its spread, none of which can be met."""
+    one = {"maxSkew": 1, "topologyKey": "none", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+    return {"topologySpreadConstraints": [one] * constraints}
+
+
+def large(nodes: int = 200, each: int = 20) -> Ground:
+    """Make a lower with many pods, all of one namespace, and room for more."""
+    here = ground(*(node(f"n{number}", labels={ZONE: "z"}, pods="110") for number in range(nodes)))
+    for number in range(nodes * each):
+        here.put_pod(pod_of(pod(f"p{number}", on=f"n{number % nodes}", labels={"app": "other"}), settled=True))
+    return here
+
+
+@pytest.mark.parametrize(
+    ("few", "many"),
+    [
+        (avoiding(3), avoiding(1_000)),
+        (requiring(20), requiring(2_000)),
+        (spread_out(3), spread_out(500)),
+        (
+            asking(**{f"example.com/r{one}": "1" for one in range(20)}),
+            asking(**{f"a/r{one}": "1" for one in range(2_000)}),
+        ),
+    ],
+)
+def test_what_would_take_long_to_judge_is_left_to_the_scheduler(few: Manifest, many: Manifest) -> None:
+    """It is not refused, and no room is kept for it; what pods are seen to ask for is judged in large clusters, too."""
+    made = extender(a=large())
+    assert made.filter(question(pod("few", few, uid="few"), "a"), 0.0)["NodeNames"] == []
+    begin = process_time()
+    assert made.filter(question(pod("many", many, uid="many"), "a"), 0.0)["NodeNames"] == ["a"]
+    assert process_time() - begin < 0.2
+    assert made.sites["a"].ground.promises == {}
+
+
+def test_what_strangers_keep_away_takes_no_longer_the_more_there_are() -> None:
+    """Replicas are compared once, and of one pod so many rules: nobody's pods have all others wait."""
+    here = large()
+    for number in range(400):
+        spec = {**avoiding(1_000, app="web"), "nodeName": f"n{number % 200}"}
+        here.put_pod(pod_of(pod(f"s{number}", spec, labels={"app": "s"}), settled=True))
+    made = extender(a=here)
+    begin = process_time()
+    assert made.filter(question(pod("web", labels={"app": "web"}, uid="w"), "a"), 0.0)["NodeNames"] == []
+    assert process_time() - begin < 0.2
+    for number in range(400):
+        here.remove_pod(("default", f"s{number}"))
+    assert made.filter(question(pod("web", labels={"app": "web"}, uid="w"), "a"), 0.0)["NodeNames"] == ["a"]
+
+
+def test_others_have_their_turn_between_two_lowers() -> None:
+    """Each answer on the way is that of the lowers so far."""
+    made = extender(a=ground(node("n")), b=ground(), c=ground(node("n")))
+    steps = [list(answer["NodeNames"]) for answer in made.filtered(question(wants(cpu="1"), "a", "b", "c"), 0.0)]
+    assert steps == [["a"], ["a"], ["a", "c"], ["a", "c"]]

@@ -31,7 +31,11 @@ def shape(snapshot: Snapshot) -> Any:
             name: (sorted(one.pods), {key: amount for key, amount in one.used.items() if amount}, one.allocatable)
             for name, one in snapshot.nodes.items()
         },
-        sorted((pod.name, place) for pod, place in snapshot.guarded),
+        {
+            name: sorted((alike, sorted(one.nodes.items())) for alike, one in guards.items())
+            for name, guards in snapshot.guarded.items()
+        },
+        snapshot.population,
     )
 
 

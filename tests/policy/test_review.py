@@ -1,5 +1,6 @@
 """AdmissionReview: both versions, what is not asked about, and what is no question at all."""
 
+import re
 from base64 import b64decode
 from typing import Any
 
@@ -10,7 +11,10 @@ from admissionkit import PROVIDER, VK_B, Manifest, pod, required, requirement, s
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.heavy import SIZES, crossing, heavy
 from tensile.policy.review import Malformed, answer
+from tensile.reconcile.cluster_selector import LONGEST
+from tensile.reconcile.nodeterms import REQUIRED
 
 SELECTING = pod({"nodeSelector": {"disk": "ssd"}})
 
@@ -82,6 +86,67 @@ def test_a_pod_of_another_form_passes_with_a_warning(odd: Manifest) -> None:
     response = asked(review(pod(odd)))["response"]
     assert (response["allowed"], "patch" in response) == (True, False)
     assert response["warnings"][0].startswith("not prepared for virtual nodes: ")
+
+
+def test_a_number_that_no_json_can_say_again_passes_with_a_warning() -> None:
+    """In a pod that no apiserver has looked at: it never gets as far as the answer."""
+    body = review(pod({"tolerations": [{"key": "number"}]})).replace(b'"number"', b'"a","x":1e400')
+    response = asked(body)["response"]
+    assert (response["allowed"], "patch" in response) == (True, False)
+    assert "infinity" in response["warnings"][0]
+
+
+@pytest.mark.parametrize(("first", "second"), [(200, 200), (400, 400), (1, 1_000), (400, 3)])
+def test_alternatives_are_not_multiplied_without_end(first: int, second: int) -> None:
+    """A pod that was prepared with many, and is given many more, passes as it is, and its author is told the bound."""
+    found = answer(crossing(first, second), terms(PROVIDER))
+    response = orjson.loads(found)["response"]
+    assert (response["allowed"], "patch" in response) == (True, False)
+    assert re.search(r"at most [0-9,]+ are (taken|read)$", response["warnings"][0])
+    assert len(found) < 1_000
+
+
+def test_the_count_of_alternatives_and_its_bound_are_said() -> None:
+    """So that it can be mended by who wrote the pod."""
+    (warning,) = orjson.loads(answer(crossing(200, 200), terms(PROVIDER)))["response"]["warnings"]
+    assert warning == (
+        "not prepared for virtual nodes: 200 node selector terms in annotation clusterSelector times 200 in the spec "
+        "are 40,000, at most 1,000 are taken"
+    )
+    (warning,) = orjson.loads(answer(crossing(30, 31), terms(PROVIDER)))["response"]["warnings"]
+    assert "in the spec are about 105,471 bytes, at most 32,768 are taken" in warning
+
+
+def test_alternatives_within_the_bound_are_multiplied() -> None:
+    """Ten times twenty, each with both requirements."""
+    body = crossing(10, 20)
+    response = orjson.loads(answer(body, terms(PROVIDER)))["response"]
+    changed = patched(orjson.loads(body)["request"]["object"], response)
+    noted = orjson.loads(selector_of(changed) or "")["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert (len(noted), {len(one["matchExpressions"]) for one in noted}) == (200, {2})
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_whatever_is_large_is_let_pass_with_a_short_answer(size: int) -> None:
+    """Each part of a pod filled with what costs most: nothing is refused, nothing raises, nothing swells."""
+    for name, body in heavy(size):
+        found = answer(body, terms(PROVIDER))
+        assert orjson.loads(found)["response"]["allowed"], name
+        assert len(found) < 1_000 + 3 * LONGEST, name
+
+
+def test_a_large_pod_of_somebody_else_is_nobodys_business_here() -> None:
+    """Nothing is said of a pod that did not ask for a virtual node, however large it is."""
+    large = pod({"affinity": required(*[term(requirement("k"))] * 2_000)}, labels={}, annotations={"a": "x" * 300_000})
+    assert asked(review(large))["response"] == {"uid": "asked-1", "allowed": True}
+
+
+def test_an_annotation_that_does_not_count_is_told_of() -> None:
+    """What the pod asks for now is moved, in its place; so its author hears of it here alone."""
+    given_pod = pod({"nodeSelector": {"disk": "ssd"}}, annotations={"clusterSelector": '{"x":1e400}'})
+    response = asked(review(given_pod))["response"]
+    assert selector_of(patched(given_pod, response)) == '{"nodeSelector":{"disk":"ssd"}}'
+    assert response["warnings"][0].startswith("annotation clusterSelector does not count: number is infinity")
 
 
 def test_the_claims_of_a_pod_are_looked_up() -> None:

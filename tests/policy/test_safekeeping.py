@@ -5,18 +5,34 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from worldkit import A, B, decided, marked, put, upper_pod, world, written
 
+from tensile.cache import Entry
+from tensile.descheduling.bare import uses_claims
 from tensile.descheduling.drain import DrainRule, key_of
+from tensile.descheduling.ground import Ground
+from tensile.descheduling.successor import is_alike, successor_of
+from tensile.kubelet.place import Placement
+from tensile.kubelet.projection import lower_pod
 from tensile.names import OWNER, PLACE_TAKEN, REPLACES, UPPER_UID, WITHDRAWN
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels
 from tensile.policy.safekeeping import PREFIX, kept_in, kept_of, noted, of_pod, present, ref_of
 from tensile.reconcile.desired import Present
+from tensile.reconcile.nodeterms import REQUIRED
 from tensile.world import World
 
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+NOT_HERE = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["vk"]}
 META = {"name": "web", "namespace": "default", "annotations": {REPLACES: "Pod-web"}}
 SPEC = {"containers": [{"name": "main", "image": "app:1"}]}
 SUCCESSOR = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": SPEC}
+
+
+def place() -> Placement:
+    """Give a place for a pod in a lower."""
+    return Placement(world().owner, "vk", "default", "uid", virtual_nodes=frozenset({"vk"}), identity="upper")
 
 
 def kept(here: World, **meta: Any) -> Manifest:
@@ -118,6 +134,100 @@ def test_what_is_no_pod_of_its_namespace_is_none(content: str | None) -> None:
     found = kept_in(put(here.upper.secrets, {**kept(here), "data": data}), here.owner)
     assert found is not None
     assert (found.pod, found.is_safe) == (None, False)
+
+
+EVERYTHING = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {**META, "labels": {"app": "web"}, "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "spec": {
+        "containers": [
+            {
+                "name": "main",
+                "image": "app:1",
+                "ports": [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}],
+                "env": [{"name": "a", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+                "envFrom": [{"configMapRef": {"name": "c"}}],
+                "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }
+        ],
+        "initContainers": [{"name": "side", "restartPolicy": "Always", "ports": [{"hostPort": 1, "containerPort": 1}]}],
+        "overhead": {"cpu": "1m"},
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+        "affinity": {
+            "nodeAffinity": {"REQUIRED": {"nodeSelectorTerms": [{"matchExpressions": [NOT_HERE]}]}},
+            "podAffinity": {"REQUIRED": [{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}]},
+            "podAntiAffinity": {
+                "PREFERRED": [{"weight": 1, "podAffinityTerm": {"topologyKey": "zone", "namespaces": ["x"]}}],
+                "REQUIRED": [{"topologyKey": "zone", "namespaceSelector": {"matchExpressions": [NOT_HERE]}}],
+            },
+        },
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
+        ],
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": "c"}},
+            {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {"storageClassName": "fast"}}}},
+            {"name": "kube-api-access-x", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+            {"name": "info", "downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+        ],
+        "imagePullSecrets": [{"name": "pull"}],
+    },
+}
+LEAVES = st.sampled_from([None, True, 7, -(2**62), 1.5, "", "x", [], {}, [None], [7], {"x": None}, {"name": 7}, [[]]])
+
+
+def spoilt(value: Any, chance: Any) -> Any:
+    """Draw a copy with one part replaced by something else, or taken away."""
+    if not (isinstance(value, dict | list) and value) or chance(st.integers(0, 3)) == 0:
+        return chance(LEAVES)
+    copy = value.copy()
+    place = chance(st.sampled_from(sorted(copy) if isinstance(copy, dict) else range(len(copy))))
+    if chance(st.integers(0, 4)) == 0:
+        del copy[place]
+    else:
+        copy[place] = spoilt(value[place], chance)
+    return copy
+
+
+@settings(max_examples=1_500)
+@given(st.data())
+def test_what_is_taken_for_a_pod_can_be_read_by_everybody(data: Any) -> None:
+    """Somebody else may have written it: whatever is wrong with it, it does not keep other pods from moving."""
+    long = orjson.dumps(EVERYTHING).replace(b"REQUIRED", REQUIRED.encode()).replace(b"PREFERRED", PREFERRED.encode())
+    given_pod = spoilt(orjson.loads(long), data.draw)
+    here = world()
+    found = kept_in(put(here.upper.secrets, {**kept(here), "data": {"pod.json": encoded(given_pod)}}), here.owner)
+    if found is None or found.pod is None:
+        return
+    upper = Entry("default", "web", "u", 0, orjson.dumps(found.pod), None)
+    ground = Ground(here)
+    ground.others(upper, here.lowers[A].node, frozenset())
+    ground.others(upper, "", frozenset())
+    assert orjson.dumps(lower_pod(found.pod, place()))
+    assert is_alike(found.pod, successor_of(found.pod, ["vk"])) in (True, False)
+    assert isinstance(uses_claims(found.pod), bool)
+
+
+def test_a_pod_is_taken_for_one() -> None:
+    """With all that the other test spoils."""
+    here = world()
+    found = kept_in(put(here.upper.secrets, {**kept(here), "data": {"pod.json": encoded(EVERYTHING)}}), here.owner)
+    assert found is not None
+    assert found.pod == EVERYTHING
+
+
+@pytest.mark.parametrize("depth", [300, 900, 2_000])
+def test_a_pod_that_nests_without_end_is_none(depth: int) -> None:
+    """It could not be written again."""
+    here = world()
+    content = orjson.dumps(EVERYTHING).replace(b'"ssd"', b'"ssd"},"x":{"y":' + b"[" * depth + b"]" * depth)
+    data = {"pod.json": b64encode(content).decode()}
+    found = kept_in(put(here.upper.secrets, {**kept(here), "data": data}), here.owner)
+    assert found is not None
+    assert found.pod is None
 
 
 def test_a_pod_does_not_leave_for_one_of_another_name() -> None:

@@ -477,3 +477,27 @@ def _come_down(here: Here, chance: Random, pod: Manifest, lower: str, free: dict
     node = chance.choice(open_nodes)
     free[node] -= cpu
     here.land(pod, lower, node)
+
+
+def test_bound_pods_without_room_do_not_hold_up_each_question() -> None:
+    """Of many kinds some are looked for each time, those that wait longest first; in the end all of them were."""
+    here = Here()
+    for number in range(150):
+        here.bind(asking(f"p{number}", "5", spec={"nodeSelector": {"kind": str(number)}}), A)
+    seen = []
+    for _ in range(3):
+        here.ask(asking("other", "1"))
+        seen.append(len(here.prospects[A].worked_out))
+    assert seen == [64, 128, 150]
+
+
+def test_a_bound_pod_that_would_take_long_to_judge_has_no_room_kept() -> None:
+    """It is not tried again and again either."""
+    here = Here()
+    term = {"matchExpressions": [{"key": "none", "operator": "Exists"}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term] * 20_000}}
+    here.bind(asking("heavy", "1", spec={"affinity": {"nodeAffinity": required}}), A)
+    for _ in range(2):
+        assert here.ask(asking("other", "1")) == [A, B]
+    assert here.prospects[A].worked_out == ["heavy"]
+    assert ("default", "heavy") not in here.surveys[A].ground.promises

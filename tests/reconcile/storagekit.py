@@ -48,7 +48,8 @@ def claim(
 
 def copy(of: Manifest, size: str = "", phase: str = "", **meta: Any) -> Manifest:
     """Make the lower claim of an upper one as the engine would; of a size it is bound."""
-    made = lower_claim(of, OWNER_HERE, metadata(of)["namespace"], "disk")
+    word = of["spec"]["storageClassName"]
+    made = lower_claim(of, OWNER_HERE, metadata(of)["namespace"], {"goes": "disk", "stays": "disk"}.get(word, word))
     status = {"phase": "Bound", "capacity": {"storage": size}} if size else {"phase": phase or "Pending"}
     identity = {"uid": f"below-{metadata(of)['uid']}", **meta}
     return marked({**made, "status": status}, metadata(of)["uid"], **identity)

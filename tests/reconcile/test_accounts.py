@@ -27,7 +27,7 @@ from worldkit import (
 from tensile.cache import Delta
 from tensile.objects import SERVICE_ACCOUNT, Manifest, Ref
 from tensile.reconcile import namespaces
-from tensile.reconcile.accounts import AccountRule, copied, digest, key_of, missing, pulls_with, secrets_of
+from tensile.reconcile.accounts import AccountRule, copied, digest, is_asked, key_of, missing, pulling, secrets_of
 from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.dependencies import key_of as secret_key
 from tensile.reconcile.desired import Decision
@@ -201,14 +201,14 @@ def twin_of_robot() -> Manifest:
 
 
 def test_without_an_identity_no_account_is_made_and_pods_wait_for_none() -> None:
-    """They run as `default`; one that runs as another from before keeps it."""
+    """They run as `default`; one that runs as another from before keeps it, as it is."""
     here = bound(NONE)
     assert planned(here) == Plan(())
     assert missing(here, here.lowers[A], "default", ROBOT) == []
     put(here.lowers[A].more[SERVICE_ACCOUNT], marked(robot(), "ServiceAccount-robot", uid="below"))
     assert the_step(here).verb == "delete"
     put(here.lowers[A].pods, twin_of_robot())
-    assert [step.verb for step in planned(here).steps] == ["patch"]
+    assert planned(here) == Plan(())
 
 
 def test_a_pod_waits_for_the_account_that_is_above_now() -> None:
@@ -348,11 +348,13 @@ def test_a_secret_is_not_taken_away_before_accounts_are_known() -> None:
 
 def test_the_secrets_of_accounts_that_nobody_runs_as_stay_above() -> None:
     """Nor do those of `default`, whose pods name them."""
-    assert not pulls_with(with_pull(NONE), with_pull(NONE).lowers[A], "default", "pull")
+    here = with_pull(NONE)
+    assert pulling(here, "default", "pull") == ["robot"]
+    assert not is_asked(here, here.lowers[A], "default", "robot")
     here = with_pull()
-    assert not pulls_with(here, here.lowers[B], "default", "pull")
+    assert not is_asked(here, here.lowers[B], "default", "robot")
     put(here.upper.more[SERVICE_ACCOUNT], {**account(), "imagePullSecrets": [{"name": "other"}]})
-    assert not pulls_with(here, here.lowers[A], "default", "other")
+    assert pulling(here, "default", "other") == []
     assert list(secrets_of(here, "default", ROBOT)) == ["pull"]
     assert list(secrets_of(here, "default", (Reference("ServiceAccount", "default", optional=False),))) == []
 

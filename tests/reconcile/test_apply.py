@@ -5,12 +5,12 @@ from typing import Any
 import orjson
 import pytest
 from answering import STATUS, Answering
-from worldkit import STRANGER, A, config_map, filled, marked, put, space, thing, upper_pod
+from worldkit import STRANGER, A, B, config_map, filled, marked, put, space, thing, upper_pod, world
 
 from tensile.cache import Cache
 from tensile.cluster import Cluster, Patch
 from tensile.errors import Conflict, Denied, NotFound, Unreachable
-from tensile.names import REPLACES
+from tensile.names import REPLACES, UPPER_UID
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, POD, UPPER, Manifest, Ref
 from tensile.reconcile.adoption import conflict
 from tensile.reconcile.apply import carry_out, reread, taken
@@ -367,3 +367,31 @@ async def test_what_may_be_taken_over_gets_into_the_cache() -> None:
     cache.remove(orjson.dumps(copy(40)))
     assert not await problem_of(config_map("settings", uid="below", resourceVersion="40"), cache=cache, judged=None)
     assert uid_in(cache) == "below"
+
+
+# What somebody wrote on an upper pod, and pods of other nodes.
+
+ABOVE = Ref(UPPER, POD, "default", "web")
+
+
+def stored_pod(**meta: Any) -> Manifest:
+    """Make an upper pod as a cluster answers it."""
+    return upper_pod(resourceVersion="50", **meta)
+
+
+async def test_the_uid_that_is_written_on_an_upper_pod_does_not_make_it_the_one_that_is_sought() -> None:
+    """Else the question would be asked again and again: its tenant writes what he likes."""
+    cluster, cache = Answering(), filled()
+    cluster.answer("read", stored_pod(uid="theirs", annotations={UPPER_UID: "sought"}))
+    await carry_out(Step("confirm", ABOVE, "", uid="sought"), cluster, cache)
+    assert cache.is_gone("default", "web", "sought")
+
+
+async def test_an_upper_pod_on_another_node_is_not_taken_for_one_of_this_lower() -> None:
+    """A forged lower pod with its UID asks after it: its own lower's engine would mirror it there a second time."""
+    lower = world().lowers[A]
+    cluster = Answering()
+    cluster.answer("read", {**stored_pod(uid="sought"), "spec": {"nodeName": B}})
+    await carry_out(Step("confirm", ABOVE, "", uid="sought"), cluster, lower.upper_pods)
+    assert lower.upper_pods.get("default", "web") is None
+    assert lower.upper_pods.is_gone("default", "web", "sought")

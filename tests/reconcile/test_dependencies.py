@@ -279,14 +279,6 @@ def test_what_was_never_there_is_said() -> None:
     assert found.problem == ("SecretNotFound", "Secret default/password: it does not exist")
 
 
-def test_what_is_missing_and_optional_is_no_problem() -> None:
-    """The pod starts without it."""
-    here = world()
-    home(here)
-    put(here.lowers[A].upper_pods, upper_pod(spec=referring(config_maps=["settings"], optional=True)))
-    assert planned(here) == Plan(())
-
-
 def test_what_only_a_lower_pod_refers_to_is_no_problem() -> None:
     """Admission below adds pull secrets of its own, of which the upper cluster knows nothing."""
     here = world()
@@ -354,24 +346,6 @@ def test_an_object_of_others_does_not_count() -> None:
     here = bound()
     put(here.lowers[A].config_maps, config_map("settings"))
     assert awaited(here, SETTINGS) == ["default/ConfigMap/settings"]
-
-
-def test_what_is_optional_is_awaited_only_where_it_exists() -> None:
-    """It is there before the pod when it can be."""
-    here = bound()
-    optional = SETTINGS._replace(optional=True)
-    assert awaited(here, optional) == ["default/ConfigMap/settings"]
-    drop(here.upper.config_maps, "settings")
-    assert awaited(here, optional) == []
-    assert awaited(here, SETTINGS) == ["default/ConfigMap/settings"]
-
-
-def test_an_optional_secret_that_is_never_copied_is_not_awaited() -> None:
-    """It never comes, and the pod starts without it."""
-    here = bound()
-    put(here.upper.secrets, secret("password", "kubernetes.io/service-account-token", uid="token"))
-    assert awaited(here, PASSWORD._replace(optional=True)) == []
-    assert awaited(here, PASSWORD) == ["default/Secret/password"]
 
 
 # Which changes concern which keys.

@@ -1,38 +1,60 @@
-"""The guard holds back what nobody asked for when it is much, and nothing else."""
+"""The guard holds back what nobody asked for when it is much, and nothing else; one namespace holds back no other."""
 
 from dataclasses import replace
 
 import pytest
+from worldkit import A, put, upper_pod, world
 
-from tensile.objects import POD, Ref
-from tensile.reconcile.guard import guard
+from tensile.objects import NAMESPACE, POD, UPPER, Ref
+from tensile.reconcile.guard import Guarded, guard, namespace_of
 from tensile.reconcile.plan import Plan, Step
 from tensile.topology import Guard
+from tensile.world import LowerWorld
 
 LIMITS = Guard(max_deletes=2, max_delete_percent=50)
 
 
-def deletions(unasked: int, asked: int = 0) -> Plan:
-    """Give a plan with so many deletions of either sort."""
-    return Plan(
-        tuple(
-            Step("delete", Ref("a", POD, "default", f"pod-{number}"), "because", uid="u", asked=number >= unasked)
-            for number in range(unasked + asked)
-        )
+def owning(**owned: int) -> LowerWorld:
+    """Make a lower with so many pods that have run, by namespace; further names are of pods that are gone above."""
+    here = world()
+    for namespace, count in owned.items():
+        for number in range(count):
+            running = upper_pod(f"pod-{number}", status={"phase": "Running"}, namespace=namespace, uid=f"{number}")
+            put(here.lowers[A].upper_pods, running)
+    return here.lowers[A]
+
+
+def deletions(unasked: int, asked: int = 0, namespace: str = "default", first: int = 0) -> Plan:
+    """Make a plan with so many deletions of either sort; pods of the first names may be there above."""
+    numbers = range(first, first + unasked + asked)
+    steps = (
+        Step("delete", Ref(A, POD, namespace, f"pod-{number}"), "because", uid="u", asked=number - first >= unasked)
+        for number in numbers
     )
+    return Plan(tuple(steps))
+
+
+def together(*plans: Plan) -> Plan:
+    """Make one plan of several."""
+    return Plan(tuple(step for plan in plans for step in plan.steps))
+
+
+def namespaces(guarded: Guarded) -> list[str]:
+    """Return the namespaces in which something may be deleted."""
+    return sorted({step.ref.namespace for step in guarded.plan.steps})
 
 
 @pytest.mark.parametrize(("unasked", "owned"), [(0, 0), (2, 2), (3, 6), (50, 100)])
 def test_few_in_number_or_in_share_pass(unasked: int, owned: int) -> None:
     """Both limits have to be broken."""
     plan = deletions(unasked)
-    assert guard(plan, LIMITS, owned=owned, settled=True) == (plan, "", "")
+    assert guard(plan, LIMITS, owning(default=owned)) == (plan, "", "")
 
 
 @pytest.mark.parametrize(("unasked", "owned"), [(3, 5), (3, 0), (100, 100)])
 def test_many_are_held_and_the_reason_names_the_limits(unasked: int, owned: int) -> None:
     """The words say which field, and what to do when the deletions are right."""
-    guarded = guard(deletions(unasked), LIMITS, owned=owned, settled=True)
+    guarded = guard(deletions(unasked), LIMITS, owning(default=owned))
     assert guarded.plan.steps == ()
     assert guarded.reason == "GuardHolds"
     assert "guard.maxDeletes: 2" in guarded.held
@@ -41,14 +63,64 @@ def test_many_are_held_and_the_reason_names_the_limits(unasked: int, owned: int)
 
 def test_what_was_asked_for_passes_beside_what_is_held() -> None:
     """A deletion that somebody ordered is never held back."""
-    guarded = guard(deletions(3, asked=4), LIMITS, owned=5, settled=True)
+    guarded = guard(deletions(3, asked=4), LIMITS, owning(default=5))
     assert len(guarded.plan.steps) == 4
     assert all(step.asked for step in guarded.plan.steps)
 
 
+def test_a_namespace_that_is_held_holds_back_no_other() -> None:
+    """Sixty forged orphans of one tenant must not keep the one deletion of another waiting."""
+    plan = together(deletions(60, namespace="shop", first=1000), deletions(1, namespace="quiet"))
+    guarded = guard(plan, LIMITS, owning(shop=3, quiet=1))
+    assert namespaces(guarded) == ["quiet"]
+    assert guarded.reason == "GuardHolds"
+    assert "60 deletions in namespace shop (95 % of what is owned there)" in guarded.held
+
+
+def test_a_few_in_each_of_many_namespaces_are_many() -> None:
+    """So it looks with a wrong kubeconfig: each namespace loses three pods, which is no more than the limit allows."""
+    plan = together(*(deletions(2, namespace=f"n{number}") for number in range(10)))
+    guarded = guard(plan, LIMITS, owning(**{f"n{number}": 2 for number in range(10)}))
+    assert guarded.plan.steps == ()
+    assert "20 deletions (100 % of what is owned there)" in guarded.held
+
+
+def test_what_one_tenant_has_does_not_hide_what_another_loses() -> None:
+    """The share is that of the namespace first."""
+    guarded = guard(deletions(3, namespace="small"), LIMITS, owning(large=500, small=3))
+    assert guarded.plan.steps == ()
+
+
+def test_what_carries_our_marks_counts_for_nothing_in_the_share() -> None:
+    """Lower pods are not what a lower can lose: whoever may create some would weaken the guard."""
+    lower = owning(shop=4)
+    for number in range(500):
+        put(lower.pods, upper_pod(f"forged-{number}", namespace="shop", uid=f"f{number}"))
+    assert guard(deletions(3, namespace="shop"), LIMITS, lower).plan.steps == ()
+
+
+def test_names_of_many_held_namespaces_are_cut() -> None:
+    """The first three stand for all."""
+    names = [f"n{number}" for number in range(5)]
+    guarded = guard(together(*(deletions(3, namespace=name) for name in names)), LIMITS, owning(other=100))
+    assert "in namespaces n0, n1, n2 and 2 more" in guarded.held
+
+
+def test_an_object_belongs_to_the_upper_namespace_of_its_place() -> None:
+    """Namespaces to themselves; what is at no place to none."""
+    prefixed = world(f"name: {A}, namespaces: {{mapping: prefix}}").lowers[A]
+    assert prefixed.namespace("shop") == "demo-shop"
+    assert namespace_of(Ref(A, POD, "demo-shop", "web"), prefixed) == "shop"
+    assert namespace_of(Ref(A, NAMESPACE, "", "demo-shop"), prefixed) == "shop"
+    assert namespace_of(Ref(UPPER, POD, "shop", "web"), prefixed) == "shop"
+    assert namespace_of(Ref(A, POD, "elsewhere", "web"), prefixed) == ""
+
+
 def test_incomplete_caches_hold_even_one() -> None:
     """Nothing that rests on absence is done while absence means nothing."""
-    assert guard(deletions(1), LIMITS, owned=100, settled=False).plan.steps == ()
+    lower = owning(default=100)
+    lower.config_maps.distrust()
+    assert guard(deletions(1), LIMITS, lower).plan.steps == ()
 
 
 @pytest.mark.parametrize("noted", [True, False], ids=["noted on the node", "seen by this engine"])
@@ -57,20 +129,22 @@ def test_of_what_a_restored_store_lacks_not_even_one_passes(noted: bool) -> None
     plan = deletions(1, asked=1)
     if not noted:
         plan = Plan((replace(plan.steps[0], lost=True), *plan.steps[1:]))
-    guarded = guard(plan, LIMITS, owned=100, settled=True, restored=noted)
+    guarded = guard(plan, LIMITS, owning(default=100), restored=noted)
     assert guarded.plan.steps == plan.steps[1:]
     assert guarded.reason == "StoreRestored"
     assert "went back to an earlier state" in guarded.held
     assert "tensile apply --force" in guarded.held
-    assert guard(plan, LIMITS, owned=100, settled=True, restored=noted, forced=True).plan == plan
+    assert guard(plan, LIMITS, owning(default=100), restored=noted, forced=True).plan == plan
 
 
 def test_a_restored_store_holds_nothing_that_was_asked_for() -> None:
     """There is nothing to say then either."""
     plan = deletions(0, asked=3)
-    assert guard(plan, LIMITS, owned=3, settled=True, restored=True) == (plan, "", "")
+    assert guard(plan, LIMITS, owning(default=3), restored=True) == (plan, "", "")
 
 
 def test_force_lets_everything_pass() -> None:
     """A person who says so is believed."""
-    assert len(guard(deletions(9), LIMITS, owned=9, settled=False, forced=True).plan.steps) == 9
+    lower = owning(default=9)
+    lower.pods.distrust()
+    assert len(guard(deletions(9), LIMITS, lower, forced=True).plan.steps) == 9

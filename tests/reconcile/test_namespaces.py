@@ -342,7 +342,7 @@ def test_two_namespaces_whose_names_are_cut_to_the_same_are_told_apart() -> None
     assert decision.wanted == ()
     assert decision.problem is not None
     assert decision.problem.reason == "NameConflict"
-    assert "is for namespace elsewhere above, not for default" in decision.problem.message
+    assert "is for upper namespace elsewhere, not for default" in decision.problem.message
 
 
 def test_what_is_wanted_is_said_for_a_reason() -> None:

@@ -147,7 +147,7 @@ def test_a_class_that_went_after_the_node_was_chosen_retains() -> None:
     """In doubt nothing is lost."""
     here = ground()
     above(here, claim(node=A, word="unknown"))
-    below(here, copy(claim()))
+    below(here, copy(claim(word="unknown")))
     assert body(here)["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 
 
@@ -178,7 +178,7 @@ def test_what_kubernetes_compares_is_the_claims(field: str) -> None:
     made = claim(node=A)
     made["spec"][field] = "asked"
     above(here, made)
-    below(here, copy(claim()))
+    below(here, copy(made))
     assert body(here)["spec"][field] == "asked"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from worldkit import token_volume
 
 from tensile.names import owner_of
 from tensile.objects import CLAIM
@@ -150,22 +151,64 @@ def test_what_every_cluster_publishes_itself_is_not_referred_to(name: str) -> No
 
 def test_the_token_volume_refers_to_nothing() -> None:
     """Admission added it above; below, admission or the engine brings another."""
-    sources = [{"configMap": {"name": "mine"}}, {"serviceAccountToken": {"path": "token"}}]
-    token = {"name": "kube-api-access-x", "projected": {"sources": sources}}
-    assert is_token_volume(token)
-    assert found({"volumes": [token]}) == set()
-    assert found({"volumes": [{**token, "name": "mine"}]}) == {Reference("ConfigMap", "mine", optional=False)}
+    assert is_token_volume(token_volume())
+    assert found({"volumes": [token_volume()]}) == set()
+
+
+TOKEN, AUTHORITY, NAMESPACE = token_volume()["projected"]["sources"]
+BESIDE: list[dict[str, Any]] = [
+    {"secret": {"name": "lower-only"}},
+    {"configMap": {"name": "lower-only"}},
+    {"configMap": {"name": "kube-root-ca.crt", "optional": True}},
+    {"clusterTrustBundle": {"path": "t", "name": "lower-only"}},
+    {"podCertificate": {"signerName": "lower.example.com/s", "keyType": "ED25519"}},
+    {"serviceAccountToken": {"path": "other"}},
+    {"serviceAccountToken": {"path": "token", "audience": "vault"}},
+    {"downwardAPI": {"items": [{"path": "uid", "fieldRef": {"fieldPath": "metadata.uid"}}]}},
+    {**TOKEN, "secret": {"name": "lower-only"}},
+    TOKEN,
+]
+
+
+@pytest.mark.parametrize("source", BESIDE)
+def test_a_volume_that_brings_anything_beside_admissions_sources_is_a_users(source: dict[str, Any]) -> None:
+    """A name is its author's choice, and so it hides nothing: whatever the volume mentions counts."""
+    volume = {"name": "kube-api-access-x", "projected": {"sources": [TOKEN, AUTHORITY, NAMESPACE, source]}}
+    assert not is_token_volume(volume)
+    assert found({"volumes": [volume]}) == found({"volumes": [{**volume, "name": "mine"}]})
+
+
+@pytest.mark.parametrize("sources", [[], [TOKEN], [TOKEN, AUTHORITY], [AUTHORITY, NAMESPACE], [TOKEN, NAMESPACE]])
+def test_a_volume_that_lacks_one_of_admissions_sources_is_a_users(sources: list[dict[str, Any]]) -> None:
+    """Admission writes all three."""
+    assert not is_token_volume({"name": "kube-api-access-x", "projected": {"sources": sources}})
+
+
+def test_what_a_distribution_publishes_may_be_beside_the_token() -> None:
+    """OpenShift's admission adds the authority of its services."""
+    service = {"configMap": {"name": "openshift-service-ca.crt", "items": [{"key": "service-ca.crt", "path": "s"}]}}
+    assert is_token_volume(
+        {"name": "kube-api-access-x", "projected": {"sources": [TOKEN, AUTHORITY, NAMESPACE, service]}}
+    )
+
+
+OLD = {"name": "default-token-x", "secret": {"secretName": "default-token-x", "defaultMode": 420}}
 
 
 @pytest.mark.parametrize(
     ("volume", "is_token"),
     [
-        ({"name": "kube-api-access-x", "projected": {}}, True),
-        ({"name": "default-token-x", "secret": {"secretName": "default-token-x"}}, True),
+        (OLD, True),
+        ({**OLD, "name": "other"}, False),
+        ({**OLD, "secret": {"secretName": "lower-only"}}, False),
+        ({**OLD, "secret": {**OLD["secret"], "optional": True}}, False),
+        ({**OLD, "secret": {**OLD["secret"], "items": []}}, False),
+        ({**token_volume(), "secret": {"secretName": "s"}}, False),
         ({"name": "kube-api-access-x", "secret": {"secretName": "s"}}, False),
-        ({"name": "default-token-x", "projected": {}}, False),
-        ({"name": "other", "projected": {}}, False),
-        ({"name": "other", "secret": {"secretName": "s"}}, False),
+        ({"name": "default-token-x", "projected": token_volume()["projected"]}, False),
+        (token_volume("other"), False),
+        ({"name": "kube-api-access-x", "projected": None}, False),
+        ({"name": "default-token-x", "secret": None}, False),
     ],
 )
 def test_the_token_volume_is_known_by_name_and_form(volume: dict[str, Any], is_token: bool) -> None:  # noqa: FBT001

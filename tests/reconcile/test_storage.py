@@ -53,7 +53,12 @@ _BINDING = copy(claim())
 DATA = [
     copy(claim(), "1Gi"),
     copy(claim(), phase="Lost"),
-    {**_BINDING, "spec": {**_BINDING["spec"], "volumeName": "v"}},
+    {
+        **_BINDING,
+        "metadata": _BINDING["metadata"]
+        | {"annotations": {**_BINDING["metadata"]["annotations"], "pv.kubernetes.io/bound-by-controller": "yes"}},
+        "spec": {**_BINDING["spec"], "volumeName": "v"},
+    },
 ]
 DATA_IDS = ["bound", "lost its volume", "about to be bound"]
 """Lower claims that have a volume, had one, or will in a moment."""
@@ -455,13 +460,17 @@ def test_a_pod_does_not_start_on_a_copy_of_a_claim_that_lives_elsewhere() -> Non
     assert awaited(here, B) == []
 
 
-def test_without_the_controller_claims_are_for_somebody_else() -> None:
-    """Nothing is waited for, nothing decided."""
+def test_without_the_controller_no_claim_below_is_used() -> None:
+    """One of that name there is another's; a pod waits, and is told what to do. Nothing else is decided."""
     here = ground()
     lower = here.lowers[A]
     lower.spec = lower.spec.model_copy(update={"controllers": ()})
     above(here, claim(node=A))
-    assert (awaited(here), planned(here), list(RULE.keys(here, A))) == ([], Plan(()), [])
+    assert (planned(here), list(RULE.keys(here, A))) == (Plan(()), [])
+    bound(here)
+    assert awaited(here) == ["default/data"]
+    words = f"claim {KEY.namespace}/{KEY.name}: lower cluster lower-a has no controller PV: add it to controllers"
+    assert planned(here) == Plan((), Problem("ClaimNotMirrored", words))
 
 
 def test_a_claim_that_does_not_exist_is_said_where_a_pod_needs_it() -> None:

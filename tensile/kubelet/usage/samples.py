@@ -7,7 +7,7 @@ but idle uses millionths of a cpu.
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
@@ -70,15 +70,23 @@ class _Container(msgspec.Struct, gc=False):
     usage: _Usage
 
 
+_Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+_List = TypeVar("_List")
+_LONGEST_SPAN = 24 * 3_600_000
+"""Milliseconds: nothing is measured over a day."""
+_LAST = 253_402_300_799_000
+"""The last second of the year 9999 in milliseconds since 1970."""
+
+
 class _Node(msgspec.Struct, gc=False):
-    timestamp: datetime
+    timestamp: _Moment
     window: str
     usage: _Usage
 
 
 class _Pod(msgspec.Struct, gc=False):
     metadata: _Metadata
-    timestamp: datetime
+    timestamp: _Moment
     window: str
     containers: list[_Container]
 
@@ -97,15 +105,14 @@ _PODS = msgspec.json.Decoder(_Pods)
 
 def node_samples(body: bytes) -> list[Sample]:
     """Read a NodeMetricsList; raises ValueError for what is none."""
-    return [
-        Sample(milliseconds(node.timestamp), span(node.window), _amount(node.usage))
-        for node in _NODES.decode(body).items
-    ]
+    found = _decoded(_NODES, body).items
+    return [Sample(milliseconds(node.timestamp), span(node.window), _amount(node.usage)) for node in found]
 
 
 def pod_samples(body: bytes) -> dict[tuple[str, str], PodSample]:
     """Read a PodMetricsList, by namespace and name; raises ValueError for what is none."""
-    return {(pod.metadata.namespace, pod.metadata.name): _pod_sample(pod) for pod in _PODS.decode(body).items}
+    found = _decoded(_PODS, body).items
+    return {(pod.metadata.namespace, pod.metadata.name): _pod_sample(pod) for pod in found}
 
 
 def whole(nodes: Iterable[Sample]) -> Sample | None:
@@ -121,15 +128,25 @@ def whole(nodes: Iterable[Sample]) -> Sample | None:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Give a moment in milliseconds since 1970."""
-    return round(moment.timestamp() * _THOUSAND)
+    """Give a moment in milliseconds since 1970; one that lies before, or is the last of all, is the nearest one."""
+    return min(max(round(moment.timestamp() * _THOUSAND), 0), _LAST)
 
 
 def span(text: str) -> int:
     """Read a duration as Go writes it ("15.023s", "1m0.5s"), in milliseconds; ValueError for anything else."""
     if not _SPAN.fullmatch(text):
         raise ValueError(f"{text[:40]!r} is not a duration such as 15.023s")
-    return round(sum(float(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text)))
+    found = sum(float(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text))
+    if found > _LONGEST_SPAN:
+        raise ValueError(f"{text[:40]!r} is longer than anything is measured")
+    return round(found)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_List], body: bytes) -> _List:
+    try:
+        return decoder.decode(body)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 def _pod_sample(pod: _Pod) -> PodSample:

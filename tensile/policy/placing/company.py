@@ -1,6 +1,7 @@
 """Check of the company of pods: who has to be near, and who keeps whom away (inter-pod affinity and anti-affinity)."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from tensile.policy.placing.check import Prepared
 from tensile.policy.placing.snapshot import Node, Pod, Snapshot, Term
@@ -8,6 +9,8 @@ from tensile.policy.placing.snapshot import Node, Pod, Snapshot, Term
 NOT_NEAR = "node(s) didn't match pod affinity rules"
 NOT_APART = "node(s) didn't match pod anti-affinity rules"
 KEPT_AWAY = "node(s) didn't satisfy existing pods anti-affinity rules"
+_MOST_KINDS = 500
+"""Kinds of pods of one namespace that keep others away."""
 Domain = tuple[str, str]
 """A label key of nodes and its value."""
 
@@ -38,19 +41,22 @@ def _is_near(terms: tuple[Term, ...], node: Node, near: frozenset[Domain], *, is
 
 
 def _guarded(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
-    """Give the domains that pods which are there keep the pod out of."""
+    """Give the domains that pods which are there keep the pod out of.
+
+    Of each namespace so many kinds of pods have a say: nobody's can make all others wait.
+    """
     space = snapshot.spaces.get(pod.namespace, {})
-    found = ((term, node) for other, node in snapshot.guarded for term in other.apart if term.matches(pod, space))
-    return frozenset(_domains(found, snapshot))
+    every = (guard for guards in snapshot.guarded.values() for guard in islice(guards.values(), _MOST_KINDS))
+    found = ((term, guard.nodes) for guard in every for term in guard.terms if term.matches(pod, space))
+    return frozenset(_domains(((term, node) for term, nodes in found for node in nodes), snapshot))
 
 
 def _near(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
     """Give the domains in which somebody is that meets all terms: as in Kubernetes, one for all of them."""
     if not pod.near:
         return frozenset()
-    companions = (
-        (term, node) for other, node in _pods(snapshot) if _all_match(pod.near, other, snapshot) for term in pod.near
-    )
+    others = _pods(snapshot, pod.near)
+    companions = ((term, node) for other, node in others if _all_match(pod.near, other, snapshot) for term in pod.near)
     return frozenset(_domains(companions, snapshot))
 
 
@@ -58,7 +64,7 @@ def _apart(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
     """Give the domains in which somebody is that the pod keeps away from."""
     if not pod.apart:
         return frozenset()
-    others = ((other, node, snapshot.spaces.get(other.namespace)) for other, node in _pods(snapshot))
+    others = ((other, node, snapshot.spaces.get(other.namespace)) for other, node in _pods(snapshot, pod.apart))
     found = ((term, node) for other, node, space in others for term in pod.apart if term.matches(other, space))
     return frozenset(_domains(found, snapshot))
 
@@ -68,8 +74,27 @@ def _all_match(terms: tuple[Term, ...], other: Pod, snapshot: Snapshot) -> bool:
     return all(term.matches(other, space) for term in terms)
 
 
-def _pods(snapshot: Snapshot) -> Iterator[tuple[Pod, str]]:
-    return ((pod, node.name) for node in snapshot.nodes.values() for pod in node.pods.values())
+def _pods(snapshot: Snapshot, terms: tuple[Term, ...]) -> Iterator[tuple[Pod, str]]:
+    """Give the pods that terms may mean, by their namespaces, each with its node."""
+    names = frozenset[str]().union(*(term.namespaces for term in terms))
+    if any(term.everywhere for term in terms):
+        names |= snapshot.population.keys()
+    nodes = snapshot.nodes.values()
+    return ((pod, node.name) for node in nodes for pod in node.pods.values() if pod.namespace in names)
+
+
+def asked(pod: Pod) -> int:
+    """Return how much a pod asks of another's labels, to be near it or apart."""
+    return sum(term.weight for term in (*pod.near, *pod.apart))
+
+
+def effort(pod: Pod, snapshot: Snapshot) -> int:
+    """Return about how many comparisons it takes to find out whom a pod has to be near, and whom apart from."""
+    population = snapshot.population
+    return sum(
+        term.weight * (population.total() if term.everywhere else sum(population[name] for name in term.namespaces))
+        for term in (*pod.near, *pod.apart)
+    )
 
 
 def _domains(found: Iterable[tuple[Term, str]], snapshot: Snapshot) -> Iterator[Domain]:

@@ -58,6 +58,14 @@ def selected(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
     return Prepared(lambda node: () if test(node.name, node.labels) else said, detail)
 
 
+def asked(pod: Pod) -> int:
+    """Return how much a pod asks of what a node is."""
+    selector: Manifest = pod.spec.get("nodeSelector") or {}
+    terms = required_terms(pod.spec) or ()
+    expressions = sum(len(term.get(field) or ()) for term in terms for field in ("matchExpressions", "matchFields"))
+    return len(selector) + len(_tolerations(pod)) + len(terms) + expressions
+
+
 def _tolerations(pod: Pod) -> list[Manifest]:
     found: list[Manifest] = pod.spec.get("tolerations") or []
     return found

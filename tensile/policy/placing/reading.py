@@ -5,15 +5,23 @@ What is read out of an object is read once, when it comes in, and nothing else o
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from tensile.demand import Amounts, pod_requests
 from tensile.objects import Manifest, labels, metadata, uid
-from tensile.policy.placing.selectors import Labels, label_test, with_keys
+from tensile.policy.placing.selectors import Labels, comparisons, label_test, with_keys
 from tensile.policy.placing.snapshot import HostPort, Node, Pod, Snapshot, Storage, Taint, Term
 from tensile.quantities import parse_all
 from tensile.taints import HARD
 
 _WHOLE = 1000
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_LABEL_KEYS = ("matchLabelKeys", "mismatchLabelKeys")
+_MOST_TERMS = 32
+"""Rules of a pod on a node about the company of others."""
+_HEAVIEST = 64
+"""Comparisons that one of them may take."""
+_SORTED = msgspec.json.Encoder(order="sorted")
 _DISKS = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
 _ENDED = ("Succeeded", "Failed")
 
@@ -52,12 +60,19 @@ def node_of(manifest: Manifest) -> Node:
 
 
 def pod_of(manifest: Manifest, *, settled: bool = False) -> Pod:
-    """Read a pod; of one that has `settled` on its node no spec is kept."""
+    """Read a pod; of one that has `settled` on its node no spec is kept, nor whom it wants near.
+
+    Nor is what would take long to compare of whom it keeps away: every pod that looks for a node is, and whoever may
+    make a pod there could make them all wait.
+    """
     meta, spec = metadata(manifest), manifest["spec"]
     namespace = meta.get("namespace") or "default"
     volumes: list[Manifest] = spec.get("volumes") or []
     templates = {f"{meta['name']}-{one['name']}": one["ephemeral"] for one in volumes if one.get("ephemeral")}
     mounted = [one["persistentVolumeClaim"]["claimName"] for one in volumes if one.get("persistentVolumeClaim")]
+    apart = _terms(manifest, namespace, "podAntiAffinity")
+    if settled:
+        apart = tuple(term for term in apart[:_MOST_TERMS] if term.weight <= _HEAVIEST)
     return Pod(
         namespace,
         meta["name"],
@@ -66,13 +81,14 @@ def pod_of(manifest: Manifest, *, settled: bool = False) -> Pod:
         labels(manifest),
         _rounded(pod_requests(manifest)),
         tuple(_host_ports(spec)),
-        near=_terms(manifest, namespace, "podAffinity"),
-        apart=_terms(manifest, namespace, "podAntiAffinity"),
+        near=() if settled else _terms(manifest, namespace, "podAffinity"),
+        apart=apart,
         claims=(*mounted, *templates),
         own_claims=templates,
         disks=tuple(one for one in volumes if any(kind in one for kind in _DISKS)),
         ending=bool(meta.get("deletionTimestamp")),
         spec={} if settled else spec,
+        guard=_guard(manifest) if apart else b"",
     )
 
 
@@ -94,6 +110,14 @@ def _host_ports(spec: Manifest) -> Iterable[HostPort]:
                 yield HostPort(port.get("hostIP") or "0.0.0.0", port.get("protocol") or "TCP", port["hostPort"])  # noqa: S104 - as the API writes all addresses
 
 
+def _guard(manifest: Manifest) -> bytes:
+    """Return what is the same of pods of one namespace that keep the same others away."""
+    terms = manifest["spec"]["affinity"]["podAntiAffinity"][_REQUIRED]
+    keys = {key for term in terms for field in _LABEL_KEYS for key in term.get(field) or ()}
+    carried = labels(manifest)
+    return _SORTED.encode([terms, {key: carried.get(key) for key in keys}])
+
+
 def _terms(manifest: Manifest, namespace: str, kind: str) -> tuple[Term, ...]:
     """Read the required rules about the company of pods."""
     affinity = (manifest["spec"].get("affinity") or {}).get(kind) or {}
@@ -112,6 +136,8 @@ def _term(term: Manifest, namespace: str, own: Labels) -> Term:
         frozenset({namespace} if own_only else names),
         label_test(selector),
         label_test(pods),
+        1 + comparisons(selector) + comparisons(pods),
+        everywhere=selector is not None,
     )
 
 

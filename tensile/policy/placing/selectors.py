@@ -5,7 +5,7 @@ nothing here.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 Labels = Mapping[str, str]
@@ -15,6 +15,8 @@ NodeTest = Callable[[str, Labels], bool]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LARGEST = 2**63
+_FEW = 8
+"""Values that are as soon gone through as looked up."""
 _NAME = "metadata.name"
 
 
@@ -32,6 +34,11 @@ def label_test(selector: Mapping[str, Any] | None) -> Test:
     return lambda labels: (
         all(labels.get(key) == text for key, text in wanted.items()) and all(test(labels) for test in tests)
     )
+
+
+def comparisons(selector: Mapping[str, Any] | None) -> int:
+    """Return how many comparisons a LabelSelector takes."""
+    return len(selector.get("matchLabels") or ()) + len(selector.get("matchExpressions") or ()) if selector else 0
 
 
 def is_empty(selector: Mapping[str, Any] | None) -> bool:
@@ -56,7 +63,9 @@ def with_keys(
 def requirement_test(requirement: Mapping[str, Any]) -> Test:
     """Make a function of one requirement on labels."""
     key: str = requirement["key"]
-    values: list[str] = requirement.get("values") or []
+    values: Collection[str] = requirement.get("values") or []
+    if len(values) > _FEW:
+        values = frozenset(values)
     match requirement.get("operator"):
         case "In":
             return lambda labels: labels.get(key) in values
@@ -67,7 +76,7 @@ def requirement_test(requirement: Mapping[str, Any]) -> Test:
         case "DoesNotExist":
             return lambda labels: key not in labels
         case "Gt" | "Lt" as operator if len(values) == 1:
-            return _comparison(key, operator, values[0])
+            return _comparison(key, operator, *values)
     return nothing
 
 

@@ -4,6 +4,7 @@ Plain values that checks compare. A snapshot may be copied and pods added to the
 reservation ask what would be.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
@@ -43,6 +44,10 @@ class Term:
     spaces: Test
     """Whether it holds for the pods of a namespace with these labels, beside those of `namespaces`."""
     pods: Test
+    weight: int = 1
+    """How many comparisons it takes to say whether it means a pod."""
+    everywhere: bool = False
+    """Whether it may mean pods of any namespace."""
 
     def matches(self, pod: "Pod", space_labels: Labels | None) -> bool:
         """Say whether a pod, in a namespace with these labels (None: nobody knows that one), is one that it means."""
@@ -73,6 +78,14 @@ class Pod:
     disks: tuple[Manifest, ...] = ()
     ending: bool = False
     spec: Manifest = field(default_factory=dict)
+    guard: bytes = b""
+
+
+class Guard(NamedTuple):
+    """What pods that are alike keep away, and how many of them are on which nodes."""
+
+    terms: tuple[Term, ...]
+    nodes: Counter[str]
 
 
 @dataclass(slots=True, eq=False)
@@ -117,12 +130,17 @@ class Storage:
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """One cluster. `spaces` are its namespaces' labels; `guarded` the pods that keep others away, by their node."""
+    """One cluster. `spaces` are its namespaces' labels, `population` how many pods each has on nodes.
+
+    `guarded` is what keeps other pods away, by the namespace that it is of: the thousand replicas of one application
+    are compared once.
+    """
 
     nodes: dict[str, Node]
     spaces: Mapping[str, Labels] = field(default_factory=dict)
     storage: Storage = field(default_factory=Storage)
-    guarded: list[tuple[Pod, str]] = field(default_factory=list)
+    guarded: dict[str, dict[bytes, Guard]] = field(default_factory=dict)
+    population: Counter[str] = field(default_factory=Counter)
 
     def add(self, pod: Pod, node: str) -> None:
         """Put a pod on a node, in place of one of its name; nothing where there is no such node."""
@@ -133,8 +151,7 @@ class Snapshot:
         place.pods[pod.namespace, pod.name] = pod
         for name, amount in pod.requests.items():
             place.used[name] = place.used.get(name, 0) + amount
-        if pod.apart:
-            self.guarded.append((pod, node))
+        self._settled(pod, node)
 
     def remove(self, namespace: str, name: str, node: str) -> None:
         """Take a pod off a node; nothing where it is not there."""
@@ -144,9 +161,47 @@ class Snapshot:
             return
         for resource, amount in pod.requests.items():
             place.used[resource] -= amount
-        if pod.apart:
-            self.guarded = [one for one in self.guarded if one[0] is not pod]
+        self._left(pod, node)
+
+    def forget(self, node: str) -> Node | None:
+        """Take a node away with the pods on it; give it, None where there is none."""
+        place = self.nodes.pop(node, None)
+        for pod in place.pods.values() if place else ():
+            self._left(pod, node)
+        return place
 
     def copy(self) -> Self:
         """Give one that pods may be added to."""
-        return replace(self, nodes={name: node.copy() for name, node in self.nodes.items()}, guarded=[*self.guarded])
+        return replace(
+            self,
+            nodes={name: node.copy() for name, node in self.nodes.items()},
+            guarded={
+                space: {alike: Guard(one.terms, one.nodes.copy()) for alike, one in guards.items()}
+                for space, guards in self.guarded.items()
+            },
+            population=self.population.copy(),
+        )
+
+    def _settled(self, pod: Pod, node: str) -> None:
+        """Count a pod that is on a node from now on."""
+        self.population[pod.namespace] += 1
+        if pod.apart:
+            guards = self.guarded.setdefault(pod.namespace, {})
+            guards.setdefault(pod.guard, Guard(pod.apart, Counter())).nodes[node] += 1
+
+    def _left(self, pod: Pod, node: str) -> None:
+        """Count a pod no more."""
+        self.population[pod.namespace] -= 1
+        if not self.population[pod.namespace]:
+            del self.population[pod.namespace]
+        if not pod.apart:
+            return
+        guards = self.guarded[pod.namespace]
+        nodes = guards[pod.guard].nodes
+        nodes[node] -= 1
+        if not nodes[node]:
+            del nodes[node]
+        if not nodes:
+            del guards[pod.guard]
+        if not guards:
+            del self.guarded[pod.namespace]

@@ -1,0 +1,60 @@
+"""One sequence from its first deed to the verdict, in virtual time."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from bench.hostility.arena import Arena
+from bench.hostility.deeds import Play
+from bench.hostility.setting import SETTINGS, Setting
+from bench.sequences.deeds import Deed
+from bench.sequences.playing import STILL, in_no_time
+
+MOST_WRITES = 1_000
+"""Of the engine's in one sequence: where hostile and honest tenants do some forty things, more would be a fight."""
+
+
+def setting_of(deeds: Sequence[Deed]) -> Setting:
+    """Return the setting of a sequence; one without is played in the plainest."""
+    found = (deed.number for deed in deeds if deed.sort == "setting")
+    return SETTINGS[next(found, 0) % len(SETTINGS)]
+
+
+async def played(deeds: Sequence[Deed]) -> list[str]:
+    """Carry a sequence out with an engine at work, let everything come to rest, and return what was wrong."""
+    arena = Arena(setting_of(deeds))
+    play = Play(arena)
+    await arena.start()
+    watching = asyncio.get_running_loop().create_task(arena.watch())
+    try:
+        for deed in deeds:
+            await play.carry_out(deed)
+            await arena.pause(deed.number % 5)
+            arena.inspect()
+        await ended(arena)
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        await arena.crash()
+    return list(arena.watchman.wrong)
+
+
+async def ended(arena: Arena) -> None:
+    """Let the engine do what it has to, and look at what is left then."""
+    if not arena.is_up:
+        await arena.start()
+    await arena.recover()
+    await arena.calm()
+    arena.inspect_at_the_end()
+    start = len(arena.done)
+    await arena.rest(STILL)
+    arena.inspect()
+    arena.watchman.say(f"{one} in a quiet time" for one in arena.written(start))
+    arena.watchman.say([f"{len(arena.done)} writes"] if len(arena.done) > MOST_WRITES else [])
+
+
+def wrong(deeds: Sequence[Deed]) -> list[str]:
+    """Play a sequence, and return what was wrong."""
+    return in_no_time(partial(played, deeds))

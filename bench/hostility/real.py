@@ -1,0 +1,153 @@
+"""The same plays on real control planes: an engine as a process, hostile tenants with rights of their own.
+
+Each play has namespaces of its own, and several run at a time on one engine; there is one engine after the other for
+each way in which a topology can be written. An engine that is killed, or whose watches are late, is so for all of them.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bench.clusters import on_clusters
+from bench.hostility.deeds import Play, thought_up
+from bench.hostility.ground import Ground
+from bench.hostility.health import Health
+from bench.hostility.lookout import LATER, Lookout
+from bench.hostility.playing import MOST_WRITES, setting_of
+from bench.hostility.setting import Setting
+from bench.hostility.storms import Storms
+from bench.reporting import keep, verdict
+from bench.rig import Rig
+from bench.sites import NotInTime
+from tensile.sandbox.environment import Sandbox
+
+NAME = "faults-hostility-real"
+ABREAST = 8
+GUARD = {"maxDeletes": 6 * ABREAST, "maxDeletePercent": 10}
+"""As many as honest tenants have pods."""
+MOST = 30
+STILL = 4.0
+"""Seconds without a write after which a play has come to rest."""
+PATIENCE = 60.0
+
+
+async def played(rig: Rig, lookout: Lookout, storms: Storms, seed: int, most: int = MOST) -> tuple[list[str], float]:
+    """Play the sequence of a seed; return what was wrong, and by how much honest pods were late at most."""
+    deeds = thought_up(seed, most)
+    async with Ground(rig, lookout, storms, setting_of(deeds)) as ground:
+        play = Play(ground, rig.nodes.__getitem__)
+        start = len(rig.journal)
+        for deed in deeds:
+            await play.carry_out(deed)
+            await asyncio.sleep(deed.number % 5 * 0.02)
+        try:
+            await _come_to_rest(ground, rig)
+        except NotInTime as error:
+            ground.watchman.say([str(error)])
+        await asyncio.sleep(LATER)
+        ground.inspect_at_the_end()
+        writes = len(ground.written(start))
+        ground.watchman.say([f"{writes} writes"] if writes > MOST_WRITES else [])
+        return list(ground.watchman.wrong), ground.watchman.lateness.worst
+
+
+async def _come_to_rest(ground: Ground, rig: Rig) -> None:
+    """Return when nothing was written here for a while; raises NotInTime."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        start = len(rig.journal)
+        await asyncio.sleep(STILL)
+        found = ground.written(start)
+        if not found:
+            return
+        if time.monotonic() > end:
+            raise NotInTime(f"the engine does not come to rest: {found[-1].asked}")
+
+
+async def campaign(sandbox: Sandbox, setting: Setting, seeds: Sequence[int], most: int = MOST) -> dict[str, Any]:
+    """Play some sequences of settings with the same topology on one engine; return what was found."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with Rig(sandbox, Path(directory)) as rig:
+            rig.more = {**setting.file(), "guard": GUARD}
+            rig.save()
+            storms = Storms(rig)
+            rig.direct(storms)
+            rig.start()
+            await rig.usable()
+            async with Lookout(rig) as lookout:
+                return await _played_abreast(rig, lookout, storms, seeds, most)
+
+
+async def _played_abreast(
+    rig: Rig, lookout: Lookout, storms: Storms, seeds: Sequence[int], most: int
+) -> dict[str, Any]:
+    waiting, broken, worst = list(seeds), list[str](), [0.0]
+
+    async def work() -> None:
+        """Play one after the other."""
+        while waiting:
+            seed = waiting.pop(0)
+            words, late = await played(rig, lookout, storms, seed, most)
+            worst.append(late)
+            if words:
+                broken.append(f"seed {seed}: {setting_of(thought_up(seed, most))}: {'; '.join(words)}")
+                print(broken[-1], flush=True)
+
+    health = Health(rig, lambda: storms.blurred)
+    watching = asyncio.create_task(health.watch())
+    await asyncio.gather(*(work() for _ in range(min(ABREAST, len(waiting)))))
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    defects = [line for line in rig.log.read_text().splitlines() if "please report this" in line]
+    return {
+        "sequences": len(seeds),
+        "writes": len(rig.journal),
+        "crashes": storms.met["crash"],
+        "latest_s": round(max(worst), 1),
+        **health.figures(),
+        "broken": [*broken, *health.broken(), *defects[:3]],
+    }
+
+
+def engines(seeds: Sequence[int], most: int = MOST) -> list[tuple[Setting, list[int]]]:
+    """Return which sequences are played on one engine: those with the same topology."""
+
+    def topology(seed: int) -> tuple[str, str, str]:
+        """Return what of a setting the topology says."""
+        setting = setting_of(thought_up(seed, most))
+        return setting.mapping, setting.identity, setting.conflict
+
+    grouped = [(key, list(found)) for key, found in groupby(sorted(seeds, key=topology), topology)]
+    return [(Setting(*key), found) for key, found in grouped]
+
+
+async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> dict[str, Any]:
+    """Play on one engine after the other."""
+    begin, runs = time.monotonic(), list[dict[str, Any]]()
+    for setting, seeds in engines(range(given.seed, given.seed + (given.count or 200))):
+        found = await campaign(sandbox, setting, seeds)
+        runs.append({"mapping": setting.mapping, "identity": setting.identity, "conflict": setting.conflict, **found})
+        print(" ".join(f"{key}={value}" for key, value in runs[-1].items() if key != "broken"), flush=True)
+    return {
+        "seconds": round(time.monotonic() - begin, 1),
+        "seed": given.seed,
+        "sequences": sum(one["sequences"] for one in runs),
+        "writes": sum(one["writes"] for one in runs),
+        "crashes": sum(one["crashes"] for one in runs),
+        "latest_s": max(one["latest_s"] for one in runs),
+        "rss_mib": max(one["rss_mib"] for one in runs),
+        "healthz_s": max(one["healthz_s"] for one in runs),
+        "runs": runs,
+        "broken": [words for one in runs for words in one["broken"]],
+    }
+
+
+def run(given: argparse.Namespace) -> int:
+    """Play, keep the result; return the exit code."""
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, given), given.sandbox)
+    return verdict(NAME, result["broken"], keep(given.results, NAME, kubernetes, result))

@@ -1,0 +1,37 @@
+"""What befalls all plays on one engine together: it is killed, or watches of a cluster are late.
+
+It is the director of the rig's proxies as well, to see whose logs the engine reads.
+"""
+
+from random import Random
+
+from bench.faultproxy.asked import Asked
+from bench.faultproxy.faults import Fault
+from bench.rig import Rig
+from bench.sequences.real import STORMS, Weather
+
+_SORTS = {"crash": "crash", "hold": "hold"}
+
+
+class Storms(Weather):
+    """`blurred` is whether the engine cannot know what is; `logs` has lower, namespace and name of each read."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig, Random(1))
+        self.blurred = False
+        self.logs: list[tuple[str, str, str]] = []
+
+    async def meet(self, asked: Asked) -> Fault:
+        """Let everything pass, and note whose log is read."""
+        if (asked.resource, asked.subresource) == ("pods", "log"):
+            self.logs.append((asked.cluster, asked.namespace, asked.name))
+        return await super().meet(asked)
+
+    async def befall(self, what: str, number: int) -> None:
+        """Have something happen; what plays in memory do besides, they do alone."""
+        if what in _SORTS and not self.blurred:
+            self.blurred = True
+            try:
+                await self.storm(number * len(STORMS) + STORMS.index(_SORTS[what]))
+            finally:
+                self.blurred = False

@@ -1,0 +1,50 @@
+"""What a tenant of a lower cluster can do in his namespace: make objects with our marks, by our manager's name.
+
+Whether a test's deed is a forgery or the engine's own is told by the request alone: it is an administrator's here, with
+`fieldManager=tensile-kube` where the forger gives himself that name.
+"""
+
+from typing import Any, Literal
+
+from enginekit import Ground
+from sitekit import Manifest, Site
+
+from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID
+
+Marks = Literal["label", "all"]
+HOLD = "example.com/hold"
+BY_US = f"fieldManager={FIELD_MANAGER}"
+
+
+def marked(ground: Ground, upper_uid: str, marks: Marks = "all", **meta: Any) -> Manifest:
+    """Return metadata with the mark of a ground's engine: the label alone, or all that it would write."""
+    labels = {OWNER: ground.owner.mark, **meta.pop("labels", {})}
+    notes = {OWNER_NAME: ground.owner.name, UPPER_UID: upper_uid} if marks == "all" else {}
+    return {**meta, "labels": labels, "annotations": {**notes, **meta.pop("annotations", {})}}
+
+
+async def forge(
+    ground: Ground,
+    site: Site,
+    namespace: str,
+    name: str,
+    upper_uid: str,
+    *,
+    marks: Marks = "all",
+    spec: Manifest | None = None,
+    **meta: Any,
+) -> Manifest:
+    """Create a lower pod with forged marks and return it."""
+    basis = {"containers": [{"name": "main", "image": "app:1"}], **(spec or {})}
+    body = {"metadata": marked(ground, upper_uid, marks, name=name, **meta), "spec": basis}
+    return await site.create(f"{ground.path('pods', namespace=namespace)}?{BY_US}", body)
+
+
+async def forged(ground: Ground, site: Site, path: str, upper_uid: str, body: Manifest, **meta: Any) -> Manifest:
+    """Create another object with all forged marks in a collection and return it."""
+    return await site.create(f"{path}?{BY_US}", {**body, "metadata": marked(ground, upper_uid, **meta)})
+
+
+async def release(site: Site, path: str) -> None:
+    """Take the finalizers off an object."""
+    await site.patch(path, {"metadata": {"finalizers": None}})

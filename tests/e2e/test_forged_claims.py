@@ -1,0 +1,117 @@
+"""Claims with forged marks at the place of an upper claim: none is believed, bound or deleted, and why is told."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from enginekit import A, Ground, standing
+from forgerkit import forged
+from provisionkit import VOLUMES
+from sitekit import Manifest, condition_of, is_ready
+from storekit import Store, claim, claims, is_bound, mark, stocked, using, volume_of
+
+from tensile.names import MIRRORED, OWNER, UPPER_UID
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    """An engine, with the ground's namespace in lower-a."""
+    async with standing(sandbox, tmp_path_factory.mktemp("claims")) as made:
+        await made.make_namespace(A, made.namespace)
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def store(ground: Ground) -> AsyncIterator[Store]:
+    """Storage classes on both sides."""
+    async with stocked(ground) as made:
+        yield made
+
+
+def below(ground: Ground, name: str, **spec: object) -> Manifest:
+    """Return the lower claim that the engine would make, with other fields of its spec."""
+    made = claim(ground, name)
+    return {"spec": {**made["spec"], "storageClassName": mark(ground, "disk"), **spec}}
+
+
+async def test_a_claim_that_names_a_volume_is_refused_before_anything_is_bound(ground: Ground, store: Store) -> None:
+    """Somebody who knows the upper claim's UID chose whose data its pod would get."""
+    assert store
+    upper = await ground.upper.create(claims(ground), claim(ground, "bait"))
+    body = below(ground, "bait", volumeName="of-another-tenant")
+    made = await forged(ground, ground.sites[A], claims(ground), upper["metadata"]["uid"], body, name="bait")
+    await ground.bind("bait", using("bait"))
+    found = await ground.upper.until(claims(ground, "bait"), lambda one: condition_of(one, MIRRORED))
+    assert condition_of(found, MIRRORED)["reason"] == "NameConflict"
+    assert "of-another-tenant" in condition_of(found, MIRRORED)["message"]
+    await ground.calm()
+    assert "volumeName" not in (await ground.upper.read(claims(ground, "bait")))["spec"]
+    assert (await ground.sites[A].read(claims(ground, "bait")))["metadata"]["uid"] == made["metadata"]["uid"]
+    assert await ground.sites[A].read(ground.pod_path("bait")) == {}
+    await removed(ground, "bait")
+    await ground.sites[A].delete(claims(ground, "bait"))
+
+
+async def removed(ground: Ground, name: str) -> None:
+    """Delete pod and claim above."""
+    await ground.upper.delete(ground.pod_path(name))
+    await ground.upper.gone(ground.pod_path(name))
+    await ground.upper.delete(claims(ground, name))
+    await ground.upper.gone(claims(ground, name))
+
+
+async def test_a_claim_beside_a_placeholder_is_neither_believed_nor_deleted(ground: Ground, store: Store) -> None:
+    """The data were in the lower claim that the volume names; another of its name is told of and stays."""
+    assert store
+    upper = await ground.upper.create(claims(ground), claim(ground, "swapped"))
+    await ground.bind("swapped", using("swapped"))
+    await ground.upper.until(ground.pod_path("swapped"), is_ready)
+    await ground.upper.until(claims(ground, "swapped"), is_bound)
+    volume = await volume_of(ground, "swapped")
+    await ground.upper.delete(ground.pod_path("swapped"))
+    await ground.upper.gone(ground.pod_path("swapped"))
+    site = ground.sites[A]
+    await site.delete(claims(ground, "swapped"))
+    await site.gone(claims(ground, "swapped"))
+    made = await forged(
+        ground, site, claims(ground), upper["metadata"]["uid"], below(ground, "swapped"), name="swapped"
+    )
+    await ground.bind("swapped", using("swapped"))
+    found = await ground.upper.until(
+        claims(ground, "swapped"), lambda one: condition_of(one, MIRRORED).get("reason") == "NameConflict"
+    )
+    assert volume["metadata"]["name"] in condition_of(found, MIRRORED)["message"]
+    await ground.calm()
+    assert (await site.read(claims(ground, "swapped")))["metadata"]["uid"] == made["metadata"]["uid"]
+    assert await site.read(ground.pod_path("swapped")) == {}
+    await removed(ground, "swapped")
+    await site.delete(claims(ground, "swapped"))
+    await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")
+
+
+async def test_the_claim_that_a_placeholder_names_serves_whatever_is_written_on_it(
+    ground: Ground, store: Store
+) -> None:
+    """A tenant who changes the UID on it takes the data from nobody."""
+    assert store
+    await ground.upper.create(claims(ground), claim(ground, "renamed"))
+    await ground.bind("renamed", using("renamed"))
+    await ground.upper.until(ground.pod_path("renamed"), is_ready)
+    await ground.upper.until(claims(ground, "renamed"), is_bound)
+    site = ground.sites[A]
+    await site.patch(claims(ground, "renamed"), {"metadata": {"annotations": {UPPER_UID: "another"}}})
+    await ground.upper.delete(ground.pod_path("renamed"))
+    await ground.upper.gone(ground.pod_path("renamed"))
+    await ground.bind("renamed", using("renamed"))
+    await ground.upper.until(ground.pod_path("renamed"), is_ready)
+    lower = await site.read(claims(ground, "renamed"))
+    assert lower["metadata"]["labels"][OWNER] == ground.owner.mark
+    volume = await volume_of(ground, "renamed")
+    upper = await ground.upper.read(claims(ground, "renamed"))
+    notes = {"annotations": {UPPER_UID: upper["metadata"]["uid"]}}
+    await site.patch(f"{claims(ground, 'renamed')}?fieldManager=tensile-kube", {"metadata": notes})
+    await removed(ground, "renamed")
+    await ground.upper.gone(f"{VOLUMES}/{volume['metadata']['name']}")

@@ -1,0 +1,338 @@
+"""What exists in a lower cluster alone is reached by no pod from above, in whichever way its spec names it."""
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from enginekit import A, B, Ground, edit_lower, standing
+from sitekit import Manifest, condition_of, is_ready
+
+from tensile.names import MIRRORED, NO_ORIGINAL, OWNER, UPPER_UID
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+THEIRS = {"data": {"key": "bG93ZXItb25seQ=="}}
+PLAIN = {"data": {"key": "lower-only"}}
+KINDS = {"secrets": THEIRS, "configmaps": PLAIN}
+ADMISSION: list[Manifest] = [
+    {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    """An engine, and its namespace in both lowers; pods of the second get tokens of the upper cluster."""
+    identity = edit_lower(B, serviceAccounts={"identity": "upper"})
+    async with standing(sandbox, tmp_path_factory.mktemp("lower-only"), identity) as made:
+        for lower in (A, B):
+            await made.make_namespace(lower, made.namespace)
+        yield made
+
+
+def container(**fields: Any) -> Manifest:
+    """Make a spec with one container."""
+    return {"containers": [{"name": "main", "image": "app:1", **fields}]}
+
+
+def volume(source: Manifest, name: str = "content") -> Manifest:
+    """Make a spec with one volume."""
+    return {"volumes": [{"name": name, **source}]}
+
+
+def optional(name: str, **more: Any) -> Manifest:
+    """Refer to a name that may be missing."""
+    return {"name": name, "optional": True, **more}
+
+
+WAYS = {
+    "secret-variable": ("secrets", lambda n: container(env=[{"name": "A", "valueFrom": {
+        "secretKeyRef": optional(n, key="key")}}])),
+    "secret-variables": ("secrets", lambda n: container(envFrom=[{"secretRef": optional(n)}])),
+    "secret-volume": ("secrets", lambda n: volume({"secret": {"secretName": n, "optional": True}})),
+    "secret-projected": ("secrets", lambda n: volume({"projected": {"sources": [{"secret": optional(n)}]}})),
+    "secret-like-a-token": ("secrets", lambda n: volume(
+        {"projected": {"sources": [*ADMISSION, {"secret": optional(n)}]}}, "kube-api-access-abcde")),
+    "pull-secret": ("secrets", lambda n: {"imagePullSecrets": [{"name": n}]}),
+    "configmap-variable": ("configmaps", lambda n: container(env=[{"name": "A", "valueFrom": {
+        "configMapKeyRef": optional(n, key="key")}}])),
+    "configmap-variables": ("configmaps", lambda n: container(envFrom=[{"configMapRef": optional(n)}])),
+    "configmap-volume": ("configmaps", lambda n: volume({"configMap": optional(n)})),
+    "configmap-projected": ("configmaps", lambda n: volume({"projected": {"sources": [{"configMap": optional(n)}]}})),
+}  # fmt: skip
+
+
+def says(reason: str, words: str = "") -> Any:
+    """Make the condition that a pod is not mirrored for a reason."""
+
+    def holds(pod: Manifest) -> bool:
+        """Look at the pod."""
+        said = condition_of(pod, MIRRORED)
+        return said.get("reason") == reason and words in said["message"]
+
+    return holds
+
+
+async def held(ground: Ground, plural: str, name: str) -> Manifest:
+    """Wait until a name is held in the first lower, and give by what."""
+    return await ground.sites[A].until(
+        ground.path(plural, name), lambda one: one["metadata"].get("annotations", {}).get(UPPER_UID) == NO_ORIGINAL
+    )
+
+
+async def ends(ground: Ground, name: str) -> None:
+    """Delete a pod above and wait until it is gone."""
+    await ground.upper.delete(ground.pod_path(name))
+    await ground.upper.gone(ground.pod_path(name))
+
+
+async def absent(ground: Ground, path: str, lower: str = A) -> None:
+    """See that nothing stands at a path of a lower once the engine has nothing to do."""
+    await ground.calm()
+    assert await ground.sites[lower].read(path) == {}
+
+
+@pytest.mark.parametrize(("way", "spec"), WAYS.values(), ids=WAYS)
+async def test_an_optional_name_that_is_the_lowers_keeps_the_pod_above(
+    ground: Ground, request: pytest.FixtureRequest, way: str, spec: Any
+) -> None:
+    """It says so, nothing is made, and what is there is not touched; freed, the name is held, and the pod runs."""
+    name, site = request.node.callspec.id, ground.sites[A]
+    path = ground.path(way, name)
+    before = await site.create(ground.path(way), {"metadata": {"name": name}, **KINDS[way]})
+    pod = await ground.bind(name, spec(name))
+    await ground.upper.until(ground.pod_path(name), says("NameConflict", f"{ground.namespace}/{name} exists in {A}"))
+    assert "the upper cluster has none of that name" in await ground.told(pod, "NameConflict")
+    await absent(ground, ground.pod_path(name))
+    assert (await site.read(path))["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    await site.delete(path)
+    made = await held(ground, way, name)
+    assert not made.get("data")
+    assert made["metadata"]["labels"] == {OWNER: ground.owner.mark}
+    await ground.upper.until(ground.pod_path(name), is_ready)
+    await ends(ground, name)
+    await site.gone(path)
+
+
+async def test_a_token_of_an_account_of_the_lower_is_not_reached(ground: Ground) -> None:
+    """Neither by its name nor where the upper cluster has one of that name, which is never copied."""
+    site, secrets = ground.sites[A], ground.path("secrets")
+    await site.create(ground.path("serviceaccounts"), {"metadata": {"name": "privileged"}})
+    token = {
+        "metadata": {"name": "its-token", "annotations": {"kubernetes.io/service-account.name": "privileged"}},
+        "type": "kubernetes.io/service-account-token",
+    }
+    await site.create(secrets, token)
+    await site.until(ground.path("secrets", "its-token"), lambda one: "token" in (one.get("data") or {}))
+    spec = volume({"secret": {"secretName": "its-token", "optional": True}})
+    await ground.bind("thief", spec)
+    await ground.upper.until(ground.pod_path("thief"), says("NameConflict"))
+    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "privileged"}})
+    await ground.upper.create(secrets, token)
+    await ground.bind("second", spec)
+    await ground.upper.until(ground.pod_path("second"), says("NameConflict"))
+    for name in ("thief", "second"):
+        await absent(ground, ground.pod_path(name))
+        await ends(ground, name)
+
+
+async def test_a_name_that_nobody_has_is_held_until_there_is_an_original(ground: Ground) -> None:
+    """Pods run meanwhile, as they would on any node; a pull secret takes the place with its type, and leaves it."""
+    site, path = ground.sites[A], ground.path("secrets", "registry")
+    await ground.bind("pulling", {"imagePullSecrets": [{"name": "registry"}]})
+    await ground.upper.until(ground.pod_path("pulling"), is_ready)
+    assert (await held(ground, "secrets", "registry"))["type"] == "Opaque"
+    config = b64encode(b'{"auths":{}}').decode()
+    body = {"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": config}}
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "registry"}, **body})
+    copy = await site.until(path, lambda one: one.get("data") == body["data"])
+    assert copy["type"] == body["type"]
+    await ground.upper.delete(path)
+    assert not (await held(ground, "secrets", "registry")).get("data")
+    await ends(ground, "pulling")
+    await site.gone(path)
+
+
+async def test_a_name_stays_taken_for_pods_that_run_when_its_original_is_deleted(ground: Ground) -> None:
+    """What somebody makes below next would come into their volumes."""
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "shifted"}, **THEIRS})
+    await ground.bind("shifting", volume({"secret": {"secretName": "shifted"}}))
+    await ground.upper.until(ground.pod_path("shifting"), is_ready)
+    await ground.upper.delete(ground.path("secrets", "shifted"))
+    await held(ground, "secrets", "shifted")
+    await ends(ground, "shifting")
+    await ground.sites[A].gone(ground.path("secrets", "shifted"))
+
+
+async def test_a_debug_container_waits_for_names_too(ground: Ground) -> None:
+    """It is added to the lower pod when what it may do without is held there, not before."""
+    site = ground.sites[A]
+    await site.create(ground.path("secrets"), {"metadata": {"name": "debugging"}, **THEIRS})
+    await ground.bind("debugged")
+    await ground.upper.until(ground.pod_path("debugged"), is_ready)
+    debug = {"name": "debug", "image": "app:1", "envFrom": [{"secretRef": optional("debugging")}]}
+    patch = {"spec": {"ephemeralContainers": [debug]}}
+    await ground.upper.patch(f"{ground.pod_path('debugged')}/ephemeralcontainers", patch, "strategic")
+    pod = await ground.upper.until(
+        ground.pod_path("debugged"), lambda one: "NameConflict" in str(one["status"].get("conditions"))
+    )
+    await ground.engine.loop.quiet()
+    assert "ephemeralContainers" not in (await site.read(ground.pod_path("debugged")))["spec"]
+    await site.delete(ground.path("secrets", "debugging"))
+    await held(ground, "secrets", "debugging")
+    await site.until(ground.pod_path("debugged"), lambda one: one["spec"].get("ephemeralContainers"))
+    assert pod["metadata"]["name"] == "debugged"
+    await ends(ground, "debugged")
+
+
+async def test_a_volume_that_is_called_like_admissions_hides_nothing(ground: Ground) -> None:
+    """The Secret in it has to exist above, as one in any other volume."""
+    await ground.sites[A].create(ground.path("secrets"), {"metadata": {"name": "hidden"}, **THEIRS})
+    source = {"projected": {"sources": [{"secret": {"name": "hidden"}}]}}
+    await ground.bind("hiding", volume(source, "kube-api-access-abcde"))
+    await ground.upper.until(ground.pod_path("hiding"), says("SecretNotFound"))
+    await absent(ground, ground.pod_path("hiding"))
+    await ends(ground, "hiding")
+
+
+ORIGIN = {"kind": "PersistentVolumeClaim", "name": "origin"}
+SOURCES = {
+    "clone": {"dataSource": ORIGIN},
+    "snapshot": {"dataSource": {"kind": "VolumeSnapshot", "apiGroup": "snapshot.storage.k8s.io", "name": "origin"}},
+}
+
+
+@pytest.mark.parametrize(("name", "source"), SOURCES.items(), ids=SOURCES)
+async def test_no_claim_is_filled_from_what_the_lower_alone_has(ground: Ground, name: str, source: Manifest) -> None:
+    """A claim that is there alone is no origin of ours; pod and claim say so, and no claim is made below."""
+    site, claims = ground.sites[A], ground.path("persistentvolumeclaims")
+    asked: Manifest = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": f"none-{ground.mark}",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    if await site.read(f"{claims}/origin") == {}:
+        await site.create(claims, {"metadata": {"name": "origin"}, "spec": asked})
+    await ground.upper.create(claims, {"metadata": {"name": name}, "spec": {**asked, **source}})
+    await ground.bind(name, volume({"persistentVolumeClaim": {"claimName": name}}))
+    await ground.upper.until(ground.pod_path(name), says("ClaimNotMirrored", "is to be filled from"))
+    await ground.upper.until(f"{claims}/{name}", lambda one: condition_of(one, MIRRORED))
+    await absent(ground, f"{claims}/{name}")
+    await ends(ground, name)
+    await ground.upper.delete(f"{claims}/{name}")
+    await ground.upper.gone(f"{claims}/{name}")
+
+
+async def test_no_claim_of_the_lower_is_used_where_nobody_looks_after_storage(ground: Ground) -> None:
+    """One of that name there is another's, whatever the topology leaves out."""
+    without = ("Service", "ServiceAccount")
+    await ground.reload(
+        edit_lower(A, controllers=without), edit_lower(B, serviceAccounts={"identity": "upper"}, controllers=without)
+    )
+    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claims = ground.path("persistentvolumeclaims")
+    for site in (ground.upper, ground.sites[A]):
+        await site.create(claims, {"metadata": {"name": "theirs"}, "spec": {**asked, "storageClassName": ground.mark}})
+    await ground.bind("mounting", volume({"persistentVolumeClaim": {"claimName": "theirs"}}))
+    await ground.upper.until(ground.pod_path("mounting"), says("ClaimNotMirrored", "has no controller PV"))
+    await absent(ground, ground.pod_path("mounting"))
+    await ends(ground, "mounting")
+    await ground.upper.delete(f"{claims}/theirs")
+    await ground.upper.gone(f"{claims}/theirs")
+    await ground.reload(edit_lower(B, serviceAccounts={"identity": "upper"}))
+
+
+async def test_what_an_account_pulls_images_with_has_to_exist_above(ground: Ground) -> None:
+    """Admission below would give it to a pod that names none itself, made before its account named one."""
+    site, accounts = ground.sites[A], ground.path("serviceaccounts")
+    await site.create(ground.path("secrets"), {"metadata": {"name": "theirs"}, **THEIRS})
+    await ground.upper.create(accounts, {"metadata": {"name": "puller"}})
+    spec = {"serviceAccountName": "puller", **container(envFrom=[{"configMapRef": {"name": "gate"}}])}
+    await ground.bind("pulled", spec)
+    await ground.upper.until(ground.pod_path("pulled"), says("ConfigMapNotFound"))
+    await ground.upper.patch(f"{accounts}/puller", {"imagePullSecrets": [{"name": "theirs"}]})
+    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "gate"}, **PLAIN})
+    await ground.upper.until(ground.pod_path("pulled"), says("NameConflict", "theirs"))
+    await absent(ground, ground.pod_path("pulled"))
+    await site.delete(ground.path("secrets", "theirs"))
+    await ground.upper.until(ground.pod_path("pulled"), is_ready)
+    below = await site.read(ground.pod_path("pulled"))
+    assert below["spec"]["imagePullSecrets"] == [{"name": "theirs"}]
+    assert (await held(ground, "secrets", "theirs"))["type"] == "Opaque"
+    await ends(ground, "pulled")
+
+
+async def test_tokens_of_the_upper_are_issued_when_nothing_else_is_missing(ground: Ground) -> None:
+    """A pod that waits for a ConfigMap has no credential lying below."""
+    site, secrets = ground.sites[B], ground.path("secrets")
+    pod = await ground.bind("late", container(envFrom=[{"configMapRef": {"name": "late"}}]), B)
+    await ground.upper.until(ground.pod_path("late"), says("ConfigMapNotFound"))
+    name = f"upper-token-{pod['metadata']['uid']}"
+    await absent(ground, f"{secrets}/{name}", B)
+    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "late"}, **PLAIN})
+    await ground.upper.until(ground.pod_path("late"), is_ready)
+    assert "token" in (await site.read(f"{secrets}/{name}"))["data"]
+    await ends(ground, "late")
+
+
+@asynccontextmanager
+async def called_as(ground: Ground, account: Manifest, directory: Path) -> AsyncIterator[None]:
+    """Have the engine call the first lower as an account there, which may do everything."""
+    site, where = ground.sites[A], account["metadata"]
+    subject = {"kind": "ServiceAccount", "namespace": where["namespace"], "name": where["name"]}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+    bindings, name = f"{RBAC}/clusterrolebindings", f"{where['namespace']}-{where['name']}"
+    await site.create(bindings, {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
+    path = f"/api/v1/namespaces/{where['namespace']}/serviceaccounts/{where['name']}/token"
+    token = (await site.create(path, {"spec": {}}))["status"]["token"]
+    lines = (directory / f"{A}.kubeconfig").read_text().splitlines()
+    kept = [line for line in lines if "client-" not in line]
+    kept.insert(kept.index("  user:") + 1, f"    token: {token}")
+    (directory / f"{A}.kubeconfig").write_text("\n".join(kept))
+    try:
+        yield
+    finally:
+        await site.delete(f"{bindings}/{name}")
+
+
+async def test_nothing_is_mirrored_where_the_engines_account_is(
+    sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A namespace above of that name can be made by others than its operators: the pod says why it does not run."""
+    directory = tmp_path_factory.mktemp("own")
+    ground = Ground(sandbox, directory)
+    try:
+        await ground.open()
+        own = f"{ground.namespace}-engine"
+        await ground.make_namespace(A, own)
+        await ground.make_namespace("upper", own)
+        account = await ground.sites[A].create(
+            ground.path("serviceaccounts", namespace=own), {"metadata": {"name": "engine"}}
+        )
+        async with called_as(ground, account, directory):
+            await ground.start()
+            await ground.upper.create(ground.path("pods", namespace=own), ground.pod("guest", volume(
+                {"secret": {"secretName": "engine-token", "optional": True}})))  # fmt: skip
+            pod = await ground.upper.until(ground.path("pods", "guest", namespace=own), says("NamespaceExcluded"))
+            words = f"the engine's own account is in namespace {own} of {A}: nothing of {own} is mirrored"
+            assert condition_of(pod, MIRRORED)["message"] == words
+            await ground.bind("neighbour")
+            await ground.upper.until(ground.pod_path("neighbour"), is_ready)
+            await ground.engine.loop.quiet()
+            for plural in ("pods", "secrets"):
+                assert (await ground.sites[A].read(ground.path(plural, namespace=own)))["items"] == []
+            await ground.upper.delete(ground.path("pods", "guest", namespace=own))
+            await ground.upper.gone(ground.path("pods", "guest", namespace=own))
+            await ground.clear()
+    finally:
+        for cluster in ("upper", A):
+            await ground.sites[cluster].delete(f"/api/v1/namespaces/{own}")
+        await ground.close()
+    assert ground.heard.defects == []

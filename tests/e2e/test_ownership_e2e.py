@@ -1,0 +1,314 @@
+"""Marks prove nothing: what somebody gets who writes ours on objects of a lower cluster, or on pods of the upper one.
+
+Each is done beside pods that run, on real clusters. A forger may write in one lower namespace; he knows names and UIDs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from enginekit import UPPER, A, B, Ground, standing, with_fields
+from forgerkit import BY_US, HOLD, Marks, forge, release
+from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
+from test_identity import advertised
+
+from tensile.kubelet.tokens import secret_name
+from tensile.names import DELETIONS_HELD, MIRRORED, OWNER, UPPER_UID
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+SECRET = {"volumes": [{"name": "s", "secret": {"secretName": "password"}}]}
+ENV = {"envFrom": [{"secretRef": {"name": "password"}}]}
+NEVER = {"schedulerName": "nobody"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+    """An engine whose pods have tokens of the upper cluster, and a lower namespace that no upper one is mapped to."""
+    identity = with_fields(serviceAccounts={"identity": "upper"})
+    server = advertised(sandbox)
+    directory = tmp_path_factory.mktemp("ownership")
+    async with standing(sandbox, directory, identity, lambda file: file["upper"].update(advertiseURL=server)) as made:
+        for name in (A, B):
+            await made.make_namespace(name, aaa(made))
+        await made.upper.create(made.path("serviceaccounts"), {"metadata": {"name": "payer"}})
+        yield made
+        for name in (A, B):
+            await made.sites[name].delete(made.path("pods", namespace=aaa(made)), 0)
+            await made.sites[name].delete(f"/api/v1/namespaces/{aaa(made)}")
+
+
+def aaa(ground: Ground) -> str:
+    """Return the lower namespace in which the forger may write, before all others in any order."""
+    return f"aaa-{ground.mark}"
+
+
+def reason_of(pod: Manifest) -> str:
+    """Return why a pod is not mirrored."""
+    return str(condition_of(pod, MIRRORED).get("reason", ""))
+
+
+async def ended(ground: Ground, *names: str) -> None:
+    """Delete upper pods and see them gone."""
+    for name in names:
+        await ground.upper.delete(ground.pod_path(name))
+    await ground.upper.gone(*(ground.pod_path(name) for name in names))
+
+
+async def secrets_in(ground: Ground, cluster: str, namespace: str) -> set[str]:
+    """Return the names of the Secrets of a lower namespace."""
+    found = await ground.sites[cluster].read(ground.path("secrets", namespace=namespace))
+    return {one["metadata"]["name"] for one in found["items"]}
+
+
+async def test_a_pod_with_the_uid_of_another_stands_in_for_nothing(ground: Ground) -> None:
+    """Neither before the real one is made nor beside it: no status, log, exec or token, and nothing after a restart."""
+    site, there = ground.sites[A], ground.path("pods", "p", namespace=aaa(ground))
+    waits = {"serviceAccountName": "payer", "containers": [{"name": "main", "image": "app:1", **ENV}]}
+    uid = (await ground.bind("p", waits))["metadata"]["uid"]
+    await ground.upper.until(ground.pod_path("p"), lambda one: reason_of(one) == "SecretNotFound")
+    twin = await forge(ground, site, aaa(ground), "p", uid, spec={"volumes": token_volume(uid), **MOUNTS})
+    await site.until(there, lambda one: one["spec"].get("nodeName"))
+    await ground.calm()
+    assert reason_of(await ground.upper.read(ground.pod_path("p"))) == "SecretNotFound"
+    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "password"}, "data": {"key": "dmFsdWU="}})
+    pod = await ground.upper.until(ground.pod_path("p"), is_ready)
+    assert pod["status"]["podIP"] == (await site.read(ground.pod_path("p")))["status"]["podIP"]
+    await relabelled(ground, ground.pod_path("p"), there)
+    assert (await ground.kubectl("exec", "p", "--", "echo", "here")).out == "here\n"
+    await ground.stop()
+    await ground.start(*identity_edits(ground))
+    await ground.calm()
+    assert is_ready(await ground.upper.read(ground.pod_path("p")))
+    assert not await secrets_in(ground, A, aaa(ground))
+    assert secret_name(uid) in await secrets_in(ground, A, ground.namespace)
+    await ended(ground, "p")
+    still = await site.read(there)
+    assert (still["metadata"]["uid"], "deletionTimestamp" in still["metadata"]) == (twin["metadata"]["uid"], False)
+    await site.delete(there, 0)
+    await ground.upper.delete(ground.path("secrets", "password"))
+
+
+async def relabelled(ground: Ground, path: str, forged: str) -> None:
+    """Change the real pods and the forged one in turns, so that each is the last of those with their UID."""
+    for number in range(3):
+        label = {"metadata": {"labels": {"turn": str(number)}}}
+        for site, pod in ((A, path), (UPPER, path), (A, forged)):
+            await ground.sites[site].patch(pod, label)
+        await ground.calm()
+
+
+MOUNTS = {
+    "containers": [{"name": "main", "image": "app:1", "volumeMounts": [{"name": "t", "mountPath": "/t"}]}],
+    "automountServiceAccountToken": False,
+}
+
+
+def token_volume(uid: str) -> list[Manifest]:
+    """Return the volume by which the engine mounts upper tokens of a pod."""
+    return [{"name": "t", "projected": {"sources": [{"secret": {"name": secret_name(uid), "optional": True}}]}}]
+
+
+def identity_edits(ground: Ground) -> tuple[object, ...]:
+    """Return the edits of this ground's topology."""
+    server = advertised(ground.sandbox)
+    return with_fields(serviceAccounts={"identity": "upper"}), lambda file: file["upper"].update(advertiseURL=server)
+
+
+@pytest.mark.parametrize("marks", ["label", "all"])
+async def test_a_lower_pod_makes_nothing_come_down(ground: Ground, marks: Marks) -> None:
+    """No pod of the upper cluster asks: no Secret, account or Service comes, whatever a lower pod names."""
+    space = f"{ground.namespace}-prod-{marks}"
+    site = ground.sites[B]
+    for name in (UPPER, B):
+        await ground.make_namespace(name, space)
+    for name in ("password", "pull"):
+        body = {"metadata": {"name": name}, "data": {"key": "dmFsdWU="}}
+        await ground.upper.create(ground.path("secrets", namespace=space), body)
+    account = {"metadata": {"name": "payer"}, "imagePullSecrets": [{"name": "pull"}]}
+    await ground.upper.create(ground.path("serviceaccounts", namespace=space), account)
+    service = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+    await ground.upper.create(ground.path("services", namespace=space), service)
+    await site.create(ground.path("serviceaccounts", namespace=space), {"metadata": {"name": "bait"}})
+    names = {**SECRET, "imagePullSecrets": [{"name": "pull"}], "serviceAccountName": "bait", **NEVER}
+    await forge(ground, site, space, "bait", "nobody", marks=marks, spec=names, finalizers=[HOLD])
+    await ground.calm()
+    assert await secrets_in(ground, B, space) == set()
+    assert await site.read(ground.path("services", "web", namespace=space)) == {}
+    assert await site.read(ground.path("serviceaccounts", "payer", namespace=space)) == {}
+    await release(site, ground.path("pods", "bait", namespace=space))
+    await site.delete(ground.path("pods", "bait", namespace=space), 0)
+    for name in (UPPER, B):
+        await ground.sites[name].delete(f"/api/v1/namespaces/{space}")
+
+
+async def test_a_lower_pod_of_ours_keeps_a_copy_as_it_is(ground: Ground) -> None:
+    """It is not updated any more, and goes with its original, though that pod is still there."""
+    site = ground.sites[A]
+    for name in ("password", "fence"):
+        await ground.upper.create(ground.path("secrets"), {"metadata": {"name": name}, "data": {"key": "dmFsdWU="}})
+    await ground.bind("user", SECRET)
+    await ground.bind("follower", {"volumes": [{"name": "s", "secret": {"secretName": "fence"}}]})
+    for name in ("user", "follower"):
+        await ground.upper.until(ground.pod_path(name), is_ready)
+    await forge(ground, site, ground.namespace, "keeper", "nobody", spec={**SECRET, **NEVER}, finalizers=[HOLD])
+    await ended(ground, "user")
+    await ground.calm()
+    before = await site.read(ground.path("secrets", "password"))
+    assert before["metadata"]["labels"][OWNER] == ground.owner.mark
+    await ground.upper.patch(ground.path("secrets", "password"), {"data": {"key": "bmV3"}})
+    await ground.upper.patch(ground.path("secrets", "fence"), {"data": {"key": "bmV3"}})
+    await site.until(ground.path("secrets", "fence"), lambda one: one["data"]["key"] == "bmV3")
+    await ground.calm()
+    assert (await site.read(ground.path("secrets", "password")))["data"] == before["data"]
+    await ground.upper.delete(ground.path("secrets", "password"))
+    await site.gone(ground.path("secrets", "password"))
+    await release(site, ground.pod_path("keeper"))
+    await site.delete(ground.pod_path("keeper"), 0)
+    await site.gone(ground.pod_path("keeper"))
+    await ended(ground, "follower")
+
+
+async def test_marks_on_an_upper_pod_count_for_nothing(ground: Ground) -> None:
+    """A tenant who writes the UID of another's pod on his own takes nothing from it: events, status, deletion."""
+    victim = await ground.bind("victim")
+    uid = victim["metadata"]["uid"]
+    notes = {"annotations": {UPPER_UID: uid}, "labels": {OWNER: ground.owner.mark}}
+    body = ground.pod("claimant", **notes)
+    await ground.upper.create(f"{ground.path('pods')}?{BY_US}", body)
+    for name in ("victim", "claimant"):
+        await ground.upper.until(ground.pod_path(name), is_ready)
+    site = ground.sites[A]
+    await ground.upper.patch(ground.pod_path("victim"), {"metadata": {"labels": {"turn": "last"}}})
+    await site.until(ground.pod_path("victim"), lambda one: one["metadata"]["labels"]["turn"] == "last")
+    for name in ("victim", "claimant"):
+        lower = await site.read(ground.pod_path(name))
+        upper = await ground.upper.read(ground.pod_path(name))
+        assert lower["metadata"]["annotations"][UPPER_UID] == upper["metadata"]["uid"]
+    about = {"apiVersion": "v1", "kind": "Pod", "namespace": ground.namespace, "name": "victim"}
+    about["uid"] = (await site.read(ground.pod_path("victim")))["metadata"]["uid"]
+    said = {"reason": "Pulling", "message": "hello", "type": "Normal", "source": {"component": "e2e"}}
+    await site.create(ground.path("events"), {"metadata": {"name": "victim.1"}, "involvedObject": about, **said})
+    await ground.upper.until_all(f"{ground.path('events')}?fieldSelector=involvedObject.uid={uid},reason=Pulling", bool)
+    await ended(ground, "claimant")
+    assert is_ready(await ground.upper.read(ground.pod_path("victim")))
+    await ended(ground, "victim")
+
+
+@pytest.mark.parametrize("grace", [None, 0], ids=["deleted", "by force"])
+async def test_a_pod_deleted_while_no_engine_runs_ends_and_its_forged_twin_stays(
+    ground: Ground, grace: int | None
+) -> None:
+    """Of two lower pods with one UID the one at its place is the copy: it goes, and the forged one stays."""
+    site = ground.sites[A]
+    pod = await ground.bind("away")
+    await ground.upper.until(ground.pod_path("away"), is_ready)
+    real = await site.read(ground.pod_path("away"))
+    twin = await forge(ground, site, aaa(ground), "away", pod["metadata"]["uid"])
+    await ground.calm()
+    await ground.stop()
+    await ground.upper.delete(ground.pod_path("away"), grace)
+    await ground.start(*identity_edits(ground))
+    await ground.upper.gone(ground.pod_path("away"))
+    await site.until(ground.pod_path("away"), lambda one: one.get("metadata", {}).get("uid") != real["metadata"]["uid"])
+    await ground.calm()
+    still = await site.read(ground.path("pods", "away", namespace=aaa(ground)))
+    assert still["metadata"]["uid"] == twin["metadata"]["uid"]
+    assert "deletionTimestamp" not in still["metadata"]
+    await site.delete(ground.path("pods", "away", namespace=aaa(ground)), 0)
+
+
+async def test_the_orphans_of_one_namespace_hold_back_no_other(ground: Ground) -> None:
+    """Sixty forged ones wait for a person; a pod of another namespace that is deleted below is called lost at once."""
+    site, shop = ground.sites[A], f"{ground.namespace}-shop"
+    for name in (UPPER, A):
+        await ground.make_namespace(name, shop)
+    await ground.bind("quiet")
+    await ground.upper.until(ground.pod_path("quiet"), is_ready)
+    await asyncio.gather(
+        *(forge(ground, site, shop, f"forged-{number}", f"nobody-{number}", spec=NEVER) for number in range(60))
+    )
+    node = f"/api/v1/nodes/{ground.nodes[A]}"
+    held = await ground.upper.until(node, lambda one: is_true(one, DELETIONS_HELD))
+    assert f"in namespace {shop}" in condition_of(held, DELETIONS_HELD)["message"]
+    await site.delete(ground.pod_path("quiet"), 0)
+    await ground.upper.until(ground.pod_path("quiet"), lambda one: one["status"].get("reason") == "LowerPodLost")
+    await ended(ground, "quiet")
+    await site.delete(ground.path("pods", namespace=shop), 0)
+    await ground.upper.until(node, lambda one: not is_true(one, DELETIONS_HELD))
+    for name in (UPPER, A):
+        await ground.sites[name].delete(f"/api/v1/namespaces/{shop}")
+
+
+async def test_a_forged_predecessor_that_never_ran_delays_nothing(ground: Ground) -> None:
+    """One that has no node in the other cluster is in nobody's way, whatever holds it there."""
+    there = ground.sites[B]
+    await ground.bind("other", lower=B)
+    await ground.upper.until(ground.pod_path("other"), is_ready)
+    await forge(ground, there, ground.namespace, "db-0", "earlier", spec=NEVER, finalizers=[HOLD])
+    await ground.bind("db-0")
+    await ground.upper.until(ground.pod_path("db-0"), is_ready, limit=5)
+    await release(there, ground.pod_path("db-0"))
+    await there.gone(ground.pod_path("db-0"))
+    await ended(ground, "db-0", "other")
+
+
+async def test_a_predecessor_that_runs_is_ended_in_time_and_named(ground: Ground) -> None:
+    """Two of a name never run; however long a grace is written on it, it ends within that of the one that waits."""
+    there = ground.sites[B]
+    await ground.bind("other", lower=B)
+    await ground.upper.until(ground.pod_path("other"), is_ready)
+    slow = {"terminationGracePeriodSeconds": 10**9}
+    await forge(ground, there, ground.namespace, "db-0", "earlier", spec=slow, finalizers=[HOLD])
+    await there.until(ground.pod_path("db-0"), lambda one: one["spec"].get("nodeName"))
+    await ground.calm()
+    pod = await ground.bind("db-0", {"terminationGracePeriodSeconds": 2})
+    message = await ground.told(pod, "PredecessorRuns")
+    assert f"pod {ground.namespace}/db-0 in lower cluster {B}" in message
+    ending = await there.until(ground.pod_path("db-0"), lambda one: one["metadata"].get("deletionTimestamp"))
+    assert ending["metadata"]["deletionGracePeriodSeconds"] <= 2
+    assert await ground.sites[A].read(ground.pod_path("db-0")) == {}
+    await release(there, ground.pod_path("db-0"))
+    await ground.upper.until(ground.pod_path("db-0"), is_ready)
+    await ended(ground, "db-0", "other")
+
+
+async def test_an_earlier_pod_runs_no_more_when_the_next_begins_after_a_restart(ground: Ground) -> None:
+    """Its upper pod was deleted by force while no engine ran, and another of its name is bound to another lower."""
+    there = ground.sites[B]
+    await ground.bind("db-1", lower=B)
+    await ground.upper.until(ground.pod_path("db-1"), is_ready)
+    await there.patch(ground.pod_path("db-1"), {"metadata": {"finalizers": [HOLD]}})
+    await ground.stop()
+    await ground.upper.delete(ground.pod_path("db-1"), 0)
+    pod = await ground.bind("db-1")
+    await ground.start(*identity_edits(ground))
+    await ground.told(pod, "PredecessorRuns")
+    await there.until(ground.pod_path("db-1"), lambda one: one["metadata"].get("deletionTimestamp"))
+    assert await ground.sites[A].read(ground.pod_path("db-1")) == {}
+    await release(there, ground.pod_path("db-1"))
+    await ground.upper.until(ground.pod_path("db-1"), is_ready)
+    await ended(ground, "db-1")
+
+
+async def test_a_pod_waits_for_one_that_ends_in_its_place_and_nothing_is_deleted_twice(ground: Ground) -> None:
+    """A finalizer holds the earlier one: the next says so, and starts once it is free."""
+    site = ground.sites[A]
+    await ground.bind("next", {"terminationGracePeriodSeconds": 30})
+    await ground.upper.until(ground.pod_path("next"), is_ready)
+    await site.patch(ground.pod_path("next"), {"metadata": {"finalizers": [HOLD]}})
+    await ground.note()
+    await ground.upper.delete(ground.pod_path("next"), 0)
+    await ground.upper.gone(ground.pod_path("next"))
+    pod = await ground.bind("next")
+    message = await ground.told(pod, "PredecessorTerminating")
+    assert f"pod {ground.namespace}/next in lower cluster {A}" in message
+    assert phase_of(await ground.upper.read(ground.pod_path("next"))) == "Pending"
+    await ground.calm()
+    deletions = [one for one in await ground.writes() if (one.cluster, one.verb, one.name) == (A, "delete", "next")]
+    assert len(deletions) == 1
+    await release(site, ground.pod_path("next"))
+    await ground.upper.until(ground.pod_path("next"), is_ready)
+    await ended(ground, "next")

@@ -1,0 +1,237 @@
+"""What clusters tell in a form of our own choosing, written by somebody else: each value is harmless, whatever it is.
+
+Notes on objects are ours to write, and anybody's to change who may change the object, above or in a lower cluster.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+from podkit import below, place, pod
+
+from tensile.descheduling.successor import freed_from, nodes_off, successor_of
+from tensile.joined import left_behind
+from tensile.kubelet.conditions import DISRUPTION, reflected_conditions
+from tensile.kubelet.podchanges import image_patch
+from tensile.kubelet.projection import mutable_metadata
+from tensile.kubelet.reflection import upper_status
+from tensile.kubelet.usage.samples import milliseconds, node_samples, pod_samples
+from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, KUBELET_PORT, TOKEN_TERM, TRIED, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.objects import POD, deleted_at, later, timestamp
+from tensile.policy.tried import notes_on
+from tensile.reconcile.granting import term_of
+from tensile.reconcile.storing import marked
+
+TEXTS = (
+    "",
+    " ",
+    "{",
+    "null",
+    "7",
+    "1e400",
+    '"text"',
+    "[]",
+    '["a"]',
+    "[" * 2_000,
+    "[" * 300 + "]" * 300,
+    "{}",
+    '{"labels":5}',
+    '{"labels":true,"annotations":1.5}',
+    '{"labels":"app"}',
+    '{"labels":{"app":1}}',
+    '{"labels":[5,null,["app"],{"app":1}]}',
+    '{"labels":null,"annotations":null}',
+    '{"main":{"a":[]}}',
+    '{"main":5}',
+    "\x00",
+    "\u2028",
+    "9" * 5_000,
+)
+"""Values for a note that is JSON."""
+
+
+def noted(**notes: str) -> dict[str, Any]:
+    """Make an object with annotations."""
+    return {"metadata": {"name": "web", "namespace": "default", "labels": {"app": "2"}, "annotations": notes}}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_note_of_keys_that_somebody_wrote_hides_nothing(text: str) -> None:
+    """One that is none counts as none: what is wanted is written."""
+    lower = noted(**{WRITTEN_KEYS: text, WRITTEN_IMAGES: text})
+    written = mutable_metadata(pod(labels={"app": "1", "new": "x"}), place(), lower)
+    assert written["labels"]["new"] == "x"
+    assert orjson.loads(written["annotations"][WRITTEN_KEYS])["labels"]
+
+
+@pytest.mark.parametrize("text", ['{"labels":5}', '{"labels":"app"}', '{"labels":{"app":1}}', '{"labels":null}'])
+def test_a_note_of_another_shape_is_no_note(text: str) -> None:
+    """So a key that somebody set below is written over, as where there is no note."""
+    assert mutable_metadata(pod(labels={"app": "1"}), place(), noted(**{WRITTEN_KEYS: text}))["labels"]["app"] == "1"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_note_of_images_that_somebody_wrote_hides_nothing(text: str) -> None:
+    """An image that differs is sent."""
+    lower = {**noted(**{WRITTEN_IMAGES: text}), "spec": {"containers": [{"name": "main", "image": "other:1"}]}}
+    patch = image_patch(pod(), lower)
+    assert patch is not None
+    assert patch["spec"]["containers"] == [{"name": "main", "image": "app:1"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/PT",
+        "/PT5S",
+        "2026-01-01T00:00:00Z",
+        "2026-01-01T00:00:00Z/PT",
+        "2026-01-01T00:00:00Z/PT-5S",
+        "2026-01-01T00:00:00Z/PT" + "9" * 11 + "S",
+        "2026-01-01T00:00:00Z/PT" + "9" * 400 + "S",
+        "2026-01-01T00:00:00Z/PT" + "9" * 5_000 + "S",
+        "2026-01-01T00:00:00+00:00/PT5S",
+        "99999-01-01T00:00:00Z/PT5S",
+        "now/PT5S",
+        "\x00/PT5S",
+    ],
+)
+def test_a_term_of_tokens_that_nobody_gave_is_none(text: str) -> None:
+    """Tokens without a term are issued again."""
+    assert term_of(noted(**{TOKEN_TERM: text})) is None
+
+
+@pytest.mark.parametrize("since", ["1000-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+@pytest.mark.parametrize("seconds", ["0", "5", "9" * 10])
+def test_a_term_of_tokens_ends_at_some_moment(since: str, seconds: str) -> None:
+    """However long somebody says that they hold."""
+    term = term_of(noted(**{TOKEN_TERM: f"{since}/PT{seconds}S"}))
+    assert term is not None
+    assert isinstance(term.passed(0.8), datetime)
+
+
+NOTES = (
+    "5",
+    "{}",
+    "[5]",
+    "[null]",
+    '[{"owner":"a"}]',
+    '[{"owner":"a","pod":"b","at":"2026-01-01T00:00:00"}]',
+    '[{"owner":"a","pod":"b","at":"now"}]',
+    '[{"owner":"a","pod":"b","at":1e400}]',
+    '[{"owner":"a","pod":"b","at":"2026-01-01T00:00:00Z","nodes":"abc"}]',
+    '[{"owner":5,"pod":"b","at":"2026-01-01T00:00:00Z"}]',
+    "[" * 2_000,
+)
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *NOTES])
+def test_a_note_of_who_left_that_nobody_wrote_says_nothing(text: str) -> None:
+    """None of these is one."""
+    assert notes_on(noted(**{TRIED: text})) == []
+
+
+@pytest.mark.parametrize(
+    "text", [*TEXTS, "0", "-1", "65536", "10350 ", "\uff11\uff10\uff13\uff15\uff10", "1e3", "0x1f"]
+)
+def test_a_port_that_is_none_is_not_taken(text: str) -> None:
+    """A node that was left behind is known all the same."""
+    lower = left_behind(noted(**{KUBELET_PORT: text}))
+    assert lower.node.name == "web"
+    assert lower.node.kubelet_port in (10350, 7, 1088)
+
+
+@pytest.mark.parametrize("text", [*TEXTS, ",,", "vk-a,\x00", "²", "-5", "1" * 9, "1" * 10, "٣"])
+def test_what_a_pod_says_of_its_moves_costs_nobody_anything(text: str) -> None:
+    """Neither where it is kept off, nor how often it was moved."""
+    upper = {**pod(), **noted(**{KEPT_OFF: text, DESCHEDULE_COUNT: text})}
+    made = successor_of(upper, ["vk-b"])
+    assert made["metadata"]["annotations"][DESCHEDULE_COUNT].isdecimal()
+    assert freed_from(made, nodes_off(made))["spec"]["containers"]
+    assert orjson.dumps(made)
+
+
+ENDS = ("1000-01-01T00:00:00Z", "1860-05-22T04:22:12Z", "2026-11-23T04:39:20Z", "2319-03-05T04:26:38Z")
+GRACES = (0, 1, 9_223_372_036, 99_999_999_999, 2**62, 2**63 - 1)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("grace", GRACES)
+def test_a_pod_may_have_more_seconds_to_end_in_than_there_are(end: str, grace: int) -> None:
+    """As an apiserver stored them: it takes any number of seconds, and its clock goes round."""
+    ending = {"deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
+    lower = below({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}, **ending)
+    since = reflected_conditions(pod(), lower, 1)[DISRUPTION]
+    assert since is not None
+    assert len(since["lastTransitionTime"]) == len("2026-11-23T04:39:20Z")
+    assert since["lastTransitionTime"] == timestamp(deleted_at(lower)) <= end
+    assert upper_status(pod(), lower, generation=1) is not None
+
+
+@pytest.mark.parametrize("grace", [*GRACES, -1, -(2**63)])
+@pytest.mark.parametrize("asked", [None, 0, 30, 2**63 - 1])
+def test_a_plan_can_be_made_of_a_pod_that_takes_its_time(grace: int, asked: int | None) -> None:
+    """What its deletion would leave, now and once more, has a time in it that an apiserver would take."""
+    now = datetime(2026, 11, 23, tzinfo=UTC)
+    upper = pod({"terminationGracePeriodSeconds": grace})
+    once = marked(POD, upper, asked, now)
+    again = marked(POD, once, 0, now)
+    for ending in (once, again):
+        assert len(ending["metadata"]["deletionTimestamp"]) == len("2026-11-23T04:39:20Z")
+
+
+@pytest.mark.parametrize("seconds", [0, 1.5, -1, 1e300, -1e300, 2**63, -(2**63), float("inf"), 10**400])
+def test_a_moment_has_always_a_later_one(seconds: float) -> None:
+    """Between the first and the last that can be written."""
+    found = later(datetime(2026, 1, 1, tzinfo=UTC), seconds)
+    assert 1000 <= found.year <= 9999
+    assert len(timestamp(found)) == len("2026-11-23T04:39:20Z")
+
+
+METRICS = {"timestamp": "2026-01-01T00:00:00Z", "window": "15s", "usage": {"cpu": "1n", "memory": "1Ki"}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"timestamp": "2026-01-01T00:00:00"},
+        {"timestamp": "now"},
+        {"timestamp": 5},
+        {"window": "9" * 400 + "h"},
+        {"window": "1e400s"},
+        {"window": "25h"},
+        {"window": ""},
+        {"window": None},
+        {"usage": {"cpu": "1e400e", "memory": "1"}},
+        {"usage": {"cpu": 5, "memory": "1"}},
+        {"usage": []},
+    ],
+)
+def test_a_metrics_api_that_tells_nonsense_is_told_so(change: dict[str, Any]) -> None:
+    """By ValueError, which whoever asks is answered with, for nodes and for pods."""
+    node = {**METRICS, **change}
+    container = {"name": "c", "usage": node["usage"]}
+    one = {"metadata": {"name": "p"}, **{field: node[field] for field in ("timestamp", "window")}}
+    with pytest.raises(ValueError, match=r"."):
+        node_samples(orjson.dumps({"items": [node]}))
+    with pytest.raises(ValueError, match=r"."):
+        pod_samples(orjson.dumps({"items": [{**one, "containers": [container]}]}))
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"items":' + b"[" * 5_000, b'{"x":' + b"[" * 5_000, b"", b"\xff"])
+def test_an_answer_that_nests_without_end_is_told_so(body: bytes) -> None:
+    """It is nobody's defect."""
+    for read in (node_samples, pod_samples):
+        with pytest.raises(ValueError, match=r"."):
+            read(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("0001-01-01T00:00:00+00:00", 0), ("9999-12-31T23:59:59.999999+00:00", 253_402_300_799_000)],
+)
+def test_moments_beyond_all_others_are_the_nearest(text: str, found: int) -> None:
+    """Whoever reads statistics gets a moment that can be written."""
+    assert milliseconds(datetime.fromisoformat(text)) == found

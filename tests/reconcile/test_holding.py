@@ -1,0 +1,373 @@
+"""Names that pods can do without and the upper cluster does not have: taken below, so that nothing else is read."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from worldkit import (
+    OWNER_HERE,
+    STRANGER,
+    A,
+    B,
+    changed,
+    config_map,
+    decided,
+    drop,
+    home,
+    lose,
+    marked,
+    names,
+    put,
+    raised,
+    referring,
+    reload,
+    secret,
+    thing,
+    twin,
+    upper_pod,
+    world,
+    written,
+)
+
+from tensile.cache import Cache, Entry
+from tensile.names import LEGACY, NO_ORIGINAL, OWNER, UPPER_UID
+from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Kind, Manifest, annotations, labels
+from tensile.reconcile import accounts, namespaces
+from tensile.reconcile.dependencies import DependencyRule, key_of, missing
+from tensile.reconcile.holding import LIMIT, LOOK_AGAIN
+from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.references import Reference, copy_of
+from tensile.world import Key, Problem, World
+
+RULE = DependencyRule()
+KINDS = {"ConfigMap": CONFIG_MAP, "Secret": SECRET}
+TOKEN = "kubernetes.io/service-account-token"
+
+
+def key(kind: str = "Secret", name: str = "thing", lower: str = A) -> Key:
+    """Give the key of a name in namespace default."""
+    return key_of(lower, "default", kind, name)
+
+
+def naming(kind: str = "Secret", *, optional: bool = True, name: str = "thing") -> Manifest:
+    """Make the spec of a pod that refers to a name by a volume."""
+    of = {"config_maps" if kind == "ConfigMap" else "secrets": [name]}
+    return referring(**of, optional=optional)
+
+
+def bound(spec: Manifest | None = None, more: str = "", **pod: Any) -> World:
+    """Make a world where a pod that can do without Secret `thing` is bound to lower-a; nothing of that name exists."""
+    here = world(more=more)
+    raised(here)
+    home(here)
+    put(here.lowers[A].upper_pods, upper_pod(spec=naming() if spec is None else spec, **pod))
+    return here
+
+
+def planned(here: World, of: Key | None = None) -> Plan:
+    """Plan a key."""
+    return decided(RULE, of or key(), here)[1]
+
+
+def the_step(here: World, of: Key | None = None) -> Step:
+    """Give the one step of a plan that has no problem."""
+    found = planned(here, of)
+    assert found.problem is None
+    (step,) = found.steps
+    return step
+
+
+def caches(here: World, kind: str = "Secret") -> tuple[Cache, Cache]:
+    """Give the caches of a kind, above and below."""
+    above, below = here.upper.cache(KINDS[kind]), here.lowers[A].below(KINDS[kind])
+    assert above is not None
+    assert below is not None
+    return above, below
+
+
+def carried_out(here: World, of: Key | None = None) -> Entry | None:
+    """Do the one step of a plan in lower-a, as a cluster would, and give what stands there then."""
+    step = the_step(here, of)
+    below = caches(here, step.ref.kind.name)[1]
+    if step.verb == "delete":
+        drop(below, step.ref.name)
+        return None
+    assert step.verb == "create"
+    made = deepcopy(step.body) or {}
+    return put(below, written({**made, "metadata": {**made["metadata"], "uid": f"below-{below.version}"}}))
+
+
+def original(kind: str, name: str = "thing", **meta: Any) -> Manifest:
+    """Make what the upper cluster has of a name."""
+    return config_map(name, **meta) if kind == "ConfigMap" else secret(name, **meta)
+
+
+def awaited(here: World, *references: Reference) -> list[str]:
+    """Give what a pod in `default` of lower-a waits for."""
+    return list(names(missing(here, here.lowers[A], "default", references)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_that_the_upper_cluster_does_not_have_is_held(kind: str) -> None:
+    """By an object of ours with nothing in it, which says that it stands for nothing; the pod waits for that."""
+    here, optional = bound(naming(kind)), Reference(kind, "thing", optional=True)
+    assert awaited(here, optional) == [f"default/{kind}/thing"]
+    step = the_step(here, key(kind))
+    assert (step.verb, step.ref.name, step.shown) == ("create", "thing", True)
+    assert step.body is not None
+    assert not {"data", "binaryData", "stringData"} & step.body.keys()
+    assert labels(step.body) == {OWNER: OWNER_HERE.mark}
+    assert annotations(step.body)[UPPER_UID] == NO_ORIGINAL
+    carried_out(here, key(kind))
+    assert awaited(here, optional) == []
+    assert awaited(here, optional._replace(optional=False)) == [f"default/{kind}/thing"]
+    assert planned(here, key(kind)) == Plan(())
+
+
+PULLING = {"imagePullSecrets": [{"name": "thing"}]}
+IN_ENV = {"valueFrom": {"secretKeyRef": {"name": "thing", "key": "k", "optional": True}}}
+OPTIONAL = {
+    "pull secret": PULLING,
+    "variable": {"containers": [{"name": "m", "env": [{"name": "A", **IN_ENV}]}]},
+    "variables": {"initContainers": [{"name": "m", "envFrom": [{"secretRef": {"name": "thing", "optional": True}}]}]},
+    "debug container": {"ephemeralContainers": [{"name": "m", "env": [{"name": "A", **IN_ENV}]}]},
+    "volume": {"volumes": [{"name": "v", "secret": {"secretName": "thing", "optional": True}}]},
+    "projected": {
+        "volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "thing", "optional": True}}]}}]
+    },
+}
+
+
+@pytest.mark.parametrize("spec", OPTIONAL.values(), ids=OPTIONAL)
+def test_every_way_to_name_what_may_be_missing_is_held(spec: Manifest) -> None:
+    """Kubernetes starts a pod without it in each of them, and brings it in later in most."""
+    assert the_step(bound(spec)).verb == "create"
+
+
+def test_what_a_pod_needs_is_waited_for_instead() -> None:
+    """Nothing goes down for a pod that does not start."""
+    here = bound(naming(optional=False))
+    found = planned(here)
+    assert (found.steps, found.problem) == ((), Problem("SecretNotFound", "Secret default/thing: it does not exist"))
+
+
+def test_a_name_is_held_also_where_another_pod_needs_it() -> None:
+    """The one starts, and is told nothing of what the other waits for."""
+    here = bound()
+    put(here.lowers[A].upper_pods, upper_pod("strict", naming(optional=False)))
+    carried_out(here)
+    found = planned(here)
+    assert found.steps == ()
+    assert found.problem == ("SecretNotFound", "Secret default/thing: it does not exist")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_copy_takes_its_place_once_there_is_an_original(kind: str) -> None:
+    """As in Kubernetes, where an optional object comes into a pod that runs; nothing above has to be read first."""
+    here = bound(naming(kind))
+    carried_out(here, key(kind))
+    put(caches(here, kind)[0], original(kind))
+    assert awaited(here, Reference(kind, "thing", optional=True)) == [f"default/{kind}/thing"]
+    here.problems[key(kind)] = Problem(f"{kind}NotFound", "another pod needs it")
+    step = the_step(here, key(kind))
+    assert (step.verb, step.reason) == ("delete", "held the name until the upper cluster had it")
+    carried_out(here, key(kind))
+    assert the_step(here, key(kind)).body == copy_of(original(kind), OWNER_HERE, "default")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_name_of_an_original_that_is_deleted_is_held(kind: str) -> None:
+    """Its content goes first."""
+    here = bound(naming(kind))
+    above, below = caches(here, kind)
+    put(above, original(kind))
+    carried_out(here, key(kind))
+    drop(above, "thing")
+    step = the_step(here, key(kind))
+    assert (step.verb, step.reason) == ("delete", f"the upper {kind} was deleted")
+    carried_out(here, key(kind))
+    held = carried_out(here, key(kind))
+    assert held is not None
+    assert held.facts.upper_uid == NO_ORIGINAL
+    assert below.get("default", "thing") is held
+
+
+def test_the_name_of_what_a_pod_that_runs_needed_is_held() -> None:
+    """Its lower pod would read whatever is made there next; before it has one, there is nobody to read it."""
+    here = bound(naming(optional=False))
+    assert planned(here).steps == ()
+    put(here.lowers[A].pods, twin(upper_pod(spec=naming(optional=False)), {"phase": "Running"}))
+    held = carried_out(here)
+    assert held is not None
+    assert held.facts.upper_uid == NO_ORIGINAL
+    assert planned(here) == Plan((), Problem("SecretNotFound", "Secret default/thing: it does not exist"))
+
+
+@pytest.mark.parametrize("forged", [{}, {"uid": "another"}], ids=["label alone", "all marks"])
+def test_a_lower_pod_alone_has_nothing_held(forged: dict[str, Any]) -> None:
+    """Whoever may make pods there may write what it says."""
+    here = bound({})
+    pod = twin(upper_pod("other", naming(), **forged))
+    put(here.lowers[A].pods, pod if forged else {**pod, "metadata": {**pod["metadata"], "managedFields": []}})
+    assert planned(here) == Plan(())
+
+
+def test_a_copy_stays_where_its_original_is_merely_missing() -> None:
+    """A lost right looks the same as a deletion: nothing is emptied for it, and new pods go on with what is there."""
+    here = bound()
+    put(here.upper.secrets, secret("thing"))
+    carried_out(here)
+    lose(here.upper.secrets, "thing")
+    assert planned(here) == Plan(())
+    assert awaited(here, Reference("Secret", "thing", optional=True)) == []
+
+
+def test_what_is_never_copied_is_held() -> None:
+    """A token of the upper cluster has a name, too, that may be another's below."""
+    here, optional = bound(), Reference("Secret", "thing", optional=True)
+    put(here.upper.secrets, secret("thing", TOKEN))
+    assert awaited(here, optional) == ["default/Secret/thing"]
+    carried_out(here)
+    assert awaited(here, optional) == []
+    assert planned(here) == Plan(())
+
+
+def test_a_token_of_the_upper_cluster_takes_the_place_of_an_earlier_secret() -> None:
+    """The copy of that one is no longer what the pod asks for."""
+    here = bound()
+    put(here.upper.secrets, secret("thing", uid="earlier"))
+    carried_out(here)
+    put(here.upper.secrets, secret("thing", TOKEN, uid="later"))
+    assert awaited(here, Reference("Secret", "thing", optional=True)) == ["default/Secret/thing"]
+    assert the_step(here).verb == "delete"
+    carried_out(here)
+    held = carried_out(here)
+    assert held is not None
+    assert held.facts.upper_uid == NO_ORIGINAL
+
+
+@pytest.mark.parametrize("mode", ["fail", "adopt"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_ours_is_a_conflict_and_never_taken_over(kind: str, mode: str) -> None:
+    """Whatever its marks say: it would be emptied, for a name that the upper cluster does not have."""
+    here = bound(naming(kind), more=f"onConflict: {mode}\n")
+    marks = {"labels": {OWNER: OWNER_HERE.mark}, "annotations": {LEGACY: "true", UPPER_UID: NO_ORIGINAL}}
+    for theirs in (original(kind, **marks), marked(original(kind), NO_ORIGINAL, STRANGER)):
+        put(caches(here, kind)[1], theirs)
+        found = planned(here, key(kind))
+        assert found.steps == ()
+        assert found.problem is not None
+        assert found.problem.reason == "NameConflict"
+        assert f"{kind} default/thing exists in lower-a and is not ours" in found.problem.message
+        assert "the upper cluster has none of that name" in found.problem.message
+        assert awaited(here, Reference(kind, "thing", optional=True)) == [f"default/{kind}/thing"]
+
+
+def test_pods_that_run_are_told_of_a_name_that_was_taken() -> None:
+    """They may read what it holds; only a few of them, and only those that run."""
+    here = bound()
+    for place in range(8):
+        put(here.lowers[A].upper_pods, pod := upper_pod(f"p{place}", naming()))
+        put(here.lowers[A].pods, twin(pod, {"phase": "Running"}))
+    here.problems[key()] = Problem("NameConflict", "it is taken")
+    *told, create = planned(here).steps
+    assert create.verb == "create"
+    assert {one.body["involvedObject"]["name"] for one in told if one.body} == {f"p{place}" for place in range(5)}
+    assert {one.body["message"] for one in told if one.body} == {
+        "the pod may read what is not its own, delete it: it is taken"
+    }
+    here.problems[key()] = Problem("Forbidden", "no")
+    assert [step.verb for step in planned(here).steps] == ["create"]
+
+
+def test_what_somebody_puts_into_it_goes() -> None:
+    """A pod would read it."""
+    here = bound()
+    carried_out(here)
+    changed(here.lowers[A].secrets, "thing", lambda one: one.update(data={"key": "dmFsdWU="}))
+    assert the_step(here).operations == ({"op": "remove", "path": "/data"},)
+
+
+def test_it_goes_with_the_last_pod_that_names_it() -> None:
+    """And no earlier: the rule is that of a copy."""
+    here = bound()
+    carried_out(here)
+    put(here.lowers[A].upper_pods, upper_pod("other", naming()))
+    drop(here.lowers[A].upper_pods, "web")
+    assert planned(here) == Plan(())
+    drop(here.lowers[A].upper_pods, "other")
+    assert (the_step(here).verb, the_step(here).reason) == ("delete", "no pod refers to it any more")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"status": {"phase": "Failed"}},
+        {
+            "ownerReferences": [
+                {"kind": "DaemonSet", "name": "d", "uid": "d", "controller": True, "apiVersion": "apps/v1"}
+            ]
+        },
+    ],
+    ids=["ended", "of a DaemonSet"],
+)
+def test_nothing_is_held_for_a_pod_that_is_not_mirrored(pod: dict[str, Any]) -> None:
+    """It is nowhere below."""
+    assert planned(bound(**pod)) == Plan(())
+
+
+def test_nothing_is_held_elsewhere() -> None:
+    """In the other lower, in a namespace that is not there yet, or for pods of a node that is not ours."""
+    here = bound()
+    assert planned(here, key(lower=B)) == Plan(())
+    drop(here.lowers[A].namespaces, "default", "")
+    decision, found = decided(RULE, key(), here)
+    assert (decision.waits, found) == ((namespaces.key_of(A, "default"),), Plan(()))
+    drop(here.upper.nodes, A, "")
+    assert decided(RULE, key(), here)[0].waits == ()
+    put(here.upper.nodes, thing("Node", A, ""))
+    assert planned(here) == Plan(())
+
+
+def held(name: str, namespace: str = "default", of: Kind = SECRET) -> Manifest:
+    """Make what holds a name."""
+    made = secret(name, namespace=namespace) if of == SECRET else config_map(name, namespace=namespace)
+    return marked(made, NO_ORIGINAL)
+
+
+def test_a_namespace_has_a_bound_of_its_own() -> None:
+    """Copies do not count, nor do other namespaces, and what is held already stays."""
+    here = bound()
+    below = here.lowers[A].secrets
+    put(below, *(held(f"n{place}") for place in range(LIMIT - 1)))
+    put(below, *(held(f"n{place}", "other") for place in range(5)), marked(secret("copy"), "above"))
+    assert the_step(here).verb == "create"
+    put(below, held("last"))
+    decision, found = decided(RULE, key(), here)
+    assert (found.steps, decision.again) == ((), LOOK_AGAIN)
+    assert found.problem is not None
+    assert found.problem.reason == "TooManyNamesHeld"
+    assert "namespace default of lower cluster lower-a" in found.problem.message
+    put(here.lowers[A].upper_pods, upper_pod("second", naming(name="last")))
+    assert planned(here, key(name="last")).problem is None
+    put(here.lowers[A].upper_pods, upper_pod("third", naming("ConfigMap")))
+    assert the_step(here, key("ConfigMap")).verb == "create"
+
+
+def account(*pulls: str) -> Manifest:
+    """Make account `robot` above."""
+    return {**thing("ServiceAccount", "robot"), "imagePullSecrets": [{"name": one} for one in pulls]}
+
+
+def test_what_an_account_pulls_images_with_is_held_too() -> None:
+    """Admission below gives it to a pod that names no pull secret itself."""
+    here = bound({"serviceAccountName": "robot"})
+    put(here.upper.more[SERVICE_ACCOUNT], account("thing"))
+    user = Reference("ServiceAccount", "robot", optional=False)
+    assert accounts.pulling(here, "default", "thing") == ["robot"]
+    assert awaited(here, user) == ["default/Secret/thing"]
+    carried_out(here)
+    assert awaited(here, user) == []
+    reload(here, more="serviceAccounts: {identity: none}\n")
+    drop(here.lowers[A].secrets, "thing")
+    assert awaited(here, user) == []
