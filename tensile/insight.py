@@ -22,6 +22,7 @@ def readings(engine: Engine) -> Readings:
         silent=lambda: {name: joined.lower.silent for name, joined in engine.clusters.joined.items()},
         problems=problems,
         events=lambda: _events(engine),
+        skipped=lambda: engine.clusters.fleet.skipped() if engine.is_running else {},
         leads=lambda: engine.drives,
         strays=lambda: _strays(engine),
     )
