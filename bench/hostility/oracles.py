@@ -30,7 +30,7 @@ from tensile.objects import (
 
 ALIAS = "kubernetes-upper"
 EMPTY = "none"
-"""The UID of what is above for an object that only holds its name: a pod may do without it, and must not get another's."""
+"""The UID of what is above for an object that only holds its name: a pod may do without it, and gets no other's."""
 _COPIED = (SECRET, CONFIG_MAP)
 _SHARED = (SERVICE, ENDPOINT_SLICE)
 """What is below for every pod of a namespace."""

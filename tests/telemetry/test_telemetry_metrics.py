@@ -140,9 +140,5 @@ def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
     """It is the only manual that whoever reads a dashboard has."""
     metrics.readings = Readings(depth=lambda: {"a": 1}, silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
     families = [one for one in metrics.registry.collect() if one.name.startswith("tensile")]
-<<<<<<< HEAD
-    assert len(families) == 11
-=======
     assert len(families) == 12
->>>>>>> lowerbounds
     assert all(len(family.documentation) > 20 for family in families)
