@@ -232,9 +232,14 @@ def _seconds(header: str) -> float:
 
 
 def page_of(doing: Doing, body: bytes, kind: str = "") -> Page:
-    """Cut a page of a LIST into objects. Raises Unreachable when it is none, or one of another kind than `kind`."""
+    """Cut a page of a LIST into objects. Raises Unreachable when it is none, or one of another kind than `kind`.
+
+    Raises TooLarge when it nests without end, and is too long for what does to be taken out.
+    """
     try:
         page = _page(body)
+    except RecursionError as error:
+        raise TooLarge(f"a page that nests without end ({error})", cluster=doing.cluster, doing=str(doing)) from None
     except _STRANGE as error:
         raise strange(doing, error) from None
     if kind and page.kind not in ("", f"{kind}List"):

@@ -156,7 +156,8 @@ class Service:
     async def _answer(self, visit: _Visit, site: Site) -> None:
         place = routes.place(visit.call)
         if place.pod:
-            with self._streams.one(visit.user.name):
+            pod = f"{place.namespace}/{place.pod}"
+            with self._streams.one_to(visit.user.name, site.node, pod, self._limits.portion):
                 call = self._lower_call(visit, place, site)
                 await self._stream(visit, call, site)
             return

@@ -21,14 +21,22 @@ _PIECE = 16 * _RECORD
 _AHEAD_AT_MOST = 64 * 1024
 
 
+class Portion(NamedTuple):
+    """How many of the streams that a user may have open may lead to one node, and to one pod."""
+
+    node: int = 500
+    pod: int = 100
+
+
 class Limits(NamedTuple):
     """How much, and in seconds how long, a connection may take for what.
 
     `head` bytes of a request's head, or `unknown` of one who showed no certificate, within `asking` seconds after a TLS
     handshake of at most `handshake`; `answering` for a lower apiserver's head, connection included; `leaving` from the
     end of one side to that of the other; `waiting` connections of all nodes that have not said yet who they are, each
-    of which may be displaced once it is late by `patience`; `streams` that a user may have open; `idle` until an exec,
-    attach or port-forward on which nothing is said ends, as long as a kubelet lets it.
+    of which may be displaced once it is late by `patience`; `streams` that a user may have open, a `portion` of them to
+    one node or pod; `idle` until an exec, attach or port-forward on which nothing is said ends, as long as a kubelet
+    lets it.
     """
 
     head: int = 1024 * 1024
@@ -40,6 +48,7 @@ class Limits(NamedTuple):
     leaving: float = 5.0
     waiting: int = 256
     streams: int = 1000
+    portion: Portion = Portion()
     idle: float = 4 * 3600.0
 
 
