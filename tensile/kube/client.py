@@ -33,6 +33,7 @@ from tensile.kube.answers import (
     error_of,
     identity_of,
     kinds_of,
+    media_shown,
     page_of,
     release_of,
     strange,
@@ -369,7 +370,8 @@ class HttpCluster:
                 self.health.contact(self._clock())
                 yield answer.content
                 return
-            reply = Reply(answer.status, await answer.read(), "", answer.headers.get("Retry-After", ""))
+            media, retry_after = (answer.headers.get(name, "") for name in ("Content-Type", "Retry-After"))
+            reply = Reply(answer.status, await answer.read(), media, retry_after)
         if reply.status == HTTPStatus.UNAUTHORIZED:
             reply = reply._replace(renewal=await self._transport.renew(access))
         raise _refusal(doing, reply)
@@ -397,7 +399,7 @@ class HttpCluster:
             if not 200 <= reply.status < 300:  # noqa: PLR2004
                 raise _refusal(doing, reply)
             if not reply.media.startswith(_JSON):
-                raise strange(doing, reply.media or "no media type")
+                raise strange(doing, media_shown(reply.media))
         except ClusterError as error:
             raise self._told(doing, error) from None
         self.health.contact(self._clock())
@@ -453,7 +455,7 @@ def _refusal(doing: Doing, reply: Reply) -> ClusterError:
     """Give the error that an answer means."""
     if 300 <= reply.status < 400:  # noqa: PLR2004
         return strange(doing, f"a redirect, HTTP {reply.status}")
-    error = error_of(doing, reply.status, reply.body, reply.retry_after)
+    error = error_of(doing, reply.status, reply.body, reply.retry_after, reply.media)
     if reply.renewal:
         error.message += f" ({reply.renewal})"
     return error
