@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import httptools
 
 from tensile.kube.access import Access
+from tensile.kube.dialing import connected
 
 CONNECT_SECONDS = 10.0
 _MOST_HEADERS = 1 << 16
@@ -98,9 +99,13 @@ class Calls:
         connection = _Connection(_way(access), self._all)
         tls, name = (access.tls, access.server_name) if access.is_encrypted else (None, None)
         async with asyncio.timeout(CONNECT_SECONDS):
-            await asyncio.get_running_loop().create_connection(
-                lambda: connection, access.address, access.port, ssl=tls, server_hostname=name
-            )
+            made = await connected(access.address, access.port)
+            try:
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(lambda: connection, sock=made, ssl=tls, server_hostname=name)
+            except BaseException:
+                made.close()
+                raise
         return connection
 
 

@@ -28,6 +28,7 @@ from tensile.errors import TensileError, Unreachable
 from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp
 from tensile.kube.calls import CONNECT_SECONDS, Broken, Calls, header_lines, keep_alive
+from tensile.kube.dialing import Resolver
 from tensile.kube.limits import Bucket
 
 Clock = Callable[[], float]
@@ -210,7 +211,7 @@ class Transport:
     def _session(self) -> aiohttp.ClientSession:
         """Make a pool of connections for streams."""
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=self._socket),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=self._socket, resolver=Resolver()),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             read_bufsize=_STREAM_BUFFER,
