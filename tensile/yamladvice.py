@@ -68,8 +68,8 @@ _TABLE = (
 
 
 def advise(problem: str) -> Advice:
-    """Find the words for a problem that the reader reports; its own where there are none."""
+    """Find the words for a problem that the reader reports; its own, without what it quotes, where there are none."""
     for start, advice in _TABLE:
         if problem.startswith(start):
             return advice
-    return Advice(problem)
+    return Advice(problem.partition("'")[0].strip())

@@ -201,7 +201,8 @@ class _Composer:
         node = self.anchors.get(name)
         if node is None:
             why = "stands inside its own anchor" if name in self.anchors else "has no anchor before it"
-            raise _Stop(start, f"the alias *{name[:40]} {why}; write the value out")
+            named = f"the alias *{name[:40]}" if self.what == "topology" else "an alias that"
+            raise _Stop(start, f"{named} {why}; write the value out")
         self.aliases += 1
         if self.aliases > MAX_ALIASES:
             raise _Stop(start, f"more than {MAX_ALIASES} aliases; write the values out")
@@ -293,7 +294,8 @@ def compose(text: str, *, what: str = "topology", loader: Any = _LOADER) -> Docu
     """Read one document: never raises for what the text says, gives its flaws in the order of their finding.
 
     A byte order mark at the start is no part of the text. An empty text has a root of null. `what` the document is to
-    be is said in its flaws. `loader` is PyYAML's reader, the one in C where there is one.
+    be is said in its flaws, which quote a topology and nothing else. `loader` is PyYAML's reader, the one in C where
+    there is one.
     """
     text = text.removeprefix("\ufeff")
     if len(text.encode(errors="replace")) > MAX_BYTES:

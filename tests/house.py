@@ -39,7 +39,7 @@ EDGES = {
     "policy/listening", "policy/webhook", "reconcile/apply", "reconcile/issuing", "reconcile/loop",
     "reconcile/mapsource", "reconcile/reading", "reconcile/rehearsal", "reconcile/source", "reconcile/vacancy",
     "reconcile/workqueue", "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials",
-    "door", "accepting", "kubelet/api/reviews",
+    "door", "accepting", "kubelet/api/reviews", "kube/dialing",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from tensile import __version__
 from tensile.doctor.facts import Contact, Stage, Token, Way
 from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp, beginning
+from tensile.kube.dialing import connected
 from tensile.kube.tokenclaims import claims_of, token_in
 
 STEP_SECONDS = 3.0
@@ -165,7 +166,12 @@ async def _connected(way: Way, tls: ssl.SSLContext | None) -> bytes:
     """Connect, by TLS where there is one, and hang up; gives the certificate that was shown (DER)."""
     name = way.name if tls else None
     async with asyncio.timeout(STEP_SECONDS):
-        _, writer = await asyncio.open_connection(way.host, way.port, ssl=tls, server_hostname=name)
+        plain = await connected(way.host, way.port)
+        try:
+            _, writer = await asyncio.open_connection(sock=plain, ssl=tls, server_hostname=name)
+        except BaseException:
+            plain.close()
+            raise
     try:
         made = writer.get_extra_info("ssl_object")
         return (made.getpeercert(binary_form=True) or b"") if made else b""

@@ -106,7 +106,7 @@ async def from_text(
     entry = parse(decoded, context, origin, no_plugins=_FROM_ELSEWHERE)
     if entry.files():
         raise AccessError(
-            f"{origin}: names the file {shown(entry.files()[0])}",
+            f"{origin}: names a file for a certificate, key or token",
             "in a Secret everything must be inline (…-data, token)",
         )
 

@@ -3,10 +3,13 @@
 An address decides who is shown the credential, and readers of URLs disagree about odd ones: what one takes for a user
 name is the host to another. So only what all read alike is an address here. It is not repeated in a refusal, because a
 password may stand in it.
+
+Some addresses are no server's: clouds tell the machine that asks there its secrets. They are refused in every spelling,
+and where a name leads to is looked at when a connection is made.
 """
 
 import re
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 
 from tensile.errors import AccessError
@@ -21,6 +24,24 @@ _ADDRESS = re.compile(
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 _LONGEST_NAME = 253
+_METADATA = tuple(
+    map(
+        ip_network,
+        (
+            "100.100.100.200/32",  # Alibaba Cloud
+            "168.63.129.16/32",  # Azure
+            "192.0.0.192/32",  # Oracle Cloud
+            "fd00:ec2::/32",  # AWS
+            "fd00:c1::a9fe:a9fe/128",  # Oracle Cloud
+            "fd00:42::42/128",  # Scaleway
+            "fd20:ce::254/128",  # Google Cloud
+        ),
+    )
+)
+"""Where clouds tell their machines secrets, beside the link-local addresses that most have for it."""
+_TRANSLATED = tuple(map(ip_network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")))
+"""IPv6 addresses whose last four bytes are an IPv4 address that packets are turned into."""
+_OF_IPV4 = (1 << 32) - 1
 _FORM = "write https://HOST:PORT"
 
 
@@ -94,9 +115,29 @@ def _parsed(host: str) -> IPv4Address | IPv6Address | None:
 
 def _check_reach(address: IPv4Address | IPv6Address, where: str) -> None:
     """Refuse addresses at which clouds tell their machines secrets, or nobody is."""
-    inner = getattr(address, "ipv4_mapped", None) or address
-    if inner.is_link_local or inner.is_multicast or inner.is_unspecified:
+    if is_no_server(address):
         raise AccessError(
-            f"{where}: server is refused: a link-local, multicast or unspecified address",
+            f"{where}: server is refused: a link-local, multicast, unspecified or cloud metadata address",
             "give the address at which the cluster is reached",
         )
+
+
+def is_no_server(address: IPv4Address | IPv6Address) -> bool:
+    """Report whether nobody is to be connected to at an address, itself or one of IPv4 that it stands for."""
+    return any(
+        one.is_link_local
+        or one.is_multicast
+        or one.is_unspecified
+        or any(one.version == net.version and one in net for net in _METADATA)
+        for one in (address, *_stands_for(address))
+    )
+
+
+def _stands_for(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
+    """Return the IPv4 addresses that packets to an IPv6 address may be for."""
+    if isinstance(address, IPv4Address):
+        return []
+    found = [one for one in (address.sixtofour, *(address.teredo or ())) if one is not None]
+    if any(address in net for net in _TRANSLATED):
+        found.append(IPv4Address(int(address) & _OF_IPV4))
+    return found

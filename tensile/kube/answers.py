@@ -2,6 +2,9 @@
 
 Kubernetes tells what happened by status, reason and causes; its sentences are for people and change between releases,
 so no decision reads them. Objects are never decoded here, only cut out of what surrounds them.
+
+Only a v1 Status is told in its own words. What answers may be no apiserver, since a kubeconfig names any address that
+this program reaches and its author may not: of another answer people see its status, its type and its length.
 """
 
 import re
@@ -24,8 +27,11 @@ from tensile.errors import (
 from tensile.kube.bounds import GROUPS, LONGEST_WAIT, OBJECT, TOKEN, Account, TooLarge, mebibytes
 from tensile.kube.shallow import cut, shallow
 from tensile.objects import Kind, Ref
+from tensile.telemetry.redaction import clean
 
-_LONGEST_WORDS = 2_000
+_LONGEST_WORDS = 1_024
+_REASON = re.compile(r"[A-Za-z0-9.-]{0,128}").fullmatch
+_MEDIA = re.compile(r"(application|audio|font|image|message|model|multipart|text|video)/[a-z0-9.+-]{1,40}(?![^;\s])")
 _PATIENCE = 1.0
 _DIGITS = 9
 _SHOWN = 100
@@ -51,6 +57,8 @@ class _Details(msgspec.Struct, frozen=True):
 class _Status(msgspec.Struct, frozen=True):
     """The API's answer to what it did not do."""
 
+    kind: str = ""
+    apiVersion: str = ""  # noqa: N815 - the API's spelling
     message: str = ""
     reason: str = ""
     code: int = 0
@@ -179,15 +187,18 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 }
 
 
-def error_of(doing: Doing, code: int, body: bytes, retry_after: str = "") -> ClusterError:
-    """Give the error that an answer with HTTP status `code` means; `retry_after` is that header's value."""
+def error_of(doing: Doing, code: int, body: bytes, retry_after: str = "", media: str = "") -> ClusterError:
+    """Give the error that an answer with HTTP status `code` means.
+
+    `retry_after` and `media` are the values of its headers Retry-After and Content-Type.
+    """
     status = _status(body)
     details = status.details or _Details()
     causes = details.causes or []
     asked = _seconds(retry_after) or min(float(details.retryAfterSeconds), LONGEST_WAIT)
     sort = _sort(code, status.reason, causes, asked)
     return sort(
-        _words(code, status, body),
+        _words(code, status, body, media),
         cluster=doing.cluster,
         doing=str(doing),
         status=code,
@@ -213,17 +224,31 @@ def _sort(code: int, reason: str, causes: list[_Cause], asked: float) -> type[Cl
 
 
 def _status(body: bytes) -> _Status:
-    """Decode a Status; an empty one for what is none."""
+    """Decode a v1 Status; an empty one for what is none."""
     try:
-        return _STATUSES.decode(body)
+        found = _STATUSES.decode(body)
     except _STRANGE:
         return _Status()
+    is_one = (found.kind, found.apiVersion) == ("Status", "v1") and _REASON(found.reason)
+    return found if is_one else _Status()
 
 
-def _words(code: int, status: _Status, body: bytes) -> str:
+def _words(code: int, status: _Status, body: bytes, media: str) -> str:
     """Give what is told to people, in one line of bounded length."""
-    words = status.message or body.decode(errors="replace")
-    return " ".join(words[:_LONGEST_WORDS].split()) or f"HTTP status {code}"
+    if status.kind or not body:
+        words = clean(" ".join(status.message[: 2 * _LONGEST_WORDS].split()))
+        cut = words if len(words) <= _LONGEST_WORDS else words[: _LONGEST_WORDS - 3] + "..."
+        return cut or status.reason or f"HTTP status {code}"
+    return (
+        f"HTTP status {code} with {len(body)} bytes of {media_shown(media)}, which are no Status of Kubernetes: check "
+        "that the server address is that of an apiserver"
+    )
+
+
+def media_shown(header: str) -> str:
+    """Return the media type that a Content-Type names, as far as it is one: it may say anything."""
+    found = _MEDIA.match(header.lower())
+    return found[0] if found else "an unknown type"
 
 
 def _seconds(header: str) -> float:

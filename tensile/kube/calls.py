@@ -19,6 +19,7 @@ import httptools
 from tensile.errors import Unreachable
 from tensile.kube.access import Access
 from tensile.kube.bounds import CHUNKS, HEAD, OBJECT, REFUSAL, SPARSE, Account, TooLarge, mebibytes
+from tensile.kube.dialing import connected
 
 CONNECT_SECONDS = 10.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -113,9 +114,13 @@ class Calls:
         connection = _Connection(_way(access), self._all, self._account)
         tls, name = (access.tls, access.server_name) if access.is_encrypted else (None, None)
         async with asyncio.timeout(CONNECT_SECONDS):
-            await asyncio.get_running_loop().create_connection(
-                lambda: connection, access.address, access.port, ssl=tls, server_hostname=name
-            )
+            made = await connected(access.address, access.port)
+            try:
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(lambda: connection, sock=made, ssl=tls, server_hostname=name)
+            except BaseException:
+                made.close()
+                raise
         return connection
 
 

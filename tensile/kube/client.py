@@ -37,6 +37,7 @@ from tensile.kube.answers import (
     error_of,
     identity_of,
     kinds_of,
+    media_shown,
     of_another,
     page_of,
     release_of,
@@ -401,8 +402,8 @@ class HttpCluster:
                 self.health.contact(self._clock())
                 yield answer.content
                 return
-            body = await beginning(answer.content, bounds.REFUSAL)
-            reply = Reply(answer.status, body, "", answer.headers.get("Retry-After", ""))
+            media, retry_after = (answer.headers.get(name, "") for name in ("Content-Type", "Retry-After"))
+            reply = Reply(answer.status, await beginning(answer.content, bounds.REFUSAL), media, retry_after)
         if reply.status == HTTPStatus.UNAUTHORIZED:
             reply = reply._replace(renewal=await self._transport.renew(access))
         raise _refusal(doing, reply)
@@ -436,7 +437,7 @@ class HttpCluster:
             if not 200 <= reply.status < 300:  # noqa: PLR2004
                 raise _refusal(doing, reply)
             if not reply.media.startswith(_JSON):
-                raise strange(doing, reply.media or "no media type")
+                raise strange(doing, media_shown(reply.media))
         except ClusterError as error:
             if spare and type(error) is TooLarge:
                 raise
@@ -519,7 +520,7 @@ def _refusal(doing: Doing, reply: Reply) -> ClusterError:
     """Give the error that an answer means."""
     if 300 <= reply.status < 400:  # noqa: PLR2004
         return strange(doing, f"a redirect, HTTP {reply.status}")
-    error = error_of(doing, reply.status, reply.body, reply.retry_after)
+    error = error_of(doing, reply.status, reply.body, reply.retry_after, reply.media)
     if reply.renewal:
         error.message += f" ({reply.renewal})"
     return error

@@ -3,6 +3,9 @@
 A kubeconfig can start programs, switch certificate checks off and send everything through a proxy. What this engine
 does not do is refused by name instead of passed over, because acting with other rights, or towards another server, than
 the file says is worse than not acting. Nothing is opened here: files are only named.
+
+Who names a kubeconfig may name any Secret or file that this program can read. So errors give places in it and the keys
+that Kubernetes has there, and of its content only what the one who named it has named as well.
 """
 
 import base64
@@ -14,8 +17,7 @@ from typing import Any, NamedTuple
 from tensile.errors import AccessError
 from tensile.kube.address import Address, check_server_name, read_server
 from tensile.kube.plugin import LONGEST_TOKEN, Plugin, is_token, read_plugin
-from tensile.kube.wording import key_shown, listed, shown
-from tensile.topology.messages import closest
+from tensile.kube.wording import key_shown, shown
 from tensile.yamltext import MAX_BYTES, compose
 from tensile.yamltree import plain
 
@@ -150,9 +152,10 @@ def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") 
     name = context if context is not None else config.text("current-context")
     if not name:
         raise AccessError(f"{origin}: no current-context", "set it in the file, or name a context in the topology")
-    chosen = _named(config, "context", name)
-    cluster = _named(config, "cluster", _referred(chosen, "cluster"))
-    user = _named(config, "user", _referred(chosen, "user"))
+    asked = f"context '{shown(name)}'" if context is not None else "current-context"
+    chosen = _named(config, "context", name, f"{origin}: {asked}")
+    cluster = _named(config, "cluster", *_referred(chosen, "cluster"))
+    user = _named(config, "user", *_referred(chosen, "user"))
     cluster.check(_CLUSTER_KEYS, _REFUSED_CLUSTER)
     user.check(_USER_KEYS, _REFUSED_USER)
     if no_plugins and user.values.get("exec") is not None:
@@ -174,32 +177,35 @@ def _load(text: str, origin: str) -> _Section:
     return _Section(origin, loaded)
 
 
-def _referred(context: _Section, key: str) -> str:
-    """Give the name that a context refers to under `key`."""
+def _referred(context: _Section, key: str) -> tuple[str, str]:
+    """Give the name that a context refers to under `key`, and where it does."""
     name = context.text(key)
     if not name:
         raise AccessError(f"{context.where}: names no {key}", "add one")
-    return name
+    return name, f"{context.where}.{key}"
 
 
-def _named(config: _Section, sort: str, name: str) -> _Section:
-    """Find the entry called `name` in the list of contexts, clusters or users, and give its body."""
+def _named(config: _Section, sort: str, name: str, asker: str) -> _Section:
+    """Find the entry called `name` in the list of contexts, clusters or users, and give its body.
+
+    `asker` says in errors where the name stands.
+    """
     given = config.values.get(f"{sort}s")
-    entries = [item for item in given if isinstance(item, dict)] if isinstance(given, tuple) else []
-    found = [item for item in entries if item.get("name") == name]
-    where = f"{config.where}: {sort} '{shown(name)}'"
-    if len(found) != 1:
-        names = [item["name"] for item in entries if isinstance(item.get("name"), str)]
-        known = listed(names)
-        if found:
-            raise AccessError(f"{where} is defined more than once", "define it once, or name another")
+    entries = given if isinstance(given, tuple) else ()
+    found = [place for place, one in enumerate(entries) if isinstance(one, dict) and one.get("name") == name]
+    if not found:
         raise AccessError(
-            f"{where} is not defined (there are: {known})", f"define it, or name another{closest(name, names)}"
+            f"{asker}: no {sort} of that name is defined (of {len(entries)})", "define it, or name another"
         )
-    body = found[0].get(sort)
+    where = [f"{sort}s[{place}]" for place in found]
+    if len(found) > 1:
+        raise AccessError(f"{config.where}: {' and '.join(where[:2])} have one name", "remove one, or rename it")
+    body = entries[found[0]].get(sort)
     if not isinstance(body, dict):
-        raise AccessError(f"{where} has no {sort} in it", f"write the mapping {sort} beside its name")
-    return _Section(where, body)
+        raise AccessError(
+            f"{config.where}: {where[0]} has no {sort} in it", f"write the mapping {sort} beside its name"
+        )
+    return _Section(f"{config.where}: {where[0]}.{sort}", body)
 
 
 def _entry(cluster: _Section, user: _Section) -> Entry:

@@ -29,6 +29,7 @@ from tensile.kube.access import Access
 from tensile.kube.aio import Bounded, Overlong, aiohttp
 from tensile.kube.bounds import OBJECT, Account, TooLarge
 from tensile.kube.calls import CONNECT_SECONDS, Broken, Calls, header_lines, keep_alive
+from tensile.kube.dialing import Resolver
 from tensile.kube.limits import Bucket
 
 Clock = Callable[[], float]
@@ -219,7 +220,7 @@ class Transport:
     def _session(self) -> aiohttp.ClientSession:
         """Make a pool of connections for streams."""
         return aiohttp.ClientSession(
-            connector=Bounded(limit=0, socket_factory=self._socket),
+            connector=Bounded(limit=0, socket_factory=self._socket, resolver=Resolver()),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding",),

@@ -1,10 +1,9 @@
 """Words of others, fit for a message of ours: short, on one line, and harmless on a terminal."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 LONGEST = 80
-MOST = 5
 _WORD = re.compile("[A-Za-z-]{1,40}")
 _BEGIN = re.compile("[A-Za-z-]{0,8}")
 
@@ -30,10 +29,3 @@ def key_shown(key: object, known: Collection[str]) -> str:
     if begun:
         return f"{begun}..."
     return whole if _WORD.fullmatch(whole) else f"{_BEGIN.match(whole).group()}..."  # type: ignore[union-attr]
-
-
-def listed(names: Iterable[str]) -> str:
-    """List some names, in order; "none" when there are none."""
-    found = sorted(names)
-    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
-    return (", ".join(shown(name) for name in found[:MOST]) or "none") + more

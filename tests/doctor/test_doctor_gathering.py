@@ -33,7 +33,10 @@ from tensile.reconcile.mapsource import Place
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"
-REFUSED = (403, {"kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no reviews for you"})
+REFUSED = (
+    403,
+    {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "message": "no reviews for you"},
+)
 
 
 def now() -> datetime:
@@ -241,7 +244,10 @@ async def test_a_topology_in_a_config_map_is_read_from_there(papers: Papers, tmp
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ((404, {"kind": "Status", "reason": "NotFound", "message": "gone"}), "there is no such ConfigMap"),
+        (
+            (404, {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "message": "gone"}),
+            "there is no such ConfigMap",
+        ),
         (config_map(other=TEXT), "has no key a.yaml (there are: other)"),
         (config_map(**{"a.yaml": "kind: Topology\n["}), "configmap/ops/topology/a.yaml:"),
         ((403, REFUSED[1]), "no reviews for you"),

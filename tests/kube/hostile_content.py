@@ -65,17 +65,17 @@ TEXTS = (
     Hostile("another kind", "apiVersion: v1\nkind: Secret\n", "expected kind Config"),
     Hostile("another version", written(apiVersion="v2"), "expected kind Config and apiVersion v1"),
     Hostile("bad YAML", "a: b: c", "not valid YAML"),
-    Hostile("a context twice", written(contexts=_TWO), "context 'here' is defined more than once"),
-    Hostile("a cluster twice", written(clusters=[_CLUSTER, _CLUSTER]), "cluster 'there' is defined more than once"),
-    Hostile("a user twice", written(users=[_USER, _USER]), "user 'me' is defined more than once"),
+    Hostile("a context twice", written(contexts=_TWO), "contexts[0] and contexts[1] have one name"),
+    Hostile("a cluster twice", written(clusters=[_CLUSTER, _CLUSTER]), "clusters[0] and clusters[1] have one name"),
+    Hostile("a user twice", written(users=[_USER, _USER]), "users[0] and users[1] have one name"),
     Hostile("no current context", written(**{"current-context": ""}), "no current-context"),
-    Hostile("no such context", written(contexts=[]), "context 'here' is not defined (there are: none)"),
-    Hostile("no such user", written(users=[]), "user 'me' is not defined"),
-    Hostile("no such cluster", written(clusters=[]), "cluster 'there' is not defined"),
-    Hostile("lists that are none", written(users={"me": TOKEN}), "user 'me' is not defined"),
-    Hostile("names without end", written(**{"current-context": "x" * 100_000}), "xxx...xxx"),
+    Hostile("no such context", written(contexts=[]), "current-context: no context of that name is defined (of 0)"),
+    Hostile("no such user", written(users=[]), "contexts[0].context.user: no user of that name is defined (of 0)"),
+    Hostile("no such cluster", written(clusters=[]), "contexts[0].context.cluster: no cluster of that name is defined"),
+    Hostile("lists that are none", written(users={"me": TOKEN}), "no user of that name is defined"),
+    Hostile("names without end", written(**{"current-context": "x" * 100_000}), "no context of that name"),
     Hostile(
-        "names that rule a terminal", written(**{"current-context": "\x1b]0;owned\x07\nok"}), "\\x1b]0;owned\\x07\\nok"
+        "names that rule a terminal", written(**{"current-context": "\x1b]0;owned\x07\nok"}), "no context of that name"
     ),
     Hostile("a user that is none", written(users=[{"name": "me", "user": "root"}]), "has no user in it"),
     Hostile(

@@ -71,32 +71,32 @@ FILES = (
     Hostile(
         "a Secret with a CA file",
         written(TOKEN, {"certificate-authority": f"HOME/{CANARY}"}),
-        "names the file",
+        "names a file",
         secret=True,
     ),
     Hostile(
         "a Secret with a certificate file",
         written({"client-certificate": f"HOME/{CANARY}", "client-key-data": data(b"k")}),
-        "names the file",
+        "names a file",
         secret=True,
     ),
     Hostile(
         "a Secret with a key file",
         written({"client-certificate-data": data(b"c"), "client-key": f"HOME/{CANARY}"}),
-        "names the file",
+        "names a file",
         secret=True,
     ),
-    Hostile("a Secret with a token file", written({"tokenFile": f"HOME/{CANARY}"}), "names the file", secret=True),
+    Hostile("a Secret with a token file", written({"tokenFile": f"HOME/{CANARY}"}), "names a file", secret=True),
     Hostile(
         "a Secret with a token file behind a token",
         written({**TOKEN, "tokenFile": f"HOME/{CANARY}"}),
-        "names the file",
+        "names a file",
         secret=True,
     ),
     Hostile(
         "a Secret with a CA file behind its data",
         written(TOKEN, {"certificate-authority": f"HOME/{CANARY}", "certificate-authority-data": data(b"x")}),
-        "names the file",
+        "names a file",
         secret=True,
     ),
     Hostile(
@@ -105,7 +105,7 @@ FILES = (
         "in a Secret everything must be inline",
         secret=True,
     ),
-    Hostile("a Secret with a relative file", written({"tokenFile": CANARY}), f"names the file {CANARY}", secret=True),
+    Hostile("a Secret with a relative file", written({"tokenFile": CANARY}), "names a file", secret=True),
 )
 
 DETOURS = (

@@ -104,14 +104,63 @@ def test_a_retry_after_of_another_form_is_no_wait() -> None:
     assert error_of(DOING, 404, refusal(404, "NotFound", seconds=5).body).retry_after == 0.0
 
 
-def test_words_that_are_no_status_are_shown_in_one_short_line() -> None:
-    """A proxy's page does not flood the log, and an empty answer still says something."""
-    error = error_of(DOING, 502, b"<html>\n  bad\r\n gateway" + b"x" * 5000)
-    assert error.message.startswith("<html> bad gateway")
-    assert "\n" not in error.message
-    assert len(error.message) <= 2000
+SECRET = "hunter2-the-database-password"
+FOREIGN = {
+    "a page": (f"<html>{SECRET}</html>".encode(), "text/html; charset=utf-8", "text/html"),
+    "text": (SECRET.encode(), "text/plain", "text/plain"),
+    "JSON of something else": (
+        orjson.dumps({"message": SECRET, "reason": SECRET}),
+        "application/json",
+        "application/json",
+    ),
+    "a Status of no version": (
+        orjson.dumps({"kind": "Status", "message": SECRET}),
+        "application/json",
+        "application/json",
+    ),
+    "another kind": (
+        orjson.dumps({"kind": "X", "apiVersion": "v1", "message": SECRET}),
+        "application/json",
+        "application/json",
+    ),
+    "a reason that is none": (
+        orjson.dumps({"kind": "Status", "apiVersion": "v1", "reason": f"a {SECRET}"}),
+        "application/json",
+        "application/json",
+    ),
+    "a type that is none": (b"x", f"{SECRET}\x1b[2J", "an unknown type"),
+    "a text in JSON": (orjson.dumps(SECRET), "", "an unknown type"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 429, 500, 503])
+def test_of_what_is_no_apiservers_answer_no_word_is_told(kind: str, status: int) -> None:
+    """Its status, type and length, and what to check: whoever names an address does not read what is there by that."""
+    body, media, shown = FOREIGN[kind]
+    error = error_of(DOING, status, body, media=media)
+    assert error.message == (
+        f"HTTP status {status} with {len(body)} bytes of {shown}, which are no Status of Kubernetes: check that the "
+        "server address is that of an apiserver"
+    )
+    assert SECRET not in f"{error}{error.reason}{error.causes}"
+
+
+def test_an_empty_answer_still_says_something() -> None:
+    """And a Status without a message says its reason."""
     assert error_of(DOING, 502, b"").message == "HTTP status 502"
-    assert error_of(DOING, 502, b'"text"').message == '"text"'
+    bare = {"kind": "Status", "apiVersion": "v1", "reason": "Forbidden"}
+    assert error_of(DOING, 403, orjson.dumps(bare)).message == "Forbidden"
+
+
+def test_the_words_of_a_status_are_short_and_harmless() -> None:
+    """One line, no escape sequence, an end, and no credential that a webhook quotes."""
+    words = "no:\n\x1b[2J Authorization: Bearer abcdefgh12345678 \u202e" + "x" * 5000
+    body = {**status_body(403, "Forbidden"), "message": words}
+    message = error_of(DOING, 403, orjson.dumps(body)).message
+    assert message.startswith("no: \\x1b[2J Authorization: Bearer (not shown) \\u202ex")
+    assert len(message) == 1024
+    assert message.isprintable()
 
 
 def test_a_page_is_cut_into_the_bytes_of_its_objects() -> None:

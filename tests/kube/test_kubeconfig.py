@@ -82,18 +82,18 @@ REFUSED = {
     "token must be text": ({"token": 12345}, {}, {}),
     "token is not one line": ({"token": f"a\n{SECRET}"}, {}, {}),
     "exec must be a mapping": ({"exec": "run-me"}, {}, {}),
-    "user 'me' has no user in it": (None, {}, {}),
+    "users[0] has no user in it": (None, {}, {}),
     "tokenfile is not known": ({**TOKEN, "tokenfile": "t"}, {}, {}),
     "no current-context": (TOKEN, {}, {"current-context": ""}),
-    "context 'nowhere' is not defined (there are: here): define it, or name another; did you mean here?": (
+    "current-context: no context of that name is defined (of 1): define it, or name another": (
         TOKEN,
         {},
         {"current-context": "nowhere"},
     ),
-    "user 'me' is not defined (there are: none)": (TOKEN, {}, {"users": []}),
-    "cluster 'there' is not defined": (TOKEN, {}, {"clusters": None}),
+    "contexts[0].context.user: no user of that name is defined (of 0)": (TOKEN, {}, {"users": []}),
+    "contexts[0].context.cluster: no cluster of that name is defined": (TOKEN, {}, {"clusters": None}),
     "names no user": (TOKEN, {}, {"contexts": [{"name": "here", "context": {"cluster": "there"}}]}),
-    "context 'here' is defined more than once": (
+    "contexts[0] and contexts[1] have one name": (
         TOKEN,
         {},
         {"contexts": [{"name": "here", "context": {}}, {"name": "here", "context": {}}]},

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tensile.accepting import take_over
 from tensile.cluster import Endpoint
 from tensile.door import Guest, Patience
+from tensile.kube.dialing import connected
 from tensile.kubelet.api.pipe import Pipe
 
 _RECORD = 16 * 1024
@@ -190,7 +191,12 @@ async def accept(
 async def dial(endpoint: Endpoint, limits: Limits) -> Wire:
     """Connect to an apiserver; OSError when that fails."""
     pipe = Pipe()
-    await asyncio.get_running_loop().create_connection(lambda: pipe, endpoint.address, endpoint.port)
+    made = await connected(endpoint.address, endpoint.port)
+    try:
+        await asyncio.get_running_loop().create_connection(lambda: pipe, sock=made)
+    except BaseException:
+        made.close()
+        raise
     return await _secured(pipe, endpoint.tls, endpoint.server_name, limits)
 
 

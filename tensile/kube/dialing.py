@@ -1,0 +1,87 @@
+"""Connections to the host that a kubeconfig names, after a look at where that name leads.
+
+Whoever may write a name may have it lead anywhere, and elsewhere with each question. So what it leads to is looked at
+here, and that very address is connected to.
+"""
+
+import asyncio
+import socket
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+from tensile.kube.address import is_no_server
+from tensile.kube.aio import aiohttp
+
+
+class Misled(OSError):
+    """A name leads to an address at which there is no server to be called; `reason` says so."""
+
+    reason = "its name leads to a link-local, multicast, unspecified or cloud metadata address"
+
+    def __init__(self) -> None:
+        super().__init__(self.reason)
+
+
+class _Place(NamedTuple):
+    """An address that a name leads to, as the system has it."""
+
+    family: int
+    sort: int
+    protocol: int
+    where: tuple[Any, ...]
+
+
+async def connected(host: str, port: int) -> socket.socket:
+    """Connect to a host by name or address; gives a socket that does not block, to be closed by the caller.
+
+    The addresses that a name has are tried one after the other. Raises OSError, Misled for a name that leads to any
+    address of the wrong sort.
+    """
+    failure: OSError = OSError(f"{host} has no address")
+    for place in await _places(host, port):
+        made = socket.socket(place.family, place.sort, place.protocol)
+        try:
+            made.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(made, place.where)
+        except OSError as error:
+            made.close()
+            failure = error
+        except BaseException:
+            made.close()
+            raise
+        else:
+            return made
+    raise failure
+
+
+class Resolver(aiohttp.abc.AbstractResolver):
+    """Finds the addresses of a name for aiohttp, and refuses the same."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[aiohttp.abc.ResolveResult]:
+        """Return the addresses of a name; raises OSError, Misled among it."""
+        return [
+            {
+                "hostname": host,
+                "host": place.where[0],
+                "port": port,
+                "family": place.family,
+                "proto": place.protocol,
+                "flags": socket.AI_NUMERICHOST,
+            }
+            for place in await _places(host, port, family)
+        ]
+
+    async def close(self) -> None:
+        """Hold nothing."""
+
+
+async def _places(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[_Place]:
+    """Return the addresses that a host has; raises OSError where it has none, or one of the wrong sort."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    places = [_Place(family, sort, protocol, where) for family, sort, protocol, _, where in found]
+    if any(is_no_server(ip_address(place.where[0].partition("%")[0])) for place in places):
+        raise Misled
+    return places

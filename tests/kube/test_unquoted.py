@@ -1,0 +1,157 @@
+"""Errors about a kubeconfig repeat nothing of it, since whoever names it may have named any Secret or file."""
+
+from collections.abc import AsyncIterator, Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import yaml
+from scripted import Answer, Apiserver
+
+from tensile.cluster import Selection, WatchEvent
+from tensile.errors import AccessError, ClusterError
+from tensile.kube.access import from_text
+from tensile.kube.client import HttpCluster
+from tensile.kube.kubeconfig import parse
+from tensile.objects import POD
+
+CANARY = "can4ry-7f3a9b2c"
+
+TEXTS = {
+    "plain": CANARY,
+    "an alias": f"*{CANARY}",
+    "an alias in a list": f"[*{CANARY}]",
+    "an alias of itself": f"&{CANARY} [*{CANARY}]",
+    "a tag": f"!{CANARY} x",
+    "a tag's handle": f"!{CANARY}!x y",
+    "a directive": f"%{CANARY} 1\n---\nx",
+    "a directive of tags": f"%TAG !e! {CANARY}\n---\nx",
+    "a version": f"%YAML 9.{CANARY}\n---\nx",
+    "a key": f"{CANARY}: x",
+    "a key twice": f"{CANARY}: x\n{CANARY}: y",
+    "a key that is open": f"? {CANARY}",
+    "a value that is open": f'x: "{CANARY}',
+    "a bracket that is open": f"{{{CANARY}: [",
+    "an escape": f'x: "{CANARY}\\q"',
+    "a block": f"x: |\n  {CANARY}\n y: z",
+    "a list": f"- {CANARY}\n- x",
+    "two documents": f"{CANARY}\n---\n{CANARY}",
+    "settings": f"[main]\npassword = {CANARY}\n",
+    "assignments": f"PASSWORD={CANARY}\n",
+    "PEM": f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----\n",
+    "JSON": f'{{"auths": {{"{CANARY}": {{"auth": "{CANARY}"}}}}}}',
+    "another kind": f"kind: {CANARY}",
+    "another version of it": f"apiVersion: {CANARY}",
+    "a current-context": f"current-context: {CANARY}",
+    "a name of a context": f"current-context: x\ncontexts: [{{name: {CANARY}}}]",
+    "a number as current-context": "current-context: 12345678901234",
+}
+
+WHOLE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "here",
+    "preferences": {"colors": True},
+    "contexts": [
+        {"name": "here", "context": {"cluster": "there", "user": "me", "namespace": "n"}},
+        {"name": f"other-{CANARY}", "context": {"cluster": CANARY, "user": CANARY}},
+    ],
+    "clusters": [
+        {
+            "name": "there",
+            "cluster": {
+                "server": "https://127.0.0.1:6443",
+                "tls-server-name": "kubernetes",
+                "certificate-authority-data": "QUJD",
+            },
+        },
+        {"name": f"other-{CANARY}", "cluster": {"server": CANARY}},
+    ],
+    "users": [
+        {
+            "name": "me",
+            "user": {
+                "client-certificate-data": "QUJD",
+                "client-key-data": "QUJD",
+                "token": "t",
+            },
+        },
+        {"name": f"other-{CANARY}", "user": {"token": CANARY}},
+    ],
+}
+
+
+def altered(value: Any) -> Iterator[Any]:
+    """Make all that a document becomes when one part of it is the canary, is called so, or is gone."""
+    if isinstance(value, dict):
+        for key in value:
+            rest = {name: one for name, one in value.items() if name != key}
+            yield rest
+            yield {**rest, CANARY: value[key]}
+            for one in altered(value[key]):
+                yield {**value, key: one}
+    elif isinstance(value, list):
+        for place in range(len(value)):
+            for one in altered(value[place]):
+                yield [*value[:place], one, *value[place + 1 :]]
+    else:
+        yield CANARY
+        yield {CANARY: CANARY}
+        yield [CANARY]
+    yield CANARY
+
+
+DOCUMENTS = list(altered(deepcopy(WHOLE)))
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+def test_what_is_no_kubeconfig_is_not_quoted(text: str) -> None:
+    """Where it stops being one is told by line and column."""
+    with pytest.raises(AccessError) as refused:
+        parse(text, None, "f")
+    assert CANARY not in str(refused.value)
+    assert "12345678901234" not in str(refused.value)
+
+
+@pytest.mark.parametrize("number", range(len(DOCUMENTS)))
+async def test_what_is_wrong_in_a_kubeconfig_is_told_by_its_place(number: int) -> None:
+    """Whichever of its parts is another text, or is missing; none of its own names is told either."""
+    told = ""
+    try:
+        await from_text(yaml.safe_dump(DOCUMENTS[number]), "Secret a/b")
+    except AccessError as error:
+        told = str(error)
+    assert not [part for part in (CANARY, "there", "here") if part in told.replace("where", "")]
+
+
+def test_who_names_a_context_is_told_that_it_is_not_there() -> None:
+    """By the name that it gave, and not by those that there are."""
+    with pytest.raises(AccessError) as refused:
+        parse(yaml.safe_dump(WHOLE), "production", "f")
+    assert str(refused.value).startswith("f: context 'production': no context of that name is defined (of 2)")
+    assert CANARY not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [200, 401, 403, 500])
+@pytest.mark.parametrize("media", ["text/html", f"{CANARY}/{'x' * 100}", "application/json"])
+async def test_what_something_else_answers_is_not_quoted(
+    apiserver: Apiserver, cluster: HttpCluster, status: int, media: str
+) -> None:
+    """A kubeconfig may name an address that its author does not reach: of what is there it tells no word."""
+    foreign = Answer(status, f'{{"secret": "{CANARY}"}}'.encode(), {"Content-Type": media})
+    apiserver.play("list", *[foreign] * 20)
+    apiserver.play("watch", *[foreign] * 20)
+    told = []
+    for asked in (cluster.list(POD, Selection()), first(cluster.watch(POD, Selection(), "1", 60))):
+        try:
+            await asked
+        except ClusterError as error:
+            told.append(str(error))
+    assert told
+    assert CANARY not in "".join(told)
+    assert status == 200 or all(f"HTTP status {status} with {len(foreign.body)} bytes" in one for one in told)
+
+
+async def first(events: AsyncIterator[WatchEvent]) -> list[WatchEvent]:
+    """Read a watch to its end."""
+    return [event async for event in events]
