@@ -7,7 +7,7 @@ import pytest
 
 from tensile.errors import AccessError
 from tensile.kube.files import Watched, read_small, watched
-from tensile.kube.wording import listed, shown
+from tensile.kube.wording import shown
 
 
 def rewritten(path: Path) -> None:
@@ -72,11 +72,8 @@ def test_a_file_that_may_not_be_read_is_told(home: Path) -> None:
 
 
 def test_words_of_others_are_short_and_print() -> None:
-    """The middle of a long name is left out, what does not print is escaped, and long lists are cut."""
+    """The middle of a long name is left out, what does not print is escaped."""
     assert shown("plain/path-1.yaml") == "plain/path-1.yaml"
     assert shown("it's \\ \u00e9") == "it's \\ \u00e9"
     assert shown("a\x1b\n\u202e") == "a\\x1b\\n\\u202e"
     assert shown("a" * 50 + "b" * 50, 10) == "aaaaa...bbbbb"
-    assert listed(["b", "a\n"]) == "a\\n, b"
-    assert listed([]) == "none"
-    assert listed("hgfedcba") == "a, b, c, d, e and 3 more"
