@@ -14,11 +14,9 @@ from bench.hostility.marks import ABOVE, BELOW, TOKEN, Origin
 from tensile.names import UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import (
     CONFIG_MAP,
-    ENDPOINT_SLICE,
     NAMESPACE,
     POD,
     SECRET,
-    SERVICE,
     SERVICE_ACCOUNT,
     UPPER,
     Manifest,
@@ -30,10 +28,8 @@ from tensile.objects import (
 
 ALIAS = "kubernetes-upper"
 EMPTY = "none"
-"""The UID of what is above for an object that only holds its name: a pod may do without it, and must not get another's."""
+"""The UID of what is above for an object that only holds a name, of which a pod must not get another's."""
 _COPIED = (SECRET, CONFIG_MAP)
-_SHARED = (SERVICE, ENDPOINT_SLICE)
-"""What is below for every pod of a namespace."""
 
 
 def leaks(ref: Ref, raw: bytes, ledger: Ledger, now: float) -> Iterator[tuple[str, str]]:
