@@ -31,7 +31,7 @@ from bench.sites import NotInTime
 from tensile.sandbox.environment import Sandbox
 
 NAME = "faults-hostility-real"
-ABREAST = 8
+ABREAST = 4
 GUARD = {"maxDeletes": 6 * ABREAST, "maxDeletePercent": 10}
 """As many as honest tenants have pods."""
 MOST = 40
@@ -50,7 +50,7 @@ async def played(rig: Rig, lookout: Lookout, storms: Storms, seed: int, most: in
             await play.carry_out(deed)
             await asyncio.sleep(deed.number % 5 * 0.02)
         try:
-            await _come_to_rest(ground, rig)
+            await _come_to_rest(ground, rig, storms)
         except NotInTime as error:
             ground.watchman.say([str(error)])
         await asyncio.sleep(LATER)
@@ -60,17 +60,17 @@ async def played(rig: Rig, lookout: Lookout, storms: Storms, seed: int, most: in
         return list(ground.watchman.wrong), ground.watchman.lateness.worst
 
 
-async def _come_to_rest(ground: Ground, rig: Rig) -> None:
-    """Return when nothing was written here for a while; raises NotInTime."""
+async def _come_to_rest(ground: Ground, rig: Rig, storms: Storms) -> None:
+    """Return when nothing was written here for a while in which the engine could have; raises NotInTime."""
     end = time.monotonic() + PATIENCE
     while True:
-        start = len(rig.journal)
+        start, count = len(rig.journal), storms.count
         await asyncio.sleep(STILL)
         found = ground.written(start)
-        if not found:
+        if not found and count == storms.count and not storms.blurred:
             return
         if time.monotonic() > end:
-            raise NotInTime(f"the engine does not come to rest: {found[-1].asked}")
+            raise NotInTime(f"the engine does not come to rest: {found[-1].asked if found else 'it is away'}")
 
 
 async def campaign(sandbox: Sandbox, setting: Setting, seeds: Sequence[int], most: int = MOST) -> dict[str, Any]:
