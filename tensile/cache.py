@@ -15,25 +15,33 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from math import inf
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import orjson
 
+from tensile.errors import Malformed
 from tensile.objects import Manifest
 
 _DEPARTED_KEPT = 20_000
+_DEPARTED_BYTES = 16 << 20
+_LAST_BYTES = 16 << 20
+_LOST_KEPT = 20_000
 _GONE_KEPT = 8
-_DECODED_KEPT = 128
+_DECODED_KEPT, _DECODED_BYTES = 128, 8 << 20
+_OVERHEAD = 512
+"""Bytes that an object takes beside its content: in the cache itself, and in its indexes."""
+_SPREAD = 8
+"""Bytes that a byte of facts takes in Python's objects and in indexes, at least."""
 
 
 class Meta(msgspec.Struct, frozen=True, gc=False):
-    """The part of metadata that every object is filed by."""
+    """The part of metadata that every object is filed by; nothing in it is longer than an apiserver makes it."""
 
-    name: str
-    uid: str = ""
-    namespace: str = ""
-    resourceVersion: str = "0"  # noqa: N815 - the API's spelling
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    uid: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    namespace: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    resourceVersion: Annotated[str, msgspec.Meta(max_length=20)] = "0"  # noqa: N815 - the API's spelling
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +51,10 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One object: what it is filed by, its bytes (b"" where only facts are kept) and what the digest took out."""
+    """One object: what it is filed by, its bytes (b"" where only facts are kept) and what the digest took out.
+
+    `weight` is about how many bytes it takes, 0 where that is not counted.
+    """
 
     namespace: str
     name: str
@@ -51,6 +62,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     version: int
     raw: bytes
     facts: Any
+    weight: int = 0
 
     def manifest(self) -> Manifest:
         """Give the object, decoded; others may hold the same one."""
@@ -58,6 +70,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 _recent: dict[bytes, Manifest] = {}
+_recent_size = 0
 
 
 def decoded(raw: bytes) -> Manifest:
@@ -68,7 +81,9 @@ def decoded(raw: bytes) -> Manifest:
 
 def forget_decoded() -> None:
     """Drop what stayed decoded, when nothing is about to be decided: it takes ten times as much as its bytes."""
+    global _recent_size  # noqa: PLW0603 - the size of what is in the module's own book
     _recent.clear()
+    _recent_size = 0
 
 
 def packed(manifest: Manifest) -> bytes:
@@ -80,9 +95,14 @@ def packed(manifest: Manifest) -> bytes:
 
 
 def _remembered(raw: bytes, manifest: Manifest) -> Manifest:
+    """Keep an object decoded; beyond a bound, in number or in bytes, the oldest go."""
+    global _recent_size  # noqa: PLW0603
+    _recent_size += 0 if raw in _recent else len(raw)
     _recent[raw] = manifest
-    if len(_recent) > _DECODED_KEPT:
-        del _recent[next(iter(_recent))]
+    while len(_recent) > _DECODED_KEPT or _recent_size > _DECODED_BYTES:
+        oldest = next(iter(_recent))
+        del _recent[oldest]
+        _recent_size -= len(oldest)
     return manifest
 
 
@@ -128,6 +148,19 @@ class Departure(NamedTuple):
     seen: bool = True
 
 
+class Tally:
+    """How many objects several caches hold together, and about how many bytes these take."""
+
+    def __init__(self) -> None:
+        self.objects = 0
+        self.content = 0
+
+    def add(self, objects: int, content: int) -> None:
+        """Count objects that came, or with negative numbers some that went."""
+        self.objects += objects
+        self.content += content
+
+
 def keep_all(raw: bytes) -> Kept:
     """Keep an object's bytes and no facts."""
     return Kept(raw, None)
@@ -143,7 +176,8 @@ class Cache:
 
     `synced` turns true with the first complete list and false again while what is here may be lost history.
     `version` is the newest resourceVersion seen. Of so many objects that the watch saw go, `remembers` keeps the last
-    state. `selects` says of a decoded object that was read by its name whether the watch tells of it.
+    state. `selects` says of a decoded object that was read by its name whether the watch tells of it. What is filed
+    from now on counts in `tally`, where one is set. Whatever cannot be read raises Malformed.
     """
 
     def __init__(
@@ -157,11 +191,14 @@ class Cache:
         self.selects = selects
         self.synced = False
         self.version = 0
+        self.tally: Tally | None = None
         self._digest = digest
         self._entries: dict[Name, Entry] = {}
         self._index_of = dict(indexes or {})
         self._indexes: dict[str, dict[Hashable, dict[Name, Entry]]] = {i: {} for i in self._index_of}
         self._departed: OrderedDict[Name, Departure] = OrderedDict()
+        self._departed_sizes: dict[Name, int] = {}
+        self._departed_size = 0
         self._left: dict[Name, int] = {}
         self._doubted: set[Name] = set()
         self._gone: OrderedDict[Name, tuple[str, ...]] = OrderedDict()
@@ -169,6 +206,7 @@ class Cache:
         self._back: dict[Name, str] = {}
         self._remembers = remembers
         self._last: OrderedDict[Name, bytes] = OrderedDict()
+        self._last_size = 0
         self._listeners: list[Listener] = []
         self._waiting: list[Callable[[], None]] = []
 
@@ -271,27 +309,28 @@ class Cache:
         self._lost |= {name: uid for name, uid in before.items() if name not in fresh or fresh[name].uid != uid}
         if rewound:
             self._back |= {name: entry.uid for name, entry in fresh.items() if before.get(name) != entry.uid}
+        for book in () if self.tally is None else (self._lost, self._back):
+            while len(book) > _LOST_KEPT:
+                del book[next(iter(book))]
         for listener in () if was_synced else tuple(self._waiting):
             listener()
 
-    def read(self, raw: bytes) -> Entry:
-        """Decode what an object is filed by, and digest the rest; nothing is filed.
+    def read(self, raw: bytes, meta: Meta | None = None) -> Entry:
+        """Decode what an object is filed by, unless it is given, and digest the rest; nothing is filed.
 
         One of a list does not stay decoded: thousands of others come before anything is decided about it.
         """
-        kept = self._digest(raw)
-        found = kept.manifest
-        return _entry(_ENVELOPES.decode(raw).metadata if found is None else _meta_of(found), kept)
+        return self._entry(meta or meta_of(raw), self._kept(raw))
 
-    def put(self, raw: bytes) -> None:
+    def put(self, raw: bytes, meta: Meta | None = None) -> None:
         """Take over an object as the watch tells it.
 
         One that is not newer than what is known is passed over undigested: most are echoes of our own writes. So is a
         late word of one that is known to be gone: no UID comes back, but for an object that left the selection and
         is in it again, which is newer than its leaving.
         """
-        meta = _ENVELOPES.decode(raw).metadata
-        name, version = (meta.namespace, meta.name), int(meta.resourceVersion)
+        meta = meta or meta_of(raw)
+        name, version = (meta.namespace, meta.name), version_in(meta)
         self.version = max(self.version, version)
         known = self._entries.get(name)
         if (known is None or known.version < version) and version > self._end(name, meta.uid):
@@ -312,23 +351,23 @@ class Cache:
 
     def absorb(self, raw: bytes) -> None:
         """Take over the answer to a write of ours, unless the watch has already told what came of it."""
-        meta = _ENVELOPES.decode(raw).metadata
+        meta = meta_of(raw)
         if meta.resourceVersion.isdecimal():
             name = (meta.namespace, meta.name)
             known = self._entries.get(name)
             if int(meta.resourceVersion) > (known.version if known else self.version):
                 self._file(name, self._digested(meta, raw))
 
-    def remove(self, raw: bytes) -> None:
+    def remove(self, raw: bytes, meta: Meta | None = None) -> None:
         """Take over that the watch saw an object go; one of another UID stays."""
-        entry = self.read(raw)
+        entry = self.read(raw, meta)
         self.version = max(self.version, entry.version)
         name = (entry.namespace, entry.name)
         known = self._entries.get(name)
         if known is not None and known.uid != entry.uid:
             return
         before = self._departed.get(name)
-        self._depart(name, Departure(entry.uid, entry.facts))
+        self._depart(name, Departure(entry.uid, entry.facts), entry.weight - len(entry.raw))
         self._left[name] = entry.version
         self._remember(name, entry.raw)
         self._file(name, None)
@@ -374,45 +413,70 @@ class Cache:
             made._file(name, entry)
         made._doubted, made._lost, made._back = self._doubted.copy(), self._lost.copy(), self._back.copy()
         made._departed, made._left, made._last = self._departed.copy(), self._left.copy(), self._last.copy()
-        made._gone = self._gone.copy()
+        made._last_size, made._gone = self._last_size, self._gone.copy()
         return made
 
     def _empty(self, name: Name, *, seen: bool) -> None:
         """Take what is known of a name away; `seen` as in `Departure`."""
         known = self._entries.get(name)
         before = self._departed.get(name, Departure("", None, seen))
-        self._depart(name, Departure(known.uid, known.facts, seen) if known else before)
+        size = known.weight - len(known.raw) if known else self._departed_sizes.get(name, 0)
+        self._depart(name, Departure(known.uid, known.facts, seen) if known else before, size)
         self._file(name, None)
 
     def _digested(self, meta: Meta, raw: bytes) -> Entry:
         """Digest an object about which something may be decided next: it stays decoded."""
-        kept = self._digest(raw)
+        kept = self._kept(raw)
         if kept.manifest is not None:
             _remembered(kept.raw, kept.manifest)
-        return _entry(meta, kept)
+        return self._entry(meta, kept)
+
+    def _kept(self, raw: bytes) -> Kept:
+        """Digest an object; whatever a digest stumbles over is the object's fault, and costs that object alone."""
+        try:
+            return self._digest(raw)
+        except Exception as error:
+            raise Malformed(f"{type(error).__name__}: {error}") from error
+
+    def _entry(self, meta: Meta, kept: Kept) -> Entry:
+        weight = 0 if self.tally is None else _weight(kept)
+        return Entry(intern(meta.namespace), meta.name, meta.uid, version_in(meta), kept.raw, kept.facts, weight)
 
     def _end(self, name: Name, uid: str) -> float:
         """Give the version at which the object of that UID left a name; 0: it did not, infinite: gone for good."""
         departure = self._departed.get(name)
         return self._left.get(name, inf) if departure is not None and departure.uid == uid else 0
 
-    def _depart(self, name: Name, departure: Departure) -> None:
-        """Remember that a name is empty for certain; the oldest memories go beyond a bound."""
+    def _depart(self, name: Name, departure: Departure, size: int) -> None:
+        """Remember that a name is empty for certain; beyond a bound, in number or in bytes, the oldest memories go."""
         self._doubted.discard(name)
         if departure.seen and departure.uid == self._lost.get(name):
             del self._lost[name]
+        self._return(name)
         self._departed[name] = departure
-        self._departed.move_to_end(name)
-        if len(self._departed) > _DEPARTED_KEPT:
-            oldest, _ = self._departed.popitem(last=False)
+        self._departed_size += size
+        if size:
+            self._departed_sizes[name] = size
+        while len(self._departed) > _DEPARTED_KEPT or self._departed_size > _DEPARTED_BYTES:
+            oldest = next(iter(self._departed))
+            self._return(oldest)
             self._left.pop(oldest, None)
+
+    def _return(self, name: Name) -> Departure | None:
+        """Forget that a name is empty, and give what was known of it."""
+        self._departed_size -= self._departed_sizes.pop(name, 0)
+        return self._departed.pop(name, None)
 
     def _remember(self, name: Name, raw: bytes) -> None:
         """Keep an object's last state, and forget the oldest beyond the bound."""
+        self._forget_last(name)
         self._last[name] = raw
-        self._last.move_to_end(name)
-        if len(self._last) > self._remembers:
-            self._last.popitem(last=False)
+        self._last_size += len(raw)
+        while self._last and (len(self._last) > self._remembers or self._last_size > _LAST_BYTES):
+            self._forget_last(next(iter(self._last)))
+
+    def _forget_last(self, name: Name) -> None:
+        self._last_size -= len(self._last.pop(name, b""))
 
     def _tell(self, delta: Delta) -> None:
         """Tell the listeners."""
@@ -422,6 +486,11 @@ class Cache:
     def _file(self, name: Name, entry: Entry | None) -> None:
         """Put an entry in a name's place, or take it away (None), with its indexes, and tell the listeners."""
         before = self._entries.pop(name, None)
+        if self.tally is not None:
+            self.tally.add(
+                (entry is not None) - (before is not None),
+                (entry.weight if entry else 0) - (before.weight if before else 0),
+            )
         if before is not None:
             self._unindex(name, before)
         if entry is None:
@@ -437,7 +506,7 @@ class Cache:
 
     def _succeed(self, name: Name, before: Entry | None, entry: Entry) -> None:
         """Forget what was known of the empty name; that the object before this one is gone stays known."""
-        departure = self._departed.pop(name, None)
+        departure = self._return(name)
         last = before.uid if before is not None else departure.uid if departure is not None else ""
         if before is None or before.uid != entry.uid:
             self._lost.pop(name, None)
@@ -446,7 +515,7 @@ class Cache:
                 self.note_gone(*name, last)
         self._doubted.discard(name)
         self._left.pop(name, None)
-        self._last.pop(name, None)
+        self._forget_last(name)
 
     def _unindex(self, name: Name, entry: Entry) -> None:
         """Take an entry out of the indexes."""
@@ -458,10 +527,26 @@ class Cache:
                     self._indexes[index].pop(value, None)
 
 
-def _entry(meta: Meta, kept: Kept) -> Entry:
-    return Entry(intern(meta.namespace), meta.name, meta.uid, int(meta.resourceVersion), kept.raw, kept.facts)
+def meta_of(raw: bytes) -> Meta:
+    """Decode what an object is filed by; raises Malformed."""
+    try:
+        return _ENVELOPES.decode(raw).metadata
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Malformed(str(error)) from None
 
 
-def _meta_of(manifest: Manifest) -> Meta:
-    meta = manifest["metadata"]
-    return Meta(meta["name"], meta.get("uid", ""), meta.get("namespace", ""), meta.get("resourceVersion", "0"))
+def version_in(meta: Meta) -> int:
+    """Return an object's resourceVersion as a number; raises Malformed."""
+    try:
+        return int(meta.resourceVersion)
+    except ValueError:
+        raise Malformed(f"resourceVersion {meta.resourceVersion!r} is no number") from None
+
+
+def _weight(kept: Kept) -> int:
+    """Return about how many bytes an object takes here."""
+    try:
+        facts = len(msgspec.json.encode(kept.facts))
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        facts = len(kept.raw)
+    return len(kept.raw) + _SPREAD * facts + _OVERHEAD

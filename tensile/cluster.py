@@ -75,7 +75,7 @@ class Cluster(Protocol):
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Give what `read` makes of every object of the selection, at quorum, all pages.
 
-        What `read` raises is raised.
+        What `read` makes None of is left out. Raises Unreachable where it raises anything but a ClusterError.
         """
         ...
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from tensile.cluster import Cluster
 from tensile.feeds import lower_feeds, place_caches, upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
-from tensile.kube.claims import account_namespace
 from tensile.kube.fleet import Fleet
+from tensile.kube.tokenclaims import account_namespace
 from tensile.names import owner_of
 from tensile.objects import UPPER
 from tensile.reconcile.alias import server_of

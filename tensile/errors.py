@@ -106,3 +106,9 @@ class Unreachable(ClusterError):
     """No answer, or one that only says that the server is not well (connection, TLS, time-out, 5xx)."""
 
     title = "not reachable"
+
+
+class Malformed(Unreachable):
+    """An object that a cluster sent is not as the API makes it: nothing is decided from it."""
+
+    title = "malformed object"

@@ -20,6 +20,7 @@ from tensile.policy import live
 from tensile.reconcile import following, namespaces, observed
 from tensile.reconcile.observed import digest_marks, digest_node
 from tensile.reconcile.podfacts import INDEXES_ABOVE, INDEXES_BELOW, digest_above, digest_below
+from tensile.shapes import checked
 from tensile.topology import Controller, Lower
 from tensile.world import LowerWorld, Naming, UpperWorld
 
@@ -79,12 +80,12 @@ def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cac
     return LowerWorld(
         spec,
         upper_pods=Cache(digest_above, INDEXES_ABOVE, selects=bound_to(spec.node.name)),
-        pods=Cache(digest_below, INDEXES_BELOW, remembers=_LAST_WORDS),
-        foreign_pods=Cache(pod_demand),
-        namespaces=Cache(namespaces.digest),
+        pods=Cache(checked(POD, digest_below), INDEXES_BELOW, remembers=_LAST_WORDS),
+        foreign_pods=Cache(checked(POD, pod_demand)),
+        namespaces=Cache(checked(NAMESPACE, namespaces.digest)),
         accounts=Cache(_existence),
-        config_maps=Cache(digest_marks, observed.INDEXES),
-        secrets=Cache(tokens.digest, tokens.INDEXES),
+        config_maps=Cache(checked(CONFIG_MAP, digest_marks), observed.INDEXES),
+        secrets=Cache(checked(SECRET, tokens.digest), tokens.INDEXES),
         nodes=Cache(node_offer),
         more=following.caches(above=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,

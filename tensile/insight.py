@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from tensile.app import Engine
 from tensile.objects import UPPER
+from tensile.reconcile.ownership import strays
 from tensile.status.lowers import Row, are_known, rows
 from tensile.telemetry import Readings
 
@@ -21,7 +22,9 @@ def readings(engine: Engine) -> Readings:
         silent=lambda: {name: joined.lower.silent for name, joined in engine.clusters.joined.items()},
         problems=problems,
         events=lambda: _events(engine),
+        skipped=lambda: engine.clusters.fleet.skipped() if engine.is_running else {},
         leads=lambda: engine.drives,
+        strays=lambda: _strays(engine),
     )
 
 
@@ -45,6 +48,13 @@ def _events(engine: Engine) -> dict[tuple[str, str], int]:
     """Count what became of events, by lower and result."""
     mirrors = {name: joined.events for name, joined in engine.clusters.joined.items()}
     return {(name, end): count for name, one in mirrors.items() if one for end, count in one.counts.items()}
+
+
+def _strays(engine: Engine) -> dict[str, int]:
+    """Count the strays of each lower."""
+    owner = engine.clusters.world.owner if engine.drives else None
+    joined = engine.clusters.joined.items() if owner else ()
+    return {name: strays(one.lower, owner) for name, one in joined if owner}
 
 
 def missing(engine: Engine) -> str:

@@ -20,9 +20,9 @@ from tensile.cluster import Cluster
 from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
 from tensile.kube.access import NAME_ONE, Access, AccessError, from_kubeconfig, in_cluster
-from tensile.kube.claims import account_namespace
 from tensile.kube.fleet import Fleet
 from tensile.kube.secretfile import KeptKubeconfig
+from tensile.kube.tokenclaims import account_namespace
 from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.eventmirror import EventMirror
 from tensile.kubelet.events import OF_CLAIMS, OF_PODS
@@ -189,7 +189,7 @@ class Joined:
             lower.tried = self._fleet.tried(lower.name) > UNREACHABLE_AFTER
             lower.refusal = self._fleet.complaint(lower.name)
             health = self._fleet.health(lower.name)
-            lower.is_wrong, lower.is_shared = health.wrong, health.shared
+            lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive
             lower.denied = self._fleet.denied(lower.name)
             self._recognise(self._fleet.cluster(lower.name).access)
         else:
@@ -318,7 +318,7 @@ _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 def _seen(lower: LowerWorld) -> tuple[object, ...]:
     """Give what decisions see of a lower's connection."""
     said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried, lower.account
-    return *said, lower.mapping_known, *(lower.silent > limit for limit in _LIMITS)
+    return *said, lower.mapping_known, lower.is_excessive, *(lower.silent > limit for limit in _LIMITS)
 
 
 def _beat_lost(node: str, error: ClusterError | None) -> None:

@@ -33,10 +33,13 @@ from tensile.world import LowerWorld
 _log = structlog.get_logger("tensile.kubelet")
 
 
-def _streams_of_a_user() -> int:
-    """Leave half of the descriptors that this process may have to the engine itself: a stream takes two."""
+def _limits() -> Limits:
+    """Leave three of eight descriptors that this process may have to the engine itself: a stream takes two."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Limits().streams if most == resource.RLIM_INFINITY else min(Limits().streams, most // 4)
+    usual = Limits()
+    if most == resource.RLIM_INFINITY:
+        return usual
+    return usual._replace(streams=min(usual.streams, most // 4), waiting=min(usual.waiting, most // 8))
 
 
 class Served(Protocol):
@@ -60,7 +63,7 @@ class NodePorts:
         self._server = KubeletServer(
             Gate(serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)),
             _log,
-            Limits(streams=_streams_of_a_user()),
+            _limits(),
         )
         self._enrolment = None if files else Enrolment(upper, serving, _log)
         self._enrolling: dict[str, asyncio.Task[None]] = {}

@@ -10,6 +10,9 @@ import socket
 
 from tensile.errors import PortTaken, TensileError
 
+_BACKLOG = 1024
+"""Connections that the kernel holds until they are accepted: beyond it, callers wait for a second or more."""
+
 
 def listening(bind: str | None, port: int) -> socket.socket:
     """Listen on an IP address (None: on every address of this machine) and a TCP port, 0 for any free one.
@@ -22,7 +25,7 @@ def listening(bind: str | None, port: int) -> socket.socket:
     is_v6 = ":" in address
     family = socket.AF_INET6 if is_v6 else socket.AF_INET
     try:
-        opened = socket.create_server((address, port), family=family, dualstack_ipv6=both and is_v6)
+        opened = socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both and is_v6)
     except OSError as error:
         raise OSError(error.errno, os.strerror(error.errno or 0)) from None
     opened.setblocking(False)

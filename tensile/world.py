@@ -132,8 +132,9 @@ class LowerWorld:
     right about its credential or address ("" for nothing), `warning` what is wrong with the credentials on record while
     those in use still work, `denied` what the cluster does not let us follow. `is_wrong` says that another cluster
     answers in its place, in which nothing is done, and `is_shared` that this is one which has a node of another name,
-    or the upper one itself. `in_step` notes by upper name which pairs of pods needed no change below under which
-    topology: it spares work, and decides nothing. `more` holds what controllers follow, where they are enabled.
+    or the upper one itself; `is_excessive` that it sent more than is taken of any. `in_step` notes by upper name which
+    pairs of pods needed no change below under which topology: it spares work, and decides nothing. `more` holds what
+    controllers follow, where they are enabled.
     `naming` is None where namespaces have the same name in both clusters; it is the mapping in force, which is not that
     of `spec` while pods run by another one. Until `mapping_known` nothing is at a place that is known. `spaces`
     remembers which upper namespace a lower name was made from, `upper_namespaces` are those that exist, None where all
@@ -162,6 +163,7 @@ class LowerWorld:
     refusal: str = ""
     is_wrong: bool = False
     is_shared: bool = False
+    is_excessive: bool = False
     warning: str = ""
     denied: str = ""
     in_step: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)

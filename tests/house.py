@@ -29,15 +29,17 @@ BANNED = {
 EDGES = {
     "app", "cluster", "clusters", "doctor/contact", "doctor/gathering", "doctor/questions", "election", "extending",
     "followed", "hookport", "inforce", "inspection/reading", "joined", "kube/access", "kube/aio", "kube/calls",
-    "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/pluginrun", "kube/secretfile", "kube/tail",
+    "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/paging", "kube/pluginrun", "kube/secretfile",
+    "kube/share", "kube/tail",
     "kube/transport", "kubelet/api/authentication", "kubelet/api/authority", "kubelet/api/authorization",
     "kubelet/api/certs", "kubelet/api/dialogue", "kubelet/api/enrolment", "kubelet/api/exec", "kubelet/api/listener",
     "kubelet/api/logs", "kubelet/api/lower", "kubelet/api/meter", "kubelet/api/pipe", "kubelet/api/presence",
     "kubelet/api/server", "kubelet/api/service", "kubelet/api/use", "kubelet/api/wire", "kubelet/eventmirror",
-    "kubelet/heartbeat", "marking", "nodeports", "oneshot", "planning", "policy/extenderport", "policy/listening",
-    "policy/webhook", "reconcile/apply", "reconcile/issuing", "reconcile/loop", "reconcile/mapsource",
-    "reconcile/reading", "reconcile/rehearsal", "reconcile/source", "reconcile/vacancy", "reconcile/workqueue",
-    "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials",
+    "kubelet/heartbeat", "marking", "nodeports", "oneshot", "planning", "policy/extenderport", "policy/front",
+    "policy/listening", "policy/webhook", "reconcile/apply", "reconcile/issuing", "reconcile/loop",
+    "reconcile/mapsource", "reconcile/reading", "reconcile/rehearsal", "reconcile/source", "reconcile/vacancy",
+    "reconcile/workqueue", "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials",
+    "door", "accepting", "kubelet/api/reviews",
 }  # fmt: skip
 
 

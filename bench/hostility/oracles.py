@@ -28,7 +28,7 @@ from tensile.objects import (
 
 ALIAS = "kubernetes-upper"
 EMPTY = "none"
-"""The UID of what is above for an object that only holds a name, of which a pod must not get another's."""
+"""The UID of what is above for an object that only holds its name: a pod may do without it, and gets no other's."""
 _COPIED = (SECRET, CONFIG_MAP)
 
 

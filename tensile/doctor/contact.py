@@ -22,7 +22,7 @@ from tensile import __version__
 from tensile.doctor.facts import Contact, Stage, Token, Way
 from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp, beginning
-from tensile.kube.claims import claims_of, token_in
+from tensile.kube.tokenclaims import claims_of, token_in
 
 STEP_SECONDS = 3.0
 """For one step."""

@@ -1,12 +1,19 @@
-"""aiohttp, imported without having it read the authorities that the system trusts.
+"""aiohttp, imported without having it read the authorities that the system trusts, and bounded where it is not.
 
 It makes two TLS contexts while it is imported and fills both with all of them, which takes a sixth of the time in which
 the engine starts. Nothing here uses either: every connection has the context that its kubeconfig asks for.
+
+Its buffers of content have a bound, and so has each header. What has none is what surrounds content: answers that only
+announce another, extensions of chunks, chunks of one byte. So that is counted here.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+from tensile.kube.bounds import HEAD, mebibytes
 
 _PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """The variables by which OpenSSL is told where authorities are."""
@@ -28,8 +35,49 @@ def without_authorities() -> Iterator[None]:
 
 with without_authorities():
     import aiohttp
+    from aiohttp.client_proto import ResponseHandler
 
-__all__ = ["aiohttp", "beginning", "without_authorities"]
+__all__ = ["Bounded", "Overlong", "aiohttp", "beginning", "without_authorities"]
+
+
+class Overlong(aiohttp.ClientError):
+    """An answer has more around its content than any apiserver sends."""
+
+
+class _Counting(ResponseHandler):
+    """One connection, on which what is no content is counted from each request on."""
+
+    _received = 0
+    _last: Any = None
+
+    def set_response_params(self, **given: Any) -> None:
+        """Begin to count: another request was sent."""
+        self._received, self._last = 0, self._payload
+        super().set_response_params(**given)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, unless there is more around the content than content."""
+        super().data_received(data)
+        self._received += len(data)
+        content = 0 if self._payload in (None, self._last) else self._payload.total_bytes
+        if self._received - content > HEAD + content:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        error = Overlong(f"an answer with more than {mebibytes(HEAD)} that are no content")
+        if self._payload is not None:
+            self._payload.set_exception(error)
+        self.set_exception(error)
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Bounded(aiohttp.TCPConnector):
+    """Connections whose answers may not have more around their content than content, but for a head's length."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._factory = cast("partial[ResponseHandler]", partial(_Counting, loop=self._loop))
 
 
 async def beginning(content: aiohttp.StreamReader, most: int) -> bytes:

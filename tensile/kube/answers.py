@@ -4,7 +4,8 @@ Kubernetes tells what happened by status, reason and causes; its sentences are f
 so no decision reads them. Objects are never decoded here, only cut out of what surrounds them.
 """
 
-from typing import Any, NamedTuple
+import re
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -20,12 +21,17 @@ from tensile.errors import (
     Unauthorized,
     Unreachable,
 )
+from tensile.kube.bounds import GROUPS, LONGEST_WAIT, OBJECT, TOKEN, Account, TooLarge, mebibytes
 from tensile.kube.shallow import cut, shallow
-from tensile.objects import Kind
+from tensile.objects import Kind, Ref
 
-LONGEST_LINE = 64 << 20
 _LONGEST_WORDS = 2_000
 _PATIENCE = 1.0
+_DIGITS = 9
+_SHOWN = 100
+_MOST_PARTS = 1_000
+_RELEASE = re.compile(r"v[0-9]+\.[0-9]+[0-9A-Za-z.+~-]{0,100}").fullmatch
+_GROUP_VERSION = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[a-z][a-z0-9-]{0,62}").fullmatch
 
 
 class _Cause(msgspec.Struct, frozen=True):
@@ -54,14 +60,15 @@ class _Status(msgspec.Struct, frozen=True):
 class _ListMeta(msgspec.Struct, frozen=True, rename={"more": "continue"}):
     """Where a page stands: its resourceVersion, and the token for the next page, "" after the last."""
 
-    resourceVersion: str = ""  # noqa: N815 - the API's spelling
-    more: str = ""
+    resourceVersion: Annotated[str, msgspec.Meta(max_length=20)] = ""  # noqa: N815 - the API's spelling
+    more: Annotated[str, msgspec.Meta(max_length=TOKEN)] = ""
 
 
 class _Page(msgspec.Struct, frozen=True):
     """One page of a LIST."""
 
     metadata: _ListMeta
+    kind: str = ""
     items: list[msgspec.Raw] | None = None
 
 
@@ -73,16 +80,24 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class _Identified(msgspec.Struct, frozen=True):
-    """The part of an object that tells it from its successors."""
+    """The part of an object that tells it from its successors; a Status has nothing of it."""
 
-    metadata: "_Identity"
+    kind: str = ""
+    metadata: "_Identity | None" = None
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """UID and resourceVersion of an object."""
+    """UID and resourceVersion of an object, and by what a deletion that goes on is told from one that is done."""
 
-    uid: str = ""
-    resourceVersion: str = ""  # noqa: N815 - the API's spelling
+    name: str = ""
+    namespace: str = ""
+    uid: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    resourceVersion: Annotated[str, msgspec.Meta(max_length=20)] = ""  # noqa: N815 - the API's spelling
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+    deletionTimestamp: str | None = None  # noqa: N815
+    deletionGracePeriodSeconds: int | None = None  # noqa: N815
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -169,7 +184,7 @@ def error_of(doing: Doing, code: int, body: bytes, retry_after: str = "") -> Clu
     status = _status(body)
     details = status.details or _Details()
     causes = details.causes or []
-    asked = _seconds(retry_after) or float(details.retryAfterSeconds)
+    asked = _seconds(retry_after) or min(float(details.retryAfterSeconds), LONGEST_WAIT)
     sort = _sort(code, status.reason, causes, asked)
     return sort(
         _words(code, status, body),
@@ -212,16 +227,23 @@ def _words(code: int, status: _Status, body: bytes) -> str:
 
 
 def _seconds(header: str) -> float:
-    """Give the seconds of a Retry-After, 0 when it is in another form."""
-    return float(header) if header.isdecimal() else 0.0
+    """Give the seconds of a Retry-After, as far as they are believed; 0 when it is in another form."""
+    return min(float(header[:_DIGITS]), LONGEST_WAIT) if header.isdecimal() else 0.0
 
 
-def page_of(doing: Doing, body: bytes) -> Page:
-    """Cut a page of a LIST into objects. Raises Unreachable when it is none."""
+def page_of(doing: Doing, body: bytes, kind: str = "") -> Page:
+    """Cut a page of a LIST into objects. Raises Unreachable when it is none, or one of another kind than `kind`.
+
+    Raises TooLarge when it nests without end, and is too long for what does to be taken out.
+    """
     try:
         page = _page(body)
+    except RecursionError as error:
+        raise TooLarge(f"a page that nests without end ({error})", cluster=doing.cluster, doing=str(doing)) from None
     except _STRANGE as error:
         raise strange(doing, error) from None
+    if kind and page.kind not in ("", f"{kind}List"):
+        raise strange(doing, f"a {page.kind[:_SHOWN]} instead of a {kind}List")
     items = [shallow(bytes(item)) for item in page.items or ()]
     return Page(items, page.metadata.resourceVersion, page.metadata.more)
 
@@ -236,7 +258,10 @@ def _page(body: bytes) -> _Page:
 
 def identity_of(doing: Doing, body: bytes) -> str:
     """Give an object's UID. Raises Unreachable when it has none."""
-    return _identity(doing, body).uid
+    uid = _identity(doing, body).uid
+    if not uid:
+        raise strange(doing, "an object without a UID")
+    return uid
 
 
 def version_of(doing: Doing, body: bytes) -> int:
@@ -245,30 +270,65 @@ def version_of(doing: Doing, body: bytes) -> int:
     return int(version) if version.isdecimal() else 0
 
 
+def of_another(ref: Ref, body: bytes) -> str:
+    """Return why a body is not that of the object that was asked for, "" where it is, or is a Status.
+
+    What has no name, as an answer to a review, is not compared.
+    """
+    if not ref.name:
+        return ""
+    try:
+        found = _IDENTIFIED.decode(body)
+    except _STRANGE as error:
+        return str(error)
+    if found.kind == "Status":
+        return ""
+    if found.kind not in ("", ref.kind.name) or found.metadata is None:
+        return f"a {found.kind[:_SHOWN] or 'thing without metadata'} instead of a {ref.kind.name}"
+    place = found.metadata.namespace, found.metadata.name
+    if found.metadata.name and place != (ref.namespace, ref.name):
+        return f"{ref.kind.name} {'/'.join(place)[:_SHOWN]} instead of {ref.namespace}/{ref.name}"
+    return ""
+
+
 def _identity(doing: Doing, body: bytes) -> _Identity:
     """Decode the part of an object that tells it from others."""
     try:
-        return _IDENTIFIED.decode(body).metadata
+        found = _IDENTIFIED.decode(body).metadata
     except _STRANGE as error:
         raise strange(doing, error) from None
+    if found is None:
+        raise strange(doing, "an object without metadata")
+    return found
 
 
 def release_of(doing: Doing, body: bytes) -> str:
-    """Give the release that /version names, such as "v1.36.3"."""
+    """Give the release that /version names, such as "v1.36.3". Raises Unreachable for what is no release."""
     try:
-        return _VERSIONS.decode(body).gitVersion
+        release = _VERSIONS.decode(body).gitVersion
     except _STRANGE as error:
         raise strange(doing, error) from None
+    if not _RELEASE(release):
+        raise strange(doing, f"a version like {release[:_SHOWN]!r}")
+    return release
 
 
 def apis_of(doing: Doing, body: bytes) -> list[str]:
-    """Give the API groups' versions that /apis names, as "GROUP/VERSION", the preferred one of each group first."""
+    """Give the API groups' versions that /apis names, as "GROUP/VERSION", the preferred one of each group first.
+
+    Raises TooLarge for more than any cluster has, and Unreachable for one that cannot be part of a path.
+    """
     try:
         groups = _GROUPS.decode(body).groups
     except _STRANGE as error:
         raise strange(doing, error) from None
     found = [one.groupVersion for group in groups for one in (group.preferredVersion, *group.versions)]
-    return list(dict.fromkeys(found))
+    versions = list(dict.fromkeys(filter(None, found)))
+    if not all(map(_GROUP_VERSION, versions)):
+        raise strange(doing, "a version of an API group that is none")
+    if len(versions) > GROUPS:
+        raise TooLarge(f"more than {GROUPS:,} versions of API groups", cluster=doing.cluster, doing=str(doing))
+    return versions
 
 
 def kinds_of(doing: Doing, api: str, body: bytes) -> list[Kind]:
@@ -287,9 +347,10 @@ class Lines:
     at one go, and an unfinished one is only joined when its end is there. One of more than `longest` bytes is refused.
     """
 
-    def __init__(self, doing: Doing, longest: int = LONGEST_LINE) -> None:
+    def __init__(self, doing: Doing, longest: int = OBJECT, account: Account | None = None) -> None:
         self._doing = doing
         self._longest = longest
+        self._account = account or Account()
         self._held: list[bytes] = []
         self._size = 0
 
@@ -304,17 +365,25 @@ class Lines:
             self._hold(chunk)
             return []
         whole = b"".join((*self._held, chunk[:cut]))
-        self._held, self._size = [], 0
+        self.forget()
         if cut < len(chunk):
             self._hold(chunk[cut:])
         return self._events(whole)
 
+    def forget(self) -> None:
+        """Keep nothing of a line that has not ended."""
+        self._account.give_back(self._size)
+        self._held, self._size = [], 0
+
     def _hold(self, part: bytes) -> None:
-        """Keep the beginning of a line for later."""
+        """Keep the beginning of a line for later; many small parts are joined now and then, as each has a cost."""
         self._held.append(part)
         self._size += len(part)
+        self._account.take(len(part))
         if self._size > self._longest:
-            raise strange(self._doing, f"a line of more than {self._longest >> 20} MiB")
+            raise TooLarge(f"a line of more than {mebibytes(self._longest)}")
+        if len(self._held) > _MOST_PARTS:
+            self._held = [b"".join(self._held)]
 
     def _events(self, whole: bytes) -> list[WatchEvent]:
         """Decode whole lines."""

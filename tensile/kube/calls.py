@@ -3,6 +3,8 @@
 Half of what a mirrored pod costs is the way of two small requests through an HTTP client, so this path has little on
 it: the parser that nginx-like servers use (llhttp), and a list of free connections. Nothing is sent twice, nothing is
 followed or decompressed, and a connection that said anything out of turn is not used again.
+
+An answer is counted as it comes, before anything is made of it: every byte of it, and those without content.
 """
 
 import asyncio
@@ -14,14 +16,16 @@ from typing import Any, NamedTuple, cast
 
 import httptools
 
+from tensile.errors import Unreachable
 from tensile.kube.access import Access
+from tensile.kube.bounds import CHUNKS, HEAD, OBJECT, REFUSAL, SPARSE, Account, TooLarge, mebibytes
 
 CONNECT_SECONDS = 10.0
-_MOST_HEADERS = 1 << 16
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _KEPT = (b"content-type", b"retry-after")
 _BREAKS = re.compile(r"[\r\n\0]").search
 _BLANKS = re.compile(r"[^\x21-\x7e]").search
+_NO_CONTENT = f"an answer with more than {mebibytes(HEAD)} that are no content"
 
 
 class Broken(ConnectionError):
@@ -29,7 +33,10 @@ class Broken(ConnectionError):
 
 
 class Answer(NamedTuple):
-    """An answer: HTTP's status, the headers that are read here in lower case, and the body."""
+    """An answer: HTTP's status, the headers that are read here in lower case, and the body.
+
+    Of an error's body it is the beginning.
+    """
 
     status: int
     headers: Mapping[bytes, str]
@@ -39,22 +46,26 @@ class Answer(NamedTuple):
 class Calls:
     """Connections to one server; made inside a running event loop, closed with `close`.
 
-    Raises ssl.SSLError, OSError and TimeoutError for a server that cannot be connected to, and Broken.
+    `account` counts what all answers hold that have not ended. Raises ssl.SSLError, OSError and TimeoutError for a
+    server that cannot be connected to, Broken, TooLarge, and Unreachable where the account is full.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, account: Account | None = None) -> None:
+        self._account = account or Account()
         self._free: list[_Connection] = []
         self._all: set[_Connection] = set()
         self._closed = False
 
-    async def call(self, access: Access, method: str, target: str, headers: str, body: bytes) -> Answer:
+    async def call(
+        self, access: Access, method: str, target: str, headers: str, body: bytes, *, most: int = OBJECT
+    ) -> Answer:
         """Send a request and give its answer; `headers` are as `header_lines` writes them.
 
-        Whoever cancels it, or lets it time out, ends its connection.
+        An answer of more than `most` bytes is TooLarge. Whoever cancels it, or lets it time out, ends its connection.
         """
         connection = self._take(access) or await self._connect(access)
         try:
-            answer = await connection.call(_request(access, method, target, headers, body))
+            answer = await connection.call(_request(access, method, target, headers, body), most)
         except BaseException as error:
             connection.end()
             if isinstance(error, asyncio.CancelledError):
@@ -66,12 +77,16 @@ class Calls:
             connection.end()
         return answer
 
-    async def close(self) -> None:
-        """End every connection, and take no calls from now on."""
-        self._closed = True
+    def hang_up(self) -> None:
+        """End every connection; what is under way fails."""
         for connection in tuple(self._all):
             connection.end()
         self._free.clear()
+
+    async def close(self) -> None:
+        """End every connection, and take no calls from now on."""
+        self._closed = True
+        self.hang_up()
         await asyncio.sleep(0)
 
     def _distrust(self) -> None:
@@ -95,7 +110,7 @@ class Calls:
     async def _connect(self, access: Access) -> "_Connection":
         if self._closed:
             raise Broken("closed")
-        connection = _Connection(_way(access), self._all)
+        connection = _Connection(_way(access), self._all, self._account)
         tls, name = (access.tls, access.server_name) if access.is_encrypted else (None, None)
         async with asyncio.timeout(CONNECT_SECONDS):
             await asyncio.get_running_loop().create_connection(
@@ -135,21 +150,24 @@ def _request(access: Access, method: str, target: str, headers: str, body: bytes
 class _Connection(asyncio.Protocol):
     """One connection, and the parser's listener while an answer comes in."""
 
-    def __init__(self, way: tuple[object, ...], among: set["_Connection"]) -> None:
+    def __init__(self, way: tuple[object, ...], among: set["_Connection"], account: Account) -> None:
         self.way = way
         self.is_usable = False
         self._among = among
+        self._account = account
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpResponseParser(self)
         self._awaited: asyncio.Future[Answer] | None = None
         self._headers: dict[bytes, str] = {}
-        self._size = 0
+        self._most = self._got = self._head = self._dry = 0
+        self._refuses = False
         self._parts: list[bytes] = []
 
-    async def call(self, request: bytes) -> Answer:
-        """Send a request and wait for the whole answer."""
+    async def call(self, request: bytes, most: int) -> Answer:
+        """Send a request and wait for the whole answer, of so many bytes at most."""
         if self._transport is None or not self.is_usable:
             raise Broken("the connection is closed")
+        self._most, self._dry = most + HEAD, 0
         self._awaited = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return await self._awaited
@@ -170,7 +188,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is awaited."""
         self._among.discard(self)
-        self._fail(str(exc or "closed"))
+        self._fail(Broken(str(exc or "closed")))
+        self._forget()
 
     def data_received(self, data: bytes) -> None:
         """Read on; what comes when nothing is awaited ends the connection."""
@@ -178,23 +197,30 @@ class _Connection(asyncio.Protocol):
             self.end()
             return
         try:
-            self._parser.feed_data(data)
+            self._read(data)
+        except Unreachable as error:
+            self._fail(error)
+            self.end()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(type(error).__name__)
+            self._fail(TooLarge(_NO_CONTENT) if self._head > HEAD else Broken(type(error).__name__))
             self.end()
 
     def on_message_begin(self) -> None:
         """Begin an answer."""
-        self._headers, self._size, self._parts = {}, 0, []
+        self._headers, self._head, self._parts, self._refuses = {}, 0, [], False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the headers that are read, and count all."""
-        self._size += len(name) + len(value)
-        if self._size > _MOST_HEADERS:
-            raise ValueError("headers too large")
+        """Keep the headers that are read, and count all; what is raised here ends the parsing."""
+        self._head += len(name) + len(value)
+        if self._head > HEAD:
+            raise TooLarge(_NO_CONTENT)
         known = name.lower()
         if known in _KEPT:
             self._headers[known] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Tell an error from what was asked for: of its body less is read."""
+        self._refuses = self._parser.get_status_code() >= 300  # noqa: PLR2004 - HTTP's classes
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of the body."""
@@ -202,17 +228,45 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Give the answer, unless it is one of those that come before it."""
-        status = self._parser.get_status_code()
-        if status < 200:  # noqa: PLR2004 - informational
+        if self._parser.get_status_code() >= 200:  # noqa: PLR2004 - informational
+            self.is_usable = self.is_usable and self._parser.should_keep_alive()
+            self._answer()
+
+    def _read(self, data: bytes) -> None:
+        """Count and parse what came; raises Unreachable for what is too much."""
+        self._got += len(data)
+        self._account.take(len(data))
+        if self._got > self._most and not self._refuses:
+            raise TooLarge(f"an answer of more than {mebibytes(self._most - HEAD)}")
+        count = len(self._parts)
+        self._parser.feed_data(data)
+        if self._awaited is None or self._awaited.done():
             return
-        asked = self._awaited is not None and not self._awaited.done()
-        self.is_usable = self.is_usable and asked and self._parser.should_keep_alive()
-        if self._awaited is None or not asked:
+        self._dry = 0 if len(self._parts) > count else self._dry + len(data)
+        if self._dry > HEAD:
+            raise TooLarge(_NO_CONTENT)
+        if len(self._parts) > CHUNKS and self._got < SPARSE * len(self._parts):
+            raise TooLarge(f"an answer in more than {CHUNKS} pieces of a few bytes")
+        if self._refuses and self._got > REFUSAL:
+            self._answer()
+            self.end()
+
+    def _answer(self) -> None:
+        """Give what has come of the answer, and keep nothing of it; what nobody waits for ends the connection."""
+        if self._awaited is None or self._awaited.done():
+            self.is_usable = False
             return
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._awaited.set_result(Answer(status, self._headers, body))
+        answer = Answer(self._parser.get_status_code(), self._headers, body[:REFUSAL] if self._refuses else body)
+        self._forget()
+        self._awaited.set_result(answer)
 
-    def _fail(self, why: str) -> None:
+    def _forget(self) -> None:
+        """Keep nothing of an answer that is over."""
+        self._account.give_back(self._got)
+        self._got, self._parts = 0, []
+
+    def _fail(self, error: Exception) -> None:
         self.is_usable = False
         if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_exception(Broken(why))
+            self._awaited.set_exception(error)

@@ -7,24 +7,28 @@ answered with 401 was not done, and is repeated with the credential read anew.
 
 After a lost connection, a refused credential, or a change of the way there, it has to be shown that the same cluster
 answers before anything else is sent that way.
+
+A cluster that sends more than `bounds` allows is not asked for a while, and for twice as long the next time.
 """
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import orjson
+import structlog
 import tenacity
 
+from tensile.cache import Tally
 from tensile.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
-from tensile.errors import ClusterError, Denied, Expired, Throttled, Unauthorized, Unreachable
+from tensile.errors import ClusterError, Expired, Throttled, Unauthorized, Unreachable
+from tensile.kube import bounds
 from tensile.kube.access import Access
-from tensile.kube.aio import aiohttp
+from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.answers import (
     Doing,
     Lines,
@@ -33,14 +37,19 @@ from tensile.kube.answers import (
     error_of,
     identity_of,
     kinds_of,
+    of_another,
     page_of,
     release_of,
     strange,
     version_of,
 )
+from tensile.kube.bounds import Account, Allowance, Paused, Restraint, TooLarge
 from tensile.kube.health import Health, SharedCluster, WrongCluster
 from tensile.kube.limits import Bucket
+from tensile.kube.paging import Ask, Pager
 from tensile.kube.shallow import shallow
+from tensile.kube.share import Share
+from tensile.kube.targets import path_of, query_of, shown, target_of
 from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport, Untrusted
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
@@ -49,11 +58,7 @@ Observe = Callable[[str, str, str], None]
 Admit = Callable[[str], str]
 
 KUBE_SYSTEM = Ref("", NAMESPACE, "", "kube-system")
-PAGE = 500
 MARGIN = 10.0
-_UNDER_WAY = 0.001
-"""Seconds in which a request leaves, before other work holds the event loop up."""
-
 _WRITE = urlencode({"fieldManager": FIELD_MANAGER, "fieldValidation": "Ignore"})
 _JSON = "application/json"
 _MEDIA = {
@@ -62,10 +67,10 @@ _MEDIA = {
     "strategic-merge-patch": "application/strategic-merge-patch+json",
     "apply-patch": "application/apply-patch+yaml",
 }
-_PLAIN = re.compile(r"[A-Za-z0-9._:-]*").fullmatch
 _WRITES = frozenset({"create", "patch", "delete"})
 _TRIES = 3
 _PATIENCE = 5.0
+_log = structlog.get_logger("tensile.kube.client")
 
 
 class Follower(Protocol):
@@ -85,7 +90,8 @@ class HttpCluster:
     """One cluster; made inside a running event loop, closed with `close`.
 
     `qps` and `burst` bound requests a second (0: no bound), `connections` the calls at one time, `timeout` one call in
-    seconds. `anchored`: the way there may not come to lead to another server. `observe(verb, kind, result)` hears of
+    seconds. `anchored`: the way there may not come to lead to another server. `tally` counts what is kept of a lower
+    cluster, in as many caches as it is given to; `allowance` bounds it. `observe(verb, kind, result)` hears of
     every write, result being "ok" or the error's name. `pin` is the UID of kube-system that the cluster has to have, ""
     for the first one that it shows. `admit(uid)` says why it may not be the one of that UID, "" when it may.
     """
@@ -102,6 +108,7 @@ class HttpCluster:
         margin: float = MARGIN,
         anchored: bool = False,
         pin: str = "",
+        allowance: Allowance | None = None,
         observe: Observe | None = None,
         admit: Admit = lambda _uid: "",
         clock: Clock = time.monotonic,
@@ -117,9 +124,16 @@ class HttpCluster:
         self.pin = pin
         self._doubt = bool(pin)
         self._settling: asyncio.Task[str] | None = None
+        self.tally = Tally()
+        self._allowance = allowance or Allowance()
+        self._restraint = Restraint()
+        self._account = Account()
+        self._listings = asyncio.Semaphore(bounds.LISTINGS)
+        self._share = Share(bounds.SHARE if name else 0.0, bounds.BURST, clock, sleep)
         self._transport = Transport(
             access,
             bucket=Bucket(qps, burst, clock()),
+            account=self._account,
             connections=connections,
             timeout=timeout,
             anchored=anchored,
@@ -149,7 +163,8 @@ class HttpCluster:
     def complaint(self) -> str:
         """What somebody has to put right about its credential or address, "" for nothing."""
         health = self.health
-        return health.error if health.wrong or health.shut_out else self._transport.stale
+        is_told = health.wrong or health.shut_out or health.excessive
+        return health.error if is_told else self._transport.stale
 
     @property
     def stale(self) -> str:
@@ -179,7 +194,11 @@ class HttpCluster:
         """
         doing = Doing(self._name, "read", "Namespace kube-system")
         access = self.access
-        uid = identity_of(doing, await self._read(doing, KUBE_SYSTEM.path(), settled=False))
+        raw = await self._read(doing, KUBE_SYSTEM.path(), settled=False, most=bounds.SMALL)
+        try:
+            uid = identity_of(doing, raw)
+        except ClusterError as error:
+            raise self._told(doing, error) from None
         if self.pin and uid != self.pin:
             raise self._wrong(doing, uid)
         objection = self._admit(uid)
@@ -226,25 +245,38 @@ class HttpCluster:
     async def version(self) -> str:
         """Give the server's version such as "v1.36.3"."""
         doing = Doing(self._name, "read", "version")
-        return release_of(doing, await self._read(doing, "/version", settled=False))
+        return release_of(doing, await self._read(doing, "/version", settled=False, most=bounds.SMALL))
 
     async def read(self, ref: Ref) -> bytes:
         """Give the object at quorum, so that "not found" means that it does not exist."""
-        doing = Doing(self._name, "read", _shown(ref))
-        return shallow(await self._read(doing, _path(doing, ref)))
+        doing = Doing(self._name, "read", shown(ref))
+        return self._of(ref, doing, shallow(await self._read(doing, path_of(doing, ref))))
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """Give what `read` makes of every object of the selection, at quorum, in pages of 500.
 
-        When the store forgets the pages' version on the way, everything is asked for at once.
+        What `read` makes None of is left out. When the store forgets the pages' version on the way, everything is asked
+        for at once. Raises TooLarge for a list that does not end.
         """
         doing = Doing(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
-        query = _query(selection)
-        try:
-            return await self._pages(doing, kind.path(selection.namespace), query, read)
-        except Expired:
-            page = page_of(doing, await self._read(doing, _target(kind.path(selection.namespace), query)))
-            return Listing([read(item) for item in page.items], page.version)
+        path, query = kind.path(selection.namespace), query_of(selection)
+
+        async def asked(more: dict[str, str], *, spare: bool, most: int = bounds.PAGE) -> Page:
+            """Ask for a page; `spare`: one that is too long costs nothing, as a shorter one can be asked for."""
+            target = target_of(path, query | more)
+            return page_of(doing, await self._read(doing, target, most=most, spare=spare), kind.name)
+
+        async with self._listings:
+            try:
+                return await self._pager(doing, asked, read).all()
+            except Expired as expired:
+                try:
+                    page = await asked({}, spare=True, most=bounds.WHOLE)
+                except TooLarge:
+                    raise expired from None
+                return await self._pager(doing, asked, read).take(page)
+            except TooLarge as error:
+                raise self._told(doing, error) from None
 
     async def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:
         """Follow the selection from `version` on; ends when the server ends it, after about `seconds`.
@@ -253,39 +285,53 @@ class HttpCluster:
         margin, and the error of an ERROR line.
         """
         doing = Doing(self._name, "watch", f"{kind.name} {selection.namespace}".rstrip())
-        query = _query(selection) | {
+        query = query_of(selection) | {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
             "resourceVersion": version,
         }
-        lines = Lines(doing)
+        lines = Lines(doing, account=self._account)
         try:
-            async with self._opened(doing, _target(kind.path(selection.namespace), query), seconds) as stream:
+            async with self._opened(doing, target_of(kind.path(selection.namespace), query), seconds) as stream:
                 async for chunk in stream.iter_any():
+                    self._go_on()
+                    await self._share.begin()
                     for event in lines.feed(chunk):
                         yield event
                         self.health.hear(self._clock())
+                        self._allowance.check(self.tally)
+                        if self._share.is_long:
+                            await self._share.rest()
+                            await self._share.begin()
+                    await self._share.rest()
         except ClusterError as error:
             raise self._told(doing, error) from None
+        finally:
+            lines.forget()
 
     async def kinds(self) -> tuple[Kind, ...]:
         """Give every namespaced kind whose objects can be listed, each in one version."""
         doing = Doing(self._name, "read", "API resources")
         found: dict[tuple[str, str], Kind] = {}
-        for api in ("v1", *apis_of(doing, await self._read(doing, "/apis"))):
+        try:
+            apis = apis_of(doing, await self._read(doing, "/apis", most=bounds.SMALL))
+        except TooLarge as error:
+            raise self._told(doing, error) from None
+        for api in ("v1", *apis):
             path = Kind(api, "", "", namespaced=False).path().rstrip("/")
-            for kind in kinds_of(doing, api, await self._read(doing, path)):
+            for kind in kinds_of(doing, api, await self._read(doing, path, most=bounds.SMALL)):
                 found.setdefault((api.rpartition("/")[0], kind.plural), kind)
         return tuple(found.values())
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create the object (for reviews: ask) and give it as stored."""
-        doing = Doing(self._name, "create", _shown(ref))
+        doing = Doing(self._name, "create", shown(ref))
         since = [(follower, follower.newest) for follower in self.followers.get(ref.kind, ())]
-        _path(doing, ref)
+        path_of(doing, ref)
         target = f"{ref.kind.path(ref.namespace)}?{_WRITE}"
         raw = await self._write(doing, ref.kind, Request("POST", target, orjson.dumps(body), _JSON))
+        raw = self._of(ref, doing, raw)
         for follower, newest in since:
             follower.note_created(version_of(doing, raw), newest)
         return raw
@@ -295,15 +341,15 @@ class HttpCluster:
 
         Raises Conflict when the UID or resourceVersion in the body does not fit any more.
         """
-        doing = Doing(self._name, "patch", f"{_shown(ref)} {subresource}".rstrip())
+        doing = Doing(self._name, "patch", f"{shown(ref)} {subresource}".rstrip())
         force = "&force=true" if patch.media == "apply-patch" else ""
-        target = f"{_path(doing, ref, subresource)}?{_WRITE}{force}"
+        target = f"{path_of(doing, ref, subresource)}?{_WRITE}{force}"
         request = Request("PATCH", target, orjson.dumps(patch.body), _MEDIA[patch.media])
-        return await self._write(doing, ref.kind, request)
+        return self._of(ref, doing, await self._write(doing, ref.kind, request))
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Delete the object if it is the one with that UID, as it was at that `version` (else Conflict); answered."""
-        doing = Doing(self._name, "delete", _shown(ref))
+        doing = Doing(self._name, "delete", shown(ref))
         options: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -312,25 +358,25 @@ class HttpCluster:
         }
         if grace is not None:
             options["gracePeriodSeconds"] = grace
-        request = Request("DELETE", _path(doing, ref), orjson.dumps(options), _JSON)
-        return await self._write(doing, ref.kind, request)
+        request = Request("DELETE", path_of(doing, ref), orjson.dumps(options), _JSON)
+        return self._of(ref, doing, await self._write(doing, ref.kind, request))
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
         """Ask for the deletion of a pod if it is the one with that UID (else Conflict); Throttled: a budget says no."""
-        doing = Doing(self._name, "evict", _shown(ref))
+        doing = Doing(self._name, "evict", shown(ref))
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"namespace": ref.namespace, "name": ref.name},
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
-        request = Request("POST", _path(doing, ref, "eviction"), orjson.dumps(eviction), _JSON)
+        request = Request("POST", path_of(doing, ref, "eviction"), orjson.dumps(eviction), _JSON)
         await self._write(doing, ref.kind, request)
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
         """Have a token of a ServiceAccount issued, as a TokenRequest asks; gives that, answered: it holds the token."""
-        doing = Doing(self._name, "create", f"{_shown(account)} token")
-        target = _path(doing, account, "token")
+        doing = Doing(self._name, "create", f"{shown(account)} token")
+        target = path_of(doing, account, "token")
         return await self._write(doing, account.kind, Request("POST", target, orjson.dumps(request), _JSON))
 
     def endpoint(self) -> Endpoint:
@@ -343,23 +389,8 @@ class HttpCluster:
             access.address, access.port, access.tls, access.server_name, access.prefix, dict(access.headers)
         )
 
-    async def _pages(self, doing: Doing, path: str, query: dict[str, str], read: Read) -> Listing:
-        """Ask for page after page; while one is read, the server works on the next."""
-
-        async def asked(more: dict[str, str]) -> Page:
-            """Ask for a page."""
-            return page_of(doing, await self._read(doing, _target(path, query | {"limit": str(PAGE)} | more)))
-
-        page, items = await asked({}), []
-        while page.more:
-            following = asyncio.ensure_future(asked({"continue": page.more}))
-            try:
-                await asyncio.sleep(_UNDER_WAY)
-                items += [read(item) for item in page.items]
-                page = await following
-            finally:
-                following.cancel()
-        return Listing(items + [read(item) for item in page.items], page.version)
+    def _pager(self, doing: Doing, ask: Ask, read: Read) -> Pager:
+        return Pager(doing, ask, read, self._share, lambda: self._allowance.check(self.tally, listing=True))
 
     @asynccontextmanager
     async def _opened(self, doing: Doing, target: str, seconds: int) -> AsyncIterator[aiohttp.StreamReader]:
@@ -370,14 +401,18 @@ class HttpCluster:
                 self.health.contact(self._clock())
                 yield answer.content
                 return
-            reply = Reply(answer.status, await answer.read(), "", answer.headers.get("Retry-After", ""))
+            body = await beginning(answer.content, bounds.REFUSAL)
+            reply = Reply(answer.status, body, "", answer.headers.get("Retry-After", ""))
         if reply.status == HTTPStatus.UNAUTHORIZED:
             reply = reply._replace(renewal=await self._transport.renew(access))
         raise _refusal(doing, reply)
 
-    async def _read(self, doing: Doing, target: str, *, settled: bool = True) -> bytes:
-        """Send a read, again where a failure is known to pass."""
-        return await self._retrying.copy()(self._send, doing, Request("GET", target), settled=settled)
+    async def _read(
+        self, doing: Doing, target: str, *, settled: bool = True, most: int = bounds.OBJECT, spare: bool = False
+    ) -> bytes:
+        """Send a read, again where a failure is known to pass; `spare` as in `_send`."""
+        request = Request("GET", target, most=most)
+        return await self._retrying.copy()(self._send, doing, request, settled=settled, spare=spare)
 
     async def _write(self, doing: Doing, kind: Kind, request: Request) -> bytes:
         """Send a write once, and tell who counts writes."""
@@ -391,8 +426,11 @@ class HttpCluster:
             self._observe(doing.verb, kind.name, "ok")
         return raw
 
-    async def _send(self, doing: Doing, request: Request, *, settled: bool = True) -> bytes:
-        """Send a request and give the body of its answer; `settled`: to no other cluster than the one it should be."""
+    async def _send(self, doing: Doing, request: Request, *, settled: bool = True, spare: bool = False) -> bytes:
+        """Send a request and give the body of its answer; `settled`: to no other cluster than the one it should be.
+
+        `spare`: an answer that is too long is no breach, as less can be asked for.
+        """
         try:
             reply = await self._asked(request, settled=settled)
             if not 200 <= reply.status < 300:  # noqa: PLR2004
@@ -400,9 +438,22 @@ class HttpCluster:
             if not reply.media.startswith(_JSON):
                 raise strange(doing, reply.media or "no media type")
         except ClusterError as error:
+            if spare and type(error) is TooLarge:
+                raise
             raise self._told(doing, error) from None
         self.health.contact(self._clock())
         return reply.body
+
+    def _of(self, ref: Ref, doing: Doing, raw: bytes) -> bytes:
+        """Give an answer that is about the object asked for; raises Unreachable for any other of a lower cluster."""
+        if self._name and (objection := of_another(ref, raw)):
+            raise self._told(doing, strange(doing, objection))
+        return raw
+
+    def _go_on(self) -> None:
+        """Raise Paused while the cluster is left alone because it sent too much."""
+        if left := self._restraint.left(self._clock()):
+            raise Paused(f"{self._restraint.words}; it is asked again in {left:.0f} s", retry_after=left)
 
     async def _asked(self, request: Request, *, settled: bool) -> Reply:
         """Send a request, and once more if the credential is not accepted and there is another."""
@@ -417,6 +468,7 @@ class HttpCluster:
 
     async def _way(self, *, settled: bool) -> Access:
         """Give the way to send by; `settled`: after it has been made sure that the same cluster answers there."""
+        self._go_on()
         if self._clock() >= self.access.good_until:
             await self._transport.renew(self.access)
         while settled and self._doubt:
@@ -431,7 +483,11 @@ class HttpCluster:
     def _told(self, doing: Doing, error: ClusterError) -> ClusterError:
         """Complete an error and note what it says about the cluster's health."""
         error.cluster, error.doing = doing.cluster, str(doing)
-        if isinstance(error, Unauthorized | Untrusted):
+        if self._restraint.left(self._clock()):
+            return error
+        if isinstance(error, TooLarge) and self._name:
+            self._exceeded(error)
+        elif isinstance(error, Unauthorized | Untrusted):
             self.health.shut(self._clock(), error.message)
             self._doubt = bool(self.pin)
         elif not isinstance(error, Unreachable):
@@ -441,6 +497,15 @@ class HttpCluster:
             self.health.silence(self._clock(), error.message)
             self._doubt = self._doubt or bool(self.pin and not error.status)
         return error
+
+    def _exceeded(self, error: TooLarge) -> None:
+        """Leave a cluster alone that sent too much: what is under way ends, and its pause begins."""
+        now = self._clock()
+        words = f"{error.doing}: it sent {error.message}"
+        pause = self._restraint.note(now, words)
+        self.health.exceed(now, words, self._restraint.trusted_from)
+        self._transport.hang_up()
+        _log.warning("cluster sent too much and is left alone", cluster=self._name, error=words, seconds=round(pause))
 
     async def _settle(self) -> None:
         """Ask once for all waiting calls who answers; raises what keeps it from being the cluster it should be."""
@@ -469,34 +534,3 @@ def _wait(state: tenacity.RetryCallState) -> float:
     """Give the seconds before the next try of a read."""
     error = state.outcome.exception() if state.outcome else None
     return error.retry_after if isinstance(error, Throttled) else 0.1 * state.attempt_number
-
-
-def _shown(ref: Ref) -> str:
-    """Name an object for an error."""
-    return f"{ref.kind.name} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind.name} {ref.name}"
-
-
-def _path(doing: Doing, ref: Ref, subresource: str = "") -> str:
-    """Give the URL path of an object.
-
-    References inside a pod's spec are not checked by Kubernetes, so a name may hold what would lead to another path.
-    """
-    if _PLAIN(ref.name) and _PLAIN(ref.namespace) and ref.name not in (".", "..") and ref.namespace not in (".", ".."):
-        return ref.path(subresource)
-    for part in (ref.namespace, ref.name):
-        if part in (".", "..") or "/" in part or "%" in part:
-            raise Denied(
-                f"{part!r} is no name in Kubernetes: correct what refers to it", cluster=doing.cluster, doing=str(doing)
-            )
-    return quote(ref.path(subresource), safe="/:")
-
-
-def _query(selection: Selection) -> dict[str, str]:
-    """Give a selection's query parameters."""
-    asked = {"labelSelector": selection.labels, "fieldSelector": selection.fields}
-    return {key: value for key, value in asked.items() if value}
-
-
-def _target(path: str, query: dict[str, str]) -> str:
-    """Join path and query."""
-    return f"{path}?{urlencode(query)}" if query else path

@@ -8,7 +8,8 @@ looked at twice a second: a rotated one is in use before the old one ends.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -26,8 +27,8 @@ from tensile.kube.informer import Chance, Informer
 from tensile.kube.limits import Backoff, Pace
 from tensile.kube.tail import Tail
 from tensile.kube.transport import Clock, Sleep
-from tensile.objects import Kind
-from tensile.telemetry import described
+from tensile.objects import UPPER, Kind
+from tensile.telemetry import Seldom, described
 
 LOOK = 0.5
 """Seconds between two looks at the files of a credential."""
@@ -155,6 +156,8 @@ class Fleet:
             clock=self._clock,
             denials=entry.denials,
         )
+        if feed.cluster != UPPER:
+            feed.cache.tally = entry.cluster.tally
         entry.followed.append((feed, informer))
         entry.cluster.followers.setdefault(feed.kind, []).append(informer)
 
@@ -241,6 +244,14 @@ class Fleet:
         """Say what somebody has to put right about an open cluster's credential or address, "" for nothing."""
         return self._open[name].cluster.complaint
 
+    def skipped(self) -> dict[tuple[str, str], int]:
+        """Return how many objects of each open cluster were left out, by the cluster's name and the kind's."""
+        found: Counter[tuple[str, str]] = Counter()
+        for name, entry in self._open.items():
+            for feed, informer in entry.followed:
+                found[name, feed.kind.name] += informer.skipped
+        return dict(found)
+
     def denied(self, name: str) -> str:
         """Say what an open cluster does not let us follow, "" for nothing."""
         return self._open[name].denials.words
@@ -280,12 +291,14 @@ class Fleet:
 
     async def _keep_running(self, name: str, what: str, job: Callable[[], Awaitable[None]]) -> None:
         """Run a job that should never end; start it again after a wait when it does, which is a defect of ours."""
-        backoff = Backoff(self._pace)
+        backoff, seldom = Backoff(self._pace), Seldom(self._clock)
+        where = {"cluster": name, "task": what}
         while True:
             try:
                 await job()
             except Exception as error:  # noqa: BLE001 - a defect in one cluster's task must not end the others
-                _log.error("a task failed and is started again", cluster=name, task=what, error=described(error))
+                said = {**where, "error": described(error)}
+                seldom.tell(type(error).__name__, partial(_tell_failed, said))
             await self._sleep(backoff.after_failure(self._chance()))
 
     def _objection(self, name: str, uid: str) -> str:
@@ -398,6 +411,10 @@ class Fleet:
             informer.wake()
         if self._notify:
             self._notify(entry.cluster.name)
+
+
+def _tell_failed(said: Mapping[str, str], more: Mapping[str, int]) -> None:
+    _log.error("a task failed and is started again", **said, **more)
 
 
 def _server(access: Access) -> tuple[str, int, str]:

@@ -23,7 +23,7 @@ class Health:
 
     `last_contact` is the last answer, None before the first; `error` the present trouble, "" for none; `wrong` is true
     while another cluster answers in its place, `shared` while that is one that goes by another name, `shut_out`
-    while it does not accept our credential or we not its own.
+    while it does not accept our credential or we not its own, `excessive` while it counts as one that sends too much.
     """
 
     def __init__(self, now: float) -> None:
@@ -32,6 +32,8 @@ class Health:
         self.wrong = False
         self.shared = False
         self.shut_out = False
+        self.excessive = False
+        self._bearable_from = 0.0
         self._silent_since: float | None = now
         self._turned_at = now
 
@@ -47,7 +49,9 @@ class Health:
     def hear(self, now: float) -> None:
         """Note a word of a watch that is open."""
         self.last_contact = now
-        if not self.wrong and not self.shut_out:
+        if self.excessive and now >= self._bearable_from:
+            self.excessive = False
+        if not self.wrong and not self.shut_out and not self.excessive:
             self.error = ""
             self._silent_since = None
 
@@ -66,6 +70,11 @@ class Health:
     def shut(self, now: float, error: str) -> None:
         """Note that a credential is not accepted, theirs or ours; counts as silence until `contact`."""
         self.shut_out = True
+        self.silence(now, error)
+
+    def exceed(self, now: float, error: str, until: float) -> None:
+        """Note that it sent too much; counts as silence until it answers at the time `until`, or later."""
+        self.excessive, self._bearable_from = True, until
         self.silence(now, error)
 
     def accept(self, now: float) -> None:

@@ -14,18 +14,19 @@ from typing import cast
 
 import structlog
 
-from tensile.cache import Cache
-from tensile.cluster import Cluster, Selection, WatchEvent
-from tensile.errors import ClusterError, Denied, Expired, Unreachable
+from tensile.cache import Cache, Entry, Meta, Tally, version_in
+from tensile.cluster import Cluster, Listing, Selection, WatchEvent
+from tensile.errors import ClusterError, Denied, Expired, Malformed, Unreachable
 from tensile.kube.answers import Doing, version_of
 from tensile.kube.denials import Denials
 from tensile.kube.limits import Backoff, Pace
+from tensile.kube.screen import NOTHING, Screen, unwanted
 from tensile.kube.transport import Clock
 from tensile.objects import Kind
+from tensile.telemetry import Seldom
 
 Chance = Callable[[], float]
 
-_NOTHING = "metadata.name=-"
 _log = structlog.get_logger("tensile.kube.informer")
 
 
@@ -42,7 +43,8 @@ class Informer:
     moment costs more to hear of than to look for.
 
     `chance` gives random numbers in [0, 1), `clock` monotonic seconds. `denials` hears of what the cluster does not let
-    it do. `relists` and `rewinds` count what happened.
+    it do. `relists` and `rewinds` count what happened, `skipped` the objects that were left out because they are none,
+    or were not asked for.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Informer:
     ) -> None:
         self.relists = 0
         self.rewinds = 0
+        self.skipped = 0
         self.listed = asyncio.Event()
         self._answered = asyncio.Event()
         self._denials = denials or Denials(cluster.name)
@@ -72,7 +75,11 @@ class Informer:
         self._pace = pace or Pace()
         self._clock = clock
         self._doing = Doing(cluster.name, "watch", kind.name)
+        self._screen = Screen(kind, selection)
+        self._seldom = Seldom(clock)
         self._backoff = Backoff(self._pace)
+        self._relisting = Backoff(self._pace)
+        self._relisted_at = 0.0
         self._awake = asyncio.Event()
         self._position = 0
         self._furthest = 0
@@ -148,10 +155,11 @@ class Informer:
 
     async def _list(self) -> None:
         """List everything and take it over; a list that is behind what was seen proves that its store was restored."""
-        listing = await self._cluster.list(self._kind, self._selection, self._cache.read)
+        listing = await self._listing()
         version = _number(listing.version)
         if version < self._position:
             self._rewind(version)
+        self._relisted_at = self._clock()
         self._audit_at = self._clock() + self._pace.audit * (0.75 + self._chance() / 2)
         self.relists += 1
         self._position = version
@@ -161,26 +169,59 @@ class Informer:
         self._cache.take_over(listing.items, version, rewound=rewound)
         self._have_listed()
 
+    async def _listing(self) -> Listing:
+        """List, and count what is new as if it were kept already: until it is, what it replaces stays."""
+        fresh, kept = Tally(), self._cache.tally or Tally()
+
+        def read(raw: bytes) -> Entry | None:
+            """Read one object, None for one that is left out; one that is known as it is is not read again."""
+            try:
+                meta = self._screen.meta(raw)
+                known = self._known(meta)
+                entry = known or self._cache.read(raw, meta)
+            except Malformed as error:
+                self._skip(error)
+                return None
+            if known is None:
+                fresh.add(1, entry.weight)
+                kept.add(1, entry.weight)
+            return entry
+
+        try:
+            return await self._cluster.list(self._kind, self._selection, read)
+        finally:
+            kept.add(-fresh.objects, -fresh.content)
+
+    def _known(self, meta: Meta) -> Entry | None:
+        """Give the object of that UID and version that is cached, None where none is or the cache is not trusted."""
+        known = self._cache.get(meta.namespace, meta.name) if self._cache.synced else None
+        if known is None or (known.uid, known.version) != (meta.uid, version_in(meta)):
+            return None
+        return known
+
+    def _skip(self, error: Malformed) -> None:
+        """Leave an object out; the log says so once in a while."""
+        self.skipped += 1
+        where = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
+        self._seldom.tell("skipped", lambda more: _log.warning("object left out", **where, error=error.message, **more))
+
     def _have_listed(self) -> None:
         self.listed.set()
         self._answered.set()
 
     async def _check(self) -> None:
         """Make sure that the cluster has got as far as we have seen; a list of nothing shows how far it is."""
-        listing = await self._cluster.list(self._kind, self._selection._replace(labels="", fields=_NOTHING))
+        nothing = NOTHING._replace(namespace=self._selection.namespace)
+        listing = await self._cluster.list(self._kind, nothing, unwanted)
         version = _number(listing.version)
         if version < self._position:
             raise self._rewind(version)
 
     def _rewind(self, version: int) -> Rewound:
         """Note that history went back to `version`."""
-        _log.warning(
-            "history was rewound",
-            cluster=self._doing.cluster or "upper",
-            kind=self._kind.name,
-            now=version,
-            seen=self._position,
-        )
+        where = {"cluster": self._doing.cluster or "upper", "kind": self._kind.name}
+        positions = {"now": version, "seen": self._position}
+        self._seldom.tell("rewound", lambda more: _log.warning("history was rewound", **where, **positions, **more))
         message = f"resourceVersion {version} after {self._position}: the store was restored; everything is listed anew"
         self.rewinds += 1
         self._position = 0
@@ -199,8 +240,10 @@ class Informer:
             self._resumable = False
         finally:
             self._scope = None
-            if self._position != start or self._clock() - began >= self._pace.settled:
+            lived = self._clock() - began >= self._pace.settled
+            if lived or self._position != start:
                 self._failing_since = None
+            if lived:
                 self._backoff.reset()
         if self._resumable and self._position == start and self._clock() - began < self._pace.settled:
             raise Unreachable("watches end as soon as they begin", cluster=self._doing.cluster, doing=str(self._doing))
@@ -221,17 +264,28 @@ class Informer:
                 self._take(event)
 
     def _take(self, event: WatchEvent) -> None:
-        """Take over one event, unless it goes back in history."""
-        version = version_of(self._doing, event.raw)
+        """Take over one event, unless it goes back in history; an object that is none is left out."""
+        try:
+            meta = None if event.type == "BOOKMARK" else self._screen.meta(event.raw, leaves=event.type == "DELETED")
+            version = version_of(self._doing, event.raw) if meta is None else version_in(meta)
+        except Malformed as error:
+            self._skip(error)
+            return
         if version < self._position:
             raise self._rewind(version)
         self._denials.end(self, self._kind)
-        if event.type == "DELETED":
-            self._cache.remove(event.raw)
-        elif event.type in ("ADDED", "MODIFIED"):
-            self._cache.put(event.raw)
+        self._file(event, meta)
         self._position = version
         self._furthest = max(self._furthest, version)
+
+    def _file(self, event: WatchEvent, meta: Meta | None) -> None:
+        try:
+            if event.type == "DELETED":
+                self._cache.remove(event.raw, meta)
+            elif event.type in ("ADDED", "MODIFIED"):
+                self._cache.put(event.raw, meta)
+        except Malformed as error:
+            self._skip(error)
 
     def _cut(self) -> None:
         """End the watch that is open, if one is."""
@@ -257,10 +311,13 @@ class Informer:
                 await self._awake.wait()
 
     def _wait(self, error: ClusterError) -> float:
-        """Give the seconds to wait after an error."""
-        return self._backoff.after_failure(
-            self._chance(), answered=not isinstance(error, Unreachable), at_least=error.retry_after
-        )
+        """Give the seconds to wait after an error; who makes list after list necessary waits longer each time."""
+        if not isinstance(error, Expired):
+            answered = not isinstance(error, Unreachable)
+            return self._backoff.after_failure(self._chance(), answered=answered, at_least=error.retry_after)
+        if self._clock() - self._relisted_at >= self._pace.outage:
+            self._relisting.reset()
+        return self._relisting.after_failure(self._chance())
 
 
 def _number(version: str) -> int:

@@ -15,11 +15,11 @@ class Bucket:
         self._tokens = self._burst
         self._at = now
 
-    def take(self, now: float) -> float:
-        """Take one token and give the seconds to wait before it may be used; the order of calls is the order of use."""
+    def take(self, now: float, amount: float = 1.0) -> float:
+        """Take tokens and give the seconds to wait before they may be used; the order of calls is the order of use."""
         if not self._qps:
             return 0.0
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps) - 1
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._qps) - amount
         self._at = now
         return max(-self._tokens / self._qps, 0.0)
 

@@ -8,6 +8,7 @@ out; nothing of that is ever asked for.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 import orjson
 
@@ -15,6 +16,8 @@ DEEPEST = 64
 """Objects and lists within each other that are left: no field lies half as deep."""
 _ENCODED = 200
 """Objects within each other that can be encoded again, as part of something else."""
+_MOST_TOKENS = 1_000_000
+"""Strings, objects and lists: the two largest objects of which the smallest page consists have fewer."""
 _NESTING = b'":{'
 _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 """Strings, of which the last may have no end, so that none is looked at twice; and what begins and ends a value."""
@@ -24,6 +27,8 @@ _EMPTY = {b"{": b"{}", b"[": b"[]"}
 def shallow(raw: bytes) -> bytes:
     """Return an object as it came if it can be decoded and encoded again, else what `cut` leaves of it.
 
+    One that cannot be cut stays as it came: whoever decodes it will say that it is malformed.
+
     As an apiserver writes JSON, what nests deep enough for that has as many objects that are values.
     """
     if raw.count(_NESTING) < _ENCODED:
@@ -31,12 +36,18 @@ def shallow(raw: bytes) -> bytes:
     try:
         orjson.dumps(orjson.loads(raw))
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return cut(raw)
+        with suppress(RecursionError):
+            return cut(raw)
     return raw
 
 
 def cut(text: bytes) -> bytes:
-    """Return JSON with nothing in the objects and lists that lie deeper than `DEEPEST`; what is no JSON stays none."""
+    """Return JSON with nothing in the objects and lists that lie deeper than `DEEPEST`; what is no JSON stays none.
+
+    Raises RecursionError for a text that would take the event loop's time for more than half a second.
+    """
+    if text.count(b'"') // 2 + text.count(b"{") + text.count(b"[") > _MOST_TOKENS:
+        raise RecursionError(f"more than {_MOST_TOKENS:,} parts, and nested without end")
     return b"".join(_left(text))
 
 

@@ -17,10 +17,10 @@ from tensile.cluster import Cluster, Selection, WatchEvent
 from tensile.errors import ClusterError, Expired, Unreachable
 from tensile.kube.answers import Doing, version_of
 from tensile.kube.limits import Backoff, Pace
+from tensile.kube.screen import NOTHING, unwanted
 from tensile.kube.transport import Clock, Sleep
 from tensile.objects import Kind
 
-_NOTHING = "metadata.name=-"
 _log = structlog.get_logger("tensile.kube.tail")
 
 
@@ -76,7 +76,7 @@ class Tail:
 
         A position beyond the cluster's present is one of a history that is gone: it would be answered by silence.
         """
-        listing = await self._cluster.list(self._kind, Selection(fields=_NOTHING))
+        listing = await self._cluster.list(self._kind, NOTHING, unwanted)
         newest = int(listing.version) if listing.version.isdecimal() else 0
         if not 0 < self._position <= newest:
             self._position = newest

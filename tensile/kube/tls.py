@@ -33,6 +33,7 @@ def context(papers: Papers, origin: str) -> ssl.SSLContext:
     """
     made = ssl.create_default_context(cadata=_authority(papers.authority, origin))
     made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.options |= ssl.OP_NO_RENEGOTIATION
     # Newer Pythons demand extensions that the CAs of many clusters do not have.
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if papers.certificate:

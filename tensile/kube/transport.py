@@ -26,7 +26,8 @@ from yarl import URL
 from tensile import __version__
 from tensile.errors import TensileError, Unreachable
 from tensile.kube.access import Access
-from tensile.kube.aio import aiohttp
+from tensile.kube.aio import Bounded, Overlong, aiohttp
+from tensile.kube.bounds import OBJECT, Account, TooLarge
 from tensile.kube.calls import CONNECT_SECONDS, Broken, Calls, header_lines, keep_alive
 from tensile.kube.limits import Bucket
 
@@ -49,12 +50,13 @@ class Untrusted(Unreachable):
 
 
 class Request(NamedTuple):
-    """A call: `target` is path and query, encoded; `media` the body's type."""
+    """A call: `target` is path and query, encoded; `media` the body's type. Its answer has `most` bytes at most."""
 
     method: str
     target: str
     body: bytes | None = None
     media: str = ""
+    most: int = OBJECT
 
 
 class Reply(NamedTuple):
@@ -70,10 +72,10 @@ class Reply(NamedTuple):
 class Transport:
     """Connections to one cluster; made inside a running event loop, and closed with `close`.
 
-    `connections` bounds concurrent calls, `timeout` is for one call in seconds, from when a connection is free for it.
-    `access` is the way there now; `stale` says why what it was read from cannot be used as it is by now, "" when it
-    can. `anchored`: it stays at its server, whatever its kubeconfig says later. `changed` is called when another way
-    is taken, before anything is sent that way.
+    `account` counts what its answers hold. `connections` bounds concurrent calls, `timeout` is for one call in seconds,
+    from when a connection is free for it. `access` is the way there now; `stale` says why what it was read from cannot
+    be used as it is by now, "" when it can. `anchored`: it stays at its server, whatever its kubeconfig says later.
+    `changed` is called when another way is taken, before anything is sent that way.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Transport:
         access: Access,
         *,
         bucket: Bucket,
+        account: Account,
         connections: int,
         timeout: float,
         anchored: bool = False,
@@ -98,7 +101,7 @@ class Transport:
         self._slots = asyncio.Semaphore(connections)
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._timeout = timeout
-        self._calls = Calls()
+        self._calls = Calls(account)
         self._streams = self._session()
         self._renewing = asyncio.Lock()
         self._renew_from = -math.inf
@@ -118,10 +121,14 @@ class Transport:
                 return
             await asyncio.sleep(0)
 
+    def hang_up(self) -> None:
+        """End the connections of calls; what is under way fails."""
+        self._calls.hang_up()
+
     async def request(self, access: Access, request: Request) -> Reply:
         """Send a request that way and give the whole answer.
 
-        Raises Unreachable, and Dropped where the connection broke.
+        Raises Unreachable, Dropped where the connection broke, and TooLarge for an answer beyond its bound.
         """
         if wait := self._bucket.take(self._clock()):
             await self._sleep(wait)
@@ -191,7 +198,9 @@ class Transport:
             try:
                 lines = self._lines(access, request.media)
                 async with asyncio.timeout(self._timeout):
-                    answer = await self._calls.call(access, request.method, request.target, lines, request.body or b"")
+                    answer = await self._calls.call(
+                        access, request.method, request.target, lines, request.body or b"", most=request.most
+                    )
             except _FAILURES as error:
                 raise _failure(error, access) from None
         found = answer.headers
@@ -210,8 +219,10 @@ class Transport:
     def _session(self) -> aiohttp.ClientSession:
         """Make a pool of connections for streams."""
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=self._socket),
+            connector=Bounded(limit=0, socket_factory=self._socket),
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("Accept-Encoding",),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             read_bufsize=_STREAM_BUFFER,
             max_line_size=1 << 16,
@@ -250,6 +261,8 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
 def _failure(error: Exception, access: Access) -> Unreachable:
     """Say what a failed connection means; the sorts of trouble that a person mends differently are told apart."""
     where = f"{access.address}:{access.port}"
+    if isinstance(error, Overlong):
+        return TooLarge(str(error))
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return Untrusted(
             f"{where} shows a certificate that is not trusted ({_why(error)}): check the CA in {access.origin}"

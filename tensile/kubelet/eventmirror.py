@@ -3,19 +3,28 @@
 A pod's readiness is worth more than the news of it, so events wait for a moment in which no key of their lower does,
 and then go one at a time. What comes again while it waits is carried once; beyond a bound the oldest are dropped. Where
 that moment never comes, one in a while goes all the same.
+
+Each is a write to the upper cluster's etcd, where it stays for an hour, and whoever may create events in one namespace
+below can make as many as it likes. So there is a rate for each object, for each namespace and for the lower cluster,
+and namespaces take turns.
 """
 
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import orjson
 
+from tensile.allowance import Allowances
 from tensile.cluster import Cluster, WatchEvent
 from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, Throttled, Unreachable
+from tensile.kubelet.eventcontent import content
+from tensile.kubelet.eventqueue import FairQueue, Place
 from tensile.kubelet.events import (
     Glimpse,
+    Subject,
     copy_of,
     glimpse,
     is_copy,
@@ -35,23 +44,30 @@ PAUSE = 0.1
 """Seconds between two looks, in which repeats come together."""
 PATIENCE = 1.0
 """Seconds after which one event goes though the engine is busy."""
+OF_AN_OBJECT = (50, 60.0)
+"""Events about one pod or claim: so many at once, and one more for each so many seconds.
+
+A kubelet tells 25 at once and then one in five minutes, and so does each other program: client-go holds itself to it.
+"""
+OF_A_NAMESPACE = (2_000, 0.2)
+OF_A_LOWER = (5_000, 0.1)
 _RETRY = 5.0
 _BATCH = 25
 _REMEMBERED = 4_000
 
 
 class _Waiting(NamedTuple):
-    """An event on its way: what was seen of it, and its bytes."""
+    """An event on its way: what it is about, and what it says."""
 
     seen: Glimpse
-    raw: bytes
+    said: Manifest
 
 
 class EventMirror:
     """The events of one lower; `hear` takes them in, `run` carries them to the `upper` cluster for ever.
 
     `busy` says whether the engine has better things to do for that lower. `counts` says what became of events:
-    "copied", "dropped" for want of room, "failed" where the upper cluster refused.
+    "copied", "dropped" where there are too many, "failed" where the upper cluster refused.
     """
 
     def __init__(self, lower: LowerWorld, world: World, upper: Cluster, busy: Callable[[], bool]) -> None:
@@ -60,10 +76,15 @@ class EventMirror:
         self._world = world
         self._upper = upper
         self._busy = busy
-        self._queue: OrderedDict[str, _Waiting] = OrderedDict()
+        self._queue: FairQueue[_Waiting] = FairQueue(MOST_WAITING)
         self._awake = asyncio.Event()
         self._copies: OrderedDict[str, str] = OrderedDict()
         self._progress = 0.0
+        self._of_objects: Allowances[str] = Allowances(*OF_AN_OBJECT, limit=_REMEMBERED)
+        self._of_namespaces: Allowances[str] = Allowances(*OF_A_NAMESPACE, limit=_REMEMBERED)
+        self._of_all: Allowances[str] = Allowances(*OF_A_LOWER, limit=1)
+        self._resting: dict[str, float] = {}
+        """Until when namespaces rest of which the upper cluster has failed to take an event."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -73,12 +94,18 @@ class EventMirror:
         seen = glimpse(event.raw) if event.type in ("ADDED", "MODIFIED") else None
         if seen is None or not self._concerns(seen):
             return
-        if not self._queue:
-            self._progress = asyncio.get_running_loop().time()
-        self._queue[seen.metadata.uid] = _Waiting(seen, event.raw)
-        if len(self._queue) > MOST_WAITING:
-            self._queue.popitem(last=False)
+        now = asyncio.get_running_loop().time()
+        place = Place(seen.involvedObject.namespace, seen.metadata.uid)
+        if place not in self._queue and not self._of_objects.take(seen.involvedObject.uid, now):
             self.counts["dropped"] += 1
+            return
+        try:
+            waiting = _Waiting(seen, content(event.raw))
+        except orjson.JSONDecodeError:
+            return
+        if not self._queue:
+            self._progress = now
+        self.counts["dropped"] += self._queue.put(place, waiting)
         self._awake.set()
 
     def _concerns(self, seen: Glimpse) -> bool:
@@ -99,31 +126,46 @@ class EventMirror:
         """Carry what there is time for; nothing while the engine is busy, but for one that has waited long."""
         now = asyncio.get_running_loop().time()
         for _ in range(_BATCH):
-            if not self._queue or (self._busy() and now - self._progress < PATIENCE):
+            if self._busy() and now - self._progress < PATIENCE:
                 return
-            uid, waiting = self._queue.popitem(last=False)
+            taken = self._queue.take(partial(self._may, now=now))
+            if taken is None:
+                return
+            place, waiting = taken
+            upper = subject_of(waiting.seen, self._lower, self._world)
+            if upper is not None:
+                await self._attempt(place, waiting, upper)
             self._progress = now = asyncio.get_running_loop().time()
-            try:
-                await self._carry(waiting)
-            except (Unreachable, Throttled) as error:
-                self._put_back(uid, waiting)
+
+    def _may(self, namespace: str, now: float) -> bool:
+        """Report whether an event of a namespace may be carried now."""
+        rests = now < self._resting.get(namespace, now)
+        return not (rests or self._of_all.left("", now) or self._of_namespaces.left(namespace, now))
+
+    async def _attempt(self, place: Place, waiting: _Waiting, upper: Subject) -> None:
+        """Carry one event; one that may be carried later goes back to the head of its namespace's queue.
+
+        Where the upper cluster answers that it fails, as for a webhook of that namespace, only the namespace rests.
+        """
+        now = asyncio.get_running_loop().time()
+        self._of_all.take("", now)
+        self._of_namespaces.take(place.namespace, now)
+        self._resting.pop(place.namespace, None)
+        try:
+            await self._carry(waiting, upper)
+        except (Unreachable, Throttled) as error:
+            self._queue.put_back(place, waiting)
+            if error.status and isinstance(error, Unreachable):
+                self._resting[place.namespace] = asyncio.get_running_loop().time() + _RETRY
+            else:
                 await asyncio.sleep(max(error.retry_after, _RETRY))
-            except ClusterError:
-                self.counts["failed"] += 1
+        except ClusterError:
+            self.counts["failed"] += 1
 
-    def _put_back(self, uid: str, waiting: _Waiting) -> None:
-        """Have an event that could not be carried be the first again, unless a newer word of it has come."""
-        if uid not in self._queue and len(self._queue) < MOST_WAITING:
-            self._queue[uid] = waiting
-            self._queue.move_to_end(uid, last=False)
-
-    async def _carry(self, waiting: _Waiting) -> None:
+    async def _carry(self, waiting: _Waiting, upper: Subject) -> None:
         """Make the copy, or bring the one that is there up to date."""
-        upper = subject_of(waiting.seen, self._lower, self._world)
-        if upper is None:
-            return
         ref = ref_of(waiting.seen, upper)
-        copy = copy_of(waiting.raw, ref, upper, self._lower.name, self._world.owner)
+        copy = copy_of(waiting.said, ref, upper, self._lower.name, self._world.owner)
         known = self._copies.get(waiting.seen.metadata.uid)
         stored = await self._repeated(ref, copy, known) if known else None
         if stored is None:

@@ -7,12 +7,12 @@ that one waits is said again and again while all is well.
 """
 
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
-import orjson
 
 from tensile.cluster import Patch, Selection
+from tensile.kubelet.eventcontent import FIELD_PATH
 from tensile.names import COMPONENT, LOWER, OWNER, Owner
 from tensile.objects import CLAIM, EVENT, POD, UPPER, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.claims import copy_in
@@ -26,37 +26,31 @@ OF_CLAIMS = Selection(fields="involvedObject.kind=PersistentVolumeClaim")
 
 _LONGEST = 1 << 16
 _NAME_LIMIT = 200
-_COPIED = (
-    "reason",
-    "message",
-    "type",
-    "count",
-    "firstTimestamp",
-    "lastTimestamp",
-    "eventTime",
-    "series",
-    "action",
-    "source",
-    "reportingComponent",
-    "reportingInstance",
-)
 _REPEATED = ("count", "lastTimestamp", "series", "message")
 
 
+_Word = Annotated[str, msgspec.Meta(max_length=253)]
+"""A name as Kubernetes allows them: what is kept of an event while it waits is bounded, whoever made it."""
+
+
+class _Labels(msgspec.Struct, frozen=True, gc=False, rename={"owner": OWNER}):
+    owner: _Word = ""
+
+
 class _Identity(msgspec.Struct, frozen=True, gc=False):
-    uid: str
-    labels: dict[str, str] | None = None
+    uid: _Word
+    labels: _Labels | None = None
 
 
 class _Involved(msgspec.Struct, frozen=True, gc=False):
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
+    kind: _Word = ""
+    namespace: _Word = ""
+    name: _Word = ""
+    uid: _Word = ""
 
 
 class _Source(msgspec.Struct, frozen=True, gc=False):
-    component: str = ""
+    component: _Word = ""
 
 
 class Glimpse(msgspec.Struct, frozen=True, gc=False):
@@ -65,8 +59,8 @@ class Glimpse(msgspec.Struct, frozen=True, gc=False):
     metadata: _Identity
     involvedObject: _Involved  # noqa: N815 - the API's spelling
     source: _Source | None = None
-    reportingComponent: str | None = None  # noqa: N815
-    type: str = ""
+    reportingComponent: _Word | None = None  # noqa: N815
+    type: _Word = ""
 
 
 class Subject(NamedTuple):
@@ -139,9 +133,8 @@ def ref_of(seen: Glimpse, upper: Subject) -> Ref:
     return Ref(UPPER, EVENT, upper.namespace, f"{upper.name[:_NAME_LIMIT].rstrip('-.')}.{digest}")
 
 
-def copy_of(raw: bytes, ref: Ref, upper: Subject, lower: str, owner: Owner) -> Manifest:
-    """Give the copy of an event, as it should be made above."""
-    event: Manifest = orjson.loads(raw)
+def copy_of(said: Manifest, ref: Ref, upper: Subject, lower: str, owner: Owner) -> Manifest:
+    """Give the copy of an event, as it should be made above; `said` is its content."""
     about = {
         "apiVersion": "v1",
         "kind": upper.kind,
@@ -150,14 +143,14 @@ def copy_of(raw: bytes, ref: Ref, upper: Subject, lower: str, owner: Owner) -> M
         "uid": upper.uid,
         **({"resourceVersion": upper.version} if upper.version else {}),
     }
-    part = event["involvedObject"].get("fieldPath")
+    part = {FIELD_PATH: said[FIELD_PATH]} if FIELD_PATH in said else {}
     marks = {"labels": owner.label, "annotations": {LOWER: lower}}
     return {
         "apiVersion": EVENT.api,
         "kind": EVENT.name,
         "metadata": {"name": ref.name, "namespace": ref.namespace, **marks},
-        "involvedObject": about | ({"fieldPath": part} if part else {}),
-        **{field: event[field] for field in _COPIED if event.get(field) is not None},
+        "involvedObject": about | part,
+        **{field: value for field, value in said.items() if field != FIELD_PATH},
     }
 
 
@@ -186,4 +179,5 @@ def uid_of_copy(found: Manifest) -> str:
 def _is_our_own(seen: Glimpse, owner: Owner) -> bool:
     """Say whether this program wrote an event, or this topology's engine copied it."""
     author = (seen.source.component if seen.source else "") or seen.reportingComponent
-    return author == COMPONENT or (seen.metadata.labels or {}).get(OWNER) == owner.mark
+    labelled = seen.metadata.labels
+    return author == COMPONENT or (labelled is not None and labelled.owner == owner.mark)

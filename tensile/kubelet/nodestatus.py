@@ -21,6 +21,7 @@ _NAMED = 3
 """Of so many different kernels or runtimes below the virtual node names each: a person reads it in a line."""
 WRONG_CLUSTER = "WrongCluster"
 SAME_CLUSTER = "SameCluster"
+TOO_LARGE = "LowerTooLarge"
 _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", "declaredFeatures")
 
 
@@ -42,7 +43,7 @@ def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
 
 def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
     """Say whether the lower cluster answers; one that was said not to has to answer first, also after a restart."""
-    if lower.silent > SILENT_AFTER or lower.is_wrong:
+    if lower.silent > SILENT_AFTER or lower.is_wrong or lower.is_excessive:
         return False
     return _said(seen, LOWER_REACHABLE) != "False" or (lower.silent == 0 and lower.nodes.synced)
 
@@ -141,6 +142,8 @@ def _reach(lower: LowerWorld, *, reachable: bool) -> str:
     """Give the reason in CamelCase why the lower cluster counts as reachable, or not."""
     if lower.is_wrong:
         return SAME_CLUSTER if lower.is_shared else WRONG_CLUSTER
+    if lower.is_excessive:
+        return TOO_LARGE
     return "Answers" if reachable else "NoAnswer"
 
 

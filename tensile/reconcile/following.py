@@ -23,6 +23,7 @@ from tensile.objects import (
     Kind,
 )
 from tensile.reconcile import accounts, claims, roles, servicefacts, volumes
+from tensile.shapes import checked
 from tensile.topology import Controller
 
 
@@ -102,4 +103,9 @@ def followed(controllers: Iterable[Controller], *, above: bool) -> dict[Kind, Fo
 def caches(*, above: bool) -> dict[Kind, Cache]:
     """Make a cache for each kind that any controller follows on one side; it stays out of sync until it is fed."""
     kinds = followed(FOLLOWS, above=above)
-    return {kind: Cache(follow.digest, follow.indexes) for kind, follow in kinds.items()}
+    return {kind: Cache(_digest(follow), follow.indexes) for kind, follow in kinds.items()}
+
+
+def _digest(follow: Follow) -> Digest:
+    """Return how objects of a kind are read; those of a lower cluster are looked at first."""
+    return follow.digest if follow.above else checked(follow.kind, follow.digest)

@@ -13,11 +13,8 @@ from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFou
 from tensile.objects import Ref
 from tensile.reconcile.diff import fields
 from tensile.reconcile.plan import Step
-from tensile.telemetry import Metrics, raised_at
+from tensile.telemetry import Metrics, Seldom, raised_at
 from tensile.world import Key, Problem
-
-PAUSE = 60.0
-"""Seconds in which a warning of one sort is not said again."""
 
 _PAST = {"create": "created", "patch": "changed", "delete": "deleted", "confirm": "looked up"}
 _MOST_FIELDS = 8
@@ -30,7 +27,7 @@ class Narration:
     def __init__(self, metrics: Metrics, clock: Callable[[], float], log: Any = None) -> None:
         self._metrics = metrics
         self._log = log or structlog.get_logger("tensile.reconcile").bind()
-        self._seldom = _Seldom(clock)
+        self._seldom = Seldom(clock)
 
     def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Count a step; tell it when a person would want to know, and an error that nobody else tells.
@@ -56,45 +53,21 @@ class Narration:
             self._log.debug(what, **_place(step.ref), because=step.reason)
 
     def stuck(self, key: Key, problem: Problem) -> None:
-        """Tell that a key cannot go on, and why; the loop says so once for each reason."""
-        self._log.warning("cannot go on", **_names(key), reason=problem.reason, error=problem.message)
+        """Tell that a key cannot go on, and why: once for each reason, and in other words a while later."""
+        said = {**_names(key), "reason": problem.reason, "error": problem.message}
+        self._warn((key, problem.reason), "cannot go on", **said)
 
     def broke(self, key: Key, error: Exception) -> None:
         """Tell of a defect: what, on which line, for which key; the traceback is for level debug."""
         self._metrics.defect(key.rule)
-        held = self._seldom.held((key.rule, type(error), raised_at(error)))
-        if held is not None:
-            self._log.error("a rule failed: please report this", **_names(key), exc_info=error, **_held(held))
+        sort = key.rule, type(error), raised_at(error)
+        said = {**_names(key), "exc_info": error}
+        self._seldom.tell(sort, lambda more: self._log.error("a rule failed: please report this", **said, **more))
 
     def _warn(self, sort: Hashable, event: str, **said: Any) -> None:
         """Warn, but at most once in a while of one sort."""
-        held = self._seldom.held(sort)
-        if held is None:
+        if not self._seldom.tell(sort, lambda more: self._log.warning(event, **said, **more)):
             self._log.debug(event, **said)
-        else:
-            self._log.warning(event, **said, **_held(held))
-
-
-class _Seldom:
-    """Lets the first event of a sort through in a while, and counts those in between."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._told: dict[Hashable, tuple[float, int]] = {}
-
-    def held(self, sort: Hashable) -> int | None:
-        """Give how many were held back since the last one of this sort, None when this one is held back too."""
-        now = self._clock()
-        until, count = self._told.get(sort, (now, 0))
-        if now < until:
-            self._told[sort] = (until, count + 1)
-            return None
-        self._told[sort] = (now + PAUSE, 0)
-        return count
-
-
-def _held(count: int) -> dict[str, int]:
-    return {"more_since": count} if count else {}
 
 
 def _where(namespace: str, name: str) -> str:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import orjson
 
+from tensile.allowance import Allowances
 from tensile.errors import ClusterError, Throttled
 from tensile.objects import EVENT, POD, Ref
 from tensile.reconcile.plan import Identity, Step
@@ -32,6 +33,12 @@ RETOLD = 1800.0
 """Seconds after which the same is told again."""
 REWORDED = 60.0
 """Seconds after which a refusal in other words is told: some name a port, or the time."""
+OF_AN_OBJECT = (25, 60.0)
+"""Events about one object: so many at once, and one more for each so many seconds.
+
+What is told quotes annotations above and answers below, so that whoever writes those chooses the words, and other words
+are another Event.
+"""
 LONG_WAIT = 2.0
 """Seconds: a cluster that asks for more of them is said to, and not only to itself."""
 REPEATED = 10
@@ -108,6 +115,7 @@ class Telling:
     def __init__(self, limit: int = 10_000) -> None:
         self._told: OrderedDict[Ref, float] = OrderedDict()
         self._about: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._often: Allowances[str] = Allowances(*OF_AN_OBJECT, limit)
         self._limit = limit
 
     def fresh(self, steps: tuple[Step, ...], now: float, *, refused: bool = False) -> tuple[Step, ...]:
@@ -116,19 +124,20 @@ class Telling:
         `refused`: something of the key is refused, so that it is looked at again, and may say the same in other words
         with each try. Those can wait.
         """
-        found = (step for step in steps if now - self._told.get(step.ref, -RETOLD) >= RETOLD)
-        if not refused:
-            return tuple(found)
-        return tuple(one for one in found if one.ref.kind != EVENT or self._may_reword(one, now))
+        return tuple(one for one in steps if one.ref.kind != EVENT or self._is_fresh(one, now, refused=refused))
 
-    def _may_reword(self, step: Step, now: float) -> bool:
-        return now - self._about.get(_about(step), -REWORDED) >= REWORDED
+    def _is_fresh(self, step: Step, now: float, *, refused: bool) -> bool:
+        """Report whether an Event may be told: not lately, nor in too many words of the same object."""
+        if now - self._told.get(step.ref, -RETOLD) < RETOLD or self._often.left(_about(step)[0], now):
+            return False
+        return not refused or now - self._about.get(_about(step), -REWORDED) >= REWORDED
 
     def note(self, step: Step, now: float) -> None:
         """Note that a step came through, or that its Event was there; beyond the limit the oldest are forgotten."""
         if step.ref.kind == EVENT:
             _remember(self._told, step.ref, now, self._limit)
             _remember(self._about, _about(step), now, self._limit)
+            self._often.take(_about(step)[0], now)
 
 
 Told = TypeVar("Told", bound=Hashable)

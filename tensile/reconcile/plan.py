@@ -18,6 +18,7 @@ from tensile.reconcile.adoption import claim, marking
 from tensile.reconcile.desired import Absent, Ask, Confirmed, Decision, Granted, Moving, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
 from tensile.reconcile.observed import is_ours
+from tensile.telemetry.redaction import cut
 from tensile.world import Key, Problem, World
 
 Verb = Literal["create", "patch", "delete", "confirm"]
@@ -283,7 +284,7 @@ def event(told: Told, now: datetime) -> Step:
             "uid": told.uid,
         },
         "reason": told.reason,
-        "message": told.message[:_MESSAGE_LIMIT],
+        "message": cut(told.message, _MESSAGE_LIMIT),
         "type": "Warning" if told.warning else "Normal",
         "source": {"component": COMPONENT},
         "firstTimestamp": moment,

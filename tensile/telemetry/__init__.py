@@ -5,6 +5,17 @@ Nothing is decided from any of it, so nothing in it may fail loudly: a full disk
 
 from tensile.telemetry.logs import configure, described, raised_at
 from tensile.telemetry.metrics import Metrics, Readings
+from tensile.telemetry.seldom import Ration, Seldom
 from tensile.telemetry.server import ProbeServer, TelemetryServer
 
-__all__ = ["Metrics", "ProbeServer", "Readings", "TelemetryServer", "configure", "described", "raised_at"]
+__all__ = [
+    "Metrics",
+    "ProbeServer",
+    "Ration",
+    "Readings",
+    "Seldom",
+    "TelemetryServer",
+    "configure",
+    "described",
+    "raised_at",
+]

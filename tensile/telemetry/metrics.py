@@ -31,14 +31,18 @@ class Readings:
 
     `depth` gives how many keys wait or are worked on, by lower; `silent` for how many seconds a lower has not answered
     (0 when it does); `problems` the lower and the reason of each key that cannot go on; `events` how many events of
-    lower pods came to which end, by lower and end; `leads` whether the clusters are driven.
+    lower pods came to which end, by lower and end; `skipped` how many objects were left out, by cluster ("" for the
+    upper) and kind; `leads` whether the clusters are driven; `strays` how many objects of a lower carry our mark at no
+    upper object's place.
     """
 
     depth: Callable[[], Mapping[str, int]] = dict
     silent: Callable[[], Mapping[str, float]] = dict
     problems: Callable[[], Iterable[tuple[str, str]]] = tuple
     events: Callable[[], Mapping[tuple[str, str], int]] = dict
+    skipped: Callable[[], Mapping[tuple[str, str], int]] = dict
     leads: Callable[[], bool] = bool
+    strays: Callable[[], Mapping[str, int]] = dict
 
 
 class Family(NamedTuple):
@@ -66,12 +70,25 @@ _EVENTS = Family(
     "Events of lower pods: copied, dropped for want of room or failed, which is refused by the upper cluster.",
     ("lower", "result"),
 )
+_SKIPPED = Family(
+    "tensile_objects_skipped_total",
+    "Objects that were left out since they are malformed, or were not asked for.",
+    ("cluster", "kind"),
+)
 _DEPTH = Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
 _SILENT = Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
 _PROBLEMS = Family("tensile_problems", "Keys that cannot go on at present, by reason.", ("lower", "reason"))
+_STRAYS = Family(
+    "tensile_strays",
+    "Pods, ConfigMaps and Secrets of a lower cluster that carry the engine's mark where no upper object has its place.",
+    ("lower",),
+)
 _LEADS = Family("tensile_leads", "1 while this engine drives the clusters, 0 while it stands by.", ())
 _BUILD = Family("tensile_build_info", "Always 1; the version is in the label.", ("version",))
-FAMILIES = (_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _DEPTH, _SILENT, _PROBLEMS, _LEADS, _BUILD)
+FAMILIES = (
+    *(_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _SKIPPED),
+    *(_DEPTH, _SILENT, _PROBLEMS, _STRAYS, _LEADS, _BUILD),
+)
 """All of the engine's own."""
 
 
@@ -128,9 +145,12 @@ class Metrics(Collector):
         for family, counts in self._counts.items():
             yield _counter(family, counts)
         yield _counter(_EVENTS, self.readings.events())
+        skipped = self.readings.skipped().items()
+        yield _counter(_SKIPPED, {(cluster or "upper", kind): count for (cluster, kind), count in skipped})
         yield _gauge(_DEPTH, {(lower,): depth for lower, depth in self.readings.depth().items()})
         yield _gauge(_SILENT, {(lower,): seconds for lower, seconds in self.readings.silent().items()})
         yield _gauge(_PROBLEMS, Counter(self.readings.problems()))
+        yield _gauge(_STRAYS, {(lower,): count for lower, count in self.readings.strays().items()})
         yield _gauge(_LEADS, {(): float(self.readings.leads())})
         yield _gauge(_BUILD, {(tensile.__version__,): 1})
 

@@ -21,6 +21,7 @@ _CREDENTIAL = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _PLAIN = re.compile(r"[\x21-\x7e]*").fullmatch
 """One word of ASCII: neither a credential, which has a blank in it, nor a control character."""
+_CUT = "..."
 _MOST_ITEMS = 100
 _DEEPEST = 6
 
@@ -29,8 +30,26 @@ def clean(text: str) -> str:
     """Give a text on one line: control characters escaped, credentials hidden, its end cut off where it is long."""
     if _PLAIN(text) and len(text) <= LONGEST:
         return text
-    short = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    short = text if len(text) <= LONGEST else text[: LONGEST - len(_CUT)] + _CUT
     return _CONTROL.sub(_escaped, _CREDENTIAL.sub(rf"\1\2{HIDDEN}", short))
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text fit for an Event: cleaned line by line, in at most so many bytes of UTF-8, no character torn.
+
+    Line breaks and tabs stay: what a probe prints has lines, and kubectl shows them as such.
+    """
+    whole = text.encode(errors="backslashreplace")
+    lines = _head(whole, most).split("\n")
+    safe = "\n".join("\t".join(map(clean, line.split("\t"))) for line in lines)
+    if len(whole) <= most and len(safe.encode()) <= most:
+        return safe
+    return _head(safe.encode(), most - len(_CUT)) + _CUT
+
+
+def _head(text: bytes, most: int) -> str:
+    """Return as much of the beginning of a text as has so many bytes."""
+    return text[:most].decode(errors="ignore")
 
 
 def printable(value: Any, depth: int = 0) -> Any:

@@ -110,7 +110,7 @@ class Namespaces(Section):
     mapping: Literal["same", "prefix"] = "same"
     """same: the same name, so that DNS names in applications hold; prefix: TOPOLOGY-NAMESPACE, for shared clusters.
 
-    A change waits until no pods are mirrored.
+    A change waits until nothing of the lower rests on the mapping in force: pods bound to its node, volumes of claims.
     """
 
 
@@ -280,9 +280,9 @@ class Guard(Section):
     """Holds back deletions that nobody asked for, when they are many and thus more likely a mistake."""
 
     max_deletes: fields.Count = 20
-    """Deletions: so many at once are carried out whatever share of the objects they are."""
+    """Deletions in an upper namespace, and in a lower cluster: so many at once pass whatever share they are."""
     max_delete_percent: fields.Percent = 30
-    """Such a share of the objects owned in a cluster is deleted however many they are."""
+    """Such a share of what there is in an upper namespace, and in a lower cluster, passes however many they are."""
 
 
 class TopologyFile(Section):

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
+from bench.faultproxy.asked import place_of
 from tensile.cache import Cache
 from tensile.kube.access import Access
 from tensile.objects import Manifest
@@ -164,9 +165,17 @@ class Apiserver:
                 return answer({"gitVersion": "v1.36.3"})
             case "watch":
                 return Stream()
-            case "list" | "check":
+            case "list" | "check" if not place_of(asked.path).name:
                 return listing(self._version)
-        return answer({"metadata": {"name": "x", "uid": "new", "resourceVersion": str(self._version + 1)}})
+        return answer({"metadata": {**_named(asked), "uid": "new", "resourceVersion": str(self._version + 1)}})
+
+
+def _named(asked: Asked) -> dict[str, str]:
+    """Return name and namespace of the object that a request is about, as far as it tells."""
+    place = place_of(asked.path)
+    sent = orjson.loads(asked.body) if asked.method == "POST" and not place.name else {}
+    name = place.name or (sent.get("metadata") or {}).get("name", "")
+    return {"name": name, **({"namespace": place.namespace} if place.namespace else {})}
 
 
 async def _read(reader: asyncio.StreamReader) -> Asked | None:
@@ -295,15 +304,15 @@ def status_body(status: int, reason: str, *causes: tuple[str, str], seconds: int
 
 
 def pod(name: str, version: int, uid: str = "", **more: Any) -> Manifest:
-    """Make a pod in namespace `default`; its UID is derived from its name unless given."""
+    """Make a pod in namespace `default` with the label x=y; its UID is derived from its name unless given."""
     meta = {"namespace": "default", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
-    return {"metadata": meta, **more}
+    return {"metadata": {**meta, "labels": {"x": "y"}}, **more}
 
 
 def listing(version: int, *items: Manifest, more: str = "") -> Answer:
     """Make the answer to a LIST; `more` is the token for the next page."""
     meta = {"resourceVersion": str(version), "continue": more}
-    return answer({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": list(items)})
+    return answer({"metadata": meta, "items": list(items)})
 
 
 def event(sort: str, manifest: Manifest) -> Manifest:

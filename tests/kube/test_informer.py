@@ -24,7 +24,7 @@ from scripted import (
     told,
 )
 
-from tensile.cache import Cache, Kept
+from tensile.cache import Cache, Delta
 from tensile.cluster import Selection
 from tensile.kube.client import HttpCluster
 from tensile.kube.informer import Informer
@@ -275,7 +275,7 @@ async def test_unknown_events_are_passed_over(apiserver: Apiserver) -> None:
 async def test_a_create_that_goes_back_is_a_rewind(apiserver: Apiserver) -> None:
     """A store restored under a running apiserver: its lists and watches go on as before, only a write gives it away."""
     apiserver.play("list", listing(278, pod("a", 270)), Hang())
-    apiserver.play("write", Answer(201, b'{"metadata":{"name":"b","resourceVersion":"246"}}'))
+    apiserver.play("write", Answer(201, b'{"metadata":{"namespace":"default","name":"b","resourceVersion":"246"}}'))
     async with following(apiserver) as followed:
         await apiserver.until("watch")
         await followed.cluster.create(Ref("a", POD, "default", "b"), {})
@@ -460,25 +460,25 @@ async def test_an_audit_comes_though_every_watch_is_shorter_than_its_period(apis
         assert len(apiserver.of("watch")) < many
 
 
-async def test_a_defect_of_a_reader_begins_anew_with_a_list(apiserver: Apiserver) -> None:
+async def test_a_defect_of_a_listener_begins_anew_with_a_list(apiserver: Apiserver) -> None:
     """What raises while an object is taken over is not swallowed, and the next run does not go on behind it."""
-    faults = [RuntimeError("digest")]
+    faults = [RuntimeError("listener")]
 
-    def digest(raw: bytes) -> Kept:
+    def hear(delta: Delta) -> None:
         """Fail for the bad object as often as there are faults."""
-        if b'"bad"' in raw and faults:
+        if delta.entry.name == "bad" and faults:
             raise faults.pop()
-        return Kept(raw, None)
 
     apiserver.play("list", listing(20), listing(22, pod("bad", 21)))
     apiserver.play("watch", Stream().send(event("ADDED", pod("bad", 21))))
     cluster = HttpCluster("a", access_to(apiserver.port))
-    cache = Cache(digest)
+    cache = Cache()
+    cache.subscribe(hear)
     informer = Informer(cluster, POD, Selection(), cache, chance=lambda: 0.0, pace=QUICK)
-    with pytest.raises(RuntimeError, match="digest"):
+    with pytest.raises(RuntimeError, match="listener"):
         await informer.run()
     again = asyncio.create_task(informer.run())
-    await told(cache, lambda: len(cache) == 1)
+    await apiserver.until("watch", 2)
     again.cancel()
     await asyncio.gather(again, return_exceptions=True)
     await cluster.close()

@@ -11,10 +11,14 @@ MOMENT = "2026-03-01T12:00:00Z"
 
 
 def mirrored(*names: str) -> World:
-    """Make a world in which these pods run below, each with the UID that `lower_event` is about."""
+    """Make a world in which these pods run below, each with the UID that `lower_event` is about.
+
+    A name may be "NAMESPACE/NAME"; else it is in the namespace default.
+    """
     here = world()
-    for name in names or ("web",):
-        above = upper_pod(name)
+    for one in names or ("web",):
+        namespace, _, name = one.rpartition("/")
+        above = upper_pod(name, namespace=namespace or "default")
         put(here.lowers[A].upper_pods, above)
         put(here.lowers[A].pods, twin(above))
     return here
@@ -27,9 +31,11 @@ def lower_of(here: World) -> LowerWorld:
 
 def lower_event(name: str = "web", uid: str = "e-1", **fields: Any) -> bytes:
     """Make the bytes of an event of a lower pod, as a kubelet writes it; fields are laid over that."""
-    involved = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": name, "uid": f"below-Pod-{name}"}
+    namespace, _, name = name.rpartition("/")
+    namespace = namespace or "default"
+    involved = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": f"below-Pod-{name}"}
     made: dict[str, Any] = {
-        "metadata": {"name": f"{name}.17", "namespace": "default", "uid": uid, **fields.pop("metadata", {})},
+        "metadata": {"name": f"{name}.17", "namespace": namespace, "uid": uid, **fields.pop("metadata", {})},
         "involvedObject": involved | {"resourceVersion": "7", "fieldPath": "spec.containers{main}"},
         "reason": "BackOff",
         "message": "Back-off pulling image",

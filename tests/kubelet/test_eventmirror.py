@@ -106,10 +106,10 @@ async def test_repeats_that_wait_are_carried_once() -> None:
 @in_virtual_time
 async def test_events_wait_while_the_engine_is_busy() -> None:
     """All of them, but for one in a while, so that they get up even where it never rests."""
-    async with mirroring() as bench:
+    async with mirroring("one", "two") as bench:
         bench.is_busy = True
         for number in range(100):
-            bench.hear(uid=f"e-{number}")
+            bench.hear(name=("one", "two")[number % 2], uid=f"e-{number}")
         await asyncio.sleep(PATIENCE - PAUSE)
         assert bench.written() == []
         await asyncio.sleep(9 * PATIENCE + 3 * PAUSE)
@@ -137,10 +137,11 @@ async def test_an_engine_that_becomes_busy_has_its_way_at_once() -> None:
 @in_virtual_time
 async def test_beyond_a_bound_the_oldest_are_dropped() -> None:
     """And counted; the newest are what a person looks for."""
-    async with mirroring() as bench:
+    names = [f"web-{number}" for number in range(50)]
+    async with mirroring(*names) as bench:
         bench.is_busy = True
         for number in range(MOST_WAITING + 3):
-            bench.hear(uid=f"e-{number}", count=number)
+            bench.hear(name=names[number % 50], uid=f"e-{number}", count=number)
         assert (len(bench.mirror), bench.mirror.counts["dropped"]) == (MOST_WAITING, 3)
         bench.is_busy = False
         await turn()

@@ -7,6 +7,7 @@ import pytest
 from eventkit import lower_event, lower_of, mirrored
 from worldkit import OWNER_HERE, STRANGER, A, marked, put, thing
 
+from tensile.kubelet.eventcontent import content
 from tensile.kubelet.events import (
     OF_CLAIMS,
     OF_PODS,
@@ -38,7 +39,7 @@ def copied(raw: bytes) -> tuple[Ref, Manifest]:
     assert seen is not None
     assert upper is not None
     ref = ref_of(seen, upper)
-    return ref, copy_of(raw, ref, upper, A, OWNER_HERE)
+    return ref, copy_of(content(raw), ref, upper, A, OWNER_HERE)
 
 
 def test_only_events_of_pods_are_asked_for() -> None:
@@ -151,7 +152,7 @@ def test_a_warning_of_our_lower_claim_is_about_the_upper_claim() -> None:
     seen = glimpse(of_claim())
     assert seen is not None
     assert found is not None
-    made = copy_of(of_claim(), ref_of(seen, found), found, A, OWNER_HERE)
+    made = copy_of(content(of_claim()), ref_of(seen, found), found, A, OWNER_HERE)
     about = {"apiVersion": "v1", "kind": found.kind, "namespace": "default", "name": "data", "uid": "claim-data"}
     assert (made["involvedObject"], made["reason"]) == (about, "ProvisioningFailed")
 

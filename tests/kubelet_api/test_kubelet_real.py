@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 import uvloop
+from kubelet_crowd import crowd
 from kubelet_lab import NamedPods, Notes, Stream, leak_watch, request, until
 from kubelet_pki import Authority, Identity, load
 from kubelet_twins import CONTAINER, LOWER, POD, SPDY, WEBSOCKET, Twins, digest
@@ -24,6 +25,7 @@ from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.api.server import KubeletServer
 from tensile.kubelet.api.service import Gate
 from tensile.kubelet.api.target import Target
+from tensile.kubelet.api.wire import Limits
 from tensile.objects import CONFIG_MAP, UPPER, Ref
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 PATIENCE = 60.0
+SOON = Limits().handshake - 1.0
+"""Seconds: less than any connection is waited for."""
+SEVERAL = tuple(f"127.0.0.{number}" for number in range(2, 22))
 BIG = 100 * 1024 * 1024
 WAYS = pytest.mark.parametrize(
     ("pod", "speaks"),
@@ -191,6 +196,21 @@ async def test_an_unknown_pod_is_not_found(twins: Twins, server: KubeletServer) 
     assert "NotFound" in logs.err
     assert "does not run through node" in done.err
     assert twins.requests_below(begun) == 0
+
+
+@pytest.mark.parametrize("kind", ["idle", "half a handshake"])
+@pytest.mark.parametrize("hosts", [("127.0.0.1",), SEVERAL], ids=["one", "several"])
+async def test_crowds_before_the_port_delay_no_log(
+    twins: Twins, server: KubeletServer, kind: str, hosts: tuple[str, ...]
+) -> None:
+    """Six hundred connections that keep the port waiting, the apiserver's own address among them: logs come at once."""
+    write_log(twins, 1)
+    assert (await twins.run("logs", SPDY)).out == b"line 0\n"
+    async with crowd(twins.ports[SPDY], kind, 600, hosts):
+        for _ in range(2):
+            async with asyncio.timeout(SOON):
+                assert (await twins.run("logs", SPDY)).out == b"line 0\n"
+        assert len(server._door) <= Limits().waiting
 
 
 @pytest.mark.parametrize("speaks", [WEBSOCKET, SPDY])

@@ -20,9 +20,10 @@ from tensile.errors import (
     Unreachable,
 )
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, Ref
-from tensile.reconcile.narration import PAUSE, Narration
+from tensile.reconcile.narration import Narration
 from tensile.reconcile.plan import Step
 from tensile.telemetry import Metrics
+from tensile.telemetry.seldom import PAUSE
 from tensile.world import Key, Problem
 
 KEY = Key("pod", "lower-a", "default", "web")

@@ -10,6 +10,7 @@ from tensile.objects import CONFIG_MAP, EVENT, POD, Ref
 from tensile.reconcile.patience import (
     LASTING_REST,
     LONGEST_REST,
+    OF_AN_OBJECT,
     REST_OF_DENIED,
     RETOLD,
     REWORDED,
@@ -259,6 +260,23 @@ def test_the_oldest_words_are_forgotten() -> None:
 def said(number: int, reason: str = "Forbidden") -> Step:
     """Make the step that tells the same object something, in the words of that number."""
     return replace(told(f"words-{number}"), body={"involvedObject": {"uid": "u"}, "reason": reason})
+
+
+def test_one_object_is_told_of_so_often_and_no_more() -> None:
+    """Words that differ each time, as of an annotation that somebody rewrites all day, do not fill a store."""
+    telling = Telling()
+    burst, seconds = OF_AN_OBJECT
+    for number in range(1000):
+        for step in telling.fresh((said(number), CREATE), 5.0):
+            telling.note(step, 5.0)
+    assert telling.fresh((said(1001), CREATE), 5.0) == (CREATE,)
+    another = replace(told("another"), body={"involvedObject": {"uid": "other"}, "reason": "Forbidden"})
+    assert telling.fresh((another,), 5.0) == (another,)
+    fresh = [number for number in range(2000, 2010) if telling.fresh((said(number),), 5.0 + seconds)]
+    assert len(fresh) == 10
+    telling.note(said(2000), 5.0 + seconds)
+    assert telling.fresh((said(2001),), 5.0 + seconds) == ()
+    assert sum(1 for ref in telling._told if ref.name.startswith("words-")) == burst + 1
 
 
 def test_what_is_refused_in_other_words_is_told_after_a_while() -> None:

@@ -95,8 +95,12 @@ def test_defects_are_counted_by_rule(metrics: Metrics) -> None:
 def test_what_is_so_is_asked_at_each_scrape(metrics: Metrics) -> None:
     """A lower that is gone has no series any more, and a problem that was settled neither."""
     depth, silent, problems = {"a": 3, "b": 0}, {"a": 0.0, "b": 41.5}, [("a", "Denied"), ("a", "Denied"), ("b", "x")]
-    metrics.readings = Readings(depth=lambda: depth, silent=lambda: silent, problems=lambda: problems)
+    strays = {"a": 2}
+    metrics.readings = Readings(
+        depth=lambda: depth, silent=lambda: silent, problems=lambda: problems, strays=lambda: strays
+    )
     found = scraped(metrics)
+    assert found[series("tensile_strays", lower="a")] == 2
     assert found[series("tensile_queue_depth", lower="a")] == 3
     assert found[series("tensile_queue_depth", lower="b")] == 0
     assert found[series("tensile_lower_silent_seconds", lower="b")] == 41.5
@@ -136,5 +140,5 @@ def test_every_metric_has_a_meaning(metrics: Metrics) -> None:
     """It is the only manual that whoever reads a dashboard has."""
     metrics.readings = Readings(depth=lambda: {"a": 1}, silent=lambda: {"a": 1.0}, problems=lambda: [("a", "b")])
     families = [one for one in metrics.registry.collect() if one.name.startswith("tensile")]
-    assert len(families) == 10
+    assert len(families) == 12
     assert all(len(family.documentation) > 20 for family in families)

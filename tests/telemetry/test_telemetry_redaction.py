@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.telemetry.redaction import HIDDEN, LONGEST, clean, printable
+from tensile.telemetry.redaction import HIDDEN, LONGEST, clean, cut, printable
 
 MARKER = "aHVudGVyMg=="
 
@@ -86,3 +86,18 @@ def test_no_secret_comes_through(value: Any) -> None:
     """Wherever the key stands over it."""
     assert MARKER not in repr(printable({"stringData": value}))
     assert MARKER not in repr(printable([{"spec": {"Token": value}}]))
+
+
+@given(st.text(max_size=300), st.integers(3, 200))
+def test_a_text_for_an_event_is_cut_within_its_bytes(text: str, most: int) -> None:
+    """No character is torn, and what is short enough stays as it is."""
+    found = cut(text, most)
+    assert len(found.encode()) <= most
+    assert cut(found, most) == found
+
+
+def test_the_lines_of_a_text_for_an_event_stay() -> None:
+    """What a probe prints has several; an escape sequence among them is written out, and a long end is marked."""
+    assert cut("a\tb\n\x1b[2Jc\r\n", 100) == "a\tb\n\\x1b[2Jc\\r\n"
+    assert cut("x" * 20, 10) == "xxxxxxx..."
+    assert cut("\ud800", 100) == "\\ud800"

@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from bench.spareports import spare_port
 from tensile.errors import TensileError
 from tensile.telemetry import Metrics, ProbeServer, TelemetryServer
+from tensile.telemetry.server import ROOM
 
 
 class Engine:
@@ -154,4 +157,73 @@ async def test_probes_have_a_server_of_their_own_that_shows_nothing_else(engine:
         f"the server of probes cannot listen on *:{server.port}: another program listens there: "
         "give --probes another port, or stop that program"
     )
+    await server.close()
+
+
+@asynccontextmanager
+async def idle(port: int, count: int, host: str) -> AsyncIterator[list[socket.socket]]:
+    """Have so many connections from an address that say nothing."""
+    loop, made = asyncio.get_running_loop(), []
+    try:
+        for _ in range(count):
+            one = socket.socket()
+            made.append(one)
+            one.setblocking(False)
+            one.bind((host, 0))
+            await loop.sock_connect(one, ("127.0.0.1", port))
+        yield made
+    finally:
+        for one in made:
+            one.close()
+
+
+def is_open(one: socket.socket) -> bool:
+    """Report whether a connection has not been closed by the other side."""
+    try:
+        return one.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+
+
+async def test_idle_connections_are_few_and_keep_nobody_out(server: TelemetryServer) -> None:
+    """Of hundreds most are closed at once; who asks from another address is answered, again and again."""
+    async with idle(server.port, 300, "127.0.0.2") as crowd, asyncio.timeout(20):
+        for _ in range(3):
+            assert (await ask(server, "/healthz"))[0] == 200
+        assert sum(map(is_open, crowd)) <= ROOM
+
+
+async def test_a_connection_that_is_kept_is_answered_beside_a_crowd(server: TelemetryServer) -> None:
+    """As Prometheus keeps one: it makes room for nobody while others have more."""
+    asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(asked)
+        assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+        async with idle(server.port, 300, "127.0.0.2"):
+            assert (await ask(server, "/healthz"))[0] == 200
+            writer.write(asked)
+            assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_what_costs_long_is_made_seldom() -> None:
+    """Hundreds who ask at once get what the first was told: making it takes a tenth of the time at most."""
+    made = []
+
+    def slow() -> bytes:
+        """Take long."""
+        made.append(time.sleep(0.05))
+        return b"%d" % len(made)
+
+    engine = Engine()
+    server = TelemetryServer("127.0.0.1", 0, engine.metrics, engine.ready, slow)
+    await server.start()
+    begun = time.monotonic()
+    answers = [(await ask(server, "/status"))[2] for _ in range(20)]
+    assert len(made) <= 1 + (time.monotonic() - begun) / 0.5
+    assert answers[0] == "1"
     await server.close()

@@ -34,9 +34,16 @@ class Dialogue:
         self.connection = connection
 
     async def next(self) -> h11.Event | type[h11.PAUSED]:
-        """Give the next event; raises h11.RemoteProtocolError when the peer does not speak HTTP or breaks off."""
-        while (event := self.connection.next_event()) is h11.NEED_DATA:
-            self.connection.receive_data(await self.wire.read())
+        """Give the next event; raises h11.RemoteProtocolError when the peer does not speak HTTP or breaks off.
+
+        The error comes without h11's frames: one of them holds the error itself and another all that was received, a
+        circle that stays until the collector finds it.
+        """
+        try:
+            while (event := self.connection.next_event()) is h11.NEED_DATA:
+                self.connection.receive_data(await self.wire.read())
+        except h11.RemoteProtocolError as error:
+            raise error.with_traceback(None) from None
         return event  # type: ignore[return-value]  # NEED_DATA is gone by now
 
     async def send(self, event: h11.Event) -> None:

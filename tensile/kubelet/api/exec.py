@@ -6,6 +6,7 @@ are; what they mean, SPDY or WebSocket, is between kubectl and the container's k
 """
 
 import asyncio
+from contextlib import suppress
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -52,7 +53,8 @@ async def splice(upper: Side, lower: Side, limits: Limits) -> None:
     """Copy both ways until one side ends, then end the other, within `leaving` seconds once it has all that is its own.
 
     What the lower sent before it ended reaches the caller, however slowly that reads; what the caller sent before it
-    left is offered to the lower for half of `leaving`. A stream on which nothing passes for `idle` seconds ends too.
+    left is offered to the lower for half of `leaving`. A stream on which nothing passes for `idle` seconds ends too. A
+    lower that reads nothing keeps no connection open: the caller whom that would serve is gone.
     """
     pulse = Pulse()
     down = asyncio.create_task(_copy(upper, lower.wire, pulse))
@@ -69,7 +71,15 @@ async def splice(upper: Side, lower: Side, limits: Limits) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.gather(upper.wire.close(), lower.wire.close())
+    await asyncio.gather(upper.wire.close(), _close(lower.wire, limits.leaving))
+
+
+async def _close(wire: Wire, seconds: float) -> None:
+    """Close a connection, within so many seconds whatever its peer does."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await wire.close()
+    wire.abort()
 
 
 def _failed(task: asyncio.Task[None]) -> bool:

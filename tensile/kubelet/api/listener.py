@@ -1,8 +1,8 @@
 """The port of one virtual node: takes connections and lets none of them hold up the others.
 
 TLS is set up per connection and not by the event loop's server, so that a renewed certificate or authority counts from
-the next connection on. Connections that have not yet shown who they are are limited in number, because each holds a
-file descriptor that the rest of the engine may need.
+the next connection on. Connections that have not yet shown who they are come through one door for all nodes, which
+limits their number, because each holds a file descriptor that the rest of the engine may need.
 """
 
 import asyncio
@@ -13,26 +13,25 @@ from pathlib import Path
 from traceback import extract_tb
 
 from tensile import sockets
+from tensile.accepting import accept
+from tensile.door import Door, Guest
 from tensile.errors import TensileError
 from tensile.kubelet.api.seating import Address
 from tensile.kubelet.api.service import Service, Site
 from tensile.kubelet.api.target import Log
 
-_OUT_OF_RESOURCES_SECONDS = 0.2
-
 
 class Listener:
     """A port, and the task that accepts on it, for one virtual node and then perhaps for another."""
 
-    def __init__(self, site: Site, address: Address, service: Service, log: Log, waiting: int) -> None:
+    def __init__(self, site: Site, address: Address, service: Service, log: Log, door: Door) -> None:
         """Accept for a site from now on; TensileError when the port cannot be had."""
         self.site = site
         self.address = address
         self._service = service
         self._log = log
-        self._door = asyncio.Semaphore(waiting)
         self._socket = open_port(site.node, *address)
-        self._accepting = asyncio.create_task(self._accept())
+        self._accepting = asyncio.create_task(accept(self._socket, door, self._serve, self._failed))
         self._accepting.add_done_callback(lambda _: self._socket.close())
 
     def port(self) -> int:
@@ -44,21 +43,16 @@ class Listener:
         self._accepting.cancel()
         return self._accepting
 
-    async def _accept(self) -> None:
-        while True:
-            await self._door.acquire()
-            try:
-                connection, _ = await asyncio.get_running_loop().sock_accept(self._socket)
-            except OSError as error:
-                self._door.release()
-                self._log.warning("cannot take a connection", node=self.site.node, why=str(error))
-                await asyncio.sleep(_OUT_OF_RESOURCES_SECONDS)
-                continue
-            place, site = _Place(self._door), self.site
-            task = asyncio.create_task(self._service.serve(connection, site, place.leave))
-            site.connections.add(task)
-            task.add_done_callback(partial(self._ended, site))
-            task.add_done_callback(place.left)
+    def _serve(self, connection: socket.socket, guest: Guest) -> None:
+        site = self.site
+        task = asyncio.create_task(self._service.serve(connection, site, guest))
+        guest.drop = task.cancel
+        site.connections.add(task)
+        task.add_done_callback(partial(self._ended, site))
+        task.add_done_callback(partial(_left, connection, guest))
+
+    def _failed(self, error: OSError) -> None:
+        self._log.warning("cannot take a connection", node=self.site.node, why=str(error))
 
     def _ended(self, site: Site, task: asyncio.Task[None]) -> None:
         """Forget a connection; an error that nobody foresaw is noted, and cost that connection only.
@@ -72,21 +66,10 @@ class Listener:
             self._log.warning("a connection to the kubelet API failed", **fields)
 
 
-class _Place:
-    """A place among those who wait at the door; given up once, by whichever comes first."""
-
-    def __init__(self, door: asyncio.Semaphore) -> None:
-        self._door: asyncio.Semaphore | None = door
-
-    def leave(self) -> None:
-        """Make room for the next."""
-        if self._door is not None:
-            self._door.release()
-        self._door = None
-
-    def left(self, _task: asyncio.Task[None]) -> None:
-        """Make room when a connection has ended before it was let in."""
-        self.leave()
+def _left(connection: socket.socket, guest: Guest, _task: asyncio.Task[None]) -> None:
+    """Close a connection that may have been dropped before anything took it over."""
+    connection.close()
+    guest.leave()
 
 
 def open_port(node: str, bind: str, port: int) -> socket.socket:

@@ -1,12 +1,13 @@
 """One request of our own to a lower apiserver, on a connection of its own, with the lower's credential.
 
 It says no more than what it is given: nothing of a caller's request is here. An upgrade counts as made only when the
-lower said 101; redirects are not followed. No connection is made before it is asked for, though that would have a first
+lower said 101; redirects are not followed. What comes before an answer, and in place of one, has a bound; content has
+that of whoever reads it. No connection is made before it is asked for, though that would have a first
 byte come two milliseconds sooner: one that was kept could lead to a cluster that another has taken the place of since.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
@@ -24,6 +25,10 @@ from tensile.kubelet.api.upgrades import Headers
 from tensile.kubelet.api.wire import Limits, Wire, dial
 
 _ERROR_AT_MOST = 64 * 1024
+_ANNOUNCED_AT_MOST = 20
+"""Answers that only announce another; apiservers send none."""
+_TINY = 16 * 1024
+"""Bytes of a body of tiny chunks that are taken apart in one turn of the event loop."""
 _CHUNKED = ("transfer-encoding", "chunked")
 
 
@@ -63,9 +68,9 @@ class LowerCall:
         try:
             async with asyncio.timeout(self._limits.answering):
                 response = await self._exchange()
+                headers = plain(response.headers)
+                self._in_chunks = isinstance(response, h11.Response) and _CHUNKED in headers
                 if response.status_code == wanted:
-                    headers = plain(response.headers)
-                    self._in_chunks = wanted == HTTPStatus.OK and _CHUNKED in headers
                     return headers
                 raise self._refused(response.status_code, await self._body())
         except ClusterError as error:
@@ -84,12 +89,17 @@ class LowerCall:
         return self._unchunked() if self._in_chunks else self._framed()
 
     async def _unchunked(self) -> AsyncIterator[bytes]:
-        chunks, data = Chunks(), self.early()
+        chunks, data, size = Chunks(), self.early(), 0
         while True:
-            if content := chunks.take(data):
-                yield content
-            if chunks.ended:
-                return
+            for part in _parts(data, size):
+                content = chunks.take(part)
+                if content:
+                    yield content
+                if chunks.ended:
+                    return
+                size = _TINY if 2 * len(content) < len(part) else 0
+                if size:
+                    await asyncio.sleep(0)
             data = await self.wire.read()
             if not data:
                 raise h11.RemoteProtocolError("the connection ended within a body")
@@ -105,7 +115,7 @@ class LowerCall:
         self._dialogue = Dialogue(wire, h11.Connection(h11.CLIENT, max_incomplete_event_size=_ERROR_AT_MOST))
         await self._dialogue.send(_head(endpoint, self._ask))
         await self._dialogue.send(h11.EndOfMessage())
-        while True:
+        for _ in range(_ANNOUNCED_AT_MOST):
             event = await self._dialogue.next()
             if isinstance(event, h11.Response):
                 return event
@@ -113,6 +123,7 @@ class LowerCall:
                 raise h11.RemoteProtocolError("the connection ended before an answer")
             if event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
                 return event
+        raise h11.RemoteProtocolError("it announces an answer again and again, and gives none")
 
     async def _body(self) -> bytes:
         """Give the beginning of an error's body, as far as it comes."""
@@ -129,6 +140,15 @@ class LowerCall:
 
     def _failed(self, status: HTTPStatus, why: str) -> Refused:
         return Refused(status, f"{self._cluster.name}: {self._ask.doing}: the cluster's apiserver: {why}")
+
+
+def _parts(data: bytes, size: int) -> Iterator[bytes]:
+    """Yield data in parts of so many bytes, or as a whole where that is 0."""
+    if not size:
+        yield data
+        return
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
 
 
 def _head(endpoint: Endpoint, ask: Ask) -> h11.Request:

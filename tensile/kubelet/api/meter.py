@@ -31,7 +31,8 @@ from tensile.world import LowerWorld
 FRESH_SECONDS = 5.0
 PATIENCE_SECONDS = 8.0
 """How long a reader is let wait: metrics-server gives up after ten."""
-_LARGEST = 256 * 1024 * 1024
+_LARGEST, _PER_POD, _PER_NODE = 1 << 20, 32 << 10, 8 << 10
+"""Bytes of an answer in any case, and for each pod of ours or node that the cluster has: labels are in it, too."""
 _AT_ONCE = 100
 
 
@@ -75,20 +76,25 @@ class Meter:
     async def _measured(self) -> Picture | Refused:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                nodes = node_samples(await self._asked(NODE_METRICS))
-                pods = await asyncio.to_thread(pod_samples, await self._asked(POD_METRICS, self._query))
+                most = _LARGEST + _PER_NODE * len(self._lower.nodes)
+                nodes = node_samples(await self._asked(NODE_METRICS, most))
+                most = _LARGEST + _PER_POD * len(self._lower.pods)
+                pods = await asyncio.to_thread(pod_samples, await self._asked(POD_METRICS, most, self._query))
         except Refused as refused:
             return self._absent() if refused.status is HTTPStatus.NOT_FOUND else refused
         except TimeoutError:
             return self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time")
         except (OSError, h11.RemoteProtocolError) as error:
             return self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return self._failed(HTTPStatus.BAD_GATEWAY, f"what it tells is not understood: {error}")
         return picture(self._lower.node, whole(nodes), await self._runners(), pods, self._ledger)
 
-    async def _asked(self, kind: Kind, query: str = "") -> bytes:
-        """Ask for all metrics of a kind; Refused, ValueError, or an error of the connection."""
+    async def _asked(self, kind: Kind, most: int, query: str = "") -> bytes:
+        """Ask for all metrics of a kind, of so many bytes at most; Refused, ValueError, or an error of the connection.
+
+        Who tells more than that tells of pods and nodes that are not there.
+        """
         cluster = self._cluster()
         if cluster is None:
             raise self._failed(HTTPStatus.SERVICE_UNAVAILABLE, "the cluster is not connected yet")
@@ -97,8 +103,8 @@ class Meter:
             await call.answer(HTTPStatus.OK)
             async for piece in call.pieces():
                 body += piece
-                if len(body) > _LARGEST:
-                    raise ValueError(f"more than {_LARGEST} bytes")
+                if len(body) > most:
+                    raise ValueError(f"more than {most:,} bytes")
         return bytes(body)
 
     async def _runners(self) -> list[Runner]:

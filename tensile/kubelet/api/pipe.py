@@ -7,12 +7,15 @@ a pause leaves them in the kernel and an end comes after them.
 
 import asyncio
 import fcntl
+import math
 import os
 import socket
 import termios
 from array import array
 from contextlib import suppress
 from typing import cast
+
+from tensile.door import Silence
 
 _HELD_AT_MOST = 256 * 1024
 _ESTABLISHED = b"\x01"
@@ -25,6 +28,8 @@ class Pipe(asyncio.Protocol):
     def __init__(self) -> None:
         self.ended = asyncio.Event()
         self.lost = asyncio.Event()
+        self._heard = False
+        self._waits_since = math.inf
         self._held: list[bytes] = []
         self._size = 0
         self._paused = False
@@ -42,6 +47,7 @@ class Pipe(asyncio.Protocol):
         """Keep what came; when nobody reads it, let the rest wait in the kernel."""
         self._held.append(data)
         self._size += len(data)
+        self._heard = True
         self._news.set()
         if self._size > _HELD_AT_MOST:
             self._paused = True
@@ -72,7 +78,9 @@ class Pipe(asyncio.Protocol):
         """Give what came since the last time, at least one byte, or b"" when that was all."""
         while not self._held and not self.ended.is_set():
             self._news.clear()
+            self._waits_since = asyncio.get_running_loop().time()
             await self._news.wait()
+        self._waits_since = math.inf
         data = b"".join(self._held)
         self._held.clear()
         self._size = 0
@@ -112,13 +120,24 @@ class Pipe(asyncio.Protocol):
                 async with asyncio.timeout(every):
                     await self.ended.wait()
 
+    def silence(self) -> Silence:
+        """Return for how long the peer has been waited for; what the kernel has of it waits for us instead."""
+        seconds = max(asyncio.get_running_loop().time() - self._waits_since, 0.0)
+        if seconds and not self.lost.is_set() and self._queued(termios.FIONREAD):
+            seconds = 0.0
+        return Silence(seconds, self._heard)
+
     def undelivered(self) -> int:
         """Say how many bytes were sent that the peer's kernel does not have yet."""
         if self.lost.is_set():
             return 0
+        return self._queued(termios.TIOCOUTQ) + self._transport.get_write_buffer_size()
+
+    def _queued(self, direction: int) -> int:
+        """Return how many bytes the kernel holds, one way or the other."""
         count = array("i", [0])
-        fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, count)
-        return count[0] + self._transport.get_write_buffer_size()
+        fcntl.ioctl(self._socket.fileno(), direction, count)
+        return count[0]
 
     def _rescue(self) -> None:
         """Take what had come when sending failed, which the event loop drops: it may be a command's last words."""

@@ -8,6 +8,7 @@ arranged all at once, because nodes pass ports on to each other: a port that goe
 import asyncio
 from collections.abc import Mapping
 
+from tensile.door import Door
 from tensile.errors import TensileError
 from tensile.kubelet.api.listener import Listener
 from tensile.kubelet.api.seating import Address, Seat, seated
@@ -26,6 +27,7 @@ class KubeletServer:
         self._log = log
         self._limits = limits or Limits()
         self._service = Service(gate, log, self._limits)
+        self._door = Door(self._limits.waiting, self._limits.patience)
         self._sites: dict[str, Site] = {}
         self._listeners: dict[str, Listener] = {}
 
@@ -93,7 +95,7 @@ class KubeletServer:
             if address not in doors and address not in opened:
                 try:
                     site = self._sites[node]
-                    opened[address] = Listener(site, address, self._service, self._log, self._limits.waiting)
+                    opened[address] = Listener(site, address, self._service, self._log, self._door)
                 except TensileError as error:
                     troubles[node] = error
         return opened

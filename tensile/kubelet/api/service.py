@@ -7,7 +7,6 @@ even from a 404; and nothing of a request reaches a lower cluster before all of 
 import asyncio
 import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 import h11
 
+from tensile.door import Guest
 from tensile.kubelet.api import routes
 from tensile.kubelet.api.asks import ask_for
 from tensile.kubelet.api.authentication import Authenticator, User
@@ -89,31 +89,36 @@ class Service:
         self._limits = limits
         self._complaints = Complaints(log, time.monotonic)
         self._streams = Streams(limits.streams)
+        self._requests = Streams(limits.streams, "requests under way (pods, metrics, stats, health)")
 
-    async def serve(self, connection: socket.socket, site: Site, admitted: Callable[[], None]) -> None:
-        """Serve one connection to its end; `admitted` is called when the caller has shown who it is, and may."""
+    async def serve(self, connection: socket.socket, site: Site, guest: Guest) -> None:
+        """Serve one connection to its end; `guest` leaves the door when the caller has shown who it is, and may."""
         with ExitStack() as until_taken_over:
             until_taken_over.callback(connection.close)
             authority = await self._gate.authority.pem()
             context = self._gate.serving.context(site.node, authority)
             until_taken_over.pop_all()
         try:
-            wire = await accept(connection, context, self._limits)
+            wire = await accept(connection, context, self._limits, guest)
         except OSError as error:
             shown = self._gate.serving.shown(site.node)
             self._complaints.handshake(site.node, error, shown, self._gate.authority.which)
             return
-        await self._converse(wire, site, admitted, trusting=bool(authority))
+        guest.advance(known=bool(wire.certificate))
+        await self._converse(wire, site, guest, trusting=bool(authority))
 
-    async def _converse(self, wire: Wire, site: Site, admitted: Callable[[], None], *, trusting: bool) -> None:
-        caller = Caller(wire, self._limits.head)
+    async def _converse(self, wire: Wire, site: Site, guest: Guest, *, trusting: bool) -> None:
+        caller = Caller(wire, self._limits.head if guest.is_known else self._limits.unknown)
         try:
-            visit = await self._admit(caller, site.node, trusting=trusting)
-            admitted()
+            request = await self._request(caller, guest)
+            visit = await self._admit(caller, request, site.node, guest.origin if trusting else None)
+            guest.be_admitted()
             await self._answer(visit, site)
         except Refused as refused:
+            guest.advance(known=guest.is_known)
             await self._refuse(caller, refused.status, refused.message)
         except h11.RemoteProtocolError as error:
+            guest.advance(known=guest.is_known)
             await self._refuse(caller, _blamed(error), str(error))
         except (OSError, Departed):
             wire.abort()
@@ -123,15 +128,23 @@ class Service:
             wire.abort()
             await wire.lost.wait()
 
-    async def _admit(self, caller: Caller, node: str, *, trusting: bool) -> _Visit:
-        """Read the request and establish that its sender may make it; Refused (401, 403, 503) if not."""
+    async def _request(self, caller: Caller, guest: Guest) -> Request:
+        """Read the request, which has to come in time; TimeoutError if it does not."""
         async with asyncio.timeout(self._limits.asking):
             request = await caller.request()
-        if not trusting:
+        guest.advance(known=guest.is_known)
+        return request
+
+    async def _admit(self, caller: Caller, request: Request, node: str, origin: str | None) -> _Visit:
+        """Establish that the sender of a request may make it; Refused (401, 403, 429, 503) if not.
+
+        `origin` is the address that it is from, None where nobody is let in yet.
+        """
+        if origin is None:
             raise Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
         certificate = caller.wire.certificate
         try:
-            user = await self._gate.authenticator.user(certificate, request.headers)
+            user = await self._gate.authenticator.user(certificate, request.headers, origin)
             call = routes.understand(request.method, request.target)
             await self._gate.authorizer.permit(user, routes.accesses(call), node)
         except Refused as refused:
@@ -142,6 +155,17 @@ class Service:
 
     async def _answer(self, visit: _Visit, site: Site) -> None:
         place = routes.place(visit.call)
+        if place.pod:
+            pod = f"{place.namespace}/{place.pod}"
+            with self._streams.one_to(visit.user.name, site.node, pod, self._limits.portion):
+                call = self._lower_call(visit, place, site)
+                await self._stream(visit, call, site)
+            return
+        with self._requests.one(visit.user.name):
+            await self._tell(visit, site)
+
+    async def _tell(self, visit: _Visit, site: Site) -> None:
+        """Answer what is asked about the node as a whole."""
         match visit.call.area:
             case routes.HEALTH:
                 await visit.caller.reply(HTTPStatus.OK, b"ok")
@@ -151,12 +175,8 @@ class Service:
                 await visit.caller.reply(HTTPStatus.OK, running_list(site.pods.running()), _JSON)
             case routes.METRICS if not visit.call.rest:
                 await visit.caller.reply(HTTPStatus.OK, census(site.node, site.pods.running()), MEDIA)
-            case routes.METRICS | routes.STATS:
-                await show(visit.caller, visit.call, site.meter)
             case _:
-                with self._streams.one(visit.user.name):
-                    call = self._lower_call(visit, place, site)
-                    await self._stream(visit, call, site)
+                await show(visit.caller, visit.call, site.meter)
 
     def _lower_call(self, visit: _Visit, place: routes.Place, site: Site) -> LowerCall:
         """Prepare what a call means below; 404 for a pod that is not ours, or not on this node."""

@@ -11,7 +11,9 @@ import ssl
 from contextlib import suppress
 from typing import NamedTuple
 
+from tensile.accepting import take_over
 from tensile.cluster import Endpoint
+from tensile.door import Guest, Patience
 from tensile.kubelet.api.pipe import Pipe
 
 _RECORD = 16 * 1024
@@ -19,22 +21,34 @@ _PIECE = 16 * _RECORD
 _AHEAD_AT_MOST = 64 * 1024
 
 
+class Portion(NamedTuple):
+    """How many of the streams that a user may have open may lead to one node, and to one pod."""
+
+    node: int = 500
+    pod: int = 100
+
+
 class Limits(NamedTuple):
     """How much, and in seconds how long, a connection may take for what.
 
-    `head` bytes of a request's head within `asking` seconds after a TLS handshake of at most `handshake`; `answering`
-    for a lower apiserver's head, connection included; `leaving` from the end of one side to that of the other;
-    `waiting` connections per listener that have not said yet who they are; `streams` that a user may have open; `idle`
-    until an exec, attach or port-forward on which nothing is said ends, as long as a kubelet lets it.
+    `head` bytes of a request's head, or `unknown` of one who showed no certificate, within `asking` seconds after a TLS
+    handshake of at most `handshake`; `answering` for a lower apiserver's head, connection included; `leaving` from the
+    end of one side to that of the other; `waiting` connections of all nodes that have not said yet who they are, each
+    of which may be displaced once it is late by `patience`; `streams` that a user may have open, a `portion` of them to
+    one node or pod; `idle` until an exec, attach or port-forward on which nothing is said ends, as long as a kubelet
+    lets it.
     """
 
     head: int = 1024 * 1024
-    asking: float = 10.0
-    handshake: float = 10.0
+    unknown: int = 64 * 1024
+    asking: float = 5.0
+    handshake: float = 5.0
+    patience: Patience = Patience()
     answering: float = 30.0
     leaving: float = 5.0
     waiting: int = 256
     streams: int = 1000
+    portion: Portion = Portion()
     idle: float = 4 * 3600.0
 
 
@@ -159,10 +173,17 @@ class Wire:
                     await self.lost.wait()
 
 
-async def accept(connection: socket.socket, context: ssl.SSLContext, limits: Limits) -> Wire:
-    """Do the server's part of TLS on a connection just accepted; OSError when it does not come about."""
+async def accept(
+    connection: socket.socket, context: ssl.SSLContext, limits: Limits, guest: Guest | None = None
+) -> Wire:
+    """Do the server's part of TLS on a connection just accepted; OSError when it does not come about.
+
+    `guest` is who the connection is at the door, and is told from then on how long it keeps us waiting.
+    """
     pipe = Pipe()
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: pipe, connection)
+    if guest is not None:
+        guest.silence = pipe.silence
+    await take_over(connection, lambda: pipe)
     return await _secured(pipe, context, None, limits)
 
 

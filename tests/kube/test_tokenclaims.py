@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from tensile.kube.access import Access
-from tensile.kube.claims import account_namespace, claims_of, token_in
+from tensile.kube.tokenclaims import account_namespace, claims_of, token_in
 
 SUBJECT = "system:serviceaccount:tensile:engine"
 

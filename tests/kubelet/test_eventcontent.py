@@ -1,0 +1,109 @@
+"""How much of a lower event comes up, and in which form, whoever made it."""
+
+from typing import Any
+
+import orjson
+import pytest
+from eventkit import MOMENT, lower_event
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensile.kubelet.eventcontent import LONGEST_MESSAGE, content
+from tensile.objects import Manifest
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=400),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=20), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = ("reason", "message", "type", "count", "series", "source", "action", "lastTimestamp", "reportingComponent")
+
+
+def said(**fields: Any) -> Manifest:
+    """Return the content of a kubelet's event with some fields laid over it."""
+    return content(lower_event(**fields))
+
+
+def test_an_ordinary_event_is_told_whole() -> None:
+    """Each field that kubectl shows, to the letter, and the part of the pod that it is about."""
+    event = orjson.loads(lower_event(message="Liveness probe failed: a\tb\n"))
+    fields = ("reason", "message", "type", "source", "firstTimestamp", "lastTimestamp", "count")
+    assert said(message="Liveness probe failed: a\tb\n") == {
+        **{field: event[field] for field in (*fields, "reportingComponent", "reportingInstance")},
+        "fieldPath": "spec.containers{main}",
+    }
+
+
+def test_a_long_message_is_cut_to_what_kubernetes_allows() -> None:
+    """60 KB become 1,024 bytes, which show that something is missing."""
+    message = said(message="x" * 60_000)["message"]
+    assert len(message) == LONGEST_MESSAGE
+    assert message.endswith("x...")
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_no_character_is_torn(before: int) -> None:
+    """Wherever the cut falls in one of four bytes."""
+    message = said(message="x" * before + "\U0001f680" * 400)["message"]
+    assert len(message.encode()) <= LONGEST_MESSAGE
+    assert set(message) <= {"x", "\U0001f680", "."}
+
+
+@pytest.mark.parametrize("bad", ["\x1b[2J", "\r", "\x00", "\x9b1m", "\u202e", "\u2028"])
+def test_control_characters_are_written_out(bad: str) -> None:
+    """Nothing that comes up moves the cursor of a terminal or turns the direction of writing."""
+    message = said(message=f"a{bad}b", reason=f"a{bad}b")
+    assert bad[0] not in message["message"]
+    assert bad[0] not in message["reason"]
+    assert message["message"].startswith("a\\")
+
+
+def test_a_credential_in_a_message_is_hidden() -> None:
+    """A program that prints its request into a probe's output does not tell it to another cluster."""
+    assert "abcdefgh12345678" not in said(message="GET / Authorization: Bearer abcdefgh12345678")["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("count", -1),
+        ("count", 1 << 31),
+        ("count", "3"),
+        ("count", True),
+        ("message", {"a": "b"}),
+        ("reason", ["x"]),
+        ("series", "often"),
+        ("source", ["kubelet"]),
+        ("lastTimestamp", 12),
+    ],
+)
+def test_what_has_no_such_form_is_left_out(field: str, value: object) -> None:
+    """An apiserver that is no friend can answer anything; the rest of the event is told."""
+    found = said(**{field: value})
+    assert field not in found
+    assert {"message", "reason"} & found.keys()
+
+
+def test_other_parts_of_series_and_source_are_left_out() -> None:
+    """Of each only what the API has there."""
+    series = {"count": 3, "lastObservedTime": MOMENT, "state": "x" * 10_000}
+    found = said(series=series, source={"component": "c", "host": "h" * 10_000, "more": ["x"] * 1000})
+    assert found["series"] == {"count": 3, "lastObservedTime": MOMENT}
+    assert found["source"] == {"component": "c", "host": "h" * 250 + "..."}
+
+
+@pytest.mark.parametrize("sort", ["", "Alarm", None, "x" * 10_000])
+def test_a_type_that_kubernetes_has_not_is_normal(sort: object) -> None:
+    """There are two."""
+    assert said(type=sort)["type"] == "Normal"
+    assert said()["type"] == "Warning"
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=5), st.text(max_size=4000))
+def test_no_event_is_told_at_length(fields: dict[str, Any], message: str) -> None:
+    """Whatever stands in it, at most some 4 KB come up, and nothing that does not print but line breaks and tabs."""
+    found = said(**{"message": message, **fields})
+    raw = orjson.dumps(found)
+    assert len(raw) <= 3 * 4096
+    assert not {char for char in raw.decode() if ord(char) < 32}
+    assert len(str(found.get("message", "")).encode()) <= LONGEST_MESSAGE
