@@ -46,7 +46,7 @@ OWN_SANDBOX = {
     "tests/sandbox/test_sandbox_faults.py",
     "tests/sandbox/test_sandbox_lifecycle.py",
 }
-SCATTERED = {"tests/faults/test_races.py", "tests/faults/test_sequences.py"}
+SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "tests/faults/test_sequences.py"}
 """Files of long tests in memory that share nothing: each of these goes to whichever process is free."""
 
 

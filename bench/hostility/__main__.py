@@ -55,26 +55,25 @@ def replay(deeds: list[Deed]) -> int:
 
 def main() -> int:
     """Read the arguments, go through the sequences, keep the result; return the exit code."""
+    if "--real" in sys.argv:
+        return real.main()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=None, help="2000 in memory, 200 on real clusters")
+    parser.add_argument("--count", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1, help="of the first sequence; each has the next one")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the work")
     parser.add_argument("--replay", type=int, help="play the sequence of this seed alone, and shrink it")
     parser.add_argument("--deeds", help='play this sequence alone: "SORT:NUMBER SORT:NUMBER"')
-    parser.add_argument("--real", action="store_true", help="play on real control planes")
-    parser.add_argument("--sandbox", type=Path, default=None, help="one that runs, instead of one of its own")
+    parser.add_argument("--real", action="store_true", help="play on real control planes, as bench.hostility.real does")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
-    if given.real:
-        return real.run(given)
     if given.replay is not None or given.deeds:
         return replay(read(given.deeds.split()) if given.deeds else thought_up(given.replay))
-    begin, count = time.monotonic(), given.count or 2_000
-    found = list(campaign(range(given.seed, given.seed + count), given.jobs, tried, _CHUNK))
+    begin = time.monotonic()
+    found = list(campaign(range(given.seed, given.seed + given.count), given.jobs, tried, _CHUNK))
     broken = [words for _, words in found if words]
     result = {
         "seed": given.seed,
-        "sequences": count,
+        "sequences": given.count,
         "deeds": sum(deeds for deeds, _ in found),
         "seconds": round(time.monotonic() - begin, 1),
         "divergences": len(broken),

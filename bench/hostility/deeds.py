@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 
 def thought_up(seed: int, most: int = MOST) -> list[Deed]:
-    """Return a sequence, the first deed of which is its setting; the same seed gives the same."""
+    """Return a sequence, the first deed of which is its setting, in turn; the same seed gives the same."""
     die = Random(seed)
     deeds = [Deed(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
-    return [Deed("setting", die.randrange(len(SETTINGS))), *deeds]
+    return [Deed("setting", seed % len(SETTINGS)), *deeds]
 
 
 class Play:
@@ -169,7 +169,8 @@ class Play:
         """Make a pod that looks like an honest one's."""
         every = self._honest_pods()
         near = [one for one in every if metadata(one)["namespace"] == self._setting.mapped]
-        pod = _one_of(choices, near if near and choices.pick((True, True, False)) else every)
+        is_near = choices.pick((True, True, False))
+        pod = _one_of(choices, near if near and is_near else every)
         if pod is not None:
             await self._put(forging.mimic(choices, self._known(BELOW), pod))
 
@@ -247,8 +248,10 @@ class Play:
         return Known(self._ledger.mark, setting.topology, uids, names, space, lambda: self._ledger.marks.new(who))
 
     def _of_his(self, kind: Kind) -> list[Manifest]:
-        """Return what the hostile tenant above has."""
-        return [one for one in self._hands.every(UPPER, kind) if metadata(one)["namespace"] == self._setting.hostile]
+        """Return what the hostile tenant above has, but for what others put there."""
+        every, others = self._hands.every(UPPER, kind), {uid(one) for one in self._ledger.strangers.values()}
+        his = [one for one in every if metadata(one)["namespace"] == self._setting.hostile]
+        return [one for one in his if uid(one) not in others and metadata(one)["name"] not in honest.GIVEN]
 
     async def _put(self, forgery: Forgery, who: str = BELOW) -> None:
         """Make an object as a hostile tenant, in his namespace; where the name is taken, nothing happens."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.rig import Rig
 
@@ -17,31 +17,31 @@ _PAUSE = 0.25
 _LIMIT = 30.0
 
 
-class Health:
-    """Samples an engine; `away` says whether it is not there, or is just coming."""
+class Sample(NamedTuple):
+    """In how many seconds an engine answered, and its resident memory in bytes."""
 
-    def __init__(self, rig: Rig, away: Callable[[], bool]) -> None:
+    seconds: float
+    memory: int
+
+
+class Health:
+    """Samples an engine by `look`, which gives None while there is none, in a thread."""
+
+    def __init__(self, look: Callable[[], Sample | None]) -> None:
         self.memory = 0
         self.slowest = 0.0
         self.samples = 0
-        self._rig = rig
-        self._away = away
+        self._look = look
 
     async def watch(self) -> None:
         """Sample four times a second, until it is cancelled."""
         while True:
-            if not self._away():
-                await self._sample()
+            found = await asyncio.to_thread(self._look)
+            if found is not None:
+                self.slowest = max(self.slowest, found.seconds)
+                self.memory = max(self.memory, found.memory)
+                self.samples += 1
             await asyncio.sleep(_PAUSE)
-
-    async def _sample(self) -> None:
-        """Ask in a thread, so that what goes on here meanwhile delays nothing."""
-        taken = await asyncio.to_thread(_asked, self._rig.ports[-1])
-        if self._away() or self._rig.child is None or not self._rig.child.is_running:
-            return
-        self.slowest = max(self.slowest, taken)
-        self.memory = max(self.memory, self._rig.child.usage().rss)
-        self.samples += 1
 
     def figures(self) -> dict[str, Any]:
         """Return what was measured."""
@@ -53,12 +53,17 @@ class Health:
         return said + ([f"/healthz took {self.slowest:.2f} s"] if self.slowest > ANSWERS_IN else [])
 
 
-def _asked(port: int) -> float:
-    """Return in how many seconds /healthz answered."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=_LIMIT)
+def sample(rig: Rig, is_away: Callable[[], bool]) -> Sample | None:
+    """Ask a rig's engine for its health; None where it is away, or goes meanwhile."""
+    if is_away():
+        return None
+    connection = HTTPConnection("127.0.0.1", rig.ports[-1], timeout=_LIMIT)
     begin = time.monotonic()
     with suppress(OSError, HTTPException):
         connection.request("GET", "/healthz")
         connection.getresponse().read()
+    taken = time.monotonic() - begin
     connection.close()
-    return time.monotonic() - begin
+    if is_away() or rig.child is None or not rig.child.is_running:
+        return None
+    return Sample(taken, rig.child.usage().rss)

@@ -14,11 +14,9 @@ from bench.hostility.marks import ABOVE, BELOW, TOKEN, Origin
 from tensile.names import UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import (
     CONFIG_MAP,
-    ENDPOINT_SLICE,
     NAMESPACE,
     POD,
     SECRET,
-    SERVICE,
     SERVICE_ACCOUNT,
     UPPER,
     Manifest,
@@ -32,8 +30,6 @@ ALIAS = "kubernetes-upper"
 EMPTY = "none"
 """The UID of what is above for an object that only holds its name: a pod may do without it, and gets no other's."""
 _COPIED = (SECRET, CONFIG_MAP)
-_SHARED = (SERVICE, ENDPOINT_SLICE)
-"""What is below for every pod of a namespace."""
 
 
 def leaks(ref: Ref, raw: bytes, ledger: Ledger, now: float) -> Iterator[tuple[str, str]]:

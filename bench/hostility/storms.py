@@ -14,11 +14,15 @@ _SORTS = {"crash": "crash", "hold": "hold"}
 
 
 class Storms(Weather):
-    """`blurred` is whether the engine cannot know what is; `logs` has lower, namespace and name of each read."""
+    """`blurred` is whether the engine cannot know what is, `count` how often that was.
+
+    `logs` has lower, namespace and name of each that was read.
+    """
 
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig, Random(1))
         self.blurred = False
+        self.count = 0
         self.logs: list[tuple[str, str, str]] = []
 
     async def meet(self, asked: Asked) -> Fault:
@@ -31,6 +35,7 @@ class Storms(Weather):
         """Have something happen; what plays in memory do besides, they do alone."""
         if what in _SORTS and not self.blurred:
             self.blurred = True
+            self.count += 1
             try:
                 await self.storm(number * len(STORMS) + STORMS.index(_SORTS[what]))
             finally:

@@ -1,0 +1,91 @@
+"""Hostile tenants on real control planes, in short: `python -m bench.hostility.real` plays two hundred sequences."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.hostility.deeds import Play
+from bench.hostility.ground import Ground
+from bench.hostility.hands import HONEST
+from bench.hostility.honest import DATABASE
+from bench.hostility.lookout import Lookout
+from bench.hostility.marks import ABOVE, BELOW
+from bench.hostility.real import campaign
+from bench.hostility.setting import Setting
+from bench.hostility.storms import Storms
+from bench.rig import LOWERS, Rig
+from bench.sequences.deeds import read
+from bench.sites import until
+from tensile.names import OWNER, UPPER_UID
+from tensile.objects import POD, SECRET, UPPER, Ref, uid
+from tensile.sandbox.environment import Sandbox
+
+SEEDS, MOST = (1, 2, 3, 4), 16
+"""Sequences with the same topology: nothing is mapped to the ground of the first two, that of the others is the upper
+tenant's."""
+PATIENCE = 20.0
+A, B = LOWERS
+
+
+@pytest.mark.real
+async def test_on_real_clusters_hostile_tenants_reach_nothing_and_hold_up_nobody(sandbox: Sandbox) -> None:
+    """Nor do they fill the engine, or keep it from answering."""
+    result = await campaign(sandbox, Setting(), SEEDS, MOST)
+    assert result["broken"] == []
+    assert result["sequences"] == len(SEEDS)
+    assert result["samples"] > 10
+    assert result["writes"] > 10 * len(SEEDS)
+
+
+@pytest.mark.real
+async def test_on_real_clusters_is_seen_what_is_where_it_does_not_belong(sandbox: Sandbox, tmp_path: Path) -> None:
+    """There is no engine here, and somebody does what one must not do."""
+    async with Rig(sandbox, tmp_path) as rig, Lookout(rig) as lookout:
+        async with Ground(rig, lookout, Storms(rig), Setting(lower=B)) as ground:
+            watchman, setting = ground.watchman, ground.ledger.setting
+            await Play(ground, rig.nodes.__getitem__).carry_out(*read(["pod:0"]))
+            original = Ref(UPPER, SECRET, setting.bank, DATABASE)
+            pod = Ref(UPPER, POD, setting.bank, "web")
+            await until(lambda: _has(lookout, original, pod), "the pod and its Secret are there", PATIENCE)
+            found = ground.find(original)
+            assert found is not None
+            marks = {"labels": {OWNER: rig.mark}, "annotations": {UPPER_UID: uid(found)}}
+            copy = Ref(B, SECRET, ground.ledger.places.ground(), DATABASE)
+            await ground.create(copy, {"metadata": marks, "data": found["data"]}, HONEST)
+            word = ground.ledger.marks.new(BELOW)
+            await ground.patch(pod, {"metadata": {"labels": {"team": word}}}, HONEST)
+            await until(lambda: _says(ground, 3), "what is wrong is seen", PATIENCE)
+        assert {words.rpartition(": ")[2] for words in watchman.wrong} == {"not its place", "another tenant's object"}
+
+
+@pytest.mark.real
+async def test_on_real_clusters_hostile_tenants_write_in_their_own_namespaces_alone(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """As users who may do nothing elsewhere; what the one below makes is known for his."""
+    async with (
+        Rig(sandbox, tmp_path) as rig,
+        Lookout(rig) as lookout,
+        Ground(rig, lookout, Storms(rig), Setting(lower=B)) as ground,
+    ):
+        setting, place = ground.ledger.setting, ground.ledger.places.ground()
+        for who, own, other in (
+            (BELOW, Ref(B, SECRET, place, "s"), Ref(A, SECRET, setting.hostile, "s")),
+            (ABOVE, Ref(UPPER, SECRET, setting.hostile, "s"), Ref(UPPER, SECRET, setting.bank, "s")),
+        ):
+            await ground.create(other, {}, who)
+            await ground.create(own, {}, who, "tensile-kube")
+            await until(lambda own=own: _has(lookout, own), "what he may make is there", PATIENCE)
+            assert ground.find(other) is None
+        made = ground.find(Ref(B, SECRET, place, "s"))
+        assert made is not None
+        assert ground.ledger.hostile == {uid(made)}
+        assert made["metadata"]["managedFields"][0]["manager"] == "tensile-kube"
+
+
+async def _has(lookout: Lookout, *refs: Ref) -> bool:
+    return all(lookout.find(ref) is not None for ref in refs)
+
+
+async def _says(ground: Ground, count: int) -> bool:
+    return len(ground.watchman.wrong) >= count
