@@ -88,11 +88,13 @@ def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owne
     """Give the virtual nodes to which a pod of a controller (its UID) shall not go now, sorted.
 
     Those that its pods left, and those that could not have taken the one that left last either. None while the
-    descheduler is off: nobody would bring the pod away from where it was tried again.
+    descheduler is off: nobody would bring the pod away from where it was tried again. Notes are decoded only where the
+    controller is named at all: this is asked for each pod that is created.
     """
     if not policy.enabled:
         return ()
-    known = tuple(node for node in nodes if _MARK in node.raw)
+    sought = owner.encode(errors="replace")
+    known = tuple(node for node in nodes if _MARK in node.raw and sought in node.raw)
     every = (note for node in known for note in notes_on(node.manifest()))
     found = [note for note in recent(every, now, policy.cooldown) if note.owner == owner]
     latest = max((note.at for note in found), default=None)

@@ -3,14 +3,15 @@
 Each is written by an administrator here; a tenant with `edit` in one namespace may write the same.
 """
 
+import sys
 from typing import Any
 
 import orjson
 import pytest
-from enginekit import A, Ground, edit_lower
+from enginekit import A, B, Ground, edit_lower, ran
 from sitekit import Manifest, is_ready
 
-from tensile.names import OWNER
+from tensile.names import OWNER, WRITTEN_IMAGES, WRITTEN_KEYS
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -79,3 +80,78 @@ async def test_an_amount_with_many_zeros_hides_nothing(ground: Ground) -> None:
     await runs(ground, "after-zeros")
     await gone(ground, "zeros-below")
     await ground.reload()
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "no-number": {"annotations": {"clusterSelector": '{"x":1e400}'}},
+    "no-end": {"annotations": {"clusterSelector": '{"tolerations":[{"x":' + "[" * 300 + "]" * 300 + "}]}"}},
+    "a-port": {"ports": [{"containerPort": 80, "hostPort": 8080}]},
+    "a-byte": {"resources": {"requests": {"memory": ZEROS + "1"}}},
+}
+"""Pods without a controller, each with something in it that is seldom there."""
+
+
+async def test_what_one_pod_says_keeps_no_other_in_a_lower_that_is_drained(ground: Ground) -> None:
+    """All of them leave, in whatever order they are looked at; a plan can be made, and what does not count is said."""
+    closed = edit_lower(B, maintenance="cordon")
+    await ground.reload(closed)
+    await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: one["spec"].get("unschedulable"))
+    made = {}
+    for name, odd in {"fine": {}, **ODD}.items():
+        fields = {field: value for field, value in odd.items() if field != "annotations"}
+        container = {"name": "main", "image": "app:1", **fields}
+        spec = ground.template({}, {"containers": [container], "terminationGracePeriodSeconds": 1})["spec"]
+        meta = {"name": name, "annotations": odd.get("annotations", {})}
+        made[name] = await ground.upper.create(ground.path("pods"), {"metadata": meta, "spec": spec})
+    for name in made:
+        await ground.upper.until(
+            ground.pod_path(name), lambda one: one["spec"].get("nodeName") == ground.nodes[A] and is_ready(one)
+        )
+    assert "infinity" in await ground.told(made["no-number"], "ClusterSelectorInvalid")
+    path = ground.save(edit_lower(A, maintenance="drain"))
+    planned = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path)])
+    assert planned.code == 2, planned.err
+    await ground.reload(edit_lower(A, maintenance="drain"))
+    for name in made:
+        await ground.upper.until(
+            ground.pod_path(name), lambda one: one["spec"].get("nodeName") == ground.nodes[B] and is_ready(one)
+        )
+    await ground.reload()
+
+
+async def test_a_pod_that_takes_its_time_keeps_no_other_in_a_lower_that_is_drained(ground: Ground) -> None:
+    """One that a controller made, which ends and was given more seconds for it than there are."""
+    closed = edit_lower(B, maintenance="cordon")
+    await ground.reload(closed)
+    await ground.upper.until(f"/api/v1/nodes/{ground.nodes[B]}", lambda one: one["spec"].get("unschedulable"))
+    labels, sets = {"app": "slow"}, ground.path("replicasets", api="apis/apps/v1")
+    template = ground.template(labels, {"terminationGracePeriodSeconds": 2**63 - 1})
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    await ground.upper.create(sets, {"metadata": {"name": "slow"}, "spec": spec})
+    other = ground.template({}, {"terminationGracePeriodSeconds": 1})["spec"]
+    await ground.upper.create(ground.path("pods"), {"metadata": {"name": "other"}, "spec": other})
+    slow = f"{ground.path('pods')}?labelSelector=app%3Dslow"
+    (name,) = await ground.upper.until_all(slow, lambda pods: pods and all(map(is_ready, pods.values())))
+    await ground.upper.until(ground.pod_path("other"), is_ready)
+    await ground.sites[A].patch(ground.pod_path(name), {"metadata": {"finalizers": ["example.com/held"]}})
+    await ground.kubectl("delete", "pod", name, "--wait=false")
+    await ground.upper.until(ground.pod_path(name), lambda one: one["metadata"]["deletionGracePeriodSeconds"] > 2**62)
+    await ground.reload(edit_lower(A, maintenance="drain"))
+    await ground.upper.until(
+        ground.pod_path("other"), lambda one: one["spec"].get("nodeName") == ground.nodes[B] and is_ready(one)
+    )
+    await ground.reload()
+    await ground.sites[A].patch(ground.pod_path(name), {"metadata": {"finalizers": None}})
+    await ground.upper.gone(ground.pod_path(name))
+
+
+async def test_a_note_of_another_shape_keeps_a_pod_in_step(ground: Ground) -> None:
+    """Set below by somebody; what is set above comes down all the same, and the note is right again."""
+    await runs(ground, "noted")
+    notes = {"annotations": {WRITTEN_KEYS: '{"labels":5}', WRITTEN_IMAGES: "[[]]"}}
+    await ground.sites[A].patch(ground.pod_path("noted"), {"metadata": notes})
+    await ground.upper.patch(ground.pod_path("noted"), {"metadata": {"labels": {"is": "new"}}})
+    found = await ground.sites[A].until(
+        ground.pod_path("noted"), lambda pod: pod["metadata"]["labels"].get("is") == "new"
+    )
+    assert orjson.loads(found["metadata"]["annotations"][WRITTEN_KEYS])["labels"] == ["is"]

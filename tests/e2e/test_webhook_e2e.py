@@ -5,15 +5,19 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
 from enginekit import LOWERS, TOLERATION, A, edit_lower, polled, ran
 from hookedkit import OPTED, Hooked, hooking
+from programkit import Program
 from sitekit import LIMIT, Manifest, is_ready
 
 from bench.spareports import spare_ports
@@ -134,6 +138,13 @@ async def test_while_nobody_answers_pods_are_created_all_the_same(ground: Hooked
             later = await ground.asked("later", {"nodeSelector": {"e2e": ground.mark, "disk": "ssd"}}, "?dryRun=All")
 
 
+async def test_alternatives_that_would_multiply_are_left_as_they_are(ground: Hooked) -> None:
+    """A pod that was prepared, and is given more of them; the count and the bound are said."""
+    created = await ground.kubectl("create", "--dry-run=server", "-f", "-", stdin=crossing("crossed", 40))
+    words = "annotation clusterSelector times 40 in the spec are 1,600, at most 1,000 are taken"
+    assert words in created.err
+
+
 async def test_fields_are_reloaded_and_switched_off_it_is_taken_back(ground: Hooked) -> None:
     """Other keys from the next pod on; then no registration, and afterwards one again."""
     spec = {"nodeSelector": {"e2e": ground.mark, "region": "north"}}
@@ -252,3 +263,72 @@ async def test_a_pod_that_no_webhook_saw_comes_to_its_node(ground: Hooked) -> No
     await ground.upper.until(ground.pod_path("bare"), is_ready)
     await ground.reload(ground.hooked())
     await ground.registered()
+
+
+class Served(Program, Hooked):
+    """An engine with its webhook, as a process of its own."""
+
+
+@asynccontextmanager
+async def served(own: Sandbox, directory: Path) -> AsyncIterator[Served]:
+    """Start the program, and wait until its webhook is registered."""
+    made = Served(own, directory)
+    (made.hook_port,) = spare_ports(1)
+    try:
+        await made.open()
+        await made.start(made.hooked())
+        await made.registered()
+        yield made
+        await made.clear()
+        await made.upper.gone(made.hook)
+    finally:
+        await made.close()
+
+
+def alternatives(count: int) -> Manifest:
+    """Make the constraints of a pod with so many alternatives."""
+    every = [{"matchExpressions": [{"key": f"k{one}", "operator": "In", "values": ["a"]}]} for one in range(count)]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": every}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def crossing(name: str, count: int) -> str:
+    """Write a pod that looks as if it was prepared with so many alternatives, and was given as many more."""
+    meta = {
+        "name": name,
+        "labels": OPTED,
+        "annotations": {"clusterSelector": orjson.dumps(alternatives(count)).decode()},
+    }
+    spec = {"tolerations": UNLIMITED, "containers": [{"name": "main", "image": "app:1"}], **alternatives(count)}
+    return orjson.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}).decode()
+
+
+async def test_a_pod_with_very_many_alternatives_holds_nobody_up(own: Sandbox, tmp_path: Path) -> None:
+    """It is created as it is, quickly, with a warning; meanwhile the engine, on whose event loop that is, goes on."""
+    body = crossing("heavy", 700)
+    assert len(body) > 80_000
+    async with served(own, tmp_path) as there:
+        begin = time.monotonic()
+        creating = asyncio.create_task(there.kubectl("create", "-f", "-", stdin=body))
+        slowest = await _slowest(there.topology(there.hooked()).telemetry.port, creating)
+        created, took = await creating, time.monotonic() - begin
+        assert (slowest < 1.0, took < 3.0) == (True, True), (slowest, took)
+        assert created.code == 0, created.err
+        assert "Warning: not prepared for virtual nodes: nodeSelector, affinity, tolerations are" in created.err
+        assert "at most 32,768 are taken" in created.err
+        made = await there.upper.read(there.pod_path("heavy"))
+        assert noted(made) == alternatives(700)
+        assert made["spec"]["affinity"] == alternatives(700)["affinity"]
+
+
+async def _slowest(port: int, until: "asyncio.Task[Any]") -> float:
+    """Ask after an engine's health again and again, until a task has ended, and give the slowest in seconds."""
+    slowest = 0.0
+    async with aiohttp.ClientSession() as session:
+        while not until.done():
+            asked = time.monotonic()
+            async with session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+                assert answer.status == 200
+            slowest = max(slowest, time.monotonic() - asked)
+            await asyncio.sleep(0.01)
+    return slowest
