@@ -88,7 +88,7 @@ async def test_a_flood_of_made_up_tokens_is_no_flood_of_reviews() -> None:
     assert len(ground.upper.asked) == BURST
     assert ground.upper.most <= AT_ONCE
     ground.time += 10 * SECONDS
-    found = await ground.all_come(made_up(2000), EVIL)
+    found = await ground.all_come(made_up(4000)[2000:], EVIL)
     assert found.count("401") == 10
 
 
@@ -113,6 +113,16 @@ async def test_made_up_tokens_displace_no_known_ones() -> None:
     asked = len(ground.upper.asked)
     assert await ground.come("good") == "of-good"
     assert len(ground.upper.asked) == asked
+
+
+async def test_a_wrong_token_that_comes_often_is_asked_about_seldom() -> None:
+    """Whoever has one in its settings is told so each time (401), and uses up nothing of its address by that."""
+    ground = Ground("good")
+    for _ in range(60):
+        assert set(await ground.all_come(["wrong"] * 10, EVIL)) == {"401"}
+        ground.time += 1.0
+    assert len(ground.upper.asked) <= 6 * AT_ONCE
+    assert await ground.come("good", EVIL) == "of-good"
 
 
 async def test_good_tokens_of_one_address_displace_no_others() -> None:
@@ -203,7 +213,7 @@ async def test_forms_of_the_header(header: str, found: str) -> None:
     ],
 )
 async def test_a_review_that_does_not_say_who_it_is_says_nobody(status: str) -> None:
-    """401, and nothing of it is remembered."""
+    """401; that another token is good helps it nothing."""
     ground = Ground("good")
     ground.upper.answer = f'{{"status": {status}}}'.encode()
     assert await ground.come("any") == "401"

@@ -27,6 +27,9 @@ from tensile.objects import TOKEN_REVIEW
 TOKEN_SECONDS = 120.0
 """How long a token that was good counts as good, as the kubelet has it."""
 
+REFUSED_SECONDS = 10.0
+"""How long a token that was none is not asked about again: whoever has a wrong one in its settings shows it often."""
+
 REVIEWS_OF_AN_ADDRESS = (100, 0.1)
 """Tokens from one address that the upper cluster is asked about: so many at once, one more for each so many seconds.
 
@@ -35,6 +38,7 @@ may ask for its own account's, displaces those of nobody at another address.
 """
 
 _REMEMBERED = 4096
+_REFUSED_REMEMBERED = 1024
 _EVERYBODY = "system:authenticated"
 
 Extra = tuple[tuple[str, tuple[str, ...]], ...]
@@ -83,6 +87,8 @@ class Authenticator:
         self._now = now
         self._secret = secrets.token_bytes(32)
         self._users: Verdicts[bytes, User] = Verdicts(_REMEMBERED)
+        self._refused: Verdicts[bytes, bool] = Verdicts(_REFUSED_REMEMBERED)
+        """Apart, so that tokens that are made up displace none that is good."""
 
     async def user(self, certificate: Certificate, headers: Headers, origin: str = "") -> User:
         """Give the user behind a request, by the certificate where there is one, else by the token.
@@ -105,22 +111,24 @@ class Authenticator:
         return User(names[-1], "", (*dict.fromkeys((*groups, _EVERYBODY)),), ())
 
     async def _reviewed(self, token: str, key: bytes, origin: str) -> User:
-        """Have the upper cluster say whose a token is."""
+        """Have the upper cluster say whose a token is, unless it has said so lately."""
 
         def known() -> bool:
-            """Report whether somebody else has asked meanwhile; if not, this counts as a question."""
-            if self._users.get(key, self._clock()) is not None:
+            """Report whether that is known by now; if not, this counts as a question."""
+            if self._users.get(key, self._clock()) or self._refused.get(key, self._clock()):
                 return True
             self._reviews.check(origin)
             self._reviews.charge(origin)
             return False
 
-        self._reviews.check(origin)
+        if not self._refused.get(key, self._clock()):
+            self._reviews.check(origin)
         review = await self._reviews.ask(TOKEN_REVIEW, {"token": token}, _TokenReview, known)
         if review is None:
             return self._users.get(key, self._clock()) or _nobody()
         found = review.status.user
         if review.status.error or not review.status.authenticated or not found.username:
+            self._refused.put(key, True, self._clock() + REFUSED_SECONDS)
             raise _stranger()
         user = User(found.username, found.uid, found.groups, tuple(sorted(found.extra.items())))
         self._users.put(key, user, self._clock() + TOKEN_SECONDS)
