@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+_ROUNDING = 1e-6
 
 
 class Allowances(Generic[Key]):
@@ -29,8 +30,8 @@ class Allowances(Generic[Key]):
 
     def left(self, key: Key, now: float) -> float:
         """Return the seconds until the key has a token, 0.0 when it has one now."""
-        full = self._full.get(key, now)
-        return max(0.0, full + self._seconds - self._window - now)
+        wait = self._full.get(key, now) + self._seconds - self._window - now
+        return wait if wait > _ROUNDING else 0.0
 
     def take(self, key: Key, now: float) -> bool:
         """Take a token of the key, and report whether there was one."""

@@ -64,6 +64,8 @@ class Election:
         self._pace = pace or Pace()
         self._lease: Manifest | None = None
         self._since = 0.0
+        self._gone: float | None = None
+        """Since when the lease is missing that somebody was seen to hold."""
         self._fresh = 0.0
         """When the write was sent by which the lease holds: nobody else can have seen it change earlier."""
         self._said = ""
@@ -120,21 +122,34 @@ class Election:
         try:
             lease = await self._read()
         except NotFound:
-            body = new(self._ref, self._identity, self._owner(), self._now(), self._pace)
-            self._asks = True
-            self._see(orjson.loads(await self._upper.create(self._ref, body)))
-            return True
+            return await self._made()
         self._see(lease)
         if not is_ours(lease, self._owner()):
             words = f"{self._ref} is not ours, and stays as it is: delete it, or give the topology another name"
             self._say(words, _log.warning)
             return False
-        if holder(lease) != self._identity and not is_free(lease, self._clock() - self._since):
+        if not self._is_mine(lease) and not is_free(lease, self._clock() - self._since, self._pace):
             self._say(f"{holder(lease)} leads", _log.info)
             return False
         self._asks = True
         self._see(await self._patched(taken(lease, self._identity, self._now(), self._pace)))
         return True
+
+    async def _made(self) -> bool:
+        """Make the lease, unless it was taken from under who held it: that one drives until it finds out."""
+        leader = holder(self._lease)
+        self._gone = self._clock() if self._gone is None else self._gone
+        if leader not in ("", self._identity) and self._clock() - self._gone < self._pace.holds:
+            self._say(f"{leader} led when the lease was deleted, and may not know yet", _log.warning)
+            return False
+        body = new(self._ref, self._identity, self._owner(), self._now(), self._pace)
+        self._asks = True
+        self._see(orjson.loads(await self._upper.create(self._ref, body)))
+        return True
+
+    def _is_mine(self, lease: Manifest) -> bool:
+        """Report whether a lease is held by a write of this engine whose answer it has not seen."""
+        return self._asks and holder(lease) == self._identity
 
     async def _kept(self) -> str:
         """Renew; a renewal that fails is tried again until the time to give up has come."""
@@ -182,7 +197,7 @@ class Election:
         """Take a lease as it is now, and note since when it is so."""
         if self._lease is None or metadata(lease)["resourceVersion"] != metadata(self._lease)["resourceVersion"]:
             self._since = self._clock()
-        self._lease = lease
+        self._lease, self._gone = lease, None
 
     def _say(self, why: str, tell: Callable[..., object]) -> None:
         if why != self._said:

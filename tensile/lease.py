@@ -21,6 +21,10 @@ Not kube-node-lease, though the engine has rights there anyway: a lease there is
 kubelet may write it, and some who look after clusters delete those without a Node (Gardener; Karpenter did).
 """
 _MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
+_LONGEST = 4.0
+"""So many times as long as ours a lease is believed to hold: who writes ten years into one keeps nobody away by it."""
+_MOST_TRANSITIONS = (1 << 31) - 1
+"""What the API takes: with one more it would refuse every write that takes the lease."""
 
 
 class Pace(NamedTuple):
@@ -46,9 +50,19 @@ def holder(lease: Manifest | None) -> str:
     return str(_spec(lease).get("holderIdentity") or "")
 
 
-def is_free(lease: Manifest | None, unchanged: float) -> bool:
+def is_free(lease: Manifest | None, unchanged: float, pace: Pace) -> bool:
     """Say whether a lease may be taken that has been seen not to change for so many seconds."""
-    return not holder(lease) or unchanged >= float(_spec(lease).get("leaseDurationSeconds") or 0)
+    return not holder(lease) or unchanged >= held_for(lease, pace)
+
+
+def held_for(lease: Manifest | None, pace: Pace) -> float:
+    """Return for how many seconds a lease holds: not shorter than ours do, whatever it says, and not much longer.
+
+    Its holder renews it in time for what it wrote itself, and somebody else may have written something else since.
+    """
+    given = _spec(lease).get("leaseDurationSeconds")
+    wanted = float(given) if isinstance(given, int | float) else pace.holds
+    return min(max(wanted, pace.holds), _LONGEST * pace.holds)
 
 
 def kept_by(lease: Manifest, now: datetime) -> str:
@@ -57,7 +71,7 @@ def kept_by(lease: Manifest, now: datetime) -> str:
     if not spec.get("renewTime"):
         return ""
     age = (now - datetime.fromisoformat(spec["renewTime"])).total_seconds()
-    return "" if is_free(lease, age) else holder(lease)
+    return "" if is_free(lease, age, Pace()) else holder(lease)
 
 
 def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Manifest:
@@ -74,7 +88,7 @@ def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Man
 
 def taken(lease: Manifest, identity: str, now: datetime, pace: Pace) -> Patch:
     """Give the write by which an engine takes a lease; it fails where somebody else was quicker."""
-    transitions = int(_spec(lease).get("leaseTransitions") or 0) + 1
+    transitions = min(int(_spec(lease).get("leaseTransitions") or 0) + 1, _MOST_TRANSITIONS)
     times = {**_terms(now, pace), "acquireTime": now.strftime(_MICRO)}
     return _written(lease, {**times, "holderIdentity": identity, "leaseTransitions": transitions})
 

@@ -35,10 +35,11 @@ EDGES = {
     "kubelet/api/certs", "kubelet/api/dialogue", "kubelet/api/enrolment", "kubelet/api/exec", "kubelet/api/listener",
     "kubelet/api/logs", "kubelet/api/lower", "kubelet/api/meter", "kubelet/api/pipe", "kubelet/api/presence",
     "kubelet/api/server", "kubelet/api/service", "kubelet/api/use", "kubelet/api/wire", "kubelet/eventmirror",
-    "kubelet/heartbeat", "marking", "nodeports", "oneshot", "planning", "policy/extenderport", "policy/listening",
-    "policy/webhook", "reconcile/apply", "reconcile/issuing", "reconcile/loop", "reconcile/mapsource",
-    "reconcile/reading", "reconcile/rehearsal", "reconcile/source", "reconcile/vacancy", "reconcile/workqueue",
-    "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials", "door", "accepting",
+    "kubelet/heartbeat", "marking", "nodeports", "oneshot", "planning", "policy/extenderport", "policy/front",
+    "policy/listening", "policy/webhook", "reconcile/apply", "reconcile/issuing", "reconcile/loop",
+    "reconcile/mapsource", "reconcile/reading", "reconcile/rehearsal", "reconcile/source", "reconcile/vacancy",
+    "reconcile/workqueue", "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials",
+    "door", "accepting", "kubelet/api/reviews",
 }  # fmt: skip
 
 

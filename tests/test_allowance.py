@@ -22,6 +22,13 @@ def test_a_burst_passes_and_the_rest_comes_at_the_rate() -> None:
     assert not found.take("a", 15.0)
 
 
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 1 / 3])
+def test_a_burst_is_whole_at_any_rate(seconds: float) -> None:
+    """However its parts of a second add up."""
+    found: Allowances[str] = Allowances(100, seconds, 10)
+    assert [found.take("a", 1234.567) for _ in range(110)].count(True) == 100
+
+
 def test_a_quiet_key_has_its_whole_burst_again_and_no_more() -> None:
     """However long it was quiet."""
     found = allowances()

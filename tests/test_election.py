@@ -289,6 +289,65 @@ async def test_a_lease_that_is_deleted_ends_the_lead() -> None:
         assert await ended == "nobody holds it"
 
 
+FORGED = {
+    "no duration": {"leaseDurationSeconds": None},
+    "a short one": {"leaseDurationSeconds": 1},
+    "an old renewal": {"renewTime": "1999-01-01T00:00:00.000000Z"},
+    "a renewal to come": {"renewTime": "2999-01-01T00:00:00.000000Z"},
+    "ten years": {"leaseDurationSeconds": 2147483647},
+    "no renewal": {"renewTime": None, "acquireTime": None},
+    "the other's name": {"holderIdentity": "engine-2"},
+}
+
+
+@pytest.mark.parametrize("spec", FORGED.values(), ids=FORGED.keys())
+@in_virtual_time
+async def test_nothing_that_is_forged_in_a_lease_makes_two_lead(spec: Manifest) -> None:
+    """Written every half a second beside an engine that leads and one that waits, whatever it says."""
+    ground = Ground()
+    async with leading(ground.engine()) as ended:
+        await asyncio.sleep(PACE.look / 2)
+        second = ground.engine()
+        waiting = asyncio.create_task(second.won())
+        for _ in range(100):
+            await ground.write({"spec": spec})
+            await asyncio.sleep(0.5)
+            assert ended.done() or not second.leads
+        waiting.cancel()
+
+
+@pytest.mark.parametrize("spec", [{"leaseDurationSeconds": 2147483647}, {"leaseTransitions": 2147483647}])
+@in_virtual_time
+async def test_nothing_that_is_forged_in_a_lease_keeps_it_for_ever(spec: Manifest) -> None:
+    """Its holder is gone; it is taken within a minute, by a write that the API takes."""
+    ground = Ground()
+    async with leading(ground.engine()):
+        await ground.write({"spec": spec})
+    waiting = asyncio.create_task(ground.engine().won())
+    async with asyncio.timeout(62):
+        await waiting
+    assert ground.holder == "engine-2"
+    assert ground.lease["spec"]["leaseTransitions"] < 1 << 31
+
+
+@in_virtual_time
+async def test_a_lease_that_is_deleted_while_somebody_holds_it_is_not_made_at_once() -> None:
+    """Who held it drives until its next renewal, which it may have to wait for."""
+    ground = Ground()
+    ground.upper.takes = 3
+    async with leading(ground.engine()) as ended:
+        second = ground.engine()
+        waiting = asyncio.create_task(second.won())
+        await asyncio.sleep(5)
+        await ground.upper.delete(REF, uid=uid(ground.lease))
+        gone = clock()
+        await ended
+        assert not second.leads
+        await waiting
+    assert PACE.holds <= clock() - gone <= PACE.holds + 2 * PACE.look + ground.upper.takes
+    assert ground.holder == "engine-2"
+
+
 @in_virtual_time
 async def test_of_two_that_come_at_once_one_leads() -> None:
     """Whoever is later finds the lease made, or changed, and waits."""
@@ -375,7 +434,9 @@ def test_the_lease_has_one_place_in_an_upper_cluster() -> None:
         ({"renewTime": "2026-03-01T13:00:00.000000Z"}, "me"),
         ({"renewTime": None}, ""),
         ({"holderIdentity": ""}, ""),
-        ({"leaseDurationSeconds": None}, ""),
+        ({"leaseDurationSeconds": None}, "me"),
+        ({"leaseDurationSeconds": 1, "renewTime": "2026-03-01T11:59:50.000000Z"}, "me"),
+        ({"leaseDurationSeconds": 2147483647, "renewTime": "2026-03-01T11:58:59.000000Z"}, ""),
     ],
 )
 def test_who_keeps_a_lease_that_is_looked_at_once(spec: Manifest, leader: str) -> None:

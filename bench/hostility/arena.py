@@ -146,7 +146,7 @@ class Arena(Stage):
         await super().start()
         assert self._world is not None
         for name in LOWERS:
-            mirror = EventMirror(self._world.lowers[name], OWNER, self.ways[UPPER], partial(self._is_busy, name))
+            mirror = EventMirror(self._world.lowers[name], self._world, self.ways[UPPER], partial(self._is_busy, name))
             self._ears.append(Ear(mirror.hear))
             self.clusters[name].follow(EVENT, self._ears[-1], lambda _: True)  # type: ignore[arg-type]
             self._mirrors.append(asyncio.get_running_loop().create_task(mirror.run()))

@@ -19,14 +19,14 @@ from bench.sequences.model import LOWERS
 from tensile.objects import EVENT, NAMESPACE, POD, SECRET, UPPER, Kind, Manifest, Ref, metadata, uid
 
 SORTS = (
-    "pod", "pod", "pod", "pod", "delete", "delete", "again", "change", "unmake", "relabel", "relabel", "serve", "kill",
-    "read", "read",
-    "forge", "forge", "forge", "mimic", "mimic", "mimic", "precede", "precede", "thing", "thing", "tamper", "tamper",
-    "erase", "flood", "tell", "tell",
-    "pretend", "pretend", "stuff", "stuff", "withdraw",
-    "crash", "crash", "down", "up", "hold", "release", "wait", "wait", "wait", "wait", "wait",
+    "pod", "pod", "pod", "pod", "pod", "pod", "pod", "pod", "delete", "delete", "again", "again", "again",
+    "change", "change", "unmake", "relabel", "relabel", "relabel", "serve", "serve", "kill", "kill", "read", "read",
+    "forge", "forge", "forge", "forge", "mimic", "mimic", "mimic", "mimic", "precede", "precede", "thing", "thing",
+    "tamper", "tamper", "tamper", "erase", "erase", "flood", "tell", "tell",
+    "pretend", "pretend", "pretend", "stuff", "stuff", "stuff", "withdraw",
+    "crash", "crash", "down", "up", "hold", "release", "wait", "wait", "wait", "wait", "wait", "wait", "wait",
 )  # fmt: skip
-MOST = 36
+MOST = 60
 FLOOD = 8
 """More than the guard lets pass at once."""
 _BEFALLS = ("crash", "down", "up", "hold", "release")

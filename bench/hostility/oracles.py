@@ -29,6 +29,8 @@ from tensile.objects import (
 )
 
 ALIAS = "kubernetes-upper"
+EMPTY = "none"
+"""The UID of what is above for an object that only holds its name: a pod may do without it, and gets no other's."""
 _COPIED = (SECRET, CONFIG_MAP)
 _SHARED = (SERVICE, ENDPOINT_SLICE)
 """What is below for every pod of a namespace."""
@@ -91,6 +93,10 @@ def misplaced(ref: Ref, manifest: Manifest, ledger: Ledger, now: float, *, is_ne
     if not upper_uid or ref.name == ALIAS or uid(manifest) in ledger.hostile:
         return
     kind, namespace, _ = ledger.uppers.get(upper_uid, ("", "", ""))
+    if upper_uid == EMPTY and ref.kind in _COPIED:
+        kind, namespace = "nothing", ledger.places.above(ref.cluster, ref.namespace)
+        if manifest.get("data") or manifest.get("binaryData"):
+            yield f"{ref} holds a name and is not empty"
     if not kind:
         yield f"{ref} is for {upper_uid}, which never was above"
     elif ref.kind == NAMESPACE:

@@ -30,7 +30,7 @@ NAME = "faults-hostility-real"
 ABREAST = 8
 GUARD = {"maxDeletes": 6 * ABREAST, "maxDeletePercent": 10}
 """As many as honest tenants have pods."""
-MOST = 30
+MOST = 40
 STILL = 4.0
 """Seconds without a write after which a play has come to rest."""
 PATIENCE = 60.0

@@ -101,7 +101,7 @@ class Stage:
         self._world = World(self.topology, OWNER, upper_world(), self.now(), "10.0.0.1")
         for spec in self.topology.lowers:
             naming = Naming(self.topology.name, OWNER.mark)
-            lower = self._world.lowers[spec.name] = lower_world(spec, naming)
+            lower = self._world.lowers[spec.name] = lower_world(spec, naming, self._world.upper.namespaces)
             lower.version, lower.silent = _VERSION, self._silent[spec.name]
         for feed in (*upper_feeds(self._world.upper, OWNER, self.topology.enabled), *self._lower_feeds(self._world)):
             await self._follow(feed)

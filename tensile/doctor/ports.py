@@ -21,12 +21,12 @@ def bound(side: Side, facts: Facts) -> Iterator[Finding]:
     In a pod there is no narrower address. Elsewhere telemetry, which asks nobody who they are, is for one machine
     unless somebody says otherwise; and if the upper's apiserver is on this machine, so are its callers.
     """
-    if side.name != UPPER or facts.in_map:
+    if side.name != UPPER or not side.is_in or facts.in_map:
         return
     topology = facts.topology
     wide = [_finding("telemetry", "whoever reaches this machine reads names, health and capacity of all lowers")]
     found = wide if _is_any(topology.telemetry.bind) else []
-    near = facts.upper.contact is not None and _is_loopback(facts.upper.contact.way.host)
+    near = side.contact is not None and _is_loopback(side.contact.way.host)
     enabled = {"kubelet": True, "webhook": topology.webhook.enabled, "extender": topology.extender.enabled}
     for section, caller in _CALLERS.items() if near else ():
         if enabled[section] and _is_any(getattr(topology, section).bind):

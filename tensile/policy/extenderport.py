@@ -19,6 +19,7 @@ from aiohttp import web
 
 from tensile import sockets
 from tensile.policy.extender import Extender
+from tensile.policy.front import Bounds, Front
 from tensile.telemetry import described
 
 SCHEDULER = "system:kube-scheduler"
@@ -62,17 +63,17 @@ class ExtenderPort:
         clock: Callable[[], float],
         callers: Collection[str] = (SCHEDULER,),
     ) -> None:
-        self._socket = port
         self.extender = extender
+        self._front = Front(port, self._serve, Bounds(_LARGEST))
         self._clock = clock
         self._callers = frozenset(callers)
-        self._runner: web.AppRunner | None = None
         self._has_refused = False
+        self._ways: Mapping[str, _Decide] = {"/filter": self._filtered, "/prioritize": self._prioritized}
 
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        return int(self._socket.getsockname()[1])
+        return self._front.port
 
     async def show(self, tls: ssl.SSLContext) -> None:
         """Serve with this certificate, to those of this authority; connections that are there end, with their answer.
@@ -80,27 +81,22 @@ class ExtenderPort:
         Nobody is served who shows no certificate, whatever the context asks for.
         """
         tls.verify_mode = ssl.CERT_REQUIRED
-        app = web.Application(client_max_size=_LARGEST)
-        app.add_routes([web.post("/filter", self._filter), web.post("/prioritize", self._prioritize)])
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_GRACE)
-        await runner.setup()
-        await web.SockSite(runner, self._socket.dup(), ssl_context=tls).start()
-        before, self._runner = self._runner, runner
-        if before:
-            await before.cleanup()
+        self._front.show(tls)
+        await self._front.retire(_GRACE)
 
     async def close(self) -> None:
         """Stop listening; a question under way has a second to be answered."""
-        runner, self._runner = self._runner, None
-        self._socket.close()
-        if runner:
-            await runner.cleanup()
+        await self._front.deafen()
+        await self._front.retire(_GRACE)
 
-    async def _filter(self, request: web.Request) -> web.Response:
-        return await self._answered(request, self._filtered)
-
-    async def _prioritize(self, request: web.Request) -> web.Response:
-        return await self._answered(request, self._prioritized)
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer on the paths that there are."""
+        decide = self._ways.get(request.path)
+        if decide is None:
+            return web.Response(status=HTTPStatus.NOT_FOUND)
+        if request.method != "POST":
+            return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED)
+        return await self._answered(request, decide)
 
     async def _filtered(self, question: Mapping[str, Any]) -> Any:
         """Filter the nodes; between two lowers others have their turn."""
@@ -113,14 +109,17 @@ class ExtenderPort:
         return self.extender.prioritize(question)
 
     async def _answered(
-        self, request: web.Request, decide: Callable[[Mapping[str, Any]], Awaitable[Any]]
+        self, request: web.BaseRequest, decide: Callable[[Mapping[str, Any]], Awaitable[Any]]
     ) -> web.Response:
         """Answer a question; one that is none is refused with words, and a defect costs this answer only."""
         caller = _caller(request)
         if caller not in self._callers:
             words = f"{caller or 'somebody without a name'} may not ask: only {', '.join(sorted(self._callers))} may"
             return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{words}\n")
-        question = _question(await request.read())
+        body = await self._front.body(request)
+        if body is None:
+            return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        question = _question(body)
         if question is None:
             return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{self._refuse()}\n")
         try:
@@ -137,7 +136,7 @@ class ExtenderPort:
         return _NO_QUESTION
 
 
-def _caller(request: web.Request) -> str:
+def _caller(request: web.BaseRequest) -> str:
     """Give the user that the caller's certificate names."""
     shown = request.get_extra_info("peercert") or {}
     fields = dict(field for part in shown.get("subject", ()) for field in part)

@@ -22,11 +22,12 @@ from tensile.certificates import Pair, serving_tls, show
 from tensile.errors import TensileError
 from tensile.kube.aio import beginning
 from tensile.kube.tls import Papers, context
+from tensile.policy.front import Bounds, Front
 from tensile.policy.review import VERSIONS, Malformed
 from tensile.telemetry import described
 
-_MOST_BYTES = 4 * 1024 * 1024
-"""Of a body: above what an apiserver takes of a user, with the old object beside the new one."""
+_MOST_BYTES = 3 * 1024 * 1024
+"""Of a body: as much as an apiserver takes of a user."""
 _GRACE = 1.0
 _LEAVING = 1.0
 """Seconds in which connections that are in use are seen off, before those that are idle are cut."""
@@ -47,14 +48,13 @@ class Listening:
         self._answer = answer
         self._patience = patience
         self._tls = serving_tls(pair)
-        self._front = web.Server(self._serve, access_log=None, request_factory=self._request)
-        self._server: asyncio.Server | None = None
+        self._front: Front | None = None
         self._leaves = False
 
     @property
     def port(self) -> int:
         """The port that it listens on, once started."""
-        return int(self._server.sockets[0].getsockname()[1]) if self._server else 0
+        return self._front.port if self._front else 0
 
     async def start(self, bind: str, port: int) -> None:
         """Begin to listen; raises TensileError, with what to change, when that is not possible."""
@@ -66,9 +66,8 @@ class Listening:
             if error.errno == errno.EADDRINUSE:
                 why = "is taken: set another webhook.port, or stop that program"
             raise sockets.refusal(error, f"{where}: {why}") from None
-        self._server = await asyncio.get_running_loop().create_server(
-            self._front, sock=opened, ssl=self._tls, ssl_handshake_timeout=_PATIENCE
-        )
+        self._front = Front(opened, self._serve, Bounds(_MOST_BYTES, patience=self._patience))
+        self._front.show(self._tls)
 
     def show(self, pair: Pair) -> None:
         """Show another certificate, from the next connection on."""
@@ -81,27 +80,21 @@ class Listening:
         a question is on its way costs that pod its preparation; one that ends with an answer costs nobody anything.
         """
         self._leaves = True
-        if self._server is not None:
-            self._server.close()
-            await self._seen_off()
-        await self._front.shutdown(_GRACE)
+        if self._front is not None:
+            await self._front.deafen()
+            await self._seen_off(self._front)
+            await self._front.retire(_GRACE)
 
-    async def _seen_off(self) -> None:
+    async def _seen_off(self, front: Front) -> None:
         """Return when nobody is connected any more; those that ask nothing are cut in the end.
 
         At once: aiohttp's own end would leave them open for another while, and swallow what is asked there.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING):
-                while self._front.connections:  # noqa: ASYNC110 - nothing tells
+                while front.is_used:  # noqa: ASYNC110 - nothing tells
                     await asyncio.sleep(_LOOK)
-        for connection in self._front.connections:
-            connection.force_close()
-
-    def _request(self, message, payload, protocol, writer, task) -> web.BaseRequest:  # type: ignore[no-untyped-def]  # noqa: ANN001 - aiohttp's own
-        """Make a request that takes as large a body as there is."""
-        loop = asyncio.get_running_loop()
-        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_MOST_BYTES)
+        front.cut()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._answered(request)
@@ -114,11 +107,10 @@ class Listening:
             return web.Response(text="ok")
         if request.method != "POST":
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="send an AdmissionReview by POST\n")
-        try:
-            async with asyncio.timeout(self._patience):
-                body = await request.read()
-        except TimeoutError:
-            return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
+        assert self._front is not None
+        body = await self._front.body(request)
+        if body is None:
+            return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         try:
             return web.Response(body=self._answer(body), content_type="application/json")
         except Malformed as error:

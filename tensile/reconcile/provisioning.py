@@ -105,7 +105,7 @@ def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerW
         return Decision()
     if volume is None:
         is_known = world.upper.more[VOLUME].departed("", key.name) is not None
-        return Decision() if is_known else Decision((Confirmed(ref, claim.uid, "its claim is bound to it"),))
+        return Decision() if is_known else Decision((Confirmed(ref, "", "its claim is bound to it"),))
     if volume.facts.lower != lower.name:
         return Decision()
     notes = annotations(volume.manifest()) | world.owner.signed(claim.uid)

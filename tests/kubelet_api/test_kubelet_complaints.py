@@ -22,6 +22,7 @@ from kubelet_lab import (
 )
 from kubelet_pki import Identity, Pki
 
+from tensile.kubelet.api.authentication import REVIEWS_OF_AN_ADDRESS
 from tensile.kubelet.api.complaints import AGAIN_SECONDS, Complaints
 from tensile.kubelet.api.refusal import Refused
 from tensile.kubelet.api.streams import Streams
@@ -75,6 +76,18 @@ async def test_callers_without_anything_are_told_apart(lab: Lab) -> None:
     assert "neither certificate nor token" in str(first["why"])
     assert "--kubelet-client-certificate" in str(first["advice"])
     assert "names nobody" in str(second["why"])
+    assert "evil" not in str(lab.log.entries)
+
+
+async def test_who_shows_ever_other_tokens_is_told_of_once(lab: Lab) -> None:
+    """It is turned away unasked (429), and who reads the log learns what it does; none of its tokens is there."""
+    statuses = set()
+    for number in range(REVIEWS_OF_AN_ADDRESS[0] + 10):
+        statuses.add((await lab.ask(None, LOGS, f"Authorization: Bearer evil-{number}")).status)
+    assert statuses == {401, 429}
+    words = [one for one in told(lab) if "too many requests of this address" in str(one["why"])]
+    assert len(words) == 1
+    assert "ever other tokens" in str(words[0]["advice"])
     assert "evil" not in str(lab.log.entries)
 
 

@@ -4,6 +4,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ async def ask(port: ExtenderPort, papers: Papers) -> Ask:
         context = tls or papers.client(papers.ours)
         async with aiohttp.ClientSession() as session:
             url = f"https://{HOST}:{port.port}{path}"
-            given = {"data": body} if isinstance(body, bytes) else {"json": body}
+            given = {"data": BytesIO(body)} if isinstance(body, bytes) else {"json": body}
             async with session.post(url, ssl=context, **given) as answer:
                 is_json = answer.content_type == "application/json"
                 return answer.status, await (answer.json() if is_json else answer.text())
@@ -155,6 +156,15 @@ async def test_who_is_no_scheduler_is_turned_away(ask: Ask, papers: Papers) -> N
     assert (await ask("/filter", question("2", "a")))[1]["NodeNames"] == ["a"]
 
 
+async def test_what_is_too_large_is_refused(ask: Ask, papers: Papers) -> None:
+    """Of whoever may not ask, none of it is read."""
+    large = b" " * (9 << 20)
+    assert (await ask("/filter", large[: 8 << 20]))[0] == 400
+    assert (await ask("/filter", large))[0] == 413
+    assert (await ask("/filter", large[: 8 << 20], papers.client(papers.ours, "mallory")))[0] == 403
+    assert (await ask("/filter", question("1", "a")))[0] == 200
+
+
 WHOLE = b'{"Pod":{"metadata":{},"spec":{}},"Nodes":{"items":[{"metadata":{"name":"a"}}]},"NodeNames":null}'
 """What a scheduler asks whose configuration has no `nodeCacheCapable: true`: it takes names for no node at all."""
 
@@ -176,9 +186,13 @@ async def test_a_defect_costs_one_answer(ask: Ask, capsys: pytest.CaptureFixture
     assert (await ask("/filter", question("1", "a")))[0] == 200
 
 
-async def test_other_paths_and_methods_are_none_of_it(ask: Ask) -> None:
-    """There is nothing to bind or to preempt."""
+async def test_other_paths_and_methods_are_none_of_it(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
+    """There is nothing to bind or to preempt, and nothing to read."""
     assert (await ask("/bind", question("1", "a")))[0] == 404
+    async with aiohttp.ClientSession() as session:
+        url = f"https://{HOST}:{port.port}/filter"
+        async with session.get(url, ssl=papers.client(papers.ours)) as answer:
+            assert answer.status == 405
 
 
 async def test_whom_it_hears_may_change(ask: Ask, port: ExtenderPort, papers: Papers) -> None:

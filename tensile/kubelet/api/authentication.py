@@ -5,30 +5,34 @@ organisations are the groups, as Kubernetes reads them. A token is put before th
 established is refused, also when the upper cluster does not answer.
 """
 
-import asyncio
 import secrets
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from tensile.cluster import Cluster
-from tensile.errors import ClusterError
+from tensile.kube.plugin import is_token
 from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.reviews import Reviews
 from tensile.kubelet.api.target import Log
 from tensile.kubelet.api.upgrades import Headers
 from tensile.kubelet.api.verdicts import Verdicts
-from tensile.objects import TOKEN_REVIEW, UPPER, Kind, Manifest, Ref
+from tensile.objects import TOKEN_REVIEW
 
 TOKEN_SECONDS = 120.0
 """How long a token that was good counts as good, as the kubelet has it."""
 
-REVIEW_SECONDS = 10.0
-"""How long the upper cluster may take to answer a review."""
+REVIEWS_OF_AN_ADDRESS = (100, 0.1)
+"""Tokens from one address that the upper cluster is asked about: so many at once, one more for each so many seconds.
+
+In the time for which a good one is remembered that is less than are remembered: who has a thousand good tokens, as who
+may ask for its own account's, displaces those of nobody at another address.
+"""
 
 _REMEMBERED = 4096
 _EVERYBODY = "system:authenticated"
@@ -36,8 +40,6 @@ _EVERYBODY = "system:authenticated"
 Extra = tuple[tuple[str, tuple[str, ...]], ...]
 Certificate = Mapping[str, Any]
 """A verified client certificate in the form that `ssl` gives it; empty: the caller showed none."""
-
-Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class User(NamedTuple):
@@ -58,6 +60,7 @@ class _UserInfo(msgspec.Struct, frozen=True):
 
 class _TokenStatus(msgspec.Struct, frozen=True):
     authenticated: bool = False
+    error: str = ""
     user: _UserInfo = _UserInfo()
 
 
@@ -75,24 +78,22 @@ class Authenticator:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._upper = upper
-        self._log = log
+        self._reviews = Reviews(upper, log, REVIEWS_OF_AN_ADDRESS, "address", clock)
         self._clock = clock
         self._now = now
         self._secret = secrets.token_bytes(32)
         self._users: Verdicts[bytes, User] = Verdicts(_REMEMBERED)
 
-    async def user(self, certificate: Certificate, headers: Headers) -> User:
-        """Give the user behind a request, by the certificate where there is one, else by the token."""
+    async def user(self, certificate: Certificate, headers: Headers, origin: str = "") -> User:
+        """Give the user behind a request, by the certificate where there is one, else by the token.
+
+        `origin` is the address that the request is from: with ever other tokens it is refused (429).
+        """
         if certificate:
             return self._holder(certificate)
         token = _bearer(headers)
         key = blake2b(token.encode(), key=self._secret).digest()
-        known = self._users.get(key, self._clock())
-        if known is None:
-            known = await self._reviewed(token)
-            self._users.put(key, known, self._clock() + TOKEN_SECONDS)
-        return known
+        return self._users.get(key, self._clock()) or await self._reviewed(token, key, origin)
 
     def _holder(self, certificate: Certificate) -> User:
         """Read the user out of a certificate; one that ended since the connection was made does not count any more."""
@@ -103,38 +104,39 @@ class Authenticator:
         groups = (value for key, value in pairs if key == "organizationName")
         return User(names[-1], "", (*dict.fromkeys((*groups, _EVERYBODY)),), ())
 
-    async def _reviewed(self, token: str) -> User:
-        review = await ask(self._upper, self._log, TOKEN_REVIEW, {"token": token}, _TokenReview)
+    async def _reviewed(self, token: str, key: bytes, origin: str) -> User:
+        """Have the upper cluster say whose a token is."""
+
+        def known() -> bool:
+            """Report whether somebody else has asked meanwhile; if not, this counts as a question."""
+            if self._users.get(key, self._clock()) is not None:
+                return True
+            self._reviews.check(origin)
+            self._reviews.charge(origin)
+            return False
+
+        self._reviews.check(origin)
+        review = await self._reviews.ask(TOKEN_REVIEW, {"token": token}, _TokenReview, known)
+        if review is None:
+            return self._users.get(key, self._clock()) or _nobody()
         found = review.status.user
-        if not review.status.authenticated or not found.username:
+        if review.status.error or not review.status.authenticated or not found.username:
             raise _stranger()
-        return User(found.username, found.uid, found.groups, tuple(sorted(found.extra.items())))
-
-
-async def ask(upper: Cluster, log: Log, kind: Kind, spec: Manifest, expected: type[Answer]) -> Answer:
-    """Have the upper cluster review something; 503 when there is no answer to rely on.
-
-    Neither the spec nor the words of an error are logged or told: a token may be in them.
-    """
-    body = {"apiVersion": kind.api, "kind": kind.name, "spec": spec}
-    try:
-        async with asyncio.timeout(REVIEW_SECONDS):
-            raw = await upper.create(Ref(UPPER, kind, "", ""), body)
-        return msgspec.json.decode(raw, type=expected)
-    except (ClusterError, TimeoutError, msgspec.MsgspecError) as error:
-        status = error.status if isinstance(error, ClusterError) else 0
-        log.warning(
-            "the upper cluster did not review a request", review=kind.name, why=type(error).__name__, status=status
-        )
-    raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the upper cluster could not be asked about this request: try again")
+        user = User(found.username, found.uid, found.groups, tuple(sorted(found.extra.items())))
+        self._users.put(key, user, self._clock() + TOKEN_SECONDS)
+        return user
 
 
 def _bearer(headers: Headers) -> str:
     """Give the one bearer token of the request; 401 when there is none, or more than one Authorization."""
     fields = [value.split() for name, value in headers if name == "authorization"]
     match fields:
-        case [[scheme, token]] if scheme.lower() == "bearer":
+        case [[scheme, token]] if scheme.lower() == "bearer" and is_token(token):
             return token
+    raise _stranger()
+
+
+def _nobody() -> NoReturn:
     raise _stranger()
 
 

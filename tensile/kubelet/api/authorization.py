@@ -11,8 +11,9 @@ from http import HTTPStatus
 import msgspec
 
 from tensile.cluster import Cluster
-from tensile.kubelet.api.authentication import User, ask
+from tensile.kubelet.api.authentication import User
 from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.reviews import Reviews
 from tensile.kubelet.api.routes import Access
 from tensile.kubelet.api.target import Log
 from tensile.kubelet.api.verdicts import Verdicts
@@ -20,6 +21,8 @@ from tensile.objects import ACCESS_REVIEW, Manifest
 
 ALLOWED_SECONDS = 300.0
 DENIED_SECONDS = 30.0
+DENIALS_OF_A_USER = (100, 1.0)
+"""Answers of no that a user is given: so many at once, one more for each so many seconds; then it is not asked."""
 _REMEMBERED = 4096
 
 _Question = tuple[User, Access, str]
@@ -38,8 +41,7 @@ class Authorizer:
     """Lets pass who has any of the rights that a call may rest on; else 403, or 503 when the upper cannot be asked."""
 
     def __init__(self, upper: Cluster, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        self._upper = upper
-        self._log = log
+        self._reviews = Reviews(upper, log, DENIALS_OF_A_USER, "user", clock)
         self._clock = clock
         self._answers: Verdicts[_Question, bool] = Verdicts(_REMEMBERED)
 
@@ -55,10 +57,22 @@ class Authorizer:
 
     async def _allowed(self, question: _Question) -> bool:
         answer = self._answers.get(question, self._clock())
-        if answer is None:
-            review = await ask(self._upper, self._log, ACCESS_REVIEW, _spec(*question), _AccessReview)
-            answer = review.status.allowed and not review.status.denied
-            self._answers.put(question, answer, self._clock() + (ALLOWED_SECONDS if answer else DENIED_SECONDS))
+        if answer is not None:
+            return answer
+        user, *_ = question
+        self._reviews.check(user.name)
+
+        def known() -> bool:
+            """Report whether somebody else has asked meanwhile."""
+            return self._answers.get(question, self._clock()) is not None
+
+        review = await self._reviews.ask(ACCESS_REVIEW, _spec(*question), _AccessReview, known)
+        if review is None:
+            return bool(self._answers.get(question, self._clock()))
+        answer = review.status.allowed and not review.status.denied
+        self._answers.put(question, answer, self._clock() + (ALLOWED_SECONDS if answer else DENIED_SECONDS))
+        if not answer:
+            self._reviews.charge(user.name)
         return answer
 
 

@@ -46,6 +46,8 @@ class Complaints:
         """Tell of a request that was not let in; `named`: its sender showed a certificate or a token."""
         if refused.status == HTTPStatus.FORBIDDEN:
             self._say(node, refused.message, _BINDING)
+        elif refused.status == HTTPStatus.TOO_MANY_REQUESTS:
+            self._say(node, refused.message, "it shows ever other tokens, or asks for what it may not: look who it is")
         elif refused.status == HTTPStatus.UNAUTHORIZED and not named:
             advice = f"{_CLIENT_CERTIFICATE}; others send a token that the upper cluster knows"
             self._say(node, "a caller showed neither certificate nor token", advice)

@@ -111,7 +111,7 @@ class Service:
         caller = Caller(wire, self._limits.head if guest.is_known else self._limits.unknown)
         try:
             request = await self._request(caller, guest)
-            visit = await self._admit(caller, request, site.node, trusting=trusting)
+            visit = await self._admit(caller, request, site.node, guest.origin if trusting else None)
             guest.be_admitted()
             await self._answer(visit, site)
         except Refused as refused:
@@ -135,13 +135,16 @@ class Service:
         guest.advance(known=guest.is_known)
         return request
 
-    async def _admit(self, caller: Caller, request: Request, node: str, *, trusting: bool) -> _Visit:
-        """Establish that the sender of a request may make it; Refused (401, 403, 503) if not."""
-        if not trusting:
+    async def _admit(self, caller: Caller, request: Request, node: str, origin: str | None) -> _Visit:
+        """Establish that the sender of a request may make it; Refused (401, 403, 429, 503) if not.
+
+        `origin` is the address that it is from, None where nobody is let in yet.
+        """
+        if origin is None:
             raise Refused(HTTPStatus.UNAUTHORIZED, "Unauthorized")
         certificate = caller.wire.certificate
         try:
-            user = await self._gate.authenticator.user(certificate, request.headers)
+            user = await self._gate.authenticator.user(certificate, request.headers, origin)
             call = routes.understand(request.method, request.target)
             await self._gate.authorizer.permit(user, routes.accesses(call), node)
         except Refused as refused:

@@ -1,0 +1,127 @@
+"""What somebody else may write into the Lease of a topology on a real apiserver, and what engines make of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+from sitekit import Manifest, Refused, Site
+
+from tensile.election import Election
+from tensile.kube.access import from_kubeconfig
+from tensile.kube.client import HttpCluster
+from tensile.lease import Pace, lease_ref
+from tensile.names import owner_of
+from tensile.objects import UPPER
+from tensile.sandbox.environment import Sandbox
+
+pytestmark = pytest.mark.real
+
+PACE = Pace(holds=2.0, gives_up=1.4, look=0.2, answer=0.6)
+MOST = 2147483647
+
+
+class Ground:
+    """An upper cluster, the Lease of a topology of its own, and engines that would lead."""
+
+    def __init__(self, site: Site, upper: HttpCluster) -> None:
+        self.site = site
+        self.ref = lease_ref(f"lease-{uuid4().hex[:8]}")
+        self._upper = upper
+
+    def engine(self, name: str) -> Election:
+        """Make an engine."""
+        owner = owner_of("uid", self.ref.name)
+        return Election(self._upper, self.ref, lambda: owner, name, lambda: datetime.now(UTC), pace=PACE)
+
+    async def write(self, spec: Manifest) -> Manifest:
+        """Write to the lease as somebody who may."""
+        return await self.site.patch(self.ref.path(), {"spec": spec})
+
+    async def lease(self) -> Manifest:
+        """Give the lease's spec."""
+        spec: Manifest = (await self.site.read(self.ref.path()))["spec"]
+        return spec
+
+
+@pytest.fixture
+async def ground(sandbox: Sandbox) -> AsyncIterator[Ground]:
+    """Connect, and remove the lease afterwards."""
+    upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
+    made = Ground(Site(sandbox.clusters["upper"]), upper)
+    yield made
+    await made.site.delete(made.ref.path())
+    await made.site.close()
+    await upper.close()
+
+
+@asynccontextmanager
+async def leading(engine: Election) -> AsyncIterator[asyncio.Task[str]]:
+    """Have an engine win, and keep the lease; what ended that is the task's result."""
+    await engine.won()
+    task = asyncio.create_task(engine.lost())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_the_api_takes_of_a_lease(ground: Ground) -> None:
+    """No duration that is none; but ten years, none at all, any moment, and any name."""
+    await ground.engine("one").won()
+    for spec in ({"leaseDurationSeconds": -1}, {"leaseDurationSeconds": 0}, {"leaseDurationSeconds": "15"}):
+        with pytest.raises(Refused):
+            await ground.write(spec)
+    with pytest.raises(Refused):
+        await ground.write({"leaseTransitions": MOST + 1})
+    for spec in (
+        {"leaseDurationSeconds": MOST},
+        {"leaseDurationSeconds": None},
+        {"leaseTransitions": MOST},
+        {"renewTime": "2999-01-01T00:00:00.000000Z"},
+        {"holderIdentity": "anybody"},
+    ):
+        await ground.write(spec)
+
+
+@pytest.mark.parametrize("spec", [{"leaseDurationSeconds": None}, {"holderIdentity": "two"}])
+async def test_a_forged_lease_makes_no_two_lead(ground: Ground, spec: Manifest) -> None:
+    """One that says nothing of its duration, and one that names the engine that waits."""
+    one, two = ground.engine("one"), ground.engine("two")
+    async with leading(one) as ended:
+        await asyncio.sleep(PACE.look / 2)
+        waiting = asyncio.create_task(two.won())
+        await asyncio.sleep(PACE.look * 2)
+        for _ in range(10):
+            await ground.write(spec)
+            await asyncio.sleep(PACE.look)
+            assert ended.done() or not two.leads
+        waiting.cancel()
+
+
+@pytest.mark.parametrize("spec", [{"leaseDurationSeconds": MOST}, {"leaseTransitions": MOST}])
+async def test_a_forged_lease_is_taken_in_the_end(ground: Ground, spec: Manifest) -> None:
+    """Its holder is gone, and the write that takes it is one that the API takes."""
+    async with leading(ground.engine("one")):
+        await ground.write(spec)
+    async with asyncio.timeout(20 * PACE.holds):
+        await ground.engine("two").won()
+    found = await ground.lease()
+    assert (found["holderIdentity"], found["leaseDurationSeconds"]) == ("two", int(PACE.holds))
+
+
+async def test_a_deleted_lease_is_not_made_before_its_holder_knows(ground: Ground) -> None:
+    """The one that waited makes it when the other one has ended."""
+    one, two = ground.engine("one"), ground.engine("two")
+    async with leading(one) as ended:
+        waiting = asyncio.create_task(two.won())
+        await asyncio.sleep(PACE.look * 2)
+        await ground.site.delete(ground.ref.path())
+        assert await ended == "nobody holds it"
+        assert not two.leads
+        async with asyncio.timeout(20 * PACE.holds):
+            await waiting
+    assert (await ground.lease())["holderIdentity"] == "two"

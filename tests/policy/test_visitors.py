@@ -1,0 +1,118 @@
+"""Who makes room at a port: whoever has most there, and never a caller with a few connections."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensile.policy.visitors import Visitor, Visitors, origin_of
+
+
+class Port:
+    """Visitors, by names of their own, and who was sent away."""
+
+    def __init__(self, most: int = 4, content: int = 100) -> None:
+        self.visitors = Visitors(most, content)
+        self.named: dict[str, Visitor] = {}
+        self.dropped: list[str] = []
+
+    def enter(self, name: str, origin: str) -> None:
+        """Let one come, after the others."""
+        made = Visitor(origin, float(len(self.named)), lambda: self.dropped.append(name))
+        self.named[name] = made
+        self.visitors.enter(made)
+
+
+def test_the_oldest_of_the_crowd_goes() -> None:
+    """For a newcomer of its own, and for one of somebody else."""
+    port = Port()
+    for name, origin in (("caller", "1"), ("a", "2"), ("b", "2"), ("c", "2"), ("d", "2"), ("other", "3")):
+        port.enter(name, origin)
+    assert port.dropped == ["a", "b"]
+    assert len(port.visitors) == 4
+
+
+def test_who_has_asked_a_question_goes_after_who_has_not() -> None:
+    """Also where both are behind one address, as behind a load balancer; then by when it last asked."""
+    port = Port()
+    for name in "abcd":
+        port.enter(name, "1")
+    port.named["a"].ask(10.0)
+    port.named["b"].ask(11.0)
+    for name in "efgh":
+        port.enter(name, "1")
+    assert port.dropped == ["c", "d", "e", "f"]
+    for name in "gh":
+        port.named[name].ask(20.0)
+    port.visitors.displace()
+    assert port.dropped[4:] == ["a"]
+
+
+def test_who_sends_most_goes_for_what_is_too_much_together() -> None:
+    """Of its address the one that has waited longest; what is let go of counts no more."""
+    port = Port(most=10)
+    for name, origin in (("caller", "1"), ("a", "2"), ("b", "2"), ("idle", "2")):
+        port.enter(name, origin)
+    port.visitors.hold(port.named["caller"], 40)
+    port.visitors.hold(port.named["b"], 30)
+    port.visitors.hold(port.named["a"], 30)
+    assert port.dropped == []
+    port.visitors.hold(port.named["caller"], 1)
+    assert port.dropped == ["a"]
+    port.visitors.release(port.named["caller"])
+    port.visitors.hold(port.named["b"], 70)
+    assert port.dropped == ["a"]
+    port.visitors.hold(port.named["b"], 1)
+    assert port.dropped == ["a", "b"]
+
+
+def test_who_has_left_is_nobodys_concern() -> None:
+    """However often that is told."""
+    port = Port()
+    port.enter("a", "1")
+    port.visitors.hold(port.named["a"], 100)
+    for _ in range(2):
+        port.visitors.leave(port.named["a"])
+    port.enter("b", "1")
+    port.visitors.hold(port.named["b"], 100)
+    port.visitors.displace()
+    port.visitors.displace()
+    assert (port.dropped, len(port.visitors)) == (["b"], 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 60)), max_size=200))
+def test_the_bounds_hold_whatever_comes(doings: list[tuple[int, int, int]]) -> None:
+    """And who has one connection and sends little is never sent away for others."""
+    port = Port(most=6)
+    port.enter("caller", "caller")
+    port.visitors.hold(port.named["caller"], 5)
+    for number, (what, who, size) in enumerate(doings):
+        known = list(port.visitors)[1:]
+        chosen = known[who % len(known)] if known else None
+        if what <= 1 or chosen is None:
+            port.enter(f"v{number}", str(who % 3))
+        elif what == 2:
+            port.visitors.hold(chosen, size)
+        elif what == 3:
+            port.visitors.release(chosen)
+        else:
+            port.visitors.leave(chosen)
+        assert len(port.visitors) <= 6
+        assert sum(one.held for one in port.visitors) <= 100
+        assert "caller" not in port.dropped
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("2001:db8:1:2::", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("::1", "::"),
+        ("somewhere", "somewhere"),
+    ],
+)
+def test_an_origin_is_an_address_or_a_network(host: str, origin: str) -> None:
+    """One machine has all the addresses of an IPv6 network, and one address however it is written."""
+    assert origin_of(host) == origin
