@@ -2,9 +2,12 @@
 
 import gzip
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import count
 from typing import Any
 from urllib.parse import parse_qs
+
+import orjson
 
 from bench.faultproxy.asked import Asked
 from bench.hostile.lists import MEBIBYTE, misshapen, misshapen_within, noted, without_name
@@ -26,6 +29,7 @@ from bench.hostile.pieces import (
 )
 
 _OPEN = head("200 OK", *CHUNKED)
+_LETTERS = chunk(b"x" * BLOCK)
 _AT_ONCE = 500
 """Events of one piece of a flood."""
 
@@ -62,17 +66,28 @@ def flood(sort: str, *, distinct: bool) -> Play:
     """Make a play of valid events that never end: of one object, or of another each time."""
 
     def events(asked: Asked, start: int) -> Iterator[bytes]:
-        for turn in count():
-            numbers = range(start + turn * _AT_ONCE + 1, start + (turn + 1) * _AT_ONCE + 1)
-            yield b"".join(line(sort, invented(asked, at if distinct else 1, version=at)) for at in numbers)
+        mould = _mould(sort, asked)
+        for first in count(start + 1, _AT_ONCE):
+            numbers = range(first, first + _AT_ONCE)
+            yield chunk(b"".join(mould % (at if distinct else 1, at if distinct else 1, at) for at in numbers))
 
     return telling(events)
 
 
+def _mould(sort: str, asked: Asked) -> bytes:
+    """Return an event that lacks three numbers, of which a flood is quickly made: in its name, UID and version."""
+    made = noted(name="invented-%d", uid="uid-%d", resourceVersion="%d")(invented(asked, 1))
+    return orjson.dumps({"type": sort, "object": made}) + b"\n"
+
+
 def _huge_lines(asked: Asked, start: int) -> Iterator[bytes]:
     for number in count(1):
-        note = {"annotations": {"note": "x" * (6 * MEBIBYTE)}}
-        yield line("ADDED", noted(**note)(invented(asked, number, version=start + number)))
+        made = orjson.dumps(noted(annotations={"note": "x"})(invented(asked, number, version=start + number)))
+        first, last = made.split(b'"x"')
+        yield chunk(b'{"type":"ADDED","object":' + first + b'"')
+        for _ in range(6 * MEBIBYTE // BLOCK):
+            yield _LETTERS
+        yield chunk(b'"' + last + b"}\n")
 
 
 def _backwards(asked: Asked, start: int) -> Iterator[bytes]:
@@ -94,9 +109,14 @@ def _expired(asked: Asked, start: int) -> Iterator[bytes]:
     yield line("ERROR", _told(410, "Expired"))
 
 
+@cache
+def _packed() -> bytes:
+    return gzip.compress(b" " * (256 * MEBIBYTE))
+
+
 def _zipped(_asked: Asked) -> Iterator[Piece]:
     yield head("200 OK", "Content-Encoding: gzip", *CHUNKED)
-    yield chunk(gzip.compress(b" " * (256 * MEBIBYTE)))
+    yield chunk(_packed())
     yield Stall()
 
 

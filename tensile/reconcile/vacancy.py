@@ -32,7 +32,7 @@ async def look_into(cluster: Cluster, space: Ref) -> None:
 async def _look_for(kind: Kind, cluster: Cluster, space: Ref) -> None:
     """Raise Denied where an object of a kind is in a namespace, or may not be looked for."""
     try:
-        listing = await cluster.list(kind, Selection(space.name))
+        listing = await cluster.list(kind, Selection(space.name), name_in)
     except Denied as error:
         raise _denied(space, f"whether it holds any {kind.plural} cannot be seen: {error.message}") from None
     found = first_of_somebody(kind, listing.items)
@@ -40,9 +40,13 @@ async def _look_for(kind: Kind, cluster: Cluster, space: Ref) -> None:
         raise _denied(space, f"it holds {kind.name} {found}")
 
 
-def first_of_somebody(kind: Kind, items: Iterable[bytes]) -> str:
+def name_in(raw: bytes) -> str:
+    """Return an object's name: of a namespace with much in it, nothing more is kept."""
+    return str(metadata(orjson.loads(raw))["name"])
+
+
+def first_of_somebody(kind: Kind, names: Iterable[str]) -> str:
     """Give the name of the first object of a namespace that somebody put there, "" where Kubernetes did with all."""
-    names = (str(metadata(orjson.loads(raw))["name"]) for raw in items)
     return next((name for name in names if not _is_published(kind, name)), "")
 
 

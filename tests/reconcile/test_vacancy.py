@@ -6,7 +6,7 @@ import orjson
 import pytest
 from worldkit import NOW, A, account, config_map, space, thing
 
-from tensile.cluster import Listing, Selection
+from tensile.cluster import Listing, Read, Selection
 from tensile.errors import Denied, NotFound, Unreachable
 from tensile.objects import (
     CONFIG_MAP,
@@ -24,7 +24,7 @@ from tensile.objects import (
 from tensile.reconcile.apply import carry_out
 from tensile.reconcile.plan import Step
 from tensile.reconcile.rehearsal import Rehearsal
-from tensile.reconcile.vacancy import first_of_somebody, look_into
+from tensile.reconcile.vacancy import first_of_somebody, look_into, name_in
 
 TEAM = Ref(A, NAMESPACE, "", "team")
 WIDGET = Kind("example.com/v1", "Widget", "widgets", namespaced=True)
@@ -48,13 +48,13 @@ class Site(Rehearsal):
         """Give the usual kinds, and these."""
         return (CONFIG_MAP, EVENT, POD, SECRET, SERVICE_ACCOUNT, SERVICE, ENDPOINT_SLICE, *self.more)
 
-    async def list(self, kind: Kind, selection: Selection) -> Listing:
+    async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
         """List, or refuse."""
         assert selection == Selection("team")
         self.asked.append(kind.name)
         if kind.name in self.refuses:
             raise self.refuses[kind.name]
-        return await super().list(kind, selection)
+        return await super().list(kind, selection, read)
 
 
 async def objection(site: Site) -> str:
@@ -138,10 +138,10 @@ async def test_where_something_is_most_often_is_looked_first() -> None:
 
 def test_the_first_name_is_given() -> None:
     """Of what counts."""
-    items = [orjson.dumps(one) for one in (ROOT, config_map("one"), config_map("two"))]
-    assert first_of_somebody(CONFIG_MAP, items) == "one"
-    assert first_of_somebody(CONFIG_MAP, items[:1]) == ""
-    assert first_of_somebody(SECRET, items[:1]) == "kube-root-ca.crt"
+    names = [name_in(orjson.dumps(one)) for one in (ROOT, config_map("one"), config_map("two"))]
+    assert first_of_somebody(CONFIG_MAP, names) == "one"
+    assert first_of_somebody(CONFIG_MAP, names[:1]) == ""
+    assert first_of_somebody(SECRET, names[:1]) == "kube-root-ca.crt"
 
 
 async def test_a_namespace_with_something_in_it_is_not_deleted() -> None:
