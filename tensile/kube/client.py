@@ -391,7 +391,7 @@ class HttpCluster:
         )
 
     def _pager(self, doing: Doing, ask: Ask, read: Read) -> Pager:
-        return Pager(doing, ask, read, self._share, lambda: self._allowance.check(self.tally, listing=True))
+        return Pager(doing, ask, read, self._share, tally=self.tally, allowance=self._allowance)
 
     @asynccontextmanager
     async def _opened(self, doing: Doing, target: str, seconds: int) -> AsyncIterator[aiohttp.StreamReader]:

@@ -5,14 +5,13 @@ the same memory. What would go on without end is TooLarge: pages that repeat, or
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Protocol
 
-from tensile.cache import Entry
+from tensile.cache import Entry, Tally
 from tensile.cluster import Listing, Read
 from tensile.errors import ClusterError
 from tensile.kube.answers import Doing, Page, strange
-from tensile.kube.bounds import CONTENT, EMPTY_PAGES, OBJECTS, PAGES, TooLarge, mebibytes
+from tensile.kube.bounds import EMPTY_PAGES, PAGES, Allowance, TooLarge, mebibytes
 from tensile.kube.share import Share
 
 
@@ -31,15 +30,16 @@ _UNDER_WAY = 0.001
 class Pager:
     """One list of one collection, by `ask` and `read`; used once. `doing` is for errors.
 
-    `check` is called after each object, and raises TooLarge where what is kept of the cluster is too much.
+    Neither the list nor what is kept of the cluster, which `tally` counts, may be more than `allowance` says.
     """
 
-    def __init__(self, doing: Doing, ask: Ask, read: Read, share: Share, check: Callable[[], None]) -> None:
+    def __init__(self, doing: Doing, ask: Ask, read: Read, share: Share, *, tally: Tally, allowance: Allowance) -> None:
         self._doing = doing
         self._ask = ask
         self._read = read
         self._share = share
-        self._check_kept = check
+        self._tally = tally
+        self._allowance = allowance
         self._items: list[Any] = []
         self._sizes = iter(PAGES)
         self._size = next(self._sizes)
@@ -91,8 +91,8 @@ class Pager:
         self._empty = 0 if page.items else self._empty + 1
         if page.more and (page.more == token or self._empty > EMPTY_PAGES):
             raise self._too_large("pages that never end")
-        if len(self._items) + len(page.items) > OBJECTS:
-            raise self._too_large(f"more than {OBJECTS:,} objects")
+        if len(self._items) + len(page.items) > self._allowance.objects:
+            raise self._too_large(f"more than {self._allowance.objects:,} objects")
 
     def _add(self, item: bytes) -> None:
         """Read one object; whoever makes an entry of it counts what that takes."""
@@ -106,9 +106,9 @@ class Pager:
             self._items.append(found)
         if not isinstance(found, Entry):
             self._content += len(item)
-        if self._content > CONTENT:
-            raise self._too_large(f"objects of more than {mebibytes(CONTENT)}")
-        self._check_kept()
+        if self._content > self._allowance.content:
+            raise self._too_large(f"objects of more than {mebibytes(self._allowance.content)}")
+        self._allowance.check(self._tally, listing=True)
 
     def _too_large(self, what: str) -> TooLarge:
         return TooLarge(what, cluster=self._doing.cluster, doing=str(self._doing))

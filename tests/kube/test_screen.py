@@ -1,0 +1,91 @@
+"""Whether an object is what was asked for."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tensile.cache import version_in
+from tensile.cluster import Selection
+from tensile.errors import Malformed
+from tensile.kube.screen import Screen, unwanted
+from tensile.objects import NODE, POD, SECRET, SERVICE_ACCOUNT
+
+META = {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "5", "labels": {"owner": "me", "app": "web"}}
+
+
+def raw(kind: str = "Pod", **meta: Any) -> bytes:
+    """Make an object; None takes a field of its metadata away."""
+    fields = {name: value for name, value in {**META, **meta}.items() if value is not None}
+    return orjson.dumps({"kind": kind, "apiVersion": "v1", "metadata": fields, "spec": {}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "selection", "found"),
+    [
+        (POD, Selection(), raw()),
+        (POD, Selection(), orjson.dumps({"metadata": META})),
+        (POD, Selection("n"), raw()),
+        (POD, Selection(labels="owner=me"), raw()),
+        (POD, Selection(labels="owner=me,app=web"), raw()),
+        (POD, Selection(labels="owner!=me"), raw()),
+        (POD, Selection(labels="owner in (me,you),app"), raw(labels={})),
+        (POD, Selection(fields="spec.nodeName=x"), raw()),
+        (SERVICE_ACCOUNT, Selection(fields="metadata.name=a"), raw("ServiceAccount")),
+        (NODE, Selection(), raw("Node", namespace=None)),
+        (POD, Selection(labels="owner!=me"), raw(labels=None)),
+    ],
+)
+def test_what_was_asked_for_is_let_through(kind: Any, selection: Selection, found: bytes) -> None:
+    """With what it is filed by; terms of a selector that are no equalities are the cluster's to keep."""
+    meta = Screen(kind, selection).meta(found)
+    assert (meta.name, meta.uid, version_in(meta)) == ("a", "u", 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "selection", "found", "words"),
+    [
+        (POD, Selection(), raw("Secret"), "a Secret instead of a Pod"),
+        (POD, Selection("m"), raw(), "namespace"),
+        (POD, Selection(), raw(namespace=None), "namespace"),
+        (NODE, Selection(), raw("Node"), "namespace"),
+        (SECRET, Selection(labels="owner=me"), raw("Secret", labels={"app": "web"}), "labels"),
+        (SECRET, Selection(labels="owner=me"), raw("Secret", labels=None), "labels"),
+        (SECRET, Selection(labels="app=web,owner=you"), raw("Secret"), "labels"),
+        (SERVICE_ACCOUNT, Selection(fields="metadata.name=default"), raw("ServiceAccount"), "name"),
+        (POD, Selection(), raw(name=None), "name"),
+        (POD, Selection(), raw(name=""), "length"),
+        (POD, Selection(), raw(name="n" * 2_000), "length"),
+        (POD, Selection(), raw(uid="u" * 200), "length"),
+        (POD, Selection(), raw(resourceVersion="7" * 5_000), "length"),
+        (POD, Selection(), raw(resourceVersion=7), "Expected"),
+        (POD, Selection(labels="owner=me"), raw(labels=["owner"]), "Expected"),
+        (POD, Selection(), b"5", "Expected"),
+        (POD, Selection(), b"{", "truncated"),
+        (POD, Selection(), b'{"metadata":' + b"[" * 100_000, "Expected"),
+    ],
+)
+def test_anything_else_is_malformed(kind: Any, selection: Selection, found: bytes, words: str) -> None:
+    """In words that say what is wrong."""
+    with pytest.raises(Malformed, match=words) as error:
+        Screen(kind, selection).meta(found)
+    assert len(error.value.message) < 400
+
+
+def test_one_that_leaves_may_have_lost_the_labels() -> None:
+    """A watch tells of what is selected no more as deleted."""
+    screen = Screen(POD, Selection(labels="owner=me"))
+    assert screen.meta(raw(labels={}), leaves=True).name == "a"
+
+
+def test_a_version_that_is_no_number_is_malformed() -> None:
+    """Versions are compared, so they have to be numbers."""
+    meta = Screen(POD, Selection()).meta(raw(resourceVersion="new"))
+    with pytest.raises(Malformed, match="'new' is no number"):
+        version_in(meta)
+
+
+def test_where_nothing_can_be_nothing_may_come() -> None:
+    """A list by a name that no object has."""
+    with pytest.raises(Malformed):
+        unwanted(raw())
