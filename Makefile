@@ -64,12 +64,12 @@ bench: setup ## How fast pods come and go, against a bare loop and one cluster a
 	$(BIN)/python bench/bad_files.py || failed=1; $(BIN)/python -m bench.extender || failed=1; \
 	$(BIN)/python -m bench.readme; exit $$failed
 
-faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, hostile tenants, on clusters of their own (2 h)
+faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, hostile tenants and lowers, on their own (3 h)
 	@failed=0; for trial in crash outage away pause credentials strangers; do \
 	$(BIN)/python -m bench.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
 	for trial in everywrite watches denials twins tokens top likeness placement replicas sequences sequences.real \
 	sequences.races sequences.pairs hostility hostility.real guarded drain burst diagnoses predictions kubectl bugs \
-	rights replaced install image; do $(BIN)/python -m bench.$$trial || failed=1; done; exit $$failed
+	rights replaced install image hostile; do $(BIN)/python -m bench.$$trial || failed=1; done; exit $$failed
 
 format: $(BIN)/.installed ## Put the code in form
 	$(BIN)/ruff check --fix --quiet .

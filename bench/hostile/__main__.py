@@ -99,7 +99,7 @@ async def read(stage: Stage, path: str) -> None:
 
 async def run_once(stage: Stage, pods: int, way: str | None) -> dict[str, Any]:
     """Time one Deployment of the honest lower beside the other one in that way."""
-    await calm(5.0)
+    await calm(3.0)
     stage.gauge.begin()
     heard = (await stage.turn(way))["heard"]
     tag = f"{NAME}-{time.time_ns() // 1_000_000}"

@@ -3,14 +3,15 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import cast
 
 import pytest
 
+from tensile.errors import Unreachable
 from tensile.kube.access import Access
-from tensile.kube.bounds import TooLarge
+from tensile.kube.bounds import Account, TooLarge
 from tensile.kube.calls import Broken, Calls, header_lines
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -217,3 +218,73 @@ async def test_no_path_ends_the_request_line(target: str) -> None:
 def test_an_address_of_ipv6_is_written_in_brackets() -> None:
     """As a URL has it."""
     assert header_lines(replace(access_to(1), address="::1", port=6443), {}) == "Host: [::1]:6443\r\n"
+
+
+def head(*fields: str, status: str = "200 OK") -> bytes:
+    """Write a head."""
+    return "\r\n".join((f"HTTP/1.1 {status}", "Content-Type: application/json", *fields, "", "")).encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (head("Content-Length: 3000") + b"x" * 3000, ""),
+        (head("Content-Length: 9000000") + b"x" * 300_000, "more than 128 KiB"),
+        (head("Transfer-Encoding: chunked") + b"ffffff\r\n" + b"x" * 300_000, "more than 128 KiB"),
+        (head("Transfer-Encoding: chunked") + b"2;" + b"x" * 100_000, "more than 64 KiB that are no content"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 4_000, "more than 64 KiB that are no content"),
+        (head("Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 9_000, "pieces of a few bytes"),
+        (head("Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\nX: " + b"x" * 100_000, "no content"),
+    ],
+    ids=["within", "declared", "chunk", "extension", "hints", "pieces", "trailer"],
+)
+async def test_an_answer_has_a_bound(answer: bytes, words: str) -> None:
+    """Whatever it is long by; what was counted for it counts no more, and the next call comes through."""
+    account = Account()
+    async with wire(answer, OK) as (_, access, _calls):
+        calls = Calls(account)
+        lines = header_lines(access, {})
+        with pytest.raises(TooLarge, match=words) if words else nullcontext():
+            assert len((await calls.call(access, "GET", "/x", lines, b"", most=128 << 10)).body) == 3_000
+        await asyncio.sleep(0)
+        assert account.held == 0
+        assert (await calls.call(access, "GET", "/x", lines, b"")).body == b"{}"
+        await calls.close()
+
+
+async def test_of_an_error_the_beginning_is_read() -> None:
+    """Its status counts, however much follows; the connection is not used again."""
+    long = head("Content-Length: 90000000", status="409 Conflict") + b"x" * 200_000
+    async with wire(long, OK) as (made, access, calls):
+        status, body = await ask(calls, access)
+        assert (status, len(body)) == (409, 64 << 10)
+        assert await ask(calls, access) == (200, b"{}")
+    assert len(made.heard) == 2
+
+
+async def test_answers_at_one_time_have_a_bound_together() -> None:
+    """Each is short enough by itself; one that comes when there is room again comes through."""
+    half = head("Content-Length: 60000") + b"x" * 40_000
+    account = Account(60_000)
+    async with wire(half, half, OK) as (_, access, _calls):
+        calls, lines = Calls(account), header_lines(access, {})
+        first, second = (asyncio.create_task(calls.call(access, "GET", "/x", lines, b"")) for _ in range(2))
+        done, left = await asyncio.wait({first, second}, return_when=asyncio.FIRST_EXCEPTION)
+        with pytest.raises(Unreachable, match="under way at one time"):
+            done.pop().result()
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.sleep(0.01)
+        assert account.held == 0
+        assert (await calls.call(access, "GET", "/x", lines, b"")).body == b"{}"
+        await calls.close()
+
+
+async def test_a_long_answer_is_not_kept_with_its_connection() -> None:
+    """A connection that waits for its next call holds nothing of the last."""
+    long = head("Content-Length: 1000000") + b"x" * 1_000_000
+    async with wire(long) as (_, access, calls):
+        assert len((await ask(calls, access))[1]) == 1_000_000
+        (connection,) = calls._free
+        assert connection._parts == []

@@ -3,8 +3,9 @@
 from structlog.testing import capture_logs
 
 from tensile.errors import Denied
-from tensile.kube.denials import ADVICE, Denials
+from tensile.kube.denials import ADVICE, REWORDED, Denials
 from tensile.objects import POD, ROLE, UPPER
+from tensile.telemetry.seldom import AT_ONCE
 
 
 def denied(words: str = "roles is forbidden", doing: str = "list Role", cluster: str = "lower-a") -> Denied:
@@ -89,3 +90,27 @@ def test_what_one_met_says_what_to_do_about_it() -> None:
     assert str(found) == f"lower-a: list Role: denied: roles is forbidden: {ADVICE}"
     assert found is not denials.of("one")
     assert denials.of("two") is None
+
+
+def test_ever_other_words_of_one_denial_are_the_first() -> None:
+    """A cluster that words it anew each time is heard once a minute, and its node says no other each time."""
+    now = [0.0]
+    denials = Denials("lower-a", lambda: now[0])
+    with capture_logs() as logs:
+        for number in range(100):
+            denials.meet("one", ROLE, denied(f"no {number}"))
+    assert [entry["error"] for entry in logs] == ["lower-a: list Role: denied: no 0"]
+    assert denials.words == "lower-a: list Role: denied: no 0"
+    now[0] = REWORDED
+    denials.meet("one", ROLE, denied("no 100"))
+    assert denials.words == "lower-a: list Role: denied: no 100"
+
+
+def test_granting_and_denying_by_turns_fills_no_log() -> None:
+    """So many lines at once, and then one in a while."""
+    denials = Denials("lower-a", lambda: 0.0)
+    with capture_logs() as logs:
+        for number in range(1_000):
+            denials.meet("one", ROLE, denied(f"no {number}"))
+            denials.end("one", ROLE)
+    assert len(logs) == AT_ONCE

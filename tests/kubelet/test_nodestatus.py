@@ -288,6 +288,16 @@ def test_a_stale_credential_shows_while_its_cluster_answers() -> None:
     assert said(here, LOWER_REACHABLE) == ("True", "Answers", "k/0:3:1: not valid YAML")
 
 
+def test_a_lower_that_sends_too_much_says_so() -> None:
+    """Its node says what it sent, and takes no pods; it answers again as soon as it counts as well."""
+    here = offering()
+    here.lowers[A].is_excessive, here.lowers[A].refusal = True, "list Pod: it sent an answer of more than 16 MiB"
+    wanted = ("False", "LowerTooLarge", "list Pod: it sent an answer of more than 16 MiB")
+    assert said(here, LOWER_REACHABLE) == wanted
+    here.lowers[A].is_excessive, here.lowers[A].refusal = False, ""
+    assert said(here, LOWER_REACHABLE)[:2] == ("True", "Answers")
+
+
 def test_what_is_wrong_with_credentials_that_still_work_is_said() -> None:
     """The cluster is reachable, and whoever keeps the Secret sees that it is not good any more."""
     here = offering()

@@ -169,6 +169,16 @@ def test_a_cluster_that_fails_a_thousand_times_is_told_once_in_a_while(reader: R
     assert (level, fields["more_since"]) == ("warning", 1000)
 
 
+def test_a_reason_in_ever_other_words_is_told_once_in_a_while(reader: Reader) -> None:
+    """A cluster may word its refusal anew each time; another reason, and another key, are told at once."""
+    for number in range(100):
+        reader.narration.stuck(KEY, Problem("Forbidden", f"no {number}"))
+    assert reader.levels() == ["warning", *["debug"] * 99]
+    reader.narration.stuck(KEY, Problem("Invalid", "no"))
+    reader.narration.stuck(NODE_KEY, Problem("Forbidden", "no"))
+    assert reader.levels() == ["warning", "warning"]
+
+
 def test_a_key_that_cannot_go_on_is_a_warning(reader: Reader) -> None:
     """With the reason and the sentence that people see on the pod."""
     reader.narration.stuck(KEY, Problem("Forbidden", 'pods "web" is forbidden: exceeded quota'))
