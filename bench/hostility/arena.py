@@ -23,7 +23,7 @@ from bench.hostility.watchman import KINDS, Watchman
 from bench.oracles import upper_uid_of
 from bench.sequences.model import LOWERS, is_about
 from bench.sequences.nature import Nature, Record
-from bench.sequences.stage import OWNER, Stage
+from bench.sequences.stage import BEGIN, OWNER, Stage
 from tensile.cluster import Patch, WatchEvent
 from tensile.errors import ClusterError
 from tensile.kubelet.eventmirror import EventMirror
@@ -40,6 +40,7 @@ from tensile.objects import (
     Manifest,
     Ref,
     metadata,
+    moment_of,
     uid,
 )
 from tensile.reconcile.patching import patched
@@ -65,7 +66,8 @@ class Issuing(Rehearsal):
 class Kubelets(Nature):
     """Kubernetes in one cluster, with kubelets: pods run as soon as they are scheduled, and say so.
 
-    `tenant` says whose word the status of a pod has, "" for no word.
+    `tenant` says whose word the status of a pod has, "" for no word. Pods of the hostile tenant's take all the time to
+    end that they are given.
     """
 
     marks: Marks | None = None
@@ -74,13 +76,23 @@ class Kubelets(Nature):
     def _run(self, pod: Manifest) -> None:
         """Schedule a pod, run it, and end it when that is asked for; finalizers keep it."""
         if "deletionTimestamp" in metadata(pod):
-            if not metadata(pod).get("finalizers"):
+            if not metadata(pod).get("finalizers") and self._may_go(pod):
                 super()._run(pod)
         elif not pod["spec"].get("nodeName"):
             if pod["spec"].get("schedulerName") != NOBODY:
                 super()._run(pod)
         elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
             self._cluster.alter(self._ref(POD, pod), lambda found: found.update(status=self._running(pod)))
+
+    def _may_go(self, pod: Manifest) -> bool:
+        """Report whether a pod has ended; one that has not is looked at again when its time is over."""
+        assert self.tenant is not None
+        if self.tenant(pod) != BELOW:
+            return True
+        left = _seconds_to(metadata(pod)["deletionTimestamp"])
+        if left > 0:
+            asyncio.get_running_loop().call_later(left, self.wake)
+        return left <= 0
 
     def _running(self, pod: Manifest) -> Manifest:
         """Return the status of a pod that runs: its message and its address tell whose it is."""
@@ -325,6 +337,10 @@ class Arena(Stage):
     def _place_stranger(self, lower: str, kind: Kind, meta: Manifest) -> None:
         stored = self.clusters[lower].place(kind, {"metadata": meta, "data": {"k": "c2VjcmV0"}})
         self.ledger.strangers[Ref(lower, kind, meta["namespace"], meta["name"])] = stored
+
+
+def _seconds_to(moment: str) -> float:
+    return (moment_of(moment) - BEGIN).total_seconds() - asyncio.get_running_loop().time()
 
 
 def _now() -> float:

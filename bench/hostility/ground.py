@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 _LIMIT = 30.0
+_STALE = 10.0
+"""Seconds for which a real engine may act on what it knew."""
 _LOOK, _BLIND = 0.5, 1.5
 _BY_PLURAL = {kind.plural: kind for kind in KINDS}
 _CHANGES = ("patch", "update", "delete")
@@ -54,7 +56,7 @@ class Ground:
     def __init__(self, rig: Rig, lookout: Lookout, storms: Storms, setting: Setting) -> None:
         tag = uuid4().hex[:6]
         own = setting._replace(is_cut=False, topology=rig.name, tag=f"-{tag}", has_driver=False)
-        self.watchman = Watchman(own, rig.mark)
+        self.watchman = Watchman(own, rig.mark, _STALE)
         self.ledger = self.watchman.ledger
         self._rig = rig
         self._lookout = lookout

@@ -16,6 +16,8 @@ from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest
 
 BOUND = 5.0
 """Seconds by which an honest pod may be late."""
+LONG = 60
+"""Seconds that no honest pod is given to end."""
 _NEEDED = {kind.name: kind for kind in (CONFIG_MAP, SECRET, SERVICE_ACCOUNT, CLAIM)}
 
 
@@ -121,9 +123,10 @@ def _is_kept_back(pod: Manifest, sight: Sight, ledger: Ledger) -> bool:
 
 
 def _has_predecessor(pod: Manifest, lower: str, sight: Sight, ledger: Ledger) -> bool:
-    """Report whether what may be an older pod of that name runs in another lower, where the hostile tenant writes.
+    """Report whether what may be an older pod of that name is kept in another lower, where the hostile tenant writes.
 
-    Nobody can tell that he made it; a pod that never ran, or has ended, is none.
+    Nobody can tell that he made it. One that never ran, or has ended, is none; one that nothing keeps has to go within
+    the time that the new pod would be given.
     """
     namespace, name = metadata(pod)["namespace"], metadata(pod)["name"]
     if not ledger.setting.in_hand(namespace, lower):
@@ -131,6 +134,9 @@ def _has_predecessor(pod: Manifest, lower: str, sight: Sight, ledger: Ledger) ->
     place = ledger.places.of(namespace, lower)
     found = (one for one in sight.below[lower] if (metadata(one)["namespace"], metadata(one)["name"]) == (place, name))
     return any(
-        is_marked(one, ledger.mark) and one["spec"].get("nodeName") and one["status"].get("phase") not in ENDED
+        is_marked(one, ledger.mark)
+        and one["spec"].get("nodeName")
+        and one["status"].get("phase") not in ENDED
+        and (metadata(one).get("finalizers") or metadata(one).get("deletionGracePeriodSeconds", LONG) < LONG)
         for one in found
     )

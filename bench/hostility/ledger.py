@@ -26,8 +26,6 @@ from tensile.objects import (
     uid,
 )
 
-STALE = 10.0
-"""Seconds for which the engine may act on what it knew: a write takes its time, and is tried again."""
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 Need = tuple[str, str]
 """Kind and name of an object in the pod's own namespace."""
@@ -39,10 +37,12 @@ class Ledger:
     `strangers` are objects below of somebody else, as they were made.
     `uppers` says by UID what stood above: kind, namespace and name. `killed` are UIDs of upper pods whose lower pods
     were deleted by somebody of their own tenant. `mark` is the engine's owner label, `blurred` the last time at which
-    a watch was late: before it, the engine may not have known what is.
+    no watch was late: since then the engine may not know what is. For so many seconds as `stale` says it may act on
+    what it knew: a write takes its time.
     """
 
-    def __init__(self, setting: Setting, mark: str) -> None:
+    def __init__(self, setting: Setting, mark: str, stale: float = 1.0) -> None:
+        self._stale = stale
         self.setting = setting
         self.mark = mark
         self.marks = Marks(setting.tag.strip("-") or "x")
@@ -78,7 +78,7 @@ class Ledger:
 
     def was_asked(self, lower: str, namespace: str, need: Need, now: float) -> bool:
         """Report whether the engine may take an object for asked for: it is, or was until a moment ago."""
-        return self.asked(lower, namespace, need) >= min(self.blurred, now) - STALE
+        return self.asked(lower, namespace, need) >= min(self.blurred, now) - self._stale
 
     def _asked(self, lower: str, namespace: str, need: Need) -> float:
         place = (lower, namespace, need)

@@ -7,6 +7,7 @@ from functools import partial
 
 from bench.hostility.arena import Arena
 from bench.hostility.deeds import Play
+from bench.hostility.lateness import LONG
 from bench.hostility.setting import SETTINGS, Setting
 from bench.sequences.deeds import Deed
 from bench.sequences.playing import STILL, in_no_time
@@ -46,6 +47,7 @@ async def ended(arena: Arena) -> None:
     if not arena.is_up:
         await arena.start()
     await arena.recover()
+    await arena.rest(LONG)
     await arena.calm()
     arena.inspect_at_the_end()
     start = len(arena.done)

@@ -16,11 +16,14 @@ from tensile.topology import Topology, parse
 
 LONGEST = 50
 """Names that are longer are not worked out by hand: how they are cut is the engine's to decide."""
-GROUNDS = ("unmapped", "tenant", "victim", "prefixed")
-"""The namespace below in which somebody else writes: `aaa`, that of the hostile upper tenant, the victim's, `demo-aaa`.
+GROUNDS = ("unmapped", "tenant", "victim", "prefixed", "squatted")
+"""The namespace in which the hostile lower tenant writes: `aaa`, that of the upper one, the victim's, `demo-aaa`, or
+with the name of an honest tenant's that was there before the engine.
 
-In the victim's, its pods of that lower cluster are in his hands; its pods elsewhere and its Secrets are not.
+In the victim's, its pods of that lower cluster are in his hands; its pods elsewhere and its Secrets are not. With a
+prefix, nothing goes into a namespace that the engine did not make: there the tenant has no place.
 """
+_PREFIXED = ("prefixed", "squatted")
 GUARD = {"maxDeletes": 6, "maxDeletePercent": 10}
 """As many as honest tenants have pods: all of them may be ended at once while no engine runs."""
 _IDENTITIES = ("upper", "lower", "none")
@@ -84,9 +87,15 @@ class Setting(NamedTuple):
     def in_hand(self, namespace: str, lower: str) -> bool:
         """Report whether pods of an upper namespace are in the hostile lower tenant's hands: he writes where they run.
 
-        What he can do to those alone is admitted: under `mapping: same` that namespace is the same tenant's.
+        What he can do to those alone is admitted: under `mapping: same` that namespace is the same tenant's. Where he
+        has their place before the engine does, they never run.
         """
-        return (namespace, lower) == (self.mapped, self.lower)
+        return lower == self.lower and namespace in {self.mapped, self.squatted} - {""}
+
+    @property
+    def squatted(self) -> str:
+        """The upper namespace whose lower name is taken in the hostile tenant's lower cluster, "" for none."""
+        return self.honest[1] if self.ground == "squatted" else ""
 
     def file(self) -> dict[str, Any]:
         """Return the fields of a topology file that are as this setting says."""
@@ -107,7 +116,7 @@ class Setting(NamedTuple):
 def _settings() -> tuple[Setting, ...]:
     """Return every setting; the first is the plainest."""
     every = product(("same", "prefix"), _IDENTITIES, ("fail", "adopt"), GROUNDS, LOWERS[::-1])
-    plain = [Setting(*one) for one in every if one[0] == "prefix" or one[3] != "prefixed"]
+    plain = [Setting(*one) for one in every if one[0] == "prefix" or one[3] not in _PREFIXED]
     cut = [one._replace(is_cut=True) for one in plain if one.mapping == "prefix" and one.ground == "tenant"]
     return (*plain, *cut)
 
@@ -134,9 +143,11 @@ class Places:
         return ""
 
     def of(self, namespace: str, lower: str) -> str:
-        """Return the namespace below for one above, "" for one that is too long and not there yet."""
+        """Return the lower namespace for an upper one, "" where it has none: its name is taken, or not known yet."""
         if self._setting.mapping == "same":
             return namespace
+        if (namespace, lower) == (self._setting.squatted, self._setting.lower):
+            return ""
         by_hand = f"{self._setting.topology}-{namespace}"
         return by_hand if len(by_hand) < LONGEST else self._learned.get((lower, namespace), "")
 
@@ -149,5 +160,5 @@ class Places:
         """Return the namespace below in which the hostile lower tenant writes, "" while it is not there."""
         if self._setting.mapped:
             return self.of(self._setting.mapped, self._setting.lower)
-        alone = f"aaa{self._setting.tag}"
-        return f"{self._setting.topology}-{alone}" if self._setting.ground == "prefixed" else alone
+        alone = self._setting.squatted or f"aaa{self._setting.tag}"
+        return f"{self._setting.topology}-{alone}" if self._setting.ground in _PREFIXED else alone

@@ -39,10 +39,10 @@ Find = Callable[[Ref], Manifest | None]
 
 
 class Watchman:
-    """`wrong` is what he found, in the order in which he did; `ledger` what he knows."""
+    """`wrong` is what he found, in the order in which he did; `ledger` what he knows, with its `stale`."""
 
-    def __init__(self, setting: Setting, mark: str) -> None:
-        self.ledger = Ledger(setting, mark)
+    def __init__(self, setting: Setting, mark: str, stale: float = 1.0) -> None:
+        self.ledger = Ledger(setting, mark, stale)
         self.lateness = lateness.Lateness()
         self.wrong: dict[str, None] = {}
         self._told: set[tuple[Ref, str]] = set()

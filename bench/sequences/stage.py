@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 CLUSTERS = (UPPER, *LOWERS)
 OWNER = owner_of("11111111-upper", "demo")
-_NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+BEGIN = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+"""What time it is when a play begins."""
 _HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"
 _A, _B = "{name: lower-a, kubeconfig: a", "{name: lower-b, kubeconfig: b"
 TOPOLOGIES = tuple(
@@ -190,7 +191,7 @@ class Stage:
 
     def now(self) -> datetime:
         """Give the time on stage."""
-        return _NOW + timedelta(seconds=asyncio.get_running_loop().time())
+        return BEGIN + timedelta(seconds=asyncio.get_running_loop().time())
 
     # What the loop tells its observer.
 

@@ -82,6 +82,15 @@ def test_the_place_of_a_long_name_is_learned() -> None:
     )
 
 
+def test_a_namespace_that_was_there_before_the_engine_is_no_place() -> None:
+    """With a prefix its name is taken in that lower cluster, and nothing of the tenant's goes there."""
+    setting = Setting(mapping="prefix", ground="squatted", lower=B)
+    places = Places(setting)
+    assert (places.ground(), places.of("shop", B), places.of("shop", A)) == ("demo-shop", "", "demo-shop")
+    assert (places.above(B, "demo-shop"), places.above(A, "demo-shop")) == ("", "shop")
+    assert (setting.in_hand("shop", B), setting.in_hand("shop", A), setting.mapped) == (True, False, "")
+
+
 # Words.
 
 
@@ -135,8 +144,10 @@ def test_who_asks_for_what_is_remembered() -> None:
     assert not ledger.was_asked(A, "shop", asked[0], 0.0)
     ledger.note(Ref(UPPER, POD, "bank", "web"), upper_pod("web", A, "Succeeded"), 5.0)
     ledger.blurred = 99.0
-    assert ledger.was_asked(A, "bank", asked[1], 14.0)
-    assert not ledger.was_asked(A, "bank", asked[1], 16.0)
+    assert ledger.was_asked(A, "bank", asked[1], 5.5)
+    assert not ledger.was_asked(A, "bank", asked[1], 6.5)
+    ledger.blurred = 5.0
+    assert ledger.was_asked(A, "bank", asked[1], 99.0)
 
 
 def test_only_all_marks_are_marks() -> None:
@@ -359,9 +370,13 @@ def test_nothing_is_due_in_the_hostile_tenant_s_hands() -> None:
     assert due([upper_pod("web", B, "Pending")], {}, ledger) == []
     assert due([upper_pod("web", A, "Pending", namespace="mallory-up")], {}, ledger) == []
     elsewhere = upper_pod("web", A, "Pending")
-    older = lower_pod("u-old", **ALL_MARKS)
+    older = lower_pod("u-old", **ALL_MARKS, finalizers=["stays"])
     assert due([elsewhere], {B: [older]}, ledger) == []
-    for harmless in ({**older, "spec": {}}, {**older, "status": {"phase": "Failed"}}, lower_pod("u-old")):
+    ending = {"deletionTimestamp": "soon", "deletionGracePeriodSeconds": 30}
+    assert due([elsewhere], {B: [lower_pod("u-old", **ALL_MARKS, **ending)]}, ledger) == []
+    never = lower_pod("u-old", **ALL_MARKS, **ending | {"deletionGracePeriodSeconds": 10**8})
+    free = lower_pod("u-old", **ALL_MARKS)
+    for harmless in ({**older, "spec": {}}, {**older, "status": {"phase": "Failed"}}, lower_pod("u-old"), free, never):
         assert due([elsewhere], {B: [harmless]}, ledger) == ["is Pending above and not below"]
 
 
