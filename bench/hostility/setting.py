@@ -18,7 +18,7 @@ LONGEST = 50
 """Names that are longer are not worked out by hand: how they are cut is the engine's to decide."""
 GROUNDS = ("unmapped", "tenant", "victim", "prefixed", "squatted")
 """The namespace in which the hostile lower tenant writes: `aaa`, that of the upper one, the victim's, `demo-aaa`, or
-with the name of an honest tenant's that was there before the engine.
+one with the name of an honest tenant's that was there before the engine.
 
 In the victim's, its pods of that lower cluster are in his hands; its pods elsewhere and its Secrets are not. With a
 prefix, nothing goes into a namespace that the engine did not make: there the tenant has no place.
