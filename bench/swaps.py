@@ -20,8 +20,10 @@ from bench.workload import pod
 from tensile.sandbox.certificates import authority
 
 ACCOUNT = "bench-engine"
-ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
-SECRETS = "/api/v1/namespaces/default/secrets"
+HOME = "kube-system"
+"""The namespace of the engine's account: nothing is mirrored into it, so it cannot be the one where the pods are."""
+ACCOUNTS = f"/api/v1/namespaces/{HOME}/serviceaccounts"
+SECRETS = f"/api/v1/namespaces/{HOME}/secrets"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 APISERVER = "kube-apiserver"
 NAME = "rotated.example"
@@ -91,7 +93,7 @@ class TokenEnds:
 
     async def prepare(self) -> bool:
         """Make an account that may do everything, and have the engine use it."""
-        subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": "default"}
+        subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": HOME}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
         await self._create(ACCOUNTS, {"metadata": {"name": ACCOUNT}})
         await self._create(BINDINGS, {"metadata": {"name": ACCOUNT}, "roleRef": role, "subjects": [subject]})

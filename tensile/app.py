@@ -279,13 +279,14 @@ class Engine:
                 self._wake(name)
             if self._has_gone(joined):
                 await self._leave(name)
-        if self._put_off or any(has_to_map(one, one.spec, self.clusters.world) for one in self._lowers()):
+        if self._put_off or any(map(self._has_to_map, self.topology.lowers)):
             await self._bring_lowers()
         await self._serve()
 
-    def _lowers(self) -> list[LowerWorld]:
-        """Return the lowers of the topology that are joined."""
-        return [one for one in self.clusters.world.lowers.values() if one.in_topology]
+    def _has_to_map(self, spec: Lower) -> bool:
+        """Report whether a lower that is joined goes by other names than the topology asks for."""
+        known = self.clusters.world.lowers.get(spec.name)
+        return known is not None and has_to_map(known, spec, self.clusters.world)
 
     def _greet(self) -> None:
         """Have tried at once what rests, when a cluster answers again that did not."""

@@ -122,7 +122,7 @@ async def missing_kubeconfig(stage: Stage) -> None:
     stage.lower(A)["kubeconfig"] = "kubeconfigs/gone"
 
 
-@setup(B, "reach", cause="context 'production' is not defined (there are: lower-b)", remedy="name another")
+@setup(B, "reach", cause="context 'production': no context of that name is defined", remedy="name another")
 async def wrong_context(stage: Stage) -> None:
     """The kubeconfig has no such context."""
     stage.lower(B)["context"] = "production"

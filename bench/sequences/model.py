@@ -220,14 +220,16 @@ class Model:
         if self._stage.find(Ref(UPPER, NODE, "", lower)) is None:
             yield f"there is no node {lower}"
         running = [one for name in PODS if (one := self.ours(lower, POD, name))]
-        needed = {need for pod in running for need in needs(pod)}
-        useful = needed | {need for pod in self._living(lower) for need in needs(pod)}
+        living = self._living(lower)
+        alive = {uid(pod) for pod in living}
+        needed = {need for pod in running if upper_uid_of(pod) in alive for need in needs(pod)}
+        useful = {need for pod in (*running, *living) for need in needs(pod)}
         for need in _COPIED:
             if need in needed:
                 yield from self._wrong_copy(lower, *need)
             elif need not in useful and self.ours(lower, *need):
                 yield f"{need[0].name} {need[1]} is in {lower} for nobody"
-        if running or not self._living(lower):
+        if running or not living:
             yield from self._wrong_service(lower, is_needed=bool(running))
 
     def _living(self, lower: str) -> list[Manifest]:

@@ -177,8 +177,13 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
     )
     await ground.upper.delete(ground.pod_path("third"))
     await ground.upper.gone(ground.pod_path("third"))
-    await ground.calm()
+    await back_to_prefix(ground)
+
+
+async def back_to_prefix(ground: Ground) -> None:
+    """Load the prefix mapping again; it is in force once the engine knows that the last pod is gone."""
     await ground.reload(PREFIX)
+    await polled(lambda: not ground.engine.pending and ground.engine.clusters.joined[A].lower.naming is not None)
 
 
 async def test_a_mapping_changed_by_a_restart_waits_for_the_last_pod(ground: Ground) -> None:
@@ -209,7 +214,7 @@ async def test_a_mapping_changed_by_a_restart_waits_for_the_last_pod(ground: Gro
     assert await site.read(ground.pod_path("later"))
     await ground.upper.delete(ground.pod_path("later"))
     await ground.upper.gone(ground.pod_path("later"))
-    await ground.reload(PREFIX)
+    await back_to_prefix(ground)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -229,7 +229,7 @@ def test_the_placeholder_of_a_topology_that_is_gone_is_looked_up_and_taken_over(
     """By its name, which follows from the claim; what it says of the lower claim stays."""
     (step,) = planned(renamed(), VOLUME_KEY).steps
     ref = Ref(UPPER, VOLUME, "", "pvc-claim-data")
-    assert (step.verb, step.ref, step.uid) == ("confirm", ref, "claim-data")
+    assert (step.verb, step.ref, step.uid) == ("confirm", ref, "")
     step = taken(renamed(theirs()), VOLUME_KEY)
     changed = {one["path"]: one["value"] for one in step.operations}
     assert changed[f"/metadata/labels/{OWNER.replace('/', '~1')}"] == renamed().owner.mark
