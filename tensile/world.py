@@ -227,9 +227,9 @@ class LowerWorld:
         made for it. With a prefix, the lower namespace has to be marked for it. A prefixed name that was cut does not
         tell what it was made from: whoever asked for it before does, and the note on the namespace.
         """
-        entry, named = self.namespaces.get("", namespace), self.named(namespace)
         if self.naming is None:
-            return named if self._has_upper(namespace, entry) else ""
+            return namespace if self._has_upper(namespace) else ""
+        entry, named = self.namespaces.get("", namespace), self.named(namespace)
         is_for = entry is None or (entry.facts.mark, entry.facts.above) == (self.naming.mark, named)
         return named if is_for else ""
 
@@ -250,11 +250,12 @@ class LowerWorld:
         if found:
             yield found
 
-    def _has_upper(self, namespace: str, entry: Entry | None) -> bool:
+    def _has_upper(self, namespace: str) -> bool:
         """Report whether the upper cluster has, or had, the namespace of that name."""
         known = self.upper_namespaces
         if known is None or known.get("", namespace) is not None:
             return True
+        entry = self.namespaces.get("", namespace)
         return entry is not None and (entry.facts.mark, entry.facts.above) == (self.mark, namespace)
 
     @property

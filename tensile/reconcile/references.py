@@ -19,6 +19,16 @@ NEVER_COPIED = frozenset({"kubernetes.io/service-account-token", "bootstrap.kube
 _TOKEN_VOLUME, _OLD_TOKEN_VOLUME = "kube-api-access-", "default-token-"
 _ADMISSION = frozenset({"token", "kube-root-ca.crt", "namespace"})
 """What admission's volume is made of."""
+_USUAL = [
+    {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+    {"configMap": {"items": [{"key": "ca.crt", "path": "ca.crt"}], "name": "kube-root-ca.crt"}},
+    {
+        "downwardAPI": {
+            "items": [{"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}, "path": "namespace"}]
+        }
+    },
+]
+"""The sources that admission writes since Kubernetes 1.21: nearly every pod has them, so they are compared first."""
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 _KEPT = ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
@@ -66,7 +76,10 @@ def is_token_volume(volume: Manifest) -> bool:
     """
     name = str(volume.get("name", ""))
     if name.startswith(_TOKEN_VOLUME) and volume.keys() == {"name", "projected"}:
-        forms = [_form_of(source) for source in (volume["projected"] or {}).get("sources") or ()]
+        sources = (volume["projected"] or {}).get("sources") or ()
+        if sources == _USUAL:
+            return True
+        forms = [_form_of(source) for source in sources]
         return len(forms) == len(set(forms)) and _ADMISSION <= set(forms) <= _ADMISSION | PUBLISHED_BELOW
     if name.startswith(_OLD_TOKEN_VOLUME) and volume.keys() == {"name", "secret"}:
         source = volume["secret"] or {}
