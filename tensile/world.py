@@ -233,6 +233,13 @@ class LowerWorld:
         is_for = entry is None or (entry.facts.mark, entry.facts.above) == (self.naming.mark, named)
         return named if is_for else ""
 
+    def is_anothers(self, namespace: str) -> bool:
+        """Report whether a lower namespace has the name of one for an upper one, and is somebody else's.
+
+        Somebody may have made it first, to have us write to what is in it.
+        """
+        return self.naming is not None and bool(namespace) and not self.upper_namespace(namespace)
+
     def named(self, namespace: str) -> str:
         """Return the upper namespace that a lower one is named after, "" where none is known, whoever made it."""
         if self.naming is None:

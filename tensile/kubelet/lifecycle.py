@@ -21,6 +21,7 @@ from tensile.kubelet.statuswrite import status_write
 from tensile.names import STORE_RESTORED
 from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, timestamp
 from tensile.reconcile import ownership
+from tensile.reconcile.adoption import REASON as NOT_OURS
 from tensile.reconcile.adoption import adopts, conflict
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Route, Wanted
 from tensile.reconcile.guard import is_restored
@@ -111,8 +112,8 @@ def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
     if departure is not None and was_deleted(departure, below.facts.upper_uid):
         if is_restored(lower, world) or lower.pods.came_back(below):
             return _NOTHING  # it is back with an earlier state of its store: a person says whether it is to go
-        absent = Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted")
-        return _NOTHING if below.facts.terminating else Decision((absent,))
+        if not below.facts.terminating:
+            return Decision((Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted"),))
     successor = ownership.bound_as(key.namespace, key.name, world)
     if successor is None or below.facts.terminal or not _is_predecessor(below, successor.pod, world):
         return _NOTHING
@@ -127,13 +128,32 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
     if below is not None and mirrors(below, upper, world.owner):
         return withdraw(upper.manifest(), below, _ref_of(below, lower), asked=not upper.facts.unasked)
     ref, pod = _below_ref(key, lower), upper.manifest()
+    if _is_astray(upper, lower, world):
+        return report(pod, _astray(ref), world.now)
     certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
+    certain = certain or (lower.is_anothers(ref.namespace) and not upper.facts.ran)
     if not certain and not is_kept_out(pod, world.topology.exclude_namespaces):
         return Decision((Confirmed(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
     is_taken = below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower)
     rival = _place_taken(key, below, Bound(upper, lower), world).wanted if below is not None and is_taken else ()
     ended = finalise(pod, last_words(upper, lower), Ref(UPPER, POD, key.namespace, key.name), world.now)
     return Decision((*(one for one in rival if isinstance(one, Absent | Confirmed)), *ended.wanted))
+
+
+def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
+    """Report whether a pod that ran is still in a namespace which has ceased to be marked for the upper one."""
+    namespace = lower.namespace(upper.namespace)
+    if not (upper.facts.ran and lower.is_anothers(namespace)):
+        return False
+    below = lower.pods.get(namespace, upper.name)
+    return below is not None and mirrors(below, upper, world.owner)
+
+
+def _astray(ref: Ref) -> Problem:
+    """Return how to say that a pod cannot be ended where it runs."""
+    where = f"pod {ref.namespace}/{ref.name} in lower cluster {ref.cluster}"
+    why = f"namespace {ref.namespace} there has lost the labels and annotations by which it was ours"
+    return Problem(NOT_OURS, f"{where} is not ended: {why}; put them back, or delete that pod")
 
 
 def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:

@@ -104,6 +104,8 @@ def plan(key: Key, decision: Decision, world: World) -> Plan:
 
 def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
     match wanted:
+        case Present() | Absent() | Patched() | Granted() if _is_anothers(wanted.ref, world):
+            return []
         case Present():
             return _present(key, wanted, world)
         case Absent():
@@ -116,6 +118,12 @@ def _steps(key: Key, wanted: Wanted, world: World) -> list[Step] | Problem:
             return [event(wanted, world.now)]
         case Granted():
             return _granted(key, wanted, world)
+
+
+def _is_anothers(ref: Ref, world: World) -> bool:
+    """Report whether an object is in a lower namespace that is somebody else's: nothing there is ours to write."""
+    lower = world.lowers.get(ref.cluster)
+    return lower is not None and lower.is_anothers(ref.namespace)
 
 
 def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
