@@ -296,6 +296,19 @@ def test_a_predecessor_that_ends_too_slowly_is_given_less_time() -> None:
     assert reason(here) == "PredecessorTerminating"
 
 
+def test_a_predecessor_that_was_seen_deleted_is_given_less_time_too() -> None:
+    """Elsewhere it was told to end with the grace that is written on it, which may be of years."""
+    here = elsewhere(0.0)
+    there, lower = key_of(B, "default", "web"), here.lowers[B]
+    put(lower.upper_pods, upper_pod(uid="first", node=B))
+    drop(lower.upper_pods, "web")
+    old = twin(upper_pod(uid="first"), node=B, **(DELETED | {"deletionGracePeriodSeconds": 10**9}))
+    put(lower.pods, {**old, "spec": {**old["spec"], "nodeName": "real"}})
+    (absent,) = decided(RULE, there, here)[0].wanted
+    assert isinstance(absent, Absent)
+    assert absent.grace == 30
+
+
 def test_a_pod_of_its_uid_at_another_place_changes_nothing() -> None:
     """Before the real one is made, while it runs and when it goes: whoever knows the UID may write it on a pod."""
     here = bound()

@@ -92,6 +92,48 @@ def test_with_a_prefix_the_namespace_has_to_be_marked_for_the_upper_one() -> Non
     assert ownership.mirror_of(upper, lower, OWNER_HERE) is not None
 
 
+def squatted(status: Manifest | None = None) -> World:
+    """Make a world where a tenant has made the namespace of an upper one first, and what stands there has our marks."""
+    here = told(deletionTimestamp="2026-03-01T12:00:30Z", **({"status": status} if status else {}))
+    lower = here.lowers[A]
+    lower.naming = Naming("demo", OWNER_HERE.mark)
+    raised(here)
+    (upper,) = lower.upper_pods
+    put(lower.namespaces, space("demo-default", uid="squatter"))
+    put(lower.pods, elsewhere(upper.manifest(), "demo-default"))
+    put(lower.secrets, marked(secret(namespace="demo-default"), "x", uid="theirs"))
+    return here
+
+
+def test_a_pod_that_never_ran_goes_whatever_stands_in_a_namespace_of_anothers() -> None:
+    """Nothing of it can be there: the engine makes nothing in such a namespace."""
+    decision, plan = decided(PodRule(), key_of(A, "default", "web"), squatted())
+    assert [(step.verb, step.ref.cluster) for step in plan.steps] == [("delete", "")]
+    assert decision.problem is None
+
+
+def test_a_pod_that_ran_is_told_where_it_is_left_when_its_namespace_is_taken_away() -> None:
+    """Its lower pod still runs there, and is not the engine's to end: nothing is read again and again."""
+    decision, plan = decided(PodRule(), key_of(A, "default", "web"), squatted(RUNNING))
+    assert decision.problem is not None
+    assert decision.problem.reason == "NameConflict"
+    assert "pod demo-default/web in lower cluster lower-a is not ended" in decision.problem.message
+    assert [(step.verb, step.ref.cluster, step.ref.kind.name) for step in plan.steps] == [
+        ("patch", "", "Pod"),
+        ("create", "", "Event"),
+    ]
+
+
+def test_nothing_is_deleted_in_a_namespace_of_anothers() -> None:
+    """A Secret with our marks that no pod refers to goes where the namespace is ours, and stays where it is not."""
+    here = squatted()
+    lower, key = here.lowers[A], dependencies.key_of(A, "default", "Secret", "password")
+    assert decided(DependencyRule(), key, here)[1].steps == ()
+    ours = space("demo-default", uid="ours", annotations={UPPER_NAMESPACE: "default"})
+    put(lower.namespaces, marked(ours, "Namespace-default"))
+    assert [step.verb for step in decided(DependencyRule(), key, here)[1].steps] == ["delete"]
+
+
 def test_strays_are_counted_and_belong_to_no_namespace() -> None:
     """Where the upper cluster has no namespace of that name, unless the lower one was made for it."""
     here = told()
