@@ -67,7 +67,7 @@ _RELOADS = Family("tensile_topology_reloads_total", "Changes of the topology fil
 _DEFECTS = Family("tensile_defects_total", "Failures of a rule that are mistakes in this program.", ("rule",))
 _EVENTS = Family(
     "tensile_events_total",
-    "Events of lower pods: copied, dropped for want of room or failed, which is refused by the upper cluster.",
+    "Events of lower pods: copied, dropped (no room, or beyond a rate) or failed (refused by the upper cluster).",
     ("lower", "result"),
 )
 _SKIPPED = Family(
