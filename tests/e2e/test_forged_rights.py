@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from enginekit import A, B, Ground, standing, with_fields
-from forgerkit import forge, forged
+from forgerkit import HOLD, forge, forged, marked, release
 from sitekit import Manifest, is_ready
 
 from tensile.sandbox.environment import Sandbox
@@ -24,9 +24,10 @@ PAYER = {"serviceAccountName": "payer"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
-    """An engine that carries rights down, and an account above that has some."""
+    """An engine that carries rights down, an account above that has some, and a namespace below of that name."""
     controllers = with_fields(controllers=["ServiceAccount", "RBAC"], serviceAccounts={"identity": "lower"})
     async with standing(sandbox, tmp_path_factory.mktemp("rights"), controllers) as made:
+        await made.make_namespace(A, made.namespace)
         role = {"apiGroup": GROUP, "kind": "Role", "name": "pays"}
         wanted: list[tuple[str, str, Manifest]] = [
             ("api/v1", "serviceaccounts", {"metadata": {"name": "payer"}}),
@@ -64,14 +65,19 @@ async def test_a_forged_pod_and_a_forged_account_draw_no_rights(ground: Ground) 
     await ground.upper.until(ground.pod_path("real"), is_ready)
     await ground.sites[B].until(ground.path("rolebindings", "pays", RBAC), bool)
     account = await upper_uid(ground, "serviceaccounts", "payer")
-    await forged(ground, site, ground.path("serviceaccounts"), account, {}, name="payer")
-    await forge(ground, site, ground.namespace, "bait", "nobody", spec=PAYER)
-    await forge(ground, site, ground.namespace, "real", real["metadata"]["uid"], spec=PAYER)
+    await site.create(ground.path("serviceaccounts"), {"metadata": {"name": "payer"}})
+    await forge(ground, site, ground.namespace, "bait", "nobody", spec=PAYER, finalizers=[HOLD])
+    await forge(ground, site, ground.namespace, "real", real["metadata"]["uid"], spec=PAYER, finalizers=[HOLD])
+    await site.patch(ground.path("serviceaccounts", "payer"), {"metadata": marked(ground, account)})
     await ground.bind("witness")
     await ground.upper.until(ground.pod_path("witness"), is_ready)
     await ground.calm()
     assert await rights_in(ground, A) == {}
     assert set(await rights_in(ground, B)) == {"roles/pays", "rolebindings/pays"}
+    for name in ("bait", "real"):
+        await release(site, ground.pod_path(name))
+        await site.delete(ground.pod_path(name), 0)
+    await site.delete(ground.path("serviceaccounts", "payer"))
     for name in ("real", "witness"):
         await ground.upper.delete(ground.pod_path(name))
         await ground.upper.gone(ground.pod_path(name))
