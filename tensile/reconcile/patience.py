@@ -262,10 +262,11 @@ class Refusals:
 
 
 class Repetitions:
-    """Changes that came through, again and again: somebody else wants the object to be otherwise.
+    """Steps that came through, again and again: somebody else wants the object to be otherwise.
 
     It may be another engine, which cannot reach what this one can, or a controller. The change is made every few
-    seconds then, and not as fast as two can write in turn. `limit` bounds how many objects are remembered.
+    seconds then, and not as fast as two can write in turn. So is a read that leads to no decision, whatever the reason:
+    a lower cluster decides what is read there. `limit` bounds how many objects are remembered.
     """
 
     def __init__(self, limit: int = 10_000) -> None:
@@ -295,8 +296,12 @@ class Repetitions:
 
 
 def _counts(step: Step) -> bool:
-    """Say whether a step is one that somebody may undo each time: pods of one name come and go as people like."""
-    return step.patch is not None or (step.verb == "create" and step.ref.kind not in (POD, EVENT))
+    """Report whether a step may come again and again: one that somebody undoes each time, or a read.
+
+    Pods are left out where they are created: those of one name come and go as people like.
+    """
+    is_undone = step.verb == "create" and step.ref.kind not in (POD, EVENT)
+    return step.patch is not None or step.verb == "confirm" or is_undone
 
 
 def _place(step: Step) -> tuple[Ref, str]:
@@ -304,7 +309,12 @@ def _place(step: Step) -> tuple[Ref, str]:
 
 
 def _content(step: Step) -> bytes:
-    """Tell what a step changes from every other change of that object, whenever it is made; b"" for its making."""
+    """Tell what a step changes from every other change of that object, whenever it is made; b"" for its making.
+
+    A read is told from others by the UID that is looked for.
+    """
+    if step.verb == "confirm":
+        return f"confirm {step.uid}".encode()
     return b"" if step.patch is None else sha256(_MOMENTS.sub(b"", orjson.dumps(step.patch.body))).digest()
 
 

@@ -52,6 +52,14 @@ def test_what_is_done_once_more_and_again_does_not_rest_at_first() -> None:
     assert found.left(step("Unknown"), now) <= 0.0
 
 
+def test_a_read_that_decides_nothing_rests_too() -> None:
+    """A lower cluster may answer so that the same is asked again; what is read for another UID does not rest."""
+    asked = Step("confirm", COPY, "because", uid="one")
+    found, now = made(REPEATED, asked)
+    assert 0.0 < found.left(asked, now) < 1.0
+    assert found.left(replace(asked, uid="another"), now) <= 0.0
+
+
 def test_what_somebody_undoes_each_time_rests_longer_and_longer() -> None:
     """Up to seconds; something else about that object does not rest, nor the same after a while."""
     found, now = made(REPEATED, step())
