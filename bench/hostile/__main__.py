@@ -3,9 +3,9 @@
     .venv/bin/python -m bench.hostile --pods 40 [--only list-endless-body ...] [--every 1]
 
 An engine has an honest lower and one behind a server that answers in one way after another. In each a Deployment of the
-honest one is timed, in turns with runs in which the second lower is honest too, and has as little to do. The medians
-must not differ, the engine must stay small and answer, and nothing may have been sent to the hostile one but what its
-own pods need.
+honest one is timed, in turns with runs in which the second lower is honest too, and is asked the same. The medians must
+not differ, the engine must stay small and answer, and nothing may have been sent to the hostile one but what its own
+pods need.
 """
 
 import asyncio
@@ -43,14 +43,16 @@ MOMENT = 1.0
 MET_IN = 15.0
 """Seconds in which something is asked that a way answers."""
 TALKS_AT_ONCE = 4
+TALKATIVE = ("logs", "exec", "metrics")
+"""Sorts of requests that an engine makes only when somebody asks it something."""
 
 
 @asynccontextmanager
-async def running(stage: Stage, way: str | None) -> AsyncIterator[None]:
-    """Have an engine run beside a lower that answers in a way from the engine's start on."""
+async def running(stage: Stage, sort: str) -> AsyncIterator[None]:
+    """Have an engine run, and be asked what leads to requests of a sort."""
     child = stage.engine()
     watching = asyncio.create_task(stage.gauge.run(child))
-    talking = [asyncio.create_task(talk(stage, way)) for _ in range(TALKS_AT_ONCE if way else 0)]
+    talking = [asyncio.create_task(talk(stage, sort)) for _ in range(TALKS_AT_ONCE if sort in TALKATIVE else 0)]
     try:
         await usable(stage)
         yield
@@ -66,45 +68,44 @@ async def usable(stage: Stage) -> None:
     await nodes_usable(stage.upper, 1)
 
 
-async def talk(stage: Stage, way: str | None) -> None:
-    """Ask for logs, exec and metrics of the hostile lower, as people do, where the way is about that."""
-    sort = WAYS[way].sort if way else ""
-    if sort not in ("logs", "exec", "metrics"):
-        return
+async def talk(stage: Stage, sort: str) -> None:
+    """Ask for logs, exec or figures of the hostile lower again and again, as people and monitoring do."""
     pod = (await stage.pods())[0]["metadata"]["name"]
     path = f"{PODS.format(HERE)}/{pod}"
     while True:
         with suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
             async with asyncio.timeout(3.0):
-                if sort == "logs":
-                    await read(stage, f"{path}/log?follow=true")
-                elif sort == "exec":
-                    async with stage.upper.session.ws_connect(
-                        f"{path}/exec?command=sh&stdin=true&stdout=true", protocols=("v5.channel.k8s.io",)
-                    ) as stream:
-                        await stream.send_bytes(b"\x00" + b"x" * 1000)
-                        async for _ in stream:
-                            continue
-                else:
-                    await read(stage, "/api/v1/nodes/lower-b/proxy/stats/summary")
+                match sort:
+                    case "logs":
+                        await stage.read(f"{path}/log?follow=true")
+                    case "exec":
+                        await enter(stage, path)
+                    case _:
+                        await stage.measure()
         await asyncio.sleep(0.05)
 
 
-async def read(stage: Stage, path: str) -> None:
-    """Read an answer to its end."""
-    async with stage.upper.session.get(path) as answer:
-        async for _ in answer.content.iter_any():
+async def enter(stage: Stage, path: str) -> None:
+    """Run a command in a pod, say something to it, and read what it says."""
+    async with stage.upper.session.ws_connect(
+        f"{path}/exec?command=sh&stdin=true&stdout=true", protocols=("v5.channel.k8s.io",)
+    ) as stream:
+        await stream.send_bytes(b"\x00" + b"x" * 1000)
+        async for _ in stream:
             continue
 
 
-async def run_once(stage: Stage, pods: int, way: str | None) -> dict[str, Any]:
-    """Time one Deployment of the honest lower beside the other one in that way."""
+async def run_once(stage: Stage, pods: int, way: str | None, sort: str) -> dict[str, Any]:
+    """Time one Deployment of the honest lower beside the other one in that way, None for an honest one.
+
+    `sort` is what the other one is asked.
+    """
     await calm(3.0)
     stage.gauge.begin()
     heard = (await stage.turn(way))["heard"]
     tag = f"{NAME}-{time.time_ns() // 1_000_000}"
-    async with running(stage, way):
-        if way and WAYS[way].sort == "write":
+    async with running(stage, sort):
+        if way and sort == "write":
             await stage.upper.call("POST", DEPLOYMENTS.format(HERE), deployment(f"{tag}-b", 3, "lower-b"))
         if way:
             with suppress(NotInTime):
@@ -119,7 +120,14 @@ async def run_once(stage: Stage, pods: int, way: str | None) -> dict[str, Any]:
     heard += became["heard"]
     met = {"met": became["met"], "sent_mib": became["sent"] >> 20} if way else {}
     sent = [one for one in heard if one["sort"] == "write"]
-    run = {"way": way or "", "last_ready_s": round(max(found.ready.values()), 3), **gauge, **met, "writes": len(sent)}
+    run = {
+        "way": way or "",
+        "sort": sort,
+        "last_ready_s": round(max(found.ready.values()), 3),
+        **gauge,
+        **met,
+        "writes": len(sent),
+    }
     return {**run, "broken": [*wrong(heard)]}
 
 
@@ -160,12 +168,13 @@ async def scenario(sandbox: Sandbox, scratch: Path, given: Namespace) -> dict[st
     runs: list[dict[str, Any]] = []
     async with Stage(sandbox, scratch) as stage:
         await stage.furnish()
-        await run_once(stage, given.pods, None)
+        await run_once(stage, given.pods, None, "")
         for number, way in enumerate(names):
+            sort = WAYS[way].sort
             if number % given.every == 0:
-                calm_runs.append(await run_once(stage, given.pods, None))
+                calm_runs.append(await run_once(stage, given.pods, None, sort))
                 print(" ".join(f"{key}={value}" for key, value in calm_runs[-1].items()), flush=True)
-            runs.append(await run_once(stage, given.pods, way))
+            runs.append(await run_once(stage, given.pods, way, sort))
             print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
     return result(runs, calm_runs)
 
@@ -185,22 +194,31 @@ def result(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[
         broken.append(f"/healthz took {late} s, at most {LATE_AT_MOST}")
     broken += [f"{run['way']}: nothing was asked that it answers" for run in runs if not run["met"]]
     figures = {"ratio": ratio, "median_s": ready, "grown_mib": grown, "healthz_s": late, "ways": len(runs)}
-    return {**figures, "sorts": by_sort(runs, ready["calm"]), "runs": runs, "calm": calm_runs, "broken": broken}
+    return {**figures, "sorts": by_sort(runs, calm_runs), "runs": runs, "calm": calm_runs, "broken": broken}
 
 
-def by_sort(runs: list[dict[str, Any]], undisturbed: float) -> dict[str, dict[str, float]]:
-    """Return for each sort of ways the median in multiples of the undisturbed one, and the extremes."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        found.setdefault(WAYS[run["way"]].sort, []).append(run)
+def by_sort(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return for each sort of ways the median in multiples of the undisturbed one, and the extremes.
+
+    Undisturbed are the runs in which an honest lower was asked the same: what that costs is not the hostile one's.
+    """
+    return {sort: _of_sort([run for run in runs if run["sort"] == sort], calm_runs) for sort in _sorts(runs)}
+
+
+def _sorts(runs: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(run["sort"] for run in runs))
+
+
+def _of_sort(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[str, float]:
+    sort = runs[0]["sort"]
+    is_talked = sort in TALKATIVE
+    alike = [run for run in calm_runs if run["sort"] == sort or not (is_talked or run["sort"] in TALKATIVE)]
+    undisturbed = statistics.median(run["last_ready_s"] for run in alike or calm_runs)
     return {
-        sort: {
-            "ways": len(some),
-            "ratio": round(statistics.median(run["last_ready_s"] for run in some) / undisturbed, 3),
-            "rss_mib": max(run["rss_mib"] for run in some),
-            "healthz_s": max(run["healthz_s"] for run in some),
-        }
-        for sort, some in found.items()
+        "ways": len(runs),
+        "ratio": round(statistics.median(run["last_ready_s"] for run in runs) / undisturbed, 3),
+        "rss_mib": max(run["rss_mib"] for run in runs),
+        "healthz_s": max(run["healthz_s"] for run in runs),
     }
 
 

@@ -5,6 +5,7 @@ each with a word in it that must never be sent there. Two pods with a Secret of 
 """
 
 import asyncio
+import ssl
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -92,6 +93,7 @@ class Stage:
         self._topology = self.sandbox.directory / "hostile.yaml"
         self._topology.write_text(yaml.safe_dump(found))
         self.gauge = Gauge(found["telemetry"]["port"])
+        self._monitoring = self._caller()
         return self
 
     async def __aexit__(
@@ -113,6 +115,16 @@ class Stage:
         assert self._server.stdin is not None
         self._server.stdin.write(b"true\n")
         return bool((await self._answer())["met"])
+
+    def _caller(self) -> ssl.SSLContext:
+        """Return the client side of connections to a node's port, with a certificate of the upper cluster."""
+        pair = signer_of(self.sandbox.clusters[UPPER].audit_log.parent / "pki").issue("monitoring", (ADMINISTRATORS,))
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        file = self.scratch / "monitoring.pem"
+        file.write_bytes(pair.certificate + pair.key)
+        context.load_cert_chain(file)
+        return context
 
     async def _answer(self) -> dict[str, Any]:
         assert self._server.stdout is not None
@@ -145,6 +157,20 @@ class Stage:
             await until(self._runs, "the pods of the hostile lower run", LIMIT)
         finally:
             child.stop()
+
+    async def read(self, path: str) -> None:
+        """Read an answer of the upper cluster to its end."""
+        async with self.upper.session.get(path) as answer:
+            async for _ in answer.content.iter_any():
+                continue
+
+    async def measure(self) -> None:
+        """Ask the hostile lower's node for its figures, at its own port as a metrics-server does."""
+        node = await self.upper.call("GET", f"/api/v1/nodes/{HOSTILE}")
+        port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        url = f"https://127.0.0.1:{port}/stats/summary"
+        async with self.upper.session.get(url, ssl=self._monitoring) as answer:
+            await answer.read()
 
     async def pods(self) -> list[Manifest]:
         """Return the pods that are bound to the hostile lower for good."""

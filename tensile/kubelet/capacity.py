@@ -5,7 +5,7 @@ on history drifts, and a node that advertises a wrong one is only noticed when i
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -16,8 +16,19 @@ from tensile.quantities import add, clamp, parse_all, render_all
 _THOUSAND = 1000
 
 Basis = Literal["free", "allocatable"]
+Amount = TypeVar("Amount")
 
 _ALWAYS = ("cpu", "memory", "pods")
+_FIRST = (*_ALWAYS, "ephemeral-storage")
+MOST_RESOURCES = 100
+"""Resources that a virtual node shows, each of which stands on it four times, managedFields included.
+
+No node has as many. A cluster may make them up, and the upper one would have to keep them: from about a megabyte on an
+apiserver no longer tells who wrote which field of a Node, and then the engine does not know its own.
+"""
+_MOST_FEATURES = 500
+_LONGEST = 256
+"""Characters of what a node says of its machine."""
 
 
 class _Condition(msgspec.Struct, gc=False):
@@ -113,16 +124,16 @@ def node_offer(raw: bytes) -> Kept:
     info = node.status.nodeInfo
     offer = NodeOffer(
         node.metadata.name,
-        parse_all(node.status.allocatable or {}),
+        parse_all(_fewest(node.status.allocatable or {})),
         ready=any(one.type == "Ready" and one.status == "True" for one in node.status.conditions or ()),
         schedulable=not node.spec.unschedulable and node.metadata.deletionTimestamp is None,
-        kubelet_version=info.kubeletVersion,
-        operating_system=info.operatingSystem,
-        architecture=info.architecture,
-        kernel_version=info.kernelVersion,
-        os_image=info.osImage,
-        container_runtime=info.containerRuntimeVersion,
-        declared_features=frozenset(node.status.declaredFeatures or ()),
+        kubelet_version=info.kubeletVersion[:_LONGEST],
+        operating_system=info.operatingSystem[:_LONGEST],
+        architecture=info.architecture[:_LONGEST],
+        kernel_version=info.kernelVersion[:_LONGEST],
+        os_image=info.osImage[:_LONGEST],
+        container_runtime=info.containerRuntimeVersion[:_LONGEST],
+        declared_features=frozenset(sorted(node.status.declaredFeatures or ())[:_MOST_FEATURES]),
         label_keys=frozenset(node.metadata.labels or ()),
         families=_families(node),
     )
@@ -154,7 +165,7 @@ def capacity(
     for node in offers:
         total = add(total, _left(node.allocatable, taken.get(node.name, {})))
     kept = clamp(_left(total, parse_all(reserve)), parse_all(limit))
-    return render_all({name: _whole(name, amount) for name, amount in kept.items()})
+    return render_all({name: _whole(name, amount) for name, amount in _fewest(kept).items()})
 
 
 def declared_features(nodes: Iterable[NodeOffer]) -> frozenset[str]:
@@ -177,6 +188,14 @@ def _taken(pods: Iterable[PodDemand]) -> dict[str, Amounts]:
 def _left(offered: Mapping[str, int], taken: Mapping[str, int]) -> Amounts:
     """Subtract without going below zero; what is taken of a resource that is not offered does not count."""
     return {name: max(0, amount - taken.get(name, 0)) for name, amount in offered.items()}
+
+
+def _fewest(amounts: Mapping[str, Amount]) -> dict[str, Amount]:
+    """Return the first MOST_RESOURCES: what every node has, then the others by their names."""
+    if len(amounts) <= MOST_RESOURCES:
+        return dict(amounts)
+    names = sorted(amounts, key=lambda name: (name not in _FIRST, name))
+    return {name: amounts[name] for name in names[:MOST_RESOURCES]}
 
 
 def _whole(name: str, amount: int) -> int:

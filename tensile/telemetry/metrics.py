@@ -77,7 +77,9 @@ _SKIPPED = Family(
 )
 _DEPTH = Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
 _SILENT = Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
-_PROBLEMS = Family("tensile_problems", "Upper objects that cannot be processed at present, by reason.", ("lower", "reason"))
+_PROBLEMS = Family(
+    "tensile_problems", "Upper objects that cannot be processed at present, by reason.", ("lower", "reason")
+)
 _STRAYS = Family(
     "tensile_strays",
     "Pods, ConfigMaps and Secrets of a lower cluster that carry the engine's mark where no upper object has its place.",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tensile.cache import Kept
 from tensile.demand import PodDemand
-from tensile.kubelet.capacity import NodeOffer, capacity, declared_features, node_offer
+from tensile.kubelet.capacity import MOST_RESOURCES, NodeOffer, capacity, declared_features, node_offer
 
 GI = 1024**3 * 1000
 READY = {"type": "Ready", "status": "True"}
@@ -188,6 +188,29 @@ def test_features_are_those_of_every_node_that_counts() -> None:
     down = NodeOffer("c", {}, ready=False, schedulable=True)
     assert declared_features([some, others, down]) == {"B"}
     assert declared_features([down]) == frozenset()
+
+
+def test_a_cluster_that_makes_up_resources_shows_a_bounded_number() -> None:
+    """What every node has is among them; so it is where each node has few of them, and together they are many."""
+    names = [f"a.example.com/{number}" for number in range(150)]
+    basis = {"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "1Gi"}
+    raw = orjson.dumps(
+        {
+            "metadata": {"name": "n1"},
+            "status": {
+                "allocatable": dict.fromkeys(names, "1") | basis,
+                "conditions": [READY],
+                "nodeInfo": {"osImage": "x" * 10_000},
+                "declaredFeatures": [f"F{number}" for number in range(10_000)],
+            },
+        }
+    )
+    offer = node_offer(raw).facts
+    assert len(offer.allocatable) == MOST_RESOURCES
+    assert (len(offer.os_image), len(offer.declared_features)) == (256, 500)
+    shown = free([offer, node("n2", **dict.fromkeys(names[100:], 1000))])
+    assert len(shown) == MOST_RESOURCES
+    assert shown.keys() > basis.keys()
 
 
 AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "pods", "example.com/x"]), st.integers(0, 9999), max_size=4)
