@@ -258,6 +258,7 @@ class Proxy:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
                 auto_decompress=False,
+                skip_auto_headers=("Accept-Encoding",),
                 read_bufsize=_LINE,
             )
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
