@@ -23,7 +23,7 @@ def _proxied(*paths: str, form: str = "") -> tuple[Step, ...]:
     return tuple(Step(f"get --raw /api/v1/nodes/{{node}}/proxy/{path}", form=form) for path in paths)
 
 
-_SHELL = (("# ", "echo to $((40+2))\n"), ("to 42", "exit 6\n"))
+_SHELL = (("# ", "echo to $((40+2))\n"), ("to 42", "sleep 1; exit 6\n"))
 _PRESENT = "--image-pull-policy=IfNotPresent"
 _SEES = "read line; cat /proc/1/comm; sleep 1"
 _DEBUG_NODE = f"debug node/{{node}} --image={{image}} {_PRESENT}"

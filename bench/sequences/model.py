@@ -222,15 +222,16 @@ class Model:
         running = [one for name in PODS if (one := self.ours(lower, POD, name))]
         living = self._living(lower)
         alive = {uid(pod) for pod in living}
-        needed = {need for pod in running if upper_uid_of(pod) in alive for need in needs(pod)}
+        served = [pod for pod in running if upper_uid_of(pod) in alive]
+        needed = {need for pod in served for need in needs(pod)}
         useful = {need for pod in (*running, *living) for need in needs(pod)}
         for need in _COPIED:
             if need in needed:
                 yield from self._wrong_copy(lower, *need)
             elif need not in useful and self.ours(lower, *need):
                 yield f"{need[0].name} {need[1]} is in {lower} for nobody"
-        if running or not living:
-            yield from self._wrong_service(lower, is_needed=bool(running))
+        if served or not (running or living):  # beside pods that have ended it stays as it is
+            yield from self._wrong_service(lower, is_needed=bool(served))
 
     def _living(self, lower: str) -> list[Manifest]:
         """Give the pods above that are to run in a lower cluster: what they need may be there before they do."""

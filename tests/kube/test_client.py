@@ -393,11 +393,21 @@ async def test_a_renewal_that_fails_is_said_beside_the_refusal(apiserver: Apiser
 
 async def test_many_refused_calls_renew_once(apiserver: Apiserver) -> None:
     """When a token expires under load all waiting calls share one renewal."""
-    cluster = HttpCluster("a", renewing(apiserver.port, ["old", "new"]))
+    renewals = 0
+
+    async def renew() -> Access:
+        """Give the next token once all calls are under way with the one before."""
+        nonlocal renewals
+        renewals += 1
+        await apiserver.until("list", 5)
+        return access_to(apiserver.port, {"Authorization": "Bearer new"}, renew)
+
+    cluster = HttpCluster("a", access_to(apiserver.port, {"Authorization": "Bearer old"}, renew))
     apiserver.play("list", *[refusal(401, "Unauthorized")] * 5)
     await asyncio.gather(*(cluster.read(REF) for _ in range(5)))
     await cluster.close()
-    assert [shown(asked) for asked in apiserver.asked].count("new") == 5
+    assert [shown(asked) for asked in apiserver.asked] == ["old"] * 5 + ["new"] * 5
+    assert renewals == 1
 
 
 async def test_an_anchored_way_is_not_followed_to_another_server(apiserver: Apiserver) -> None:
