@@ -22,7 +22,8 @@ def main() -> None:
 
         program()
     except KeyboardInterrupt:
-        sys.exit("interrupted")
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
     finally:
         gc.freeze()
 

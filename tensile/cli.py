@@ -50,10 +50,13 @@ def validate(
     file: FileOption = None, _log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False
 ) -> None:
     """Check a topology file; open nothing but the file itself."""
-    from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
+    from tensile.topology import cautions, decode, parse  # noqa: PLC0415 - see the module's docstring
 
     name, data = read(file)
-    topology = parse(decode(data, name=name), name=name)
+    text = decode(data, name=name)
+    topology = parse(text, name=name)
+    for caution in cautions(text, topology):
+        typer.echo(f"warning: {caution.line(name)}", err=True)
     typer.echo(f"{name}: valid: topology {topology.name} with {len(topology.lowers)} lower clusters")
 
 
@@ -294,7 +297,11 @@ def show_status(
 
     _configure_logs(log_level or "warn", log_format)
     found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
-    answer = inquiry.ask_engine(topology_of(file)[0]) if found is None else inquiry.ask_map(*found)
+    if found is None:
+        name, data = read(file)
+        answer = inquiry.ask_engine(data, name)
+    else:
+        answer = inquiry.ask_map(*found)
     typer.echo(
         table.as_json(answer.document)
         if output == "json"

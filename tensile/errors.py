@@ -6,6 +6,9 @@ can decide by type alone what is tried again, and a user never meets a traceback
 
 from typing import ClassVar
 
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C ended before it was done: 128 and the number of SIGINT, as shells count."""
+
 
 class TensileError(Exception):
     """Something to tell a user in one or more lines: what, where, for which input, and what to do."""

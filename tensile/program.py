@@ -8,30 +8,28 @@ import typer
 
 from tensile import terminal
 from tensile.cli import app
-from tensile.errors import TensileError
+from tensile.errors import INTERRUPTED, TensileError
 from tensile.legible import joined
-
-_INTERRUPTED = 130
-"""What typer makes of Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program on arguments (None: the command line's) and raise SystemExit, with 0 or the code of an error.
 
-    A usage error and an error that is ours both exit with 1, without a traceback.
+    A usage error and an error that is ours both exit with 1, without a traceback; Ctrl-C exits with 130.
     """
     terminal.prepare()
     try:
         code = app(arguments, standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
-        code = _INTERRUPTED
+        code = INTERRUPTED
+        typer.echo("interrupted", err=True)
     except TensileError as error:
         code = _fail(str(error))
     except OSError as error:
         code = _fail(_refused(error))
     except Exception as error:  # noqa: BLE001 - a user never meets a traceback
         code = _fail(_words(error))
-    sys.exit(_fail("interrupted") if code == _INTERRUPTED else code or 0)
+    sys.exit(code or 0)
 
 
 def _refused(error: OSError) -> str:

@@ -23,7 +23,7 @@ from tensile.demo.interrupts import ignore, interruptible
 from tensile.demo.screen import Screen
 from tensile.demo.shell import Shell
 from tensile.demo.tour import TOUR
-from tensile.errors import TensileError
+from tensile.errors import INTERRUPTED, TensileError
 from tensile.sandbox import processes, teardown
 from tensile.sandbox.environment import Sandbox
 from tensile.terminal import takes_colour
@@ -50,7 +50,7 @@ def demo(wishes: Wishes) -> int:
     """Show the tour on standard output; on a terminal stay until Ctrl-C afterwards.
 
     Returns:
-        0, or 1 when it was interrupted before its end.
+        0, or 130 when it was interrupted before its end.
 
     Raises:
         TensileError: something failed; nothing is left then either.
@@ -62,7 +62,7 @@ def demo(wishes: Wishes) -> int:
             _visit(screen, directory, wishes)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted: nothing is left of the demo\n")
-        return 1
+        return INTERRUPTED
     screen.words(f"\nEnded after {time.monotonic() - begun:.0f} s: nothing is left of the demo.")
     return 0
 

@@ -16,6 +16,7 @@ from types import FrameType
 
 import msgspec
 
+from tensile.errors import INTERRUPTED
 from tensile.sandbox import binaries, startup, teardown
 from tensile.sandbox.errors import SandboxError
 from tensile.sandbox.images import IMAGE
@@ -57,7 +58,8 @@ def up(
         extender: have the upper scheduler ask the engine's extender, which the topology file then enables.
 
     Returns:
-        0, or 1 when it could not be started or one that is not as asked runs there; nothing is left of what was begun.
+        0, 1 when it could not be started or one that is not as asked runs there, 130 when it was interrupted; nothing
+        is left then of what was begun.
     """
     given = {
         "lowers": lowers,
@@ -76,7 +78,7 @@ def up(
         return _failed(error)
     except KeyboardInterrupt:
         _say("interrupted: nothing is left of what was begun")
-        return 1
+        return INTERRUPTED
     if started.found:
         return _already(directory, started.state, asked)
     _tell(f"ready in {time.monotonic() - begun:.1f} s\n\n{_guide(directory, started.state)}")

@@ -20,9 +20,9 @@ from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.observed import is_ours
 from tensile.status.lowers import amounts
-from tensile.status.report import read_data
+from tensile.status.report import REJECTED, read_data
 from tensile.status.statusmap import status_owner, status_ref
-from tensile.topology import Topology, Upper
+from tensile.topology import Telemetry, TopologyErrors, Upper, decode, parse, salvaged
 
 LEASE_SECONDS = 40.0
 """For so long a lease holds that is not renewed."""
@@ -38,9 +38,9 @@ class Answer(NamedTuple):
     trouble: str = ""
 
 
-def ask_engine(topology: Topology) -> Answer:
-    """Ask the engine that serves telemetry where the topology says; raises TensileError when none answers."""
-    return asyncio.run(_ask_engine(topology))
+def ask_engine(data: bytes, file: str) -> Answer:
+    """Ask the engine that serves telemetry where a topology file says; raises TensileError when none answers."""
+    return asyncio.run(_ask_engine(data, file))
 
 
 def ask_map(place: Place, ways: Ways) -> Answer:
@@ -48,8 +48,27 @@ def ask_map(place: Place, ways: Ways) -> Answer:
     return asyncio.run(_ask_map(place, ways))
 
 
-async def _ask_engine(topology: Topology) -> Answer:
-    url = _url(topology)
+async def _ask_engine(data: bytes, file: str) -> Answer:
+    """Ask the engine of a file.
+
+    A file that is refused still says where: the engine goes on with the last good one, and tells what it refused. Where
+    it does not tell of a refusal, the file's errors are the answer's trouble.
+    """
+    try:
+        topology = parse(decode(data, name=file), name=file)
+    except TopologyErrors as refused:
+        name, telemetry = salvaged(data.decode(errors="replace"))
+        try:
+            answer = await _answer_at(telemetry, name)
+        except TensileError as error:
+            raise TensileError(f"{refused}\n{error}") from None
+        return answer if answer.document.get(REJECTED) else Answer(answer.document, str(refused))
+    return await _answer_at(topology.telemetry, topology.name)
+
+
+async def _answer_at(telemetry: Telemetry, topology: str) -> Answer:
+    """Ask the engine that serves telemetry there; `topology` is its topology's name, "" where that is not known."""
+    url = _url(telemetry)
     try:
         timeout = aiohttp.ClientTimeout(total=_PATIENCE)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, allow_redirects=False) as reply:
@@ -63,18 +82,18 @@ async def _ask_engine(topology: Topology) -> Answer:
         found = None
     if not isinstance(found, dict) or "formatVersion" not in found:
         raise TensileError(f"what answers at {url} is no engine: correct telemetry in the topology file")
-    if found["topology"] != topology.name:
+    if topology and found["topology"] != topology:
         raise TensileError(
-            f"the engine at {url} runs topology {found['topology']}, not {topology.name}: give its file, "
+            f"the engine at {url} runs topology {found['topology']}, not {topology}: give its file, "
             "or another telemetry.port to one of them"
         )
     return Answer(found)
 
 
-def _url(topology: Topology) -> str:
-    bind = str(topology.telemetry.bind)
+def _url(telemetry: Telemetry) -> str:
+    bind = str(telemetry.bind)
     host = _ANYWHERE.get(bind, bind)
-    return f"http://{f'[{host}]' if ':' in host else host}:{topology.telemetry.port}/status"
+    return f"http://{f'[{host}]' if ':' in host else host}:{telemetry.port}/status"
 
 
 async def _ask_map(place: Place, ways: Ways) -> Answer:

@@ -3,6 +3,7 @@
 Pure: nothing is opened, no clock is read. Whether a path exists or a cluster answers is for those who use it.
 """
 
+from tensile.topology.cautions import cautions
 from tensile.topology.fields import Controller
 from tensile.topology.models import (
     Capacity,
@@ -24,6 +25,7 @@ from tensile.topology.models import (
 from tensile.topology.parsing import decode, parse
 from tensile.topology.problems import Problem, TopologyErrors
 from tensile.topology.resolved import Lower, SecretRef, Topology, VirtualNode
+from tensile.topology.salvage import salvaged
 from tensile.topology.schema import schema
 
 __all__ = [
@@ -49,7 +51,9 @@ __all__ = [
     "Upper",
     "VirtualNode",
     "Webhook",
+    "cautions",
     "decode",
     "parse",
+    "salvaged",
     "schema",
 ]

@@ -140,3 +140,12 @@ def test_a_feature_that_is_switched_on_is_in_effect(files: Files) -> None:
     assert told.code == 0
     assert told.out.endswith(": valid: topology files with 1 lower clusters\n")
     assert told.err == ""
+
+
+def test_what_is_valid_and_unlikely_to_be_meant_is_warned_of(files: Files) -> None:
+    """The file stays valid: a warning goes to standard error."""
+    told = tensile("validate", "-f", files.save(lambda topology: topology.update(webhook={"enabled": True})))
+    assert told.code == 0
+    assert ": valid: topology files with" in told.out
+    assert ": webhook.enabled: without service or url it is not registered" in told.err
+    assert told.err.startswith("warning: ")

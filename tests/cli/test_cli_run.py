@@ -100,4 +100,4 @@ def test_an_interrupted_command_says_so(files: Files, silent: socket.socket) -> 
         connection, _ = silent.accept()
         with connection:
             told = ended(process, signal.SIGINT, limit=10)
-    assert (told.code, told.out, told.err) == (1, "", "interrupted\n")
+    assert (told.code, told.out, told.err) == (130, "", "interrupted\n")

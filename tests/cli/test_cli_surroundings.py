@@ -67,7 +67,7 @@ def test_ctrl_c_before_the_program_is_there_is_no_traceback(tmp_path: Path) -> N
     command = [sys.executable, "-m", "tensile", "--version"]
     variables = environment(PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     done = subprocess.run(command, env=variables, capture_output=True, timeout=60, check=False)
-    assert checked(done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
+    assert checked(done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_words_of_a_file_do_nothing_to_a_terminal(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def assert_the_edit_did_what_was_planned(text: str) -> None:
 @pytest.mark.parametrize(
     ("number", "when", "code"),
     [
-        (signal.SIGTERM, "Starting an upper cluster", 1),
+        (signal.SIGTERM, "Starting an upper cluster", 130),
         (signal.SIGKILL, "$ kubectl get nodes", -signal.SIGKILL),
     ],
     ids=["TERM while it starts", "KILL in the middle"],
@@ -87,7 +87,7 @@ def test_a_demo_that_is_ended_leaves_nothing(place: Place, number: signal.Signal
         told = process.communicate(timeout=LIMIT)[1]
     assert process.returncode == code, told
     assert "Traceback" not in told
-    assert told.endswith("interrupted: nothing is left of the demo\n") is (code == 1)
+    assert told.endswith("interrupted: nothing is left of the demo\n") is (code == 130)
     place.assert_clean()
 
 

@@ -23,7 +23,7 @@ EXITS = {
     "doctor": {1: "something fails; warnings do not count"},
     "status": {1: "no engine answers"},
     "sandbox status": {1: "not all of it runs"},
-    "demo": {0: "also when Ctrl-C ends it"},
+    "demo": {0: "also when Ctrl-C ends it after the tour"},
 }
 """What codes say beside 0 and 1, which are the same everywhere; help that speaks of a code has it here too."""
 

@@ -205,7 +205,7 @@ def test_an_up_that_is_killed_leaves_nothing(tmp_path: Path, number: signal.Sign
         process.send_signal(number)
         process.communicate()
     until_unlocked(held)
-    assert process.returncode != 0
+    assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     assert processes.marked(identity) == []
     assert list(tmp_path.iterdir()) == []
 

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from statuskit import NOW, PLACE, accepted, row
+from statuskit import NOW, PLACE, accepted, bad, row
 
 from tensile.errors import TensileError
 from tensile.names import LEASE_NAMESPACE
@@ -15,15 +15,15 @@ from tensile.reconcile.rehearsal import Rehearsal
 from tensile.status.inquiry import LEASE_SECONDS, _answer, _ask_engine, _url
 from tensile.status.report import Report
 from tensile.status.statusmap import status_owner, status_ref, write
-from tensile.topology import Topology, parse
+from tensile.topology import Telemetry
 
 UID = "11111111-upper"
 
 
-def topology(port: int, bind: str = "127.0.0.1", name: str = "demo") -> Topology:
-    """Make a topology with telemetry at a port."""
-    head = f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: {name}\nlowers: []\n"
-    return parse(f"{head}telemetry: {{bind: '{bind}', port: {port}}}\n")
+def file_of(port: int, name: str = "demo", more: str = "") -> bytes:
+    """Write a topology file with telemetry at a port."""
+    head = f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: {name}\nlowers: []\n{more}"
+    return f"{head}telemetry:\n  port: {port}\n".encode()
 
 
 async def serving(body: bytes, status: int = 200) -> tuple[web.AppRunner, int]:
@@ -41,11 +41,11 @@ async def serving(body: bytes, status: int = 200) -> tuple[web.AppRunner, int]:
     return runner, int(runner.addresses[0][1])
 
 
-async def asked(body: bytes, name: str = "demo", status: int = 200) -> dict[str, Any]:
+async def asked(body: bytes, name: str = "demo", status: int = 200, more: str = "") -> dict[str, Any]:
     """Ask an engine that answers so."""
     runner, port = await serving(body, status)
     try:
-        return (await _ask_engine(topology(port, name=name))).document
+        return (await _ask_engine(file_of(port, name, more), "f")).document
     finally:
         await runner.cleanup()
 
@@ -61,7 +61,7 @@ async def asked(body: bytes, name: str = "demo", status: int = 200) -> dict[str,
 )
 def test_it_is_asked_where_the_topology_says(bind: str, url: str) -> None:
     """One that listens everywhere listens on this machine too."""
-    assert _url(topology(9095, bind)) == url
+    assert _url(Telemetry.model_validate({"bind": bind})) == url
 
 
 async def test_an_engine_tells_its_report() -> None:
@@ -88,7 +88,33 @@ async def test_where_nobody_answers_that_is_told() -> None:
     runner, port = await serving(b"")
     await runner.cleanup()
     with pytest.raises(TensileError, match=rf"no engine answers at http://127.0.0.1:{port}/status .*: start `tensile"):
-        await _ask_engine(topology(port))
+        await _ask_engine(file_of(port), "f")
+
+
+BROKEN = ("nonsense: 1\n", "lowers: []\n", "guard: {maxDeletes: 2\n", "a: b: c\n", "webhook: [\n")
+
+
+@pytest.mark.parametrize("more", BROKEN)
+async def test_an_engine_whose_file_is_broken_tells_its_report(more: str) -> None:
+    """It goes on with the last good file, and its report says what it refused."""
+    told = Report("demo", accepted(bad()), (row(),)).document()
+    assert await asked(orjson.dumps(told), more=more) == told
+
+
+async def test_a_broken_file_that_the_engine_has_not_refused_is_told_too() -> None:
+    """The engine may follow another file."""
+    runner, port = await serving(orjson.dumps(Report("demo", accepted(), (row(),)).document()))
+    answer = await _ask_engine(file_of(port, more=BROKEN[0]), "f")
+    await runner.cleanup()
+    assert answer.trouble.startswith("f:5:1: nonsense: unknown key; ")
+
+
+async def test_a_broken_file_and_nobody_who_answers() -> None:
+    """Both are told: the file first."""
+    runner, port = await serving(b"")
+    await runner.cleanup()
+    with pytest.raises(TensileError, match=rf"^f:5:1: nonsense: .*\nno engine answers at http://127.0.0.1:{port}/"):
+        await _ask_engine(file_of(port, more=BROKEN[0]), "f")
 
 
 class Upper(Rehearsal):

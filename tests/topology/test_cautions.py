@@ -1,0 +1,39 @@
+"""Warnings about a valid file: what is unlikely to be meant is told with its place, and refuses nothing."""
+
+import pytest
+
+from tensile.topology import cautions, parse
+
+HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: warned\n"
+LOWERS = "lowers:\n- name: a\n  kubeconfig: same\n- name: b\n  kubeconfig: same\n"
+
+
+def told(text: str) -> list[str]:
+    """Return the warnings about a file, as they are printed."""
+    return [one.line("f") for one in cautions(text, parse(text, name="f"))]
+
+
+def test_a_webhook_that_nobody_can_call_is_warned_of() -> None:
+    """It is served and never registered."""
+    words = "without service or url it is not registered, and the upper cluster never calls it; set one of them"
+    assert told(f"{HEAD}lowers: []\nwebhook:\n  enabled: true\n") == [f"f:6:12: webhook.enabled: {words}"]
+
+
+@pytest.mark.parametrize(
+    "webhook",
+    [
+        "webhook: {enabled: true, url: https://webhook.example:8443}",
+        "webhook: {enabled: true, service: {namespace: n, name: s}}",
+        "webhook: {enabled: false}",
+    ],
+)
+def test_a_webhook_with_an_address_or_none_at_all_is_not_warned_of(webhook: str) -> None:
+    """Either way is a way."""
+    assert told(f"{HEAD}lowers: []\n{webhook}\n") == []
+
+
+def test_two_lowers_that_are_reached_in_one_way_are_warned_of() -> None:
+    """They are one cluster; with contexts of their own they may be two."""
+    words = "lowers[0] is reached in the same way, and one cluster cannot be two lowers; keep one of them"
+    assert told(HEAD + LOWERS) == [f"f:7:3: lowers[1]: {words}"]
+    assert told(HEAD + LOWERS + "  context: other\n") == []
