@@ -372,7 +372,7 @@ def manifests(
         raise TensileError("--dir: empty: name a directory, or leave the option away")
     name, data = read(file)
     wishes = commands.Wishes(namespace, image)
-    found = commands.rendering(data, name, wishes)
+    found = commands.rendering(data, name, wishes, for_lower=lower is not None)
     lines = list(found.told)
     if directory is None:
         typer.echo(commands.printed(found.setup, lower, file, wishes), nl=False)

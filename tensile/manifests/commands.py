@@ -31,10 +31,13 @@ class Rendering(NamedTuple):
     told: tuple[str, ...]
 
 
-def rendering(data: bytes, name: str, wishes: Wishes) -> Rendering:
-    """Make a set-up of a topology file; `name` is the file's. Raises TensileError for what cannot be had."""
+def rendering(data: bytes, name: str, wishes: Wishes, *, for_lower: bool = False) -> Rendering:
+    """Make a set-up of a topology file; `name` is the file's. Raises TensileError for what cannot be had.
+
+    `for_lower`: only what is for a lower cluster is wanted of it.
+    """
     _check(wishes)
-    found = turned(decode(data, name=name), name, wishes.namespace)
+    found = turned(decode(data, name=name), name, wishes.namespace, for_lower=for_lower)
     setup = Setup(found.topology, found.text, wishes.namespace, wishes.image or default_image())
     return Rendering(setup, tuple(f"{name}: {words}" for words in found.words))
 

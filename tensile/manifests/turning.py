@@ -55,24 +55,29 @@ class _Change(NamedTuple):
         return f"{show_path(self.path)}: {done}: {self.why}"
 
 
-def turned(text: str, name: str, namespace: str) -> Turned:
+def turned(text: str, name: str, namespace: str, *, for_lower: bool = False) -> Turned:
     """Turn a file's text; `name` is the file's, `namespace` where the engine is to run.
 
+    `for_lower`: only a lower cluster's part is wanted, for which certificates of the engine's servers do not matter.
     Raises TopologyErrors for a bad file, and for what cannot be turned.
     """
     topology = parse(text, name=name)
     root, _ = compose(text)
     assert root is not None, "it was parsed"
     data = plain(root)
-    found = [*_faults(data, topology, namespace)]
+    found = [*(_shared if for_lower else _faults)(data, topology, namespace)]
     if found:
         problems = [Problem(locate(root, path), path, words) for path, words in found]
         raise TopologyErrors(name, tuple(sorted(problems, key=lambda one: one.position)))
     changes = [*_changes(data, topology, namespace)]
-    words = [*(change.said() for change in changes), *_hints(data, topology)]
+    words = [change.said() for change in changes if change.path[0] == "lowers" or not for_lower]
+    words += [] if for_lower else _hints(data, topology)
+    changes += [_Change(path, None, "") for path in _IN_FILES if get(data, path) is not None]
     if changes:
         text, whole = _written(text, data, changes)
-        words += [] if whole else ["comments are left out: the file is written in a way that could not be kept"]
+        words += (
+            [] if whole or for_lower else ["comments are left out: the file is written in a way that could not be kept"]
+        )
     return Turned(text, parse(text, name=name, configmap_mode=True), tuple(words))
 
 

@@ -68,6 +68,15 @@ def test_a_directory_is_written_and_said_file_by_file(place: Path) -> None:
     assert [path.name for path in (place / "other").iterdir()] == ["engine.yaml"]
 
 
+def test_what_is_for_a_lower_cluster_does_not_depend_on_certificates_in_files(place: Path) -> None:
+    """They are of the engine's own servers: who runs it outside of the cluster with them joins lowers as others do."""
+    without = tensile("manifests", "--lower", "a", cwd=place)
+    files = "kubelet: {tlsCertFile: c, tlsKeyFile: k, clientCAFile: a}\nwebhook: {tlsCertFile: c, tlsKeyFile: k}\n"
+    (place / "topology.yaml").write_text(TOPOLOGY + files)
+    told = tensile("manifests", "--lower", "a", cwd=place)
+    assert (told.code, told.out, told.err) == (0, without.out, without.err)
+
+
 def test_what_cannot_be_is_refused(place: Path) -> None:
     """Exit code 1, all of it on stderr."""
     both = ("manifests", "--lower", "a", "--dir", "out")
