@@ -266,6 +266,8 @@ def simulate(
     from tensile.joined import Ways  # noqa: PLC0415
 
     _configure_logs(log_level or "error", log_format)
+    if pod is None and not without and save is None:
+        raise TensileError("simulate: give a pod or a workload with -f, or a lower cluster that is lost with --without")
     case = commands.case_of(replicas, without or (), add_nodes or ())
     name, data = ("", b"") if pod is None else pod_in(pod, topology_file)
     wanted = None if pod is None else template.template(data, name)

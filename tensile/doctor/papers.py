@@ -9,6 +9,7 @@ from cryptography import x509
 from tensile.doctor.facts import AUTHORITY, REQUESTS, Answer, Contact, Facts, Side, Stage
 from tensile.doctor.finding import Finding, Level
 from tensile.doctor.presence import endpoint_of, node_named
+from tensile.doctor.reach import renew_token
 from tensile.kubelet.api.authority import CALLERS_KEY, PUBLISHED
 from tensile.kubelet.api.faults import (
     Fault,
@@ -39,13 +40,17 @@ def papers(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]:
-    """Look at the certificates of a connection, and at the token."""
-    way = contact.way
+    """Look at the certificates of a connection, and at the token.
+
+    Where the cluster refuses a credential that has ended, the finding `login` tells so, with what to do.
+    """
+    way, is_told = contact.way, contact.stage == Stage.LOGIN
     for certificate in certificates_in(way.certificate)[:1]:
-        whose = f"client certificate of {certificate.subject.rfc4514_string()}"
-        yield _dated(cluster, whose, certificate.not_valid_after_utc, now, f"renew it, and put it into {way.origin}")
-    if way.token.until is not None:
-        advice = f"put another one into {way.origin}, unless something renews it there"
+        whose, until = f"client certificate of {certificate.subject.rfc4514_string()}", certificate.not_valid_after_utc
+        if until >= now or not is_told:
+            yield _dated(cluster, whose, until, now, f"renew it, and put it into {way.origin}")
+    if way.token.until is not None and (way.token.until >= now or not is_told):
+        advice = f"{renew_token(way)}; unless something renews it there"
         yield _dated(cluster, f"token of {way.token.subject or 'unknown'}", way.token.until, now, advice)
     bundle = certificates_in(way.authority)
     if bundle:

@@ -105,7 +105,7 @@ def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
     """Say why a credential may not be accepted."""
     refused = f"the credential in {way.origin} is not accepted"
     if way.token.until is not None and way.token.until < facts.now:
-        return f"{refused}: its token ended on {date_of(way.token.until)}", _renew_token(way)
+        return f"{refused}: its token ended on {date_of(way.token.until)}", renew_token(way)
     for certificate in certificates_in(way.certificate)[:1]:
         who = certificate.subject.rfc4514_string()
         advice = (
@@ -119,7 +119,7 @@ def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
         if authorities and certificate.issuer not in authorities:
             return f"{refused}: its client certificate is by {signer}, and the cluster's CA is another", advice
         return f"{refused}: the apiserver does not know the client certificate of {who} by {signer}", advice
-    return f"{refused}: the token is not, or no longer, one of this cluster", _renew_token(way)
+    return f"{refused}: the token is not, or no longer, one of this cluster", renew_token(way)
 
 
 def _signed(certificate: x509.Certificate) -> str:
@@ -130,8 +130,8 @@ def _signed(certificate: x509.Certificate) -> str:
     return f"kubeadm kubeconfig user --client-name={quote(names.get(NameOID.COMMON_NAME, 'NAME'))}{organizations}"
 
 
-def _renew_token(way: Way) -> str:
-    """Say how to get another token."""
+def renew_token(way: Way) -> str:
+    """Return how to get another token."""
     if way.token.subject.startswith(_ACCOUNT):
         namespace, _, name = way.token.subject.removeprefix(_ACCOUNT).partition(":")
         command = f"kubectl -n {quote(namespace)} create token {quote(name)} --duration=8760h"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tensile.errors import TensileError
+from tensile.inspection.admitted import admitted
 from tensile.inspection.picture import Picture
 from tensile.inspection.template import Template
 from tensile.kubelet.exclusion import excluded
@@ -49,7 +50,7 @@ def simulated(picture: Picture, template: Template | None, case: Case) -> Docume
     Raises TensileError for a lower or a node that there is not.
     """
     _check(picture, case)
-    pod = template.pod if template else None
+    pod = admitted(template.pod, picture.topology) if template else None
     displaced = _displaced(picture, case.lost)
     seekers = [*displaced, *([pod] if pod else [])]
     grounds = {

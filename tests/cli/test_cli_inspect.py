@@ -100,6 +100,13 @@ def test_what_cannot_be_simulated(tmp_path: Path, arguments: tuple[str, ...], wh
     assert why in told.err
 
 
+def test_a_question_without_a_pod_or_a_lost_cluster_is_none(tmp_path: Path) -> None:
+    """Nothing would be told, as if all were well."""
+    told = tensile("simulate", "--topology", topology(tmp_path), "--snapshot", snapshot(tmp_path))
+    words = "simulate: give a pod or a workload with -f, or a lower cluster that is lost with --without\n"
+    assert (told.code, told.out, told.err) == (1, "", words)
+
+
 def test_files_that_are_not_what_they_should_be(tmp_path: Path) -> None:
     """They are named."""
     path = topology(tmp_path)

@@ -116,6 +116,18 @@ def test_what_has_ended_fails() -> None:
     assert finding.what == "token of system:serviceaccount:ops:engine ended on 2026-06-01 11:59 UTC"
 
 
+def test_what_has_ended_and_is_refused_is_told_once() -> None:
+    """Where one gets as far as the login, that finding says why it fails, and the one remedy."""
+    token = Token("system:serviceaccount:ops:engine", NOW - timedelta(minutes=1))
+    refused = below(way=way(certificate=b"", token=token), stage=Stage.LOGIN)
+    assert not any("ended" in one.what for one in refused)
+    assert not any(
+        "ended" in one.what for one in below(way=way(certificate=signed_by(ago=2 * YEAR)), stage=Stage.LOGIN)
+    )
+    unreached = only(at(below(way=way(certificate=b"", token=token), stage=Stage.CONNECTION), Level.FAIL))
+    assert "kubectl -n ops create token engine" in unreached.advice
+
+
 def test_a_token_that_ends_soon() -> None:
     """Something may renew it in its file, which cannot be seen."""
     finding = only(at(below(way=way(token=Token("", NOW + timedelta(hours=1)))), Level.WARN))

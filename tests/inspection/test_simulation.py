@@ -6,14 +6,14 @@ from typing import Any
 import orjson
 import pytest
 from picturekit import TOLERANT, above, below, picture, sight, two_nodes, virtual
-from placekit import asking, claim, kind, node, pod, using
+from placekit import asking, claim, kind, node, pod, space, using
 
 from tensile.errors import TensileError
 from tensile.inspection.commands import case_of, pictured, simulate
 from tensile.inspection.simulation import Addition, Case, simulated
 from tensile.inspection.template import Template
 from tensile.joined import Ways
-from tensile.objects import CLAIM, NODE, POD, STORAGE_CLASS
+from tensile.objects import CLAIM, NAMESPACE, NODE, POD, STORAGE_CLASS
 
 Manifest = dict[str, Any]
 
@@ -70,6 +70,29 @@ def test_a_lower_that_the_upper_does_not_send_it_to() -> None:
     assert found["lowers"][0]["why"].startswith("the upper cluster does not send it there: node(s) didn't match")
     plain = simulated(picture([], *PAIR), Template(pod(), None), Case())
     assert plain["fits"] == 0
+
+
+LABELLED = pod(spec=asking(cpu="1"), labels={"virtual-pod": "true"})
+WEBHOOK = {"enabled": True, "url": "https://webhook.example:8443"}
+
+
+@pytest.mark.parametrize("webhook", [{}, {"enabled": True}, WEBHOOK], ids=["off", "without an address", "on"])
+def test_a_pod_that_asked_for_a_virtual_node_gets_its_tolerations(webhook: Manifest) -> None:
+    """From the webhook or from the engine: no file has them."""
+    seen = picture([], *PAIR, webhook=webhook)
+    assert fits(simulated(seen, Template(LABELLED, None), Case())) == {"lower-a": 8, "lower-b": 8}
+
+
+def test_what_a_pod_asks_of_lower_nodes_is_met_where_a_webhook_moves_it() -> None:
+    """The engine cannot change a selector: without a webhook such a pod waits for a virtual node that has the label."""
+    labelled = [(NODE, node(f"lower-a-{number}", labels={"disk": "ssd"}, cpu="4")) for number in (1, 2)]
+    lowers = sight("lower-a", *labelled, (NAMESPACE, space("default"))), PAIR[1]
+    asking_for_disk = pod(spec=asking(cpu="1") | {"nodeSelector": {"disk": "ssd"}}, labels={"virtual-pod": "true"})
+    found = [
+        fits(simulated(picture([], *lowers, webhook=webhook), Template(asking_for_disk, None), Case()))
+        for webhook in ({}, WEBHOOK)
+    ]
+    assert found == [{"lower-a": 0, "lower-b": 0}, {"lower-a": 8, "lower-b": 0}]
 
 
 def test_as_many_as_are_asked_for() -> None:
