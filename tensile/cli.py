@@ -126,11 +126,13 @@ def plan(
 
     _configure_logs(log_level or "warn", log_format)
     topology, directory = topology_of(file)
-    text, changed = planning.plan(
+    found = planning.plan(
         topology, directory, output, colour=takes_colour(sys.stdout), allow_exec_plugins=allow_exec_plugins
     )
-    typer.echo(text)
-    raise typer.Exit(2 if changed else 0)
+    typer.echo(found.text)
+    if found.unreached:
+        raise TensileError(found.unreached)
+    raise typer.Exit(2 if found.changes else 0)
 
 
 @app.command()

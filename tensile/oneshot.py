@@ -1,23 +1,26 @@
 """`plan` and `apply`: the engine's own loop, run until there is nothing left to do.
 
 `plan` lets it loose on rehearsals over copies of the caches, so it cannot say anything else than what `run` would do;
-`apply` on the clusters themselves. Both need every cluster: half a picture would be a wrong plan.
+`apply` on the clusters themselves. A lower cluster that is out of reach is left out and named: nothing is done about
+it, its node above included, as the engine that runs may well reach it.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 
 from tensile.cache import Cache
 from tensile.cluster import Cluster
 from tensile.clusters import Clusters, Connections, utc_now
 from tensile.errors import TensileError
 from tensile.feeds import bound_feed, lower_feeds, upper_feeds
-from tensile.joined import Joined, Ways
+from tensile.joined import Ways
 from tensile.kube.denials import ADVICE
 from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.health import NOT_CONTACTED
 from tensile.nodeaddress import address_in_use, node_address
 from tensile.objects import UPPER
 from tensile.reconcile.loop import Loop, Observer, Timing
@@ -29,6 +32,8 @@ from tensile.world import Key, Problem, World
 
 PATIENCE = 20.0
 """Seconds in which every cluster has to answer and to list everything."""
+_SURE = 5.0
+"""Seconds after which a lower that has told why it cannot be read is waited for no longer."""
 _LONGEST = 120.0
 _SOON = 1.0
 _PAUSE = 0.2
@@ -38,15 +43,24 @@ class Unreached(TensileError):
     """A cluster did not answer in time."""
 
 
+class Opened(NamedTuple):
+    """The clusters of a topology; `unreached` says by name which lowers are left out, and why."""
+
+    clusters: Clusters
+    unreached: dict[str, str]
+
+
 @asynccontextmanager
-async def opened(topology: Topology, ways: Ways) -> AsyncIterator[Clusters]:
-    """Open every cluster of a topology and read everything; Unreached names those that do not answer."""
+async def opened(topology: Topology, ways: Ways) -> AsyncIterator[Opened]:
+    """Open the clusters of a topology and read everything in those that answer.
+
+    Raises Unreached where the upper one does not: nothing can be said without it.
+    """
     fleet = Fleet(chance=random.random)
     clusters = Clusters(fleet, ways, lambda _lower: None, beat=False)
     try:
         await clusters.open_upper(topology)
-        await _fill(clusters, topology)
-        yield clusters
+        yield Opened(clusters, await _fill(clusters, topology))
     finally:
         await clusters.close()
 
@@ -84,32 +98,60 @@ async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> P
         await _close(loop, world)
 
 
-async def _fill(clusters: Clusters, topology: Topology) -> None:
+async def _fill(clusters: Clusters, topology: Topology) -> dict[str, str]:
+    """Read everything; return the lowers that are out of reach, which are left again, and why."""
     by_file, by_secret = _by_source(topology)
-    await _check_credentials(clusters, by_file, Cache())
-    waiting = {UPPER}
+    unreached = await _unreadable(clusters, by_file, Cache())
+    end = asyncio.get_running_loop().time() + PATIENCE
+    await _upper(clusters, end, clusters.make_world(topology, node_address(topology, clusters.upper_address)))
+    await _upper(clusters, end, clusters.fleet.synced(UPPER))
+    clusters.world.node_address = address_in_use(clusters.world)
+    unreached |= await _unreadable(clusters, by_secret, clusters.world.upper.secrets)
+    _join(clusters, topology, unreached)
+    unreached |= await _completed(clusters, end)
+    for name in clusters.joined.keys() & unreached.keys():
+        await clusters.leave(name)
+    await _upper(clusters, end + _SURE, clusters.fleet.synced(UPPER))
+    return unreached
+
+
+async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> None:
+    """Wait for the upper cluster until a time of the event loop; raises Unreached."""
     try:
-        async with asyncio.timeout(PATIENCE):
-            await clusters.make_world(topology, node_address(topology, clusters.upper_address))
-            await clusters.fleet.synced(UPPER)
-            clusters.world.node_address = address_in_use(clusters.world)
-            await _check_credentials(clusters, by_secret, clusters.world.upper.secrets)
-            for spec in topology.lowers:
-                clusters.join(spec)
-            for stray in clusters.strays():
-                clusters.join(stray, connect=False)
-            waiting = set(clusters.joined)
-            await asyncio.gather(*(_completed(joined, waiting) for joined in clusters.joined.values()))
-            waiting = {UPPER}
-            await clusters.fleet.synced(UPPER)
+        async with asyncio.timeout_at(end):
+            await wait
     except TimeoutError:
-        raise Unreached("\n".join(_why(clusters, name) for name in sorted(waiting))) from None
+        raise Unreached(f"upper: {_why(clusters, UPPER)}") from None
 
 
-async def _completed(joined: Joined, waiting: set[str]) -> None:
-    """Wait for one lower beside the others, so that one that does not answer is not taken for all of them."""
-    await joined.complete()
-    waiting.discard(joined.lower.name)
+def _join(clusters: Clusters, topology: Topology, unreached: Container[str]) -> None:
+    """Join the lowers that can be reached, and the nodes that lowers left behind, which those of the others are not."""
+    for spec in topology.lowers:
+        if spec.name not in unreached:
+            clusters.join(spec)
+    kept = {spec.node.name for spec in topology.lowers if spec.name in unreached}
+    for stray in clusters.strays():
+        if stray.node.name not in kept:
+            clusters.join(stray, connect=False)
+
+
+async def _completed(clusters: Clusters, end: float) -> dict[str, str]:
+    """Wait until all lowers are read; return those that are not by then, or that have told why they will not be."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    tasks = {name: asyncio.create_task(joined.complete()) for name, joined in clusters.joined.items()}
+    while waiting := [name for name, task in tasks.items() if not task.done()]:
+        is_sure = loop.time() - begun > _SURE and all(_known(clusters, name) for name in waiting)
+        if is_sure or loop.time() > end:
+            break
+        await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
+    found = {name: _why(clusters, name) for name in waiting}
+    for name in waiting:
+        tasks[name].cancel()
+    await asyncio.gather(*(tasks[name] for name in waiting), return_exceptions=True)
+    for name in tasks.keys() - set(waiting):
+        tasks[name].result()
+    return found
 
 
 def _by_source(topology: Topology) -> tuple[list[Lower], list[Lower]]:
@@ -118,26 +160,34 @@ def _by_source(topology: Topology) -> tuple[list[Lower], list[Lower]]:
     return [spec for spec in topology.lowers if spec not in by_secret], by_secret
 
 
-async def _check_credentials(clusters: Clusters, lowers: Iterable[Lower], secrets: Cache) -> None:
-    """Say at once which credentials cannot be read: waiting would not help."""
-    troubles = []
+async def _unreadable(clusters: Clusters, lowers: Iterable[Lower], secrets: Cache) -> dict[str, str]:
+    """Return at once which lowers have credentials that cannot be read, and why: waiting would not help."""
+    troubles = {}
     for spec in lowers:
         try:
             await clusters.ways.lower_access(spec, secrets)
         except TensileError as error:
-            troubles.append(f"{spec.name}: {error}")
-    if troubles:
-        raise Unreached("\n".join(troubles))
+            troubles[spec.name] = str(error)
+    return troubles
+
+
+def _known(clusters: Clusters, name: str) -> str:
+    """Return why a cluster cannot be read, as far as it has told, "" where it only has not answered yet."""
+    joined, fleet = clusters.joined.get(name), clusters.fleet
+    if name not in fleet.names():
+        return joined.lower.refusal if joined else ""
+    health, denied = fleet.health(name), fleet.denied(name)
+    if denied and not health.error:
+        said = (words.removeprefix(f"{name or 'upper'}: ") for words in denied.split("; "))
+        return f"{'; '.join(said)}: {ADVICE}"
+    if health.error and health.error != NOT_CONTACTED:
+        return f"out of reach: {health.error}"
+    return ""
 
 
 def _why(clusters: Clusters, name: str) -> str:
-    """Say what is known of a cluster that did not answer, or not all that it was asked."""
-    joined, fleet = clusters.joined.get(name), clusters.fleet
-    known, denied = (fleet.health(name).error, fleet.denied(name)) if name in fleet.names() else ("", "")
-    if denied and not known:
-        return f"{denied}: {ADVICE}"
-    reason = (joined.lower.refusal if joined else "") or known or "lists did not come in time"
-    return f"{name or 'upper'}: out of reach: {reason}"
+    """Return what is known of a cluster that did not answer, or not all that it was asked."""
+    return _known(clusters, name) or "out of reach: lists did not come in time"
 
 
 def _loop(world: World, clusters: Mapping[str, Cluster], observer: Observer, *, forced: bool = False) -> Loop:

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tensile.clusters import Clusters
 from tensile.descheduling.departures import Departure, departures
@@ -12,7 +13,7 @@ from tensile.descheduling.departures import as_json as as_departures_json
 from tensile.descheduling.departures import as_text as as_departures_text
 from tensile.errors import ClusterError, TensileError
 from tensile.joined import Ways
-from tensile.oneshot import Problems, converge, opened, rehearse
+from tensile.oneshot import Problems, Unreached, converge, opened, rehearse
 from tensile.reconcile.narration import Narration
 from tensile.reconcile.plan import Step
 from tensile.reconcile.preview import (
@@ -48,19 +49,25 @@ class _Applying(Recorder):
         self._narration.stuck(key, problem)
 
 
-def plan(
-    topology: Topology, directory: Path, output: str, *, colour: bool, allow_exec_plugins: bool
-) -> tuple[str, bool]:
-    """Give what would change, as "text", "json" or "markdown", and whether anything would.
+class Planned(NamedTuple):
+    """A plan as text; whether it has `changes`; and in words which lowers it leaves out, "" for none."""
 
-    Raises TensileError when a cluster is out of reach, for another output, and for a defect.
+    text: str
+    changes: bool
+    unreached: str
+
+
+def plan(topology: Topology, directory: Path, output: str, *, colour: bool, allow_exec_plugins: bool) -> Planned:
+    """Return what would change, as "text", "json" or "markdown".
+
+    Raises TensileError when the upper cluster is out of reach, for another output, and for a defect.
     """
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
     found = asyncio.run(_plan(topology, Ways(directory, allow_exec_plugins)))
     forms = {"json": lambda: as_json(found).decode(), "markdown": lambda: as_markdown(found)}
     text = forms.get(output, lambda: as_text(found, colour=colour))()
-    return text, bool(found.changes)
+    return Planned(text, bool(found.changes), _unreached(found.unreached))
 
 
 def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool) -> str:
@@ -86,7 +93,9 @@ def drain_plan(
 async def _departures(topology: Topology, ways: Ways, lower: str) -> list[Departure]:
     """Look at every cluster as the descheduler does, once, whether it is on or not."""
     watching = topology.descheduler.model_copy(update={"enabled": True})
-    async with opened(topology.model_copy(update={"descheduler": watching}), ways) as clusters:
+    async with opened(topology.model_copy(update={"descheduler": watching}), ways) as (clusters, unreached):
+        if unreached:  # where pods find room is not known without all of them
+            raise Unreached(_unreached(unreached))
         return departures(clusters.world, lower)
 
 
@@ -99,7 +108,7 @@ async def _apply(topology: Topology, ways: Ways, *, forced: bool) -> str:
     recorder = _Applying(Narration(Metrics(), time.monotonic))
     work = partial(converge, observer=recorder, forced=forced)
     done = await _recorded(topology, ways, recorder, work)
-    if done.problems:
+    if done.problems or done.unreached:
         body, _, last = as_text(done, colour=False).rpartition("Plan: ")
         raise TensileError(f"{body}Applied in part: {last}")
     return summary_line(done).replace("Plan: ", "Applied: ", 1)
@@ -109,11 +118,16 @@ async def _recorded(
     topology: Topology, ways: Ways, recorder: Recorder, work: Callable[[Clusters], Awaitable[Problems]]
 ) -> Preview:
     """Do one-shot work on the clusters of a topology; gives what `recorder` heard of it."""
-    async with opened(topology, ways) as clusters:
+    async with opened(topology, ways) as (clusters, unreached):
         before = observed(clusters.world.copy())
         problems = await work(clusters)
     found = defects(recorder.broken)
     if found:
         raise TensileError(found)
     lowers = [spec.name for spec in topology.lowers]
-    return preview(recorder.recorded, problems, before, topology=topology.name, lowers=lowers)
+    name = topology.name
+    return preview(recorder.recorded, problems, before, topology=name, lowers=lowers, unreached=unreached)
+
+
+def _unreached(found: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}: {why}" for name, why in found.items())

@@ -17,17 +17,17 @@ import structlog
 
 from tensile.cache import Cache
 from tensile.cluster import Selection, WatchEvent
-from tensile.errors import ClusterError
+from tensile.errors import ClusterError, Denied
 from tensile.kube.access import Access
 from tensile.kube.client import HttpCluster, Observe
 from tensile.kube.denials import Denials
 from tensile.kube.freshness import Freshness
-from tensile.kube.health import Health, WrongCluster
+from tensile.kube.health import NOT_CONTACTED, Health, WrongCluster
 from tensile.kube.informer import Chance, Informer
 from tensile.kube.limits import Backoff, Pace
 from tensile.kube.tail import Tail
 from tensile.kube.transport import Clock, Sleep
-from tensile.objects import UPPER, Kind
+from tensile.objects import NAMESPACE, UPPER, Kind
 from tensile.telemetry import Seldom, described
 
 LOOK = 0.5
@@ -54,7 +54,7 @@ class _Open:
         self.cluster = cluster
         self.identified = asyncio.Event()
         self.tried = asyncio.Event()
-        self.trouble: ClusterError | None = ClusterError("not contacted yet")
+        self.trouble: ClusterError | None = ClusterError(NOT_CONTACTED)
         self.stale = ""
         self.denials = Denials(cluster.name)
         self.followed: list[tuple[Feed, Informer]] = []
@@ -389,6 +389,7 @@ class Fleet:
         except TimeoutError:
             raise entry.cluster.suspect(f"no answer in {self._patience:g} s") from None
         entry.identified.set()
+        entry.denials.end(entry, NAMESPACE)
         if entry.trouble is not None:
             _log.info("cluster answers", cluster=entry.cluster.name or "upper", kube_system=uid)
             entry.trouble = None
@@ -396,6 +397,8 @@ class Fleet:
 
     def _doubt(self, entry: _Open, error: ClusterError) -> None:
         """Note that a cluster does not show its identity; said once for each sort of trouble."""
+        if isinstance(error, Denied):
+            entry.denials.meet(entry, NAMESPACE, error)
         if isinstance(error, WrongCluster) and not isinstance(entry.trouble, WrongCluster):
             for _, informer in entry.followed:
                 informer.distrust()

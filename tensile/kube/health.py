@@ -7,6 +7,9 @@ go on telling, which were opened before, does not change that.
 
 from tensile.errors import Unreachable
 
+NOT_CONTACTED = "not contacted yet"
+"""The trouble of a cluster that has not been asked anything."""
+
 
 class WrongCluster(Unreachable):
     """Another cluster answers at this address than before: nothing is read from it or written to it."""
@@ -28,7 +31,7 @@ class Health:
 
     def __init__(self, now: float) -> None:
         self.last_contact: float | None = None
-        self.error = "not contacted yet"
+        self.error = NOT_CONTACTED
         self.wrong = False
         self.shared = False
         self.shut_out = False

@@ -42,6 +42,7 @@ class Wait(NamedTuple):
 
     result: "Future[tuple[Told, float]]"
     address: str
+    directory: Path
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import yaml
 from clikit import Files, Wait, listening, port_of, timed
-from enginekit import Ground
+from enginekit import A, Ground
 from programkit import Program, served
 
 from tensile.sandbox.environment import Sandbox
@@ -42,25 +43,42 @@ def _early(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def waits(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Wait]]:
     """Start three commands on clusters that are away: waiting costs them their patience, and the tests nothing."""
-    with listening() as silent, ThreadPoolExecutor(3) as pool:
+    with listening() as silent, listening() as mute, ThreadPoolExecutor(3) as pool:
         hanging, refusing, partly = (Files(tmp_path_factory.mktemp(name)) for name in ("hanging", "refusing", "partly"))
         hanging.ports[0] = port_of(silent)
         for name, cluster in sandbox.clusters.items():
             (partly.directory / f"{name}.kubeconfig").write_bytes(cluster.kubeconfig.read_bytes())
+        _write_bad_ways(sandbox, partly.directory, port_of(mute))
         commands = {
-            "hanging": (("plan", "-f", hanging.save()), port_of(silent)),
-            "refusing": (("apply", "-f", refusing.save()), refusing.ports[0]),
-            "partly": (("plan", "-o", "json", "-f", partly.save(_with_good_ones)), partly.ports[1]),
+            "hanging": (("plan", "-f", hanging.save()), port_of(silent), hanging),
+            "refusing": (("apply", "-f", refusing.save()), refusing.ports[0], refusing),
+            "partly": (("plan", "-o", "json", "-f", partly.save(_with_good_ones)), partly.ports[1], partly),
         }
         yield {
-            name: Wait(pool.submit(timed, *arguments), f"127.0.0.1:{port}")
-            for name, (arguments, port) in commands.items()
+            name: Wait(pool.submit(timed, *arguments), f"127.0.0.1:{port}", files.directory)
+            for name, (arguments, port, files) in commands.items()
         }
+
+
+BAD_WAYS = ("hangs", "forbidden", "unknown", "gone")
+"""Lowers beside the one at a port where nobody listens: each cannot be read for another reason."""
 
 
 def _with_good_ones(topology: dict[str, object]) -> None:
-    """Have an upper cluster that answers, and after the lower that does not, one that does."""
+    """Have an upper cluster that answers, and after the lowers that cannot be read, one that can."""
     topology["name"] = "partly-out-of-reach"
     topology["upper"] = {"kubeconfig": "upper.kubeconfig"}
     assert isinstance(topology["lowers"], list)
+    topology["lowers"] += [{"name": name, "kubeconfig": f"{name}.kubeconfig"} for name in BAD_WAYS]
     topology["lowers"].append({"name": "answering", "kubeconfig": "lower-b.kubeconfig"})
+
+
+def _write_bad_ways(sandbox: Sandbox, directory: Path, port: int) -> None:
+    """Write kubeconfigs of a server that says nothing, of a user without rights, and of one that nobody knows."""
+    ground = Ground(sandbox, directory)
+    stranger, good = ground.kubeconfig(A, "nobody-known", ()), yaml.safe_load(ground.kubeconfig(A, "nobody", ()))
+    (directory / "forbidden.kubeconfig").write_text(stranger)
+    good["users"][0]["user"] = {"token": "a-token-of-no-use"}
+    (directory / "unknown.kubeconfig").write_text(yaml.safe_dump(good))
+    good["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+    (directory / "hangs.kubeconfig").write_text(yaml.safe_dump(good))

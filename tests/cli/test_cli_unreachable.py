@@ -1,5 +1,6 @@
 """A cluster that is out of reach: named with the reason, by commands that wait for it no longer than they may."""
 
+import orjson
 import pytest
 from clikit import Wait
 
@@ -16,12 +17,31 @@ def last_line(wait: Wait) -> str:
     return told.err.splitlines()[-1]
 
 
-def test_a_lower_that_is_away_is_the_only_one_named(waits: dict[str, Wait]) -> None:
-    """Half a plan is none: the error says which lower did not answer and why, and nothing of the one that did."""
+def test_lowers_that_cannot_be_read_are_named_with_what_to_do_and_the_others_are_planned(
+    waits: dict[str, Wait],
+) -> None:
+    """Exit code 1, each with its own cause; nothing is planned for them, and all that there is for the others."""
     wait = waits["partly"]
-    error = last_line(wait)
-    assert error.startswith(f"below: out of reach: {wait.address} cannot be connected to (Connection refused): ")
-    assert "answering: " not in wait.result.result()[0].err
+    told, seconds = wait.result.result()
+    assert told.code == 1
+    assert seconds < PATIENCE + 10
+    found = orjson.loads(told.out)
+    assert {one["name"] for one in found["changes"] if one["kind"] == "Node"} == {"answering"}
+    assert found["summary"]["clusters"].keys() == {"upper", "answering"}
+    away = {one["lower"]: one["message"] for one in found["unreached"]}
+    causes = {
+        "below": f"out of reach: {wait.address} cannot be connected to (Connection refused): ",
+        "hangs": "out of reach: no answer in 10 s",
+        "forbidden": 'read Namespace kube-system: denied: namespaces "kube-system" is forbidden: User "nobody-known"',
+        "unknown": "out of reach: ",
+        "gone": f"{wait.directory / 'gone.kubeconfig'}: cannot be read (No such file or directory): ",
+    }
+    assert away.keys() == causes.keys()
+    assert [name for name, cause in causes.items() if not away[name].startswith(cause)] == [], away
+    assert "`tensile doctor` says which rights are missing" in away["forbidden"]
+    assert "Unauthorized" in away["unknown"]
+    errors = [line for line in told.err.splitlines() if not line.startswith("{")]
+    assert sorted(errors) == sorted(f"{name}: {why}" for name, why in away.items())
 
 
 def test_an_upper_cluster_that_refuses_is_told_at_once_and_at_the_end(waits: dict[str, Wait]) -> None:

@@ -17,7 +17,10 @@ BEGIN, END = "<!-- commands -->", "<!-- end of commands -->"
 EVERYWHERE = ("--log-level", "--log-format", "--version", "--help")
 """Options that each command has; the page says them once."""
 EXITS = {
-    "plan": {2: "something would change"},
+    "plan": {
+        1: "a lower cluster is out of reach, or another error; the other clusters are planned all the same",
+        2: "something would change",
+    },
     "drain": {2: "pods would leave"},
     "simulate": {2: "fewer fit than are asked for, or pods of a lost cluster find no place"},
     "doctor": {1: "something fails; warnings do not count"},

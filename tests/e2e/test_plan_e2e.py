@@ -116,13 +116,13 @@ async def planned(ground: Ground, *edits: Edit) -> Manifest:
     """
     await ground.note()
     topology = ground.topology(*edits)
-    text, changed = await asyncio.to_thread(
+    text, changed, unreached = await asyncio.to_thread(
         planning.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
     )
     tried = await ground.attempts(without=("leases", "events"))
     assert [one for one, _ in tried if one[2:] != _heartbeat(one)] == []
     found: Manifest = orjson.loads(text)
-    assert changed == bool(found["changes"])
+    assert (changed, unreached) == (bool(found["changes"]), "")
     return found
 
 

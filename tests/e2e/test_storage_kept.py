@@ -35,7 +35,7 @@ async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
     """Give what `tensile plan` says: cluster, action, kind and name."""
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
     topology = ground.topology(*(edit_lower(name, storageClasses=classes) for name in ground.nodes))
-    text, _ = await asyncio.to_thread(
+    text, _, _ = await asyncio.to_thread(
         planning.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
     )
     changes = orjson.loads(text)["changes"]

@@ -88,11 +88,15 @@ def seen_as(content: Manifest, uid: str = "u") -> Manifest:
 
 
 def previewed(
-    *steps: Step, seen: Mapping[Ref, Manifest] | None = None, problems: Mapping[Key, Problem] | None = None
+    *steps: Step,
+    seen: Mapping[Ref, Manifest] | None = None,
+    problems: Mapping[Key, Problem] | None = None,
+    unreached: Mapping[str, str] | None = None,
 ) -> Preview:
     """Preview steps in topology "demo" with two lowers."""
     recorded = [Recorded(KEY, step) for step in steps]
-    return preview(recorded, problems or {}, dict(seen or {}).get, topology="demo", lowers=(A, B))
+    before, away = dict(seen or {}).get, unreached or {}
+    return preview(recorded, problems or {}, before, topology="demo", lowers=(A, B), unreached=away)
 
 
 def only(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> Change:
@@ -119,7 +123,7 @@ def rehearsed(world: World) -> Rehearsed:
     then, recorder = world.copy(), Recorder()
     asyncio.run(_run(then, recorder))
     lowers = list(world.lowers)
-    found = preview(recorder.recorded, then.problems, observed(world), topology="demo", lowers=lowers)
+    found = preview(recorder.recorded, then.problems, observed(world), topology="demo", lowers=lowers, unreached={})
     return Rehearsed(recorder, found, _settled(then))
 
 

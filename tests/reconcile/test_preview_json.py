@@ -23,7 +23,7 @@ from tensile.world import Key, Problem
 
 RECORDED = """\
 {
-  "formatVersion": "1.1",
+  "formatVersion": "1.2",
   "topology": "demo",
   "changes": [
     {
@@ -72,6 +72,12 @@ RECORDED = """\
       "message": "exceeded quota"
     }
   ],
+  "unreached": [
+    {
+      "lower": "lower-c",
+      "message": "out of reach: no answer"
+    }
+  ],
   "summary": {
     "add": 0,
     "change": 1,
@@ -105,6 +111,7 @@ def test_a_plan_is_written_as_recorded() -> None:
         delete(node("lower-z"), "its lower cluster left the topology"),
         seen={config(): old},
         problems={Key("pod", B, "shop", "web"): Problem("QuotaExceeded", "exceeded quota")},
+        unreached={"lower-c": "out of reach: no answer"},
     )
     assert as_json(found).decode() == RECORDED
 

@@ -140,6 +140,19 @@ def test_nothing_to_do_because_of_problems_is_not_called_well() -> None:
     ]
 
 
+def test_lowers_that_are_out_of_reach_are_named_and_nothing_is_said_of_them() -> None:
+    """Neither that they are as they should be nor what is to change."""
+    away = {A: "out of reach: no answer in 10 s"}
+    assert as_text(previewed(unreached=away), colour=False).split("\n") == [
+        "No changes. Every cluster that was reached is as the topology says.",
+        "",
+        "Not planned",
+        f"! {A}: out of reach: no answer in 10 s",
+        "",
+        f"Plan: 0 to add, 0 to change, 0 to delete (no changes; not planned: {A})",
+    ]
+
+
 def test_the_last_line_counts_by_cluster_and_leaves_zeros_out() -> None:
     """One that is replaced counts as one to add and one to delete."""
     steps = [

@@ -4,7 +4,7 @@ Nothing in it holds a Secret's value, so whatever is written out of it cannot sh
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from tensile.objects import Manifest, Ref
@@ -39,11 +39,13 @@ class Preview:
     """Everything that would change: the clusters in their order, the upper one (`objects.UPPER`) first.
 
     Every cluster is there, also one in which nothing changes. `problems` are what stands in the way of more.
+    `unreached` says by name why a lower is out of reach: nothing is planned for it.
     """
 
     topology: str
     clusters: Mapping[str, tuple[Change, ...]]
     problems: tuple[tuple[Key, Problem], ...] = ()
+    unreached: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def changes(self) -> tuple[Change, ...]:

@@ -13,7 +13,7 @@ from tensile.reconcile.preview.changes import Change, Preview, count
 from tensile.reconcile.preview.text import title
 from tensile.world import Key, Problem
 
-FORMAT = "1.1"
+FORMAT = "1.2"
 
 
 def as_json(found: Preview) -> bytes:
@@ -23,6 +23,7 @@ def as_json(found: Preview) -> bytes:
         "topology": found.topology,
         "changes": [_change(change) for change in found.changes],
         "problems": [_problem(key, problem) for key, problem in found.problems],
+        "unreached": [{"lower": name, "message": why} for name, why in found.unreached.items()],
         "summary": {**count(found.changes)._asdict(), "clusters": _clusters(found)},
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)

@@ -30,11 +30,13 @@ def preview(
     *,
     topology: str,
     lowers: Sequence[str],
+    unreached: Mapping[str, str],
 ) -> Preview:
     """Fold recorded steps into one change for each object.
 
     `before` gives an object as it was observed before the first step, None when there was none. `topology` is the
     topology's name, `lowers` the names of its lowers in the file's order; one that left the file comes after them.
+    `unreached` says why some of them could not be looked at.
     """
     steps: dict[Ref, list[Step]] = {}
     for one in recorded:
@@ -42,10 +44,11 @@ def preview(
     folded = (fold(ref, group, before(ref)) for ref, group in sorted(steps.items(), key=lambda item: _order(item[0])))
     found = [change for change in folded if change is not None]
     left = sorted({change.ref.cluster for change in found} - {UPPER, *lowers})
-    clusters = {cluster: _of(cluster, found) for cluster in (UPPER, *lowers, *left)}
+    looked_at = [name for name in lowers if name not in unreached]
+    clusters = {cluster: _of(cluster, found) for cluster in (UPPER, *looked_at, *left)}
     places = {cluster: place for place, cluster in enumerate(clusters)}
     stuck = sorted(problems.items(), key=lambda item: (places.get(item[0].lower, len(places)), _key_order(item[0])))
-    return Preview(topology, clusters, tuple(stuck))
+    return Preview(topology, clusters, tuple(stuck), unreached)
 
 
 def observed(world: World) -> Before:

@@ -44,6 +44,9 @@ def as_text(found: Preview, *, colour: bool) -> str:
         sections = [[_Line(" ", _nothing(found))]]
     if found.problems:
         sections.append([_Line("", "Problems"), *_problems(found.problems)])
+    if found.unreached:
+        away = (_Line("!", f"{name}: {harmless(why)}") for name, why in found.unreached.items())
+        sections.append([_Line("", "Not planned"), *away])
     sections.append([_Line(" ", summary_line(found))])
     return "\n\n".join("\n".join(_written(line, colour=colour) for line in section) for section in sections)
 
@@ -56,11 +59,12 @@ def as_markdown(found: Preview) -> str:
 
 
 def summary_line(found: Preview) -> str:
-    """Give the closing line: all counts, and those of each cluster with changes."""
+    """Return the closing line: all counts, those of each cluster with changes, and which lowers are out of reach."""
     whole = count(found.changes)
     parts = [f"{title(name)}: {_counted(count(changes))}" for name, changes in found.clusters.items() if changes]
     counts = f"{whole.add} to add, {whole.change} to change, {whole.delete} to delete"
-    return f"Plan: {counts} ({'; '.join(parts) or 'no changes'})"
+    away = f"; not planned: {', '.join(found.unreached)}" if found.unreached else ""
+    return f"Plan: {counts} ({'; '.join(parts) or 'no changes'}{away})"
 
 
 def title(cluster: str) -> str:
@@ -76,6 +80,8 @@ def _counted(counts: Counts) -> str:
 def _nothing(found: Preview) -> str:
     if found.problems:
         return "No changes. Not everything is as the topology says: see the problems."
+    if found.unreached:
+        return "No changes. Every cluster that was reached is as the topology says."
     return "No changes. Every cluster is as the topology says."
 
 
