@@ -54,10 +54,12 @@ class Course(NamedTuple):
 def course(spec: Lower, topology: Topology, world: World) -> Course:
     """Say what is to be done about a lower of a topology."""
     wanted = {one.name: one for one in topology.lowers}
-    known = world.lowers.get(spec.name)
+    known, holder = world.lowers.get(spec.name), _holder(spec.node.name, world)
     if known is not None:
+        if holder is not None and holder is not known and not known.met and not _bar(spec, holder, wanted, world):
+            words = f"once node {known.node} is gone"  # nothing was ever done under this name: it goes on as the other
+            return Course(Deed.LEAVE, spec, known, (_told(spec, "node.name", known.node, spec.node.name, words),))
         return _changed(spec, known, world, _fixed(wanted, world).get(spec.name, ""))
-    holder = _holder(spec.node.name, world)
     if holder is None:
         stray = next((lower for lower in world.lowers.values() if lower.node == spec.node.name), None)
         return Course(Deed.JOIN, spec, stray)
@@ -157,7 +159,7 @@ def _holder(node: str, world: World) -> LowerWorld | None:
 
 def _is_free(lower: LowerWorld) -> bool:
     """Say whether certainly no pods are mirrored, so that they may be found by other names from now on."""
-    return lower.upper_pods.synced and lower.pods.synced and not _is_mirrored(lower)
+    return lower.is_read and not _is_mirrored(lower)
 
 
 def _is_mirrored(lower: LowerWorld) -> bool:
@@ -166,7 +168,7 @@ def _is_mirrored(lower: LowerWorld) -> bool:
 
 def _taken(lower: LowerWorld) -> str:
     """Return why pods and claims cannot be found by other names."""
-    if not (lower.upper_pods.synced and lower.pods.synced):
+    if not lower.is_read:
         return "not before it is known that no pods are mirrored"
     return "not while pods are mirrored" if _is_mirrored(lower) else "not while claims have their volumes there"
 

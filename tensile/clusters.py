@@ -11,9 +11,10 @@ from tensile.cluster import Cluster
 from tensile.feeds import lower_feeds, place_caches, upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
 from tensile.kube.fleet import Fleet
+from tensile.kube.health import Objection
 from tensile.kube.tokenclaims import account_namespace
-from tensile.names import owner_of
-from tensile.objects import UPPER
+from tensile.names import LOWER_UID, owner_of
+from tensile.objects import UPPER, annotations
 from tensile.reconcile.alias import server_of
 from tensile.reconcile.observed import is_ours
 from tensile.topology import Lower, Topology
@@ -68,6 +69,7 @@ class Clusters:
         self._beat = beat
         self._busy = busy
         self._access: Access
+        fleet.heed(self._claimed)
 
     async def open_upper(self, topology: Topology) -> Cluster:
         """Begin to follow the upper cluster, whether it answers or not; raises AccessError for bad credentials."""
@@ -126,6 +128,25 @@ class Clusters:
         known = {joined.lower.node for joined in self.joined.values()}
         nodes = [entry.manifest() for entry in self.world.upper.nodes if entry.name not in known]
         return [left_behind(node) for node in nodes if is_ours(node, self.world.owner)]
+
+    def _claimed(self, name: str, identity: str) -> Objection | None:
+        """Return why the cluster of an identity may not be a lower: another that left still has pods there.
+
+        Its Node tells so, whether this engine knew it or one before.
+        """
+        if name == UPPER:  # there is no world before it answers
+            return None
+        world = self.world
+        for entry in world.upper.nodes:
+            node = entry.manifest()
+            if annotations(node).get(LOWER_UID) != identity or not is_ours(node, world.owner):
+                continue
+            holder = next((lower for lower in world.lowers.values() if lower.node == entry.name), None)
+            if holder is not None and (holder.in_topology or holder.name == name or holder.is_vacant):
+                continue
+            what = f"the cluster of node {entry.name}, which is in the topology no more and has pods there"
+            return Objection(what, f"to go on with them, write node: {{name: {entry.name}}} for lower {name}")
+        return None
 
     async def leave(self, name: str) -> None:
         """Leave a lower."""

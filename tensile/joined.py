@@ -140,6 +140,7 @@ class Joined:
         self.lower.connected = self.lower.in_topology = connect
         self.lower.mapping_known = remaps or not connect
         self.lower.tried = False
+        self.lower.met = bool(self._known_identity())
         for cache in (self.lower.upper_pods, self.lower.pods, self.lower.namespaces):
             cache.on_sync(self._learn_mapping)
         self.lower.upper_account = self._world.upper.account
@@ -183,6 +184,7 @@ class Joined:
         """Take what is known of the connection; says whether that changes what is to be decided."""
         lower = self.lower
         before = _seen(lower)
+        self._note_met()
         self._learn_mapping()
         if lower.name in self._fleet.names():
             lower.silent = self._fleet.silent(lower.name)
@@ -202,11 +204,12 @@ class Joined:
         if lower.name not in self._fleet.names():
             access = await self._access()
             self._learn_mapping()
-            self._open(access, self._known_identity())
+            self._open(access, self._note_met())
             lower.refusal = ""
         self._recognise(self._fleet.cluster(lower.name).access)
         await self._identified()
         lower.identity = self._fleet.identity(lower.name)
+        lower.met = True
         while not lower.version:
             try:
                 lower.version = await self._fleet.cluster(lower.name).version()
@@ -240,6 +243,12 @@ class Joined:
         """Give the identity that the cluster had when the Node was written, by this engine or one before it."""
         node = self._node()
         return annotations(node).get(LOWER_UID, "") if node else ""
+
+    def _note_met(self) -> str:
+        """Note whether the Node tells of a cluster; return its identity."""
+        known = self._known_identity()
+        self.lower.met = self.lower.met or bool(known)
+        return known
 
     async def _identified(self) -> None:
         """Wait for the cluster; another one than the Node tells of may take its place while no pod is bound to it."""
@@ -318,7 +327,7 @@ _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 def _seen(lower: LowerWorld) -> tuple[object, ...]:
     """Give what decisions see of a lower's connection."""
     said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried, lower.account
-    return *said, lower.mapping_known, lower.is_excessive, *(lower.silent > limit for limit in _LIMITS)
+    return *said, lower.met, lower.mapping_known, lower.is_excessive, *(lower.silent > limit for limit in _LIMITS)
 
 
 def _beat_lost(node: str, error: ClusterError | None) -> None:

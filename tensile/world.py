@@ -123,6 +123,8 @@ class LowerWorld:
     `since` is when the engine began to look after it, None before. `silent` is for how many seconds the cluster has not
     answered; `tried` is false while that says nothing of it, as it was hardly asked: nobody knows yet how it is
     reached, or that has just become another way. `in_topology` turns false when it left the file.
+    `met` is false while no cluster has ever shown itself to be this lower, to this engine or one before it, as the Node
+    notes: then nothing of ours can be there.
     `connected` is false for one that was left behind: its node stands, and nobody knows any more how to reach it.
     `place_nodes` and `place_pods` hold what placement needs of real nodes and of the pods on them that are not ours;
     they are filled only where the topology asks for placement.
@@ -152,6 +154,7 @@ class LowerWorld:
     secrets: Cache
     nodes: Cache
     in_topology: bool = True
+    met: bool = True
     connected: bool = True
     since: "datetime | None" = None
     silent: float = 0.0
@@ -281,6 +284,16 @@ class LowerWorld:
         return any(not pod.facts.stays_out for pod in self.upper_pods)
 
     @property
+    def is_vacant(self) -> bool:
+        """Whether it is certain that no pods above are bound to its node."""
+        return self.upper_pods.synced and not self.is_bound
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is known which pods are mirrored, if any: none are where no cluster was ever met."""
+        return self.upper_pods.synced and (self.pods.synced or not self.met)
+
+    @property
     def has_orphans(self) -> bool:
         """Whether lower pods with both of our marks are at the places of upper pods, and not ending."""
         return any(pod.facts.owner and not pod.facts.terminating for pod in self.placed(self.pods))
@@ -288,10 +301,10 @@ class LowerWorld:
     @property
     def is_empty(self) -> bool:
         """Whether it certainly has no pods of ours, as far as anybody can know, and nothing known that served them."""
-        is_free = self.upper_pods.synced and not self.is_bound
-        is_free_below = not self.connected or (self.pods.synced and not any(self.placed(self.pods)))
+        is_unknown = not (self.connected and self.met)
+        is_free_below = is_unknown or (self.pods.synced and not any(self.placed(self.pods)))
         serving = (self.more[kind] for kind in _SERVING if kind in self.more)
-        return is_free and is_free_below and not any(True for cache in serving for _ in self.placed(cache))
+        return self.is_vacant and is_free_below and not any(True for cache in serving for _ in self.placed(cache))
 
     def placed(self, cache: Cache) -> Iterator[Entry]:
         """Return the objects of one of this lower's caches that are in the namespace of an upper one."""

@@ -118,6 +118,31 @@ def test_a_lower_that_is_renamed_goes_on_under_its_new_name() -> None:
     assert (waits(here, RENAMED, SECOND), leaving(here, RENAMED, SECOND)) == ([], [])
 
 
+def test_a_lower_that_never_met_its_cluster_makes_way_for_the_name_that_it_should_have_kept() -> None:
+    """It was renamed without its node's name, and refused: written beside it, the one before goes on."""
+    here = busy(world())
+    here.lowers["lower-z"] = opened(edited("name: lower-z, kubeconfig: k/0").lowers[0])
+    here.lowers["lower-z"].met = False
+    here.lowers[A].in_topology = False
+    here.lowers["lower-z"].pods.distrust()
+    assert deeds(here, RENAMED, SECOND) == [f"LEAVE {A}", f"KEEP {B}"]
+    assert said(here, RENAMED, SECOND)[0].before is here.lowers["lower-z"]
+    assert waits(here, RENAMED, SECOND) == [f"lowers[lower-z].node.name: lower-z -> {A}: once node lower-z is gone"]
+    del here.lowers["lower-z"]
+    assert deeds(here, RENAMED, SECOND) == [f"JOIN {A}", f"KEEP {B}"]
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_where_no_cluster_was_met_no_pods_can_be_mirrored(*, met: bool) -> None:
+    """One that has answered once has to be read before its node goes by another name."""
+    here = world()
+    here.lowers[A].met = met
+    here.lowers[A].pods.distrust()
+    fields = f"{FIRST}, node: {{name: other}}"
+    words = "not before it is known that no pods are mirrored" if met else f"once node {A} is gone"
+    assert waits(here, fields, SECOND) == [f"lowers[{A}].node.name: {A} -> other: {words}"]
+
+
 @pytest.mark.parametrize(
     "way", ["kubeconfig: k/9", "kubeconfig: k/0, context: other", "kubeconfigSecret: {namespace: n, name: s}"]
 )

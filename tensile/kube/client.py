@@ -45,7 +45,7 @@ from tensile.kube.answers import (
     version_of,
 )
 from tensile.kube.bounds import Account, Allowance, Paused, Restraint, TooLarge
-from tensile.kube.health import Health, SharedCluster, WrongCluster
+from tensile.kube.health import Health, Objection, SharedCluster, WrongCluster
 from tensile.kube.limits import Bucket
 from tensile.kube.paging import Ask, Pager
 from tensile.kube.shallow import shallow
@@ -56,7 +56,7 @@ from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
 
 Observe = Callable[[str, str, str], None]
-Admit = Callable[[str], str]
+Admit = Callable[[str], Objection | None]
 
 KUBE_SYSTEM = Ref("", NAMESPACE, "", "kube-system")
 MARGIN = 10.0
@@ -94,7 +94,7 @@ class HttpCluster:
     seconds. `anchored`: the way there may not come to lead to another server. `tally` counts what is kept of a lower
     cluster, in as many caches as it is given to; `allowance` bounds it. `observe(verb, kind, result)` hears of
     every write, result being "ok" or the error's name. `pin` is the UID of kube-system that the cluster has to have, ""
-    for the first one that it shows. `admit(uid)` says why it may not be the one of that UID, "" when it may.
+    for the first one that it shows. `admit(uid)` says why it may not be the one of that UID, None when it may.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class HttpCluster:
         pin: str = "",
         allowance: Allowance | None = None,
         observe: Observe | None = None,
-        admit: Admit = lambda _uid: "",
+        admit: Admit = lambda _uid: None,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -203,7 +203,7 @@ class HttpCluster:
         if self.pin and uid != self.pin:
             raise self._wrong(doing, uid)
         objection = self._admit(uid)
-        if objection:
+        if objection is not None:
             raise self._shared(doing, objection)
         self.pin = uid
         self._doubt = self._doubt and access is not self.access
@@ -223,13 +223,13 @@ class HttpCluster:
         self.health.refuse(self._clock(), message)
         return WrongCluster(message, cluster=self._name, doing=str(doing))
 
-    def _shared(self, doing: Doing, objection: str) -> SharedCluster:
-        """Note that the cluster may not be this one, and give the error that says so."""
+    def _shared(self, doing: Doing, objection: Objection) -> SharedCluster:
+        """Note that the cluster may not be this one, and return the error that says so."""
         self._doubt = True
-        message = (
-            f"{self.access.url} leads to {objection}: nothing is done there under this name; put the address in "
-            f"{self.access.origin} right, or take the lower out of the topology"
+        advice = objection.advice or (
+            f"put the address in {self.access.origin} right, or take the lower out of the topology"
         )
+        message = f"{self.access.url} leads to {objection.what}: nothing is done there under this name; {advice}"
         self.health.refuse(self._clock(), message, shared=True)
         return SharedCluster(message, cluster=self._name, doing=str(doing))
 

@@ -22,7 +22,7 @@ from tensile.kube.access import Access
 from tensile.kube.client import HttpCluster, Observe
 from tensile.kube.denials import Denials
 from tensile.kube.freshness import Freshness
-from tensile.kube.health import NOT_CONTACTED, Health, WrongCluster
+from tensile.kube.health import NOT_CONTACTED, Health, Objection, WrongCluster
 from tensile.kube.informer import Chance, Informer
 from tensile.kube.limits import Backoff, Pace
 from tensile.kube.tail import Tail
@@ -34,6 +34,8 @@ LOOK = 0.5
 """Seconds between two looks at the files of a credential."""
 SLOWEST = 2.0
 """Seconds between two tries to identify a cluster that is in trouble, unless it asks for more."""
+Claim = Callable[[str, str], Objection | None]
+"""Says by a cluster's name and UID why it may not be that one, None when it may."""
 _log = structlog.get_logger("tensile.kube.fleet")
 
 
@@ -93,6 +95,7 @@ class Fleet:
         self._sleep = sleep
         self._open: dict[str, _Open] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._claim: Claim = lambda _name, _uid: None
 
     def open(
         self,
@@ -301,17 +304,24 @@ class Fleet:
                 seldom.tell(type(error).__name__, partial(_tell_failed, said))
             await self._sleep(backoff.after_failure(self._chance()))
 
-    def _objection(self, name: str, uid: str) -> str:
-        """Say under which other name the cluster of that UID is open, "" under none.
+    def heed(self, claim: Claim) -> None:
+        """Ask this, too, whether the cluster of a UID may be the one of a name."""
+        self._claim = claim
+
+    def _objection(self, name: str, uid: str) -> Objection | None:
+        """Return under which other name the cluster of that UID is open, None under none.
 
         Of two names for one cluster, the one under which it has answered keeps it, else the one opened first.
         """
+        claimed = self._claim(name, uid)
+        if claimed is not None:
+            return claimed
         names = list(self._open)
         for place, (other, entry) in enumerate(self._open.items()):
             is_first = place < names.index(name) or entry.identified.is_set()
             if other != name and entry.cluster.pin == uid and is_first:
-                return f"the same cluster as lower {other}" if other else "the upper cluster itself"
-        return ""
+                return Objection(f"the same cluster as lower {other}" if other else "the upper cluster itself")
+        return None
 
     async def _let_first(self, entry: _Open) -> None:
         """Let those opened before at the same server be tried first: which of two names is refused is no chance."""

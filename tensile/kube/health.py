@@ -5,6 +5,8 @@ refusal. One refusal is silence too, that of a credential, theirs or ours: nothi
 go on telling, which were opened before, does not change that.
 """
 
+from typing import NamedTuple
+
 from tensile.errors import Unreachable
 
 NOT_CONTACTED = "not contacted yet"
@@ -19,6 +21,13 @@ class WrongCluster(Unreachable):
 
 class SharedCluster(WrongCluster):
     """The cluster at this address is followed already, under another name: two nodes would run the same pods."""
+
+
+class Objection(NamedTuple):
+    """Why a cluster may not be the one of a name, and what to do about it ("": its address is wrong)."""
+
+    what: str
+    advice: str = ""
 
 
 class Health:

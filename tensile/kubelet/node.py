@@ -84,7 +84,8 @@ class NodeRule:
         if entry is None:
             return _missing(ref, lower, world)
         seen = entry.manifest()
-        if not lower.in_topology and lower.is_empty and is_ours(seen, world.owner):
+        is_known = lower.met or LOWER_UID not in annotations(seen)
+        if not lower.in_topology and is_known and lower.is_empty and is_ours(seen, world.owner):
             return Decision((Absent(ref, entry.uid, "its lower cluster left the topology"),))
         return _kept(ref, seen, lower, world)
 

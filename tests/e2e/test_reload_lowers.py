@@ -1,11 +1,13 @@
 """Lowers that an edit gives other names, other nodes or other credentials while pods run: one node, one lower."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from enginekit import QUIET, A, B, Edit, Ground, edit_lower, polled, without_lower
 from sitekit import Manifest, condition_of, is_ready, is_true
 
+from tensile import planning
 from tensile.names import CLUSTER_ID
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -227,3 +229,77 @@ def says_kept(found: Manifest) -> bool:
     """Say whether a node that is reachable says that its old connection is kept."""
     message = condition_of(found, "LowerReachable").get("message", "")
     return is_true(found, "LowerReachable") and message.endswith("; the last good connection is kept")
+
+
+def renamed(ground: Ground) -> Edit:
+    """Make an edit that gives the first lower another name and, as one that names no node does, another node."""
+
+    def edit(file: Manifest) -> None:
+        """Change both."""
+        file["lowers"][0]["name"] = "lower-x"
+        file["lowers"][0]["node"]["name"] = f"{ground.nodes[A]}-x"
+
+    return edit
+
+
+def way_out(ground: Ground) -> str:
+    """Give what is to be written so that the pods stay."""
+    return f"to go on with them, write node: {{name: {ground.nodes[A]}}} for lower lower-x"
+
+
+async def refused(ground: Ground) -> None:
+    """Wait until the node of the new name says why it takes no pods, and what to do."""
+
+    def says(one: Manifest) -> bool:
+        """Report whether it does."""
+        return bool(one) and way_out(ground) in condition_of(one, "LowerReachable").get("message", "")
+
+    found = await ground.upper.until(f"/api/v1/nodes/{ground.nodes[A]}-x", says)
+    assert condition_of(found, "LowerReachable")["reason"] == "SameCluster"
+
+
+async def test_a_lower_under_a_new_name_and_node_waits_while_the_old_node_has_pods(ground: Ground) -> None:
+    """The way out is told, by the node and by a plan; whichever edit comes next leaves nothing behind."""
+    pod = await running(ground)
+    await ground.reload(renamed(ground))
+    await refused(ground)
+    planned = await asyncio.to_thread(
+        planning.plan,
+        ground.topology(renamed(ground)),
+        ground.directory,
+        "text",
+        colour=False,
+        allow_exec_plugins=False,
+    )
+    assert planned.unreached.startswith("lower-x: out of reach: ")
+    assert way_out(ground) in planned.unreached
+    assert f"Node {ground.nodes[A]}-x" not in planned.text
+    await ground.reload()
+    await ground.upper.gone(f"/api/v1/nodes/{ground.nodes[A]}-x")
+    await polled(lambda: lowers(ground) == ground.nodes)
+    await ground.reload(renamed(ground))
+    await refused(ground)
+    await ground.reload(called("lower-x"))
+    await polled(lambda: lowers(ground) == {"lower-x": ground.nodes[A], B: ground.nodes[B]})
+    await ground.upper.gone(f"/api/v1/nodes/{ground.nodes[A]}-x")
+    await running(ground, "second")
+    assert await below(ground) == pod
+    await restored(ground)
+    await ended(ground, "web", "second")
+
+
+async def test_an_engine_that_starts_with_a_new_name_and_node_says_the_same(ground: Ground) -> None:
+    """It knows of the old node only what that notes; without pods there the new one is in force at once."""
+    pod, new = await running(ground), f"{ground.nodes[A]}-x"
+    await ground.stop()
+    await ground.start(renamed(ground), await_nodes=False)
+    await refused(ground)
+    assert await below(ground) == pod
+    await ground.reload(called("lower-x"))
+    await ground.upper.gone(f"/api/v1/nodes/{new}")
+    await ground.usable(ground.nodes[A])
+    await ended(ground, "web")
+    await ground.reload(renamed(ground))
+    await ground.usable(new)
+    await ground.upper.gone(f"/api/v1/nodes/{ground.nodes[A]}")
+    await restored(ground)

@@ -440,6 +440,19 @@ def test_a_node_stays_while_a_pod_is_there(kept: str) -> None:
     assert [one.verb for one in planned(here).steps] == ["patch", "patch"]
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_the_node_of_a_cluster_that_was_never_met_goes_at_once(*, noted: bool) -> None:
+    """Nothing can be there, so it need not be read first: unless the Node notes that an engine before knew it."""
+    here = standing()
+    here.lowers[A].met = False
+    here.lowers[A].pods.distrust()
+    here.lowers[A].identity = "cluster-1" if noted else ""
+    raised(here)
+    here.lowers[A].identity = ""
+    reload(here, f"name: {B}")
+    assert [one.verb for one in planned(here).steps][:1] == (["patch"] if noted else ["delete"])
+
+
 def test_a_daemon_sets_pod_does_not_keep_the_node_of_a_lower_that_left() -> None:
     """It is there because the node is: neither would go before the other."""
     here = standing()
