@@ -27,7 +27,7 @@ from tensile.names import (
     WRITTEN_IMAGES,
     WRITTEN_KEYS,
 )
-from tensile.objects import Manifest, annotations, labels, uid
+from tensile.objects import Manifest, annotations, controller_of, labels, uid
 from tensile.reconcile.cluster_selector import cluster_selector_flaw
 
 _LEFT_OUT = with_verdict(SPEC, Verdict.DROP, Verdict.LATER)
@@ -49,6 +49,9 @@ _UPPER_ANNOTATIONS = frozenset(
     }
 )
 _CONFIG_SOURCES = "kubernetes.io/config."
+
+
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
 class Note(NamedTuple):
@@ -144,14 +147,33 @@ def _lower_labels(present: dict[str, str], place: Placement) -> dict[str, str]:
 
 
 def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: Placement) -> dict[str, str]:
-    """Give the annotations that go down, with our marks and the labels that did not."""
+    """Return the annotations that go down, with our marks, the labels that did not, and leave to remove its node."""
     kept = {
         key: value
         for key, value in annotations(upper_pod).items()
         if key not in _UPPER_ANNOTATIONS and not key.startswith(_CONFIG_SOURCES)
     }
     said = {TRIPPED_LABELS: orjson.dumps(tripped, option=orjson.OPT_SORT_KEYS).decode()}
-    return kept | said | place.owner.signed(uid(upper_pod))
+    removable = {SAFE_TO_EVICT: "true"} if _is_remade(upper_pod) and not _has_local_storage(upper_pod["spec"]) else {}
+    return removable | kept | said | place.owner.signed(uid(upper_pod))
+
+
+def _is_remade(upper_pod: Manifest) -> bool:
+    """Report whether a controller above makes the pod again when it goes.
+
+    Below, its controller is a Namespace, and a Cluster Autoscaler keeps every node with a pod of a controller that it
+    does not know.
+    """
+    return bool(controller_of(upper_pod))
+
+
+def _has_local_storage(spec: Manifest) -> bool:
+    """Report whether a pod has data on its node, for which a Cluster Autoscaler keeps the node of any pod."""
+    volumes = spec.get("volumes") or ()
+    return any(
+        "hostPath" in one or ("emptyDir" in one and (one["emptyDir"] or {}).get("medium") != "Memory")
+        for one in volumes
+    )
 
 
 def _class_fields(spec: Manifest, place: Placement) -> Manifest:

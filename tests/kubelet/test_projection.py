@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from podkit import OWNER, place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.projection import lower_pod, mutable_metadata, notes
+from tensile.kubelet.projection import SAFE_TO_EVICT, lower_pod, mutable_metadata, notes
 from tensile.kubelet.written import digits
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import OWNER_NAME, UPPER_UID, WRITTEN_IMAGES, WRITTEN_KEYS
@@ -102,6 +102,32 @@ def test_a_pod_without_labels_or_annotations_is_marked_all_the_same() -> None:
     wanted = mutable_metadata(pod(labels=None, annotations=None), place())
     assert wanted["labels"][OWNER_LABEL] == OWNER.mark
     assert wanted["annotations"][OWNER_NAME] == "demo"
+
+
+REMADE = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]
+
+
+@pytest.mark.parametrize(
+    ("owners", "volume", "said", "expected"),
+    [
+        (REMADE, {}, None, "true"),
+        (REMADE, {"configMap": {"name": "c"}}, None, "true"),
+        (REMADE, {"emptyDir": {"medium": "Memory"}}, None, "true"),
+        (REMADE, {"emptyDir": {}}, None, None),
+        (REMADE, {"hostPath": {"path": "/var"}}, None, None),
+        (REMADE, {}, "false", "false"),
+        (REMADE, {"emptyDir": {}}, "true", "true"),
+        ([], {}, None, None),
+        ([REMADE[0] | {"controller": False}], {}, None, None),
+    ],
+)
+def test_a_cluster_autoscaler_below_may_remove_the_node_of_a_pod_that_is_made_again(
+    owners: list[dict], volume: dict, said: str | None, expected: str | None
+) -> None:
+    """As it may where the pod's own controller is: not where data is on the node, or where the pod says otherwise."""
+    volumes = {"volumes": [{"name": "v", **volume}]} if volume else {}
+    upper = pod(volumes, ownerReferences=owners, annotations={SAFE_TO_EVICT: said} if said else {})
+    assert lower_pod(upper, place())["metadata"]["annotations"].get(SAFE_TO_EVICT) == expected
 
 
 def test_metadata_of_the_lower_pod_is_what_drift_is_measured_against() -> None:
