@@ -15,7 +15,18 @@ from tensile.kube.fleet import Feed
 from tensile.kubelet import tokens, waiting
 from tensile.kubelet.capacity import node_offer
 from tensile.names import DESCHEDULED, OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
-from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest
+from tensile.objects import (
+    CONFIG_MAP,
+    NAMESPACE,
+    NETWORK_POLICY,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+    UPPER,
+    Kind,
+    Manifest,
+)
 from tensile.policy import live
 from tensile.reconcile import following, namespaces, observed
 from tensile.reconcile.observed import digest_marks, digest_node
@@ -44,6 +55,7 @@ def upper_world() -> UpperWorld:
         secrets=Cache(),
         waiting=Cache(waiting.digest),
         remade=Cache(successor.digest),
+        policies=Cache(_existence),
         more=following.caches(above=True),
     )
 
@@ -58,6 +70,7 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
         Feed(UPPER, SECRET, _SECRETS, upper.secrets),
         Feed(UPPER, POD, _WAITING, upper.waiting, every=_WAIT),
         Feed(UPPER, POD, _REMADE, upper.remade),
+        Feed(UPPER, NETWORK_POLICY, Selection(), upper.policies, spare=True),
     ]
 
 

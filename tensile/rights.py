@@ -18,6 +18,7 @@ from tensile.objects import (
     EVENT,
     LEASE,
     NAMESPACE,
+    NETWORK_POLICY,
     NODE,
     POD,
     SECRET,
@@ -119,6 +120,12 @@ _ABOVE = (
     Right(CONFIG_MAP, READ, "what pods refer to, and the authority of callers of the kubelet API"),
     Right(SECRET, FOLLOWED, "what pods refer to"),
     Right(EVENT, ("get", "create", "patch"), "events of pods"),
+    Right(
+        NETWORK_POLICY,
+        FOLLOWED,
+        "warnings that NetworkPolicies do not go down",
+        lost="the events that tell of NetworkPolicies which do not hold for mirrored pods",
+    ),
     Right(TOKEN_REVIEW, ("create",), "who calls the kubelet API"),
     Right(ACCESS_REVIEW, ("create",), "who may call the kubelet API"),
 )

@@ -14,6 +14,7 @@ from tensile.reconcile.claimorphans import ClaimOrphanRule
 from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.namespaces import NamespaceRule
+from tensile.reconcile.policies import PolicyRule
 from tensile.reconcile.provisioning import VolumeRule
 from tensile.reconcile.rightorphans import RightsOrphanRule
 from tensile.reconcile.roles import RightsRule
@@ -28,7 +29,7 @@ def rules() -> tuple[Rule, ...]:
     """Give every rule: all that this program knows how to decide."""
     spaces = (NamespaceRule(), VacancyRule())
     identities = (AccountRule(), RightsRule(), RightsOrphanRule(), TokenRule())
-    services = (ServiceRule(), SliceRule(), StrayRule())
+    services = (ServiceRule(), SliceRule(), StrayRule(), PolicyRule())
     storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
     pods = (PodRule(), OrphanRule(), WaitingRule(), DrainRule(), DeschedulerRule())
     bare = (ClearingRule(), RemakingRule())

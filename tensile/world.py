@@ -86,7 +86,8 @@ class UpperWorld:
     """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled.
 
     `waiting` holds the pods that asked for a virtual node and have no node yet, `remade` those that a descheduler made
-    in another's place. `account` is the namespace of the ServiceAccount that the engine is there, "" where it is none.
+    in another's place. `policies` are NetworkPolicies, of which only people are told: no decision waits for them.
+    `account` is the namespace of the ServiceAccount that the engine is there, "" where it is none.
     """
 
     nodes: Cache
@@ -95,6 +96,7 @@ class UpperWorld:
     secrets: Cache
     waiting: Cache
     remade: Cache
+    policies: Cache = field(default_factory=Cache)
     more: dict[Kind, Cache] = field(default_factory=dict)
     account: str = ""
 
@@ -107,11 +109,15 @@ class UpperWorld:
         """Give every cache of the upper cluster that all lowers share, but those of controllers."""
         yield from (self.nodes, self.namespaces, self.config_maps, self.secrets, self.waiting, self.remade)
 
+    def spare_caches(self) -> Iterator[Cache]:
+        """Return the caches that no decision waits for."""
+        yield self.policies
+
     def copy(self) -> "UpperWorld":
         """Give one with caches of its own that hold the same."""
         nodes, namespaces, config_maps, secrets, waiting, remade = (cache.copy() for cache in self.caches())
-        more = _copied(self.more)
-        return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, remade, more, self.account)
+        policies, more = self.policies.copy(), _copied(self.more)
+        return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, remade, policies, more, self.account)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from tensile.doctor.permission import permitted
 from tensile.doctor.ports import bound
 from tensile.doctor.reach import reached
 from tensile.doctor.supplies import measured, stored
-from tensile.doctor.tenants import tenanted
+from tensile.doctor.tenants import tenanted, unprotected
 
 Check = Callable[[Side, Facts], Iterator[Finding]]
 _CHECKS: tuple[Check, ...] = (
@@ -27,6 +27,7 @@ _CHECKS: tuple[Check, ...] = (
     hooked,
     bound,
     tenanted,
+    unprotected,
 )
 
 

@@ -13,6 +13,7 @@ from tensile.topology import Lower, Topology
 NODES, CLASSES, RANGES, METRICS = "nodes", "storage classes", "service ranges", "metrics API"
 WAITING = "pods without a node"
 SPACES, STRANGERS = "namespaces", "pods by namespace"
+POLICIES = "NetworkPolicies by namespace"
 AUTHORITY, REQUESTS, ADVERTISED = "authority of callers", "certificate requests", "advertised address"
 HOOK, HOOK_CALL, HOOK_ADDRESS, HOOK_SLICES = (
     "webhook",

@@ -23,6 +23,7 @@ from tensile.doctor.facts import (
     HOOK_CALL,
     HOOK_SLICES,
     METRICS,
+    POLICIES,
     REQUESTS,
     SPACES,
     STRANGERS,
@@ -150,7 +151,7 @@ class _Gathering:
         nodes = [lower.node.name for lower in topology.lowers]
         more = [asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in nodes]
         more.append(asking.note(AUTHORITY, asking.read(CALLERS)))
-        more.append(self._name_spaces(asking))
+        more += [self._name_spaces(asking), asking.note(POLICIES, asking.policies())]
         if "PV" in topology.enabled:
             more.append(asking.note(WAITING, asking.waiting()))
         if topology.kubelet.tls_cert_file is None:

@@ -21,6 +21,7 @@ from tensile.kubelet.usage.samples import NODE_METRICS
 from tensile.names import OWNER
 from tensile.objects import (
     NAMESPACE,
+    NETWORK_POLICY,
     NODE,
     POD,
     SELF_ACCESS_REVIEW,
@@ -101,6 +102,10 @@ class Asking:
         """List the names of all namespaces."""
         return (await self.cluster.list(NAMESPACE, Selection(), _name)).items
 
+    async def policies(self) -> list[str]:
+        """List the namespaces of all NetworkPolicies, one for each policy."""
+        return (await self.cluster.list(NETWORK_POLICY, Selection(), _namespace)).items
+
     async def inhabitants(self, namespaces: Iterable[str]) -> list[tuple[str, str]]:
         """List the pods of some namespaces: in which one each is, and the mark of its owner, "" without."""
         lists = (self.cluster.list(POD, Selection(namespace), _inhabitant) for namespace in namespaces)
@@ -173,6 +178,10 @@ def _node(raw: bytes) -> Manifest:
 
 def _name(raw: bytes) -> str:
     return str(metadata(orjson.loads(raw))["name"])
+
+
+def _namespace(raw: bytes) -> str:
+    return str(metadata(orjson.loads(raw))["namespace"])
 
 
 def _inhabitant(raw: bytes) -> tuple[str, str]:

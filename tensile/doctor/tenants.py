@@ -8,7 +8,7 @@ outside, that it may be otherwise.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tensile.doctor.facts import SPACES, STRANGERS, Answer, Facts, Side
+from tensile.doctor.facts import POLICIES, SPACES, STRANGERS, Answer, Facts, Side
 from tensile.doctor.finding import Finding, Level
 from tensile.doctor.presence import owner
 from tensile.names import prefixed
@@ -51,6 +51,20 @@ def tenanted(side: Side, facts: Facts) -> Iterator[Finding]:
         yield Finding(side.name, "tenants", Level.OK, what)
         return
     yield from _shared(spec, _listed(shared))
+
+
+def unprotected(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Report NetworkPolicies of the upper cluster that do not apply to its pods in a lower one."""
+    if side.name == UPPER or not side.is_in:
+        return
+    upper = facts.upper
+    where = places(facts.spec(side.name), facts.topology, upper.items(SPACES), side.items(SPACES))
+    policies = Counter(namespace for namespace in upper.items(POLICIES) if namespace in where)
+    if policies:
+        named = _listed(dict(sorted(policies.items())))
+        what = f"NetworkPolicies of the upper cluster are not mirrored, and do not apply to its pods here: {named}"
+        advice = f"create equivalent policies in {side.name}, in the namespaces where these pods run"
+        yield Finding(side.name, "network", Level.WARN, what, advice)
 
 
 def _shared(spec: Lower, names: str) -> Iterator[Finding]:

@@ -40,13 +40,17 @@ _log = structlog.get_logger("tensile.kube.fleet")
 
 
 class Feed(NamedTuple):
-    """What to keep in a cache: one kind of one cluster; with `every` by a list each so many seconds, not by a watch."""
+    """What to keep in a cache: one kind of one cluster; with `every` by a list each so many seconds, not by a watch.
+
+    Nothing waits for one that is `spare`: where the cluster does not let it be had, the log says so, and that is all.
+    """
 
     cluster: str
     kind: Kind
     selection: Selection
     cache: Cache
     every: float = 0.0
+    spare: bool = False
 
 
 class _Open:
@@ -157,7 +161,7 @@ class Fleet:
             every=feed.every,
             pace=self._pace,
             clock=self._clock,
-            denials=entry.denials,
+            denials=Denials(feed.cluster) if feed.spare else entry.denials,
         )
         if feed.cluster != UPPER:
             feed.cache.tally = entry.cluster.tally
@@ -283,7 +287,8 @@ class Fleet:
         """Wait until every cache of these clusters (none named: of all) has had its first list, and tails listen."""
         for name in names or self.names():
             entry = self._open[name]
-            for event in [informer.listed for _, informer in entry.followed] + [one.listening for one in entry.tails]:
+            lists = [informer.listed for feed, informer in entry.followed if not feed.spare]
+            for event in (*lists, *(one.listening for one in entry.tails)):
                 await event.wait()
 
     def _supervise(self, entry: _Open, what: str, job: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:

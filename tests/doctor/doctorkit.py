@@ -14,6 +14,7 @@ from tensile.doctor.facts import (
     CLASSES,
     METRICS,
     NODES,
+    POLICIES,
     RANGES,
     SPACES,
     STRANGERS,
@@ -69,7 +70,7 @@ def contact(stage: Stage = Stage.DONE, error: str = "", **fields: Any) -> Contac
 
 def side(name: str = LOWER, **fields: Any) -> Side:
     """Make a cluster that is well, with other fields laid over; answers are laid over the usual ones."""
-    usual: dict[str, Any] = {NODES: [], CLASSES: [], RANGES: [], SPACES: [], STRANGERS: []}
+    usual: dict[str, Any] = {NODES: [], CLASSES: [], RANGES: [], SPACES: [], STRANGERS: [], POLICIES: []}
     usual |= (
         {AUTHORITY: {"data": {"client-ca-file": CA.pair.certificate.decode()}}} if name == UPPER else {METRICS: None}
     )

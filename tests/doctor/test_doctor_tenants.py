@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from doctorkit import LOWER, OWNER_OF, at, facts, levels, only, side, topology
 
-from tensile.doctor.facts import SPACES, STRANGERS, Answer
+from tensile.doctor.facts import POLICIES, SPACES, STRANGERS, Answer
 from tensile.doctor.finding import Finding, Level
-from tensile.doctor.tenants import MOST, places, tenanted
+from tensile.doctor.tenants import MOST, places, tenanted, unprotected
 from tensile.objects import UPPER
 
 OURS = OWNER_OF.mark
@@ -117,3 +117,19 @@ def test_places_are_where_the_engine_would_put_pods() -> None:
     above, below = ["shop", "kube-system", "new"], ["shop", "demo-shop", "kube-system", "other"]
     assert places(same.lowers[0], same, above, below) == {"shop": "shop"}
     assert places(prefixed.lowers[0], prefixed, above, below) == {"shop": "demo-shop"}
+
+
+def policies(above: list[str], below: list[str]) -> list[Finding]:
+    """Look at a lower with these namespaces, and NetworkPolicies in those of the upper cluster."""
+    answers = {SPACES: Answer(["kube-system", "shop", "bank"]), POLICIES: Answer(above)}
+    upper, lower = side(UPPER, answers=answers), side(answers={SPACES: Answer(below)})
+    return [*unprotected(upper, facts(upper, lower)), *unprotected(lower, facts(upper, lower))]
+
+
+def test_network_policies_of_namespaces_that_are_mirrored_are_told() -> None:
+    """They protect nobody there; elsewhere they do what they should."""
+    finding = only(policies(["shop", "shop", "bank", "kube-system"], ["shop", "kube-system"]))
+    assert (finding.cluster, finding.check, finding.level) == (LOWER, "network", Level.WARN)
+    assert finding.what.endswith("do not apply to its pods here: shop (2)")
+    assert finding.advice == f"create equivalent policies in {LOWER}, in the namespaces where these pods run"
+    assert policies([], ["shop"]) == policies(["bank"], ["shop"]) == []

@@ -1,0 +1,70 @@
+"""NetworkPolicies above: their authors are told where they do not apply."""
+
+import pytest
+from worldkit import A, B, decided, drop, filled, only, put, thing, upper_pod, world
+
+from tensile.cache import Delta
+from tensile.objects import NETWORK_POLICY
+from tensile.reconcile.desired import Decision, Told
+from tensile.reconcile.policies import REASON, PolicyRule, key_of
+from tensile.world import Key, World
+
+RULE = PolicyRule()
+SHOP = key_of(A, "shop", "deny-all")
+
+
+def guarded(*pods: str) -> World:
+    """Make a world with a policy in namespace shop, and pods of these namespaces on lower-a's node."""
+    here = world()
+    here.upper.policies = filled()
+    put(here.upper.policies, thing("NetworkPolicy", "deny-all", "shop", api=NETWORK_POLICY.api))
+    for namespace in pods:
+        put(here.lowers[A].upper_pods, upper_pod(f"web-{namespace}", namespace=namespace))
+    return here
+
+
+def heard(of: World, cache: str, *entries: object) -> list[Key]:
+    """Give the keys that a change of a cache leads to."""
+    (route,) = (one for one in RULE.routes() if one.cache == cache)
+    return [key for entry in entries for key in route.keys(of, A, Delta(None, entry))]  # type: ignore[arg-type]
+
+
+def test_a_policy_is_told_that_pods_of_its_namespace_run_where_it_does_not_apply() -> None:
+    """Once for each lower, with what to do."""
+    here = guarded("shop")
+    told = only(decided(RULE, SHOP, here)[0])
+    assert isinstance(told, Told)
+    assert (told.about.kind, told.about.namespace, told.about.name) == (NETWORK_POLICY, "shop", "deny-all")
+    assert told.reason == REASON
+    assert told.message == (
+        "pods of namespace shop run in lower cluster lower-a; NetworkPolicies are not mirrored, so this one does not "
+        "apply to them: create an equivalent policy there"
+    )
+    assert list(RULE.keys(here, A)) == [SHOP]
+    assert list(RULE.keys(here, B)) == []
+
+
+@pytest.mark.parametrize("pods", [(), ("bank",), ("kube-system",)], ids=["none", "others", "excluded"])
+def test_a_policy_without_mirrored_pods_is_told_nothing(pods: tuple[str, ...]) -> None:
+    """It applies to all pods that it is about."""
+    here = guarded(*pods)
+    assert decided(RULE, SHOP, here)[0] == Decision()
+    assert list(RULE.keys(here, A)) == []
+
+
+def test_a_policy_that_is_gone_is_told_nothing() -> None:
+    """Nobody could read it."""
+    here = guarded("shop")
+    drop(here.upper.policies, "deny-all", "shop")
+    assert decided(RULE, SHOP, here)[0] == Decision()
+
+
+def test_a_new_policy_and_the_first_pod_of_its_namespace_are_heard_of() -> None:
+    """A second pod changes nothing."""
+    here = guarded("shop")
+    (policy,) = here.upper.policies
+    (pod,) = here.lowers[A].upper_pods
+    assert heard(here, "upper.policies", policy) == [SHOP]
+    assert heard(here, "upper_pods", pod) == [SHOP]
+    second = put(here.lowers[A].upper_pods, upper_pod("second", namespace="shop"))
+    assert heard(here, "upper_pods", second) == []
