@@ -2,16 +2,18 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from ipaddress import ip_address
 from typing import Any
 
 import pytest
+import uvloop
 
 from tensile.errors import AccessError
 from tensile.kube.address import is_no_server, read_server
-from tensile.kube.dialing import Misled, Resolver, connected
+from tensile.kube.dialing import STAGGER, Misled, Resolver, connected
 
 NO_SERVER = [
     "169.254.169.254",
@@ -100,31 +102,21 @@ def test_no_spelling_leads_there(host: str) -> None:
         read_server(f"https://{host}/", "f")
 
 
-class _Leading(asyncio.SelectorEventLoop):
-    """An event loop in which names lead where a test says."""
+def leading(
+    base: type[asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop, **names: list[str]
+) -> Callable[[], asyncio.AbstractEventLoop]:
+    """Make what makes an event loop in which names lead where a test says."""
 
-    names: dict[str, list[str]] = {}  # noqa: RUF012 - set by each test
-
-    async def getaddrinfo(self, host: Any, port: Any, **_asked: Any) -> Any:
+    async def getaddrinfo(_self: object, host: Any, port: Any, **_asked: Any) -> Any:
         """Look a name up, each time anew; an address is its own."""
         found = []
-        for one in self.names.get(host, [host]):
+        for one in names.get(host, [host]):
             family = socket.AF_INET6 if ":" in one else socket.AF_INET
             where = (one, port, 0, 0) if ":" in one else (one, port)
             found.append((family, socket.SOCK_STREAM, 6, "", where))
         return found
 
-
-def leading(**names: list[str]) -> Callable[[], asyncio.AbstractEventLoop]:
-    """Make what makes a loop in which names lead to addresses."""
-
-    def made() -> asyncio.AbstractEventLoop:
-        """Make it."""
-        loop = _Leading()
-        loop.names = names
-        return loop
-
-    return made
+    return type("Leading", (base,), {"getaddrinfo": getaddrinfo})
 
 
 @asynccontextmanager
@@ -163,8 +155,38 @@ def test_a_name_that_leads_to_no_server_is_refused(address: str, beside: list[st
         runner.run(try_())
 
 
+@pytest.mark.parametrize("base", [asyncio.SelectorEventLoop, uvloop.Loop], ids=["asyncio", "uvloop"])
+def test_an_address_that_does_not_answer_costs_a_moment(base: type[asyncio.AbstractEventLoop]) -> None:
+    """The next one is tried beside it, for calls and streams and whatever else goes to a cluster."""
+
+    async def try_() -> None:
+        """Connect to a name whose first address takes no connection and refuses none."""
+        async with listening() as (port, _):
+            with silent("127.0.0.9", port):
+                begin = time.monotonic()
+                with await connected("some", port) as made:
+                    assert made.getpeername()[0] == "127.0.0.1"
+                assert STAGGER <= time.monotonic() - begin < 2 * STAGGER
+
+    with asyncio.Runner(loop_factory=leading(base, some=["127.0.0.9", "127.0.0.1"])) as runner:
+        runner.run(try_())
+
+
+@contextmanager
+def silent(address: str, port: int) -> Iterator[None]:
+    """Have a listener whose queue is full: the system leaves further connections without an answer."""
+    with socket.socket() as full, ExitStack() as callers:
+        full.bind((address, port))
+        full.listen(0)
+        for _ in range(4):
+            caller = callers.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex((address, port))
+        yield
+
+
 def test_the_addresses_of_a_name_are_tried_in_turn() -> None:
-    """The first that answers is the one; where none does the last one's error is told."""
+    """The first that answers is the one; where none does the error is told."""
 
     async def try_() -> None:
         """Connect."""
