@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 import structlog
 
+from tensile import descriptors
 from tensile.cache import Cache
 from tensile.cluster import Cluster
 from tensile.errors import ClusterError, TensileError
@@ -266,6 +267,7 @@ class Joined:
         """Read the credentials, for ever if need be."""
         while True:
             try:
+                self._check_room()
                 return await self._credentials()
             except TensileError as error:
                 if str(error) != self.lower.refusal:
@@ -273,6 +275,13 @@ class Joined:
                     _log.error("lower cluster cannot be reached", lower=self.lower.name, error=str(error))
                     self._wake(self.lower.name)
             await asyncio.sleep(_RETRY if self._kept is None else _LOOK)
+
+    def _check_room(self) -> None:
+        """Raise TensileError where the lowers before this one in the file leave it too few descriptors."""
+        names, most = [spec.name for spec in self._world.topology.lowers], descriptors.limit()
+        place = names.index(self.lower.name) + 1 if self.lower.name in names else 0
+        if descriptors.shortage(place, most):
+            raise TensileError(f"not connected: {descriptors.shortage(len(names), most)}")
 
     async def _credentials(self) -> Access:
         """Read them once what that takes of the upper cluster is listed: its other objects may never be."""

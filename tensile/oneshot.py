@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
+from tensile import descriptors
 from tensile.cache import Cache
 from tensile.cluster import Cluster
 from tensile.clusters import Clusters, Connections, utc_now
@@ -56,6 +57,7 @@ async def opened(topology: Topology, ways: Ways) -> AsyncIterator[Opened]:
 
     Raises Unreached where the upper one does not: nothing can be said without it.
     """
+    descriptors.raise_limit()
     fleet = Fleet(chance=random.random)
     clusters = Clusters(fleet, ways, lambda _lower: None, beat=False)
     try:

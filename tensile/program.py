@@ -22,13 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = app(arguments, standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-        typer.echo("interrupted", err=True)
     except TensileError as error:
         code = _fail(str(error))
     except OSError as error:
         code = _fail(_refused(error))
     except Exception as error:  # noqa: BLE001 - a user never meets a traceback
         code = _fail(_words(error))
+    if code == INTERRUPTED:  # typer makes it of Ctrl-C, too
+        typer.echo("interrupted", err=True)
     sys.exit(code or 0)
 
 

@@ -21,7 +21,7 @@ import orjson
 import structlog
 import uvloop
 
-from tensile import memory
+from tensile import descriptors, memory
 from tensile.app import Engine
 from tensile.cache import forget_decoded
 from tensile.clusters import utc_now
@@ -115,6 +115,7 @@ class Running(Protocol):
 
 
 async def _run(followed: Followed, standing: Standing, ways: Ways, manner: Manner) -> None:
+    descriptors.raise_limit()
     around = _Around(followed, standing, ways, manner.elects, _stopped_by_signal())
     async with AsyncExitStack() as ending:
         ending.push_async_callback(followed.close)

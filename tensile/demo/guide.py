@@ -61,7 +61,7 @@ def demo(wishes: Wishes) -> int:
         with interruptible(), _place() as directory:
             _visit(screen, directory, wishes)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted: nothing is left of the demo\n")
+        sys.stderr.write("nothing is left of the demo\n")
         return INTERRUPTED
     screen.words(f"\nEnded after {time.monotonic() - begun:.0f} s: nothing is left of the demo.")
     return 0

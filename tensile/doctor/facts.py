@@ -127,7 +127,8 @@ class Facts:
     """All that was found out. `files` are those that the topology names, by field: their content, or what is wrong.
 
     `address` is where the upper's apiserver calls the virtual nodes, "" where that is not known. `in_map` says that the
-    topology stands in a ConfigMap above, as it does where the engine runs in the upper cluster.
+    topology stands in a ConfigMap above, as it does where the engine runs in the upper cluster. `descriptors` is how
+    many a process may have here, None for no bound.
     """
 
     topology: Topology
@@ -137,6 +138,7 @@ class Facts:
     address: str
     now: datetime
     in_map: bool = False
+    descriptors: int | None = None
 
     def sides(self) -> list[Side]:
         """List every cluster, the upper one first."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from tensile import descriptors
 from tensile.cache import Cache
 from tensile.cluster import Selection
 from tensile.doctor.contact import Now, dialled, trusting_anybody, way_of
@@ -82,7 +83,10 @@ async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None
     work = _Gathering(topology, ways, now, needed_above(topology, place, own_namespace()))
     await work.run()
     files = _files(topology, ways.directory)
-    return Facts(topology, work.upper, work.lowers, files, work.address, now(), in_map=place is not None)
+    most = descriptors.limit()
+    return Facts(
+        topology, work.upper, work.lowers, files, work.address, now(), in_map=place is not None, descriptors=most
+    )
 
 
 def needed_above(topology: Topology, place: Place | None, own: str) -> list[Right]:

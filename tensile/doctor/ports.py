@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from ipaddress import ip_address
 
+from tensile import descriptors
 from tensile.doctor.facts import Facts, Side
 from tensile.doctor.finding import Finding, Level
 from tensile.objects import UPPER
@@ -31,6 +32,8 @@ def bound(side: Side, facts: Facts) -> Iterator[Finding]:
     for section, caller in _CALLERS.items() if near else ():
         if enabled[section] and _is_any(getattr(topology, section).bind):
             found.append(_finding(section, f"{caller}, which calls it, is on this machine"))
+    if words := descriptors.shortage(len(topology.lowers), facts.descriptors):
+        found.append(Finding(UPPER, "ports", Level.WARN, *_parted(words)))
     yield from found
     if not found:
         yield Finding(UPPER, "ports", Level.OK, "no port is open to more than its callers, as far as that can be told")
@@ -40,6 +43,11 @@ def _finding(section: str, why: str) -> Finding:
     narrower = f"{section}.bind: {_LOOPBACK}"
     advice = f"set {narrower}" + (", or the address at which Prometheus calls it" if section == "telemetry" else "")
     return Finding(UPPER, "ports", Level.WARN, f"{section}.bind is every address of this machine: {why}", advice)
+
+
+def _parted(words: str) -> tuple[str, str]:
+    what, _, advice = words.partition(": ")
+    return what, advice
 
 
 def _is_any(bind: str) -> bool:

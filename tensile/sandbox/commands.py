@@ -77,7 +77,7 @@ def up(
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
-        _say("interrupted: nothing is left of what was begun")
+        _say("nothing is left of what was begun")
         return INTERRUPTED
     if started.found:
         return _already(directory, started.state, asked)
