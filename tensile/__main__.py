@@ -10,6 +10,8 @@ import gc
 import os
 import sys
 
+from tensile.errors import INTERRUPTED
+
 gc.set_threshold(50_000, 20, 20)
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
@@ -23,7 +25,7 @@ def main() -> None:
         program()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     finally:
         gc.freeze()
 

@@ -12,11 +12,10 @@ from typing import NamedTuple
 from tensile.objects import VOLUME
 from tensile.reconcile import mapping
 from tensile.reconcile.claims import is_enabled
-from tensile.topology import Lower, Topology
+from tensile.topology import WAY, Lower, Topology
 from tensile.world import LowerWorld, World, mapping_note
 
-_WAY = ("kubeconfig", "context", "kubeconfig_secret")
-_OPENED_WITH = ("name", *_WAY, "qps", "burst")
+_OPENED_WITH = ("name", *WAY, "qps", "burst")
 """What a lower is joined with, and has to be joined anew to change."""
 
 Wanted = Mapping[str, Lower]
@@ -87,16 +86,11 @@ def put_off(found: Course, objection: str) -> Course:
     return Course(Deed.KEEP, kept, before, (*found.waits, f"lowers[{spec.name}].{keys}: {words}"), words)
 
 
-def way_of(spec: Lower) -> tuple[object, ...]:
-    """Give what says how the cluster of a lower is reached."""
-    return tuple(getattr(spec, field) for field in _WAY)
-
-
 def _bar(spec: Lower, holder: LowerWorld, wanted: Wanted, world: World) -> str:
     """Say why a lower cannot go on as the one that has its node, "" where it can, as it is but called otherwise."""
     if holder.name in wanted:
         return " still"
-    if way_of(spec) != way_of(holder.spec):
+    if spec.way != holder.spec.way:
         return " until that is empty: a lower that is only renamed keeps its kubeconfig, context or kubeconfigSecret"
     return ", whose name is on volumes: give it that name back" if _may_have_volumes(holder, world) else ""
 

@@ -130,19 +130,19 @@ class Clusters:
         return [left_behind(node) for node in nodes if is_ours(node, self.world.owner)]
 
     def _claimed(self, name: str, identity: str) -> Objection | None:
-        """Return why the cluster of an identity may not be a lower: another that left still has pods there.
+        """Return why the cluster of an identity may not be a lower: one that left the topology still has pods there.
 
-        Its Node tells so, whether this engine knew it or one before.
+        The Node of that lower notes the identity, whether this engine joined it or an earlier one.
         """
         if name == UPPER:  # there is no world before it answers
             return None
         world = self.world
         for entry in world.upper.nodes:
-            node = entry.manifest()
-            if annotations(node).get(LOWER_UID) != identity or not is_ours(node, world.owner):
-                continue
             holder = next((lower for lower in world.lowers.values() if lower.node == entry.name), None)
             if holder is not None and (holder.in_topology or holder.name == name or holder.is_vacant):
+                continue
+            node = entry.manifest()
+            if annotations(node).get(LOWER_UID) != identity or not is_ours(node, world.owner):
                 continue
             what = f"the cluster of node {entry.name}, which is in the topology no more and has pods there"
             return Objection(what, f"to go on with them, write node: {{name: {entry.name}}} for lower {name}")

@@ -59,8 +59,13 @@ class ClusterError(TensileError):
         self.causes = causes
         self.retry_after = retry_after
 
+    @property
+    def words(self) -> str:
+        """What went wrong, for where the cluster is named beside it."""
+        return f"{self.doing}: {self.title}: {self.message}"
+
     def __str__(self) -> str:
-        return f"{self.cluster or 'upper'}: {self.doing}: {self.title}: {self.message}"
+        return f"{self.cluster or 'upper'}: {self.words}"
 
 
 class NotFound(ClusterError):

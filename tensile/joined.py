@@ -141,7 +141,8 @@ class Joined:
         self.lower.connected = self.lower.in_topology = connect
         self.lower.mapping_known = remaps or not connect
         self.lower.tried = False
-        self.lower.met = bool(self._known_identity())
+        self.lower.met = False
+        self._note_met()
         for cache in (self.lower.upper_pods, self.lower.pods, self.lower.namespaces):
             cache.on_sync(self._learn_mapping)
         self.lower.upper_account = self._world.upper.account
@@ -205,7 +206,8 @@ class Joined:
         if lower.name not in self._fleet.names():
             access = await self._access()
             self._learn_mapping()
-            self._open(access, self._note_met())
+            self._note_met()
+            self._open(access, self._known_identity())
             lower.refusal = ""
         self._recognise(self._fleet.cluster(lower.name).access)
         await self._identified()
@@ -245,11 +247,9 @@ class Joined:
         node = self._node()
         return annotations(node).get(LOWER_UID, "") if node else ""
 
-    def _note_met(self) -> str:
-        """Note whether the Node tells of a cluster; return its identity."""
-        known = self._known_identity()
-        self.lower.met = self.lower.met or bool(known)
-        return known
+    def _note_met(self) -> None:
+        """Note whether the Node tells of a cluster."""
+        self.lower.met = self.lower.met or bool(self._known_identity())
 
     async def _identified(self) -> None:
         """Wait for the cluster; another one than the Node tells of may take its place while no pod is bound to it."""
@@ -278,7 +278,7 @@ class Joined:
 
     def _check_room(self) -> None:
         """Raise TensileError where the lowers before this one in the file leave it too few descriptors."""
-        names, most = [spec.name for spec in self._world.topology.lowers], descriptors.limit()
+        names, most = [spec.name for spec in self._world.topology.lowers], descriptors.hard_limit()
         place = names.index(self.lower.name) + 1 if self.lower.name in names else 0
         if descriptors.shortage(place, most):
             raise TensileError(f"not connected: {descriptors.shortage(len(names), most)}")

@@ -1,7 +1,6 @@
 """The ports on which the virtual nodes' kubelet API is served, as the topology says."""
 
 import asyncio
-import resource
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ import orjson
 import structlog
 
 from tensile.cluster import Cluster
+from tensile.descriptors import soft_limit
 from tensile.errors import TensileError
 from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import CALLERS as _CALLERS_CA
@@ -35,9 +35,8 @@ _log = structlog.get_logger("tensile.kubelet")
 
 def _limits() -> Limits:
     """Leave three of eight descriptors that this process may have to the engine itself: a stream takes two."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    usual = Limits()
-    if most == resource.RLIM_INFINITY:
+    most, usual = soft_limit(), Limits()
+    if most is None:
         return usual
     return usual._replace(streams=min(usual.streams, most // 4), waiting=min(usual.waiting, most // 8))
 

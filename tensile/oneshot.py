@@ -178,13 +178,10 @@ def _known(clusters: Clusters, name: str) -> str:
     joined, fleet = clusters.joined.get(name), clusters.fleet
     if name not in fleet.names():
         return joined.lower.refusal if joined else ""
-    health, denied = fleet.health(name), fleet.denied(name)
-    if denied and not health.error:
-        said = (words.removeprefix(f"{name or 'upper'}: ") for words in denied.split("; "))
-        return f"{'; '.join(said)}: {ADVICE}"
-    if health.error and health.error != NOT_CONTACTED:
-        return f"out of reach: {health.error}"
-    return ""
+    error, denied = fleet.health(name).error, fleet.denied(name, named=False)
+    if denied and not error:
+        return f"{denied}: {ADVICE}"
+    return f"out of reach: {error}" if error and error != NOT_CONTACTED else ""
 
 
 def _why(clusters: Clusters, name: str) -> str:

@@ -125,8 +125,7 @@ async def _recorded(
     if found:
         raise TensileError(found)
     lowers = [spec.name for spec in topology.lowers]
-    name = topology.name
-    return preview(recorder.recorded, problems, before, topology=name, lowers=lowers, unreached=unreached)
+    return preview(recorder.recorded, problems, before, topology=topology.name, lowers=lowers, unreached=unreached)
 
 
 def _unreached(found: Mapping[str, str]) -> str:

@@ -123,8 +123,8 @@ _ABOVE = (
     Right(
         NETWORK_POLICY,
         FOLLOWED,
-        "warnings that NetworkPolicies do not go down",
-        lost="the events that tell of NetworkPolicies which do not hold for mirrored pods",
+        "events on NetworkPolicies, which are not mirrored",
+        lost="the events on NetworkPolicies that do not apply to mirrored pods",
     ),
     Right(TOKEN_REVIEW, ("create",), "who calls the kubelet API"),
     Right(ACCESS_REVIEW, ("create",), "who may call the kubelet API"),

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from tensile.changeover import way_of
 from tensile.errors import TensileError
 from tensile.topology import Lower
 
@@ -47,7 +46,7 @@ class Trials:
         not change to and fro, and nobody waits again.
         """
         trial = self._trials.get(spec.name)
-        if trial is None or trial.way != way_of(spec):
+        if trial is None or trial.way != spec.way:
             trial = await self._begin(spec)
             await asyncio.wait({trial.task}, timeout=PATIENCE)
         elif trial.is_over(_now()):
@@ -66,7 +65,7 @@ class Trials:
 
     async def _begin(self, spec: Lower, before: str = "") -> _Trial:
         await self._end(spec.name)
-        self._trials[spec.name] = trial = _Trial(way_of(spec), asyncio.create_task(self._outcome(spec)), before)
+        self._trials[spec.name] = trial = _Trial(spec.way, asyncio.create_task(self._outcome(spec)), before)
         return trial
 
     async def _end(self, name: str) -> None:

@@ -86,7 +86,7 @@ class UpperWorld:
     """The upper cluster: our nodes, and what pods may refer to; in `more` what controllers follow, where enabled.
 
     `waiting` holds the pods that asked for a virtual node and have no node yet, `remade` those that a descheduler made
-    in another's place. `policies` are NetworkPolicies, of which only people are told: no decision waits for them.
+    in another's place. `policies` are NetworkPolicies, for events only: no other decision reads them.
     `account` is the namespace of the ServiceAccount that the engine is there, "" where it is none.
     """
 
@@ -110,7 +110,7 @@ class UpperWorld:
         yield from (self.nodes, self.namespaces, self.config_maps, self.secrets, self.waiting, self.remade)
 
     def spare_caches(self) -> Iterator[Cache]:
-        """Return the caches that no decision waits for."""
+        """Return the caches that do not have to be in sync."""
         yield self.policies
 
     def copy(self) -> "UpperWorld":

@@ -44,12 +44,12 @@ MET_IN = 15.0
 """Seconds in which something is asked that a way answers."""
 TALKS_AT_ONCE = 4
 TALKATIVE = ("logs", "exec", "metrics")
-"""Sorts of requests that an engine makes only when somebody asks it something."""
+"""Sorts of requests that the engine makes only for a client of its kubelet API."""
 
 
 @asynccontextmanager
 async def running(stage: Stage, sort: str) -> AsyncIterator[None]:
-    """Have an engine run, and be asked what leads to requests of a sort."""
+    """Run an engine, with clients whose requests make it send requests of a sort."""
     child = stage.engine()
     watching = asyncio.create_task(stage.gauge.run(child))
     talking = [asyncio.create_task(talk(stage, sort)) for _ in range(TALKS_AT_ONCE if sort in TALKATIVE else 0)]

@@ -49,7 +49,7 @@ from tensile.names import LEASE_NAMESPACE
 from tensile.nodeaddress import node_address
 from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
 from tensile.policy.listening import call
-from tensile.policy.registration import address_of, bundle_in, is_reachable, proxied, ref_of
+from tensile.policy.registration import address_of, bundle_in, proxied, ref_of
 from tensile.reconcile.alias import server_of
 from tensile.reconcile.mapsource import Place, document, read
 from tensile.reconcile.servicefacts import SERVICE_NAME
@@ -83,7 +83,7 @@ async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None
     work = _Gathering(topology, ways, now, needed_above(topology, place, own_namespace()))
     await work.run()
     files = _files(topology, ways.directory)
-    most = descriptors.limit()
+    most = descriptors.hard_limit()
     return Facts(
         topology, work.upper, work.lowers, files, work.address, now(), in_map=place is not None, descriptors=most
     )
@@ -205,7 +205,7 @@ class _Gathering:
 
     async def _call_hook(self, asking: Asking, webhook: Webhook) -> None:
         """Call the webhook by its URL, or see what is behind its Service, and have the apiserver call that."""
-        if not webhook.enabled or not is_reachable(webhook):
+        if not webhook.enabled or not webhook.is_reachable:
             return
         if webhook.service is not None:
             ref = Ref(UPPER, SERVICE, webhook.service.namespace, webhook.service.name)

@@ -7,7 +7,7 @@ from tensile.doctor.facts import HOOK, HOOK_ADDRESS, HOOK_CALL, HOOK_SLICES, Ans
 from tensile.doctor.finding import Finding, Level
 from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
 from tensile.objects import UPPER, Manifest
-from tensile.policy.registration import address_of, is_reachable
+from tensile.policy.registration import address_of
 from tensile.reconcile.optedin import left_alone
 from tensile.topology import Topology
 
@@ -23,7 +23,7 @@ def hooked(side: Side, facts: Facts) -> Iterator[Finding]:
     webhook = facts.topology.webhook
     if side.name != UPPER or not webhook.enabled or not side.is_in:
         return
-    if not is_reachable(webhook):
+    if not webhook.is_reachable:
         what = "the webhook is enabled, and how the upper's apiserver reaches it is not said: it is never registered"
         yield Finding(UPPER, "webhook", Level.FAIL, what, "set webhook.service or webhook.url in the topology")
         return

@@ -32,8 +32,8 @@ def bound(side: Side, facts: Facts) -> Iterator[Finding]:
     for section, caller in _CALLERS.items() if near else ():
         if enabled[section] and _is_any(getattr(topology, section).bind):
             found.append(_finding(section, f"{caller}, which calls it, is on this machine"))
-    if words := descriptors.shortage(len(topology.lowers), facts.descriptors):
-        found.append(Finding(UPPER, "ports", Level.WARN, *_parted(words)))
+    if (shortage := descriptors.missing(len(topology.lowers), facts.descriptors)) is not None:
+        found.append(Finding(UPPER, "ports", Level.WARN, shortage.what, shortage.advice))
     yield from found
     if not found:
         yield Finding(UPPER, "ports", Level.OK, "no port is open to more than its callers, as far as that can be told")
@@ -43,11 +43,6 @@ def _finding(section: str, why: str) -> Finding:
     narrower = f"{section}.bind: {_LOOPBACK}"
     advice = f"set {narrower}" + (", or the address at which Prometheus calls it" if section == "telemetry" else "")
     return Finding(UPPER, "ports", Level.WARN, f"{section}.bind is every address of this machine: {why}", advice)
-
-
-def _parted(words: str) -> tuple[str, str]:
-    what, _, advice = words.partition(": ")
-    return what, advice
 
 
 def _is_any(bind: str) -> bool:

@@ -16,8 +16,7 @@ def admitted(pod: Manifest, topology: Topology) -> Manifest:
     terms = terms_of(topology)
     if not is_prepared_for(pod, metadata(pod).get("namespace") or "default", terms):
         return pod
-    webhook = topology.webhook
-    if webhook.enabled and (webhook.service is not None or webhook.url is not None):
+    if topology.webhook.enabled and topology.webhook.is_reachable:
         try:
             return prepared(pod, terms)
         except Unprepared:

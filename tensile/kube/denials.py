@@ -35,6 +35,11 @@ class Denials:
         """All that is denied at present, "" for nothing."""
         return "; ".join(sorted(self._said()))
 
+    @property
+    def unnamed(self) -> str:
+        """The same without the cluster's name."""
+        return "; ".join(sorted({error.words for error in self._met.values()}))
+
     def of(self, who: object) -> Denied | None:
         """Give what was denied to one last, with what to do about it; None where nothing is."""
         met = self._met.get(who)

@@ -42,7 +42,7 @@ _log = structlog.get_logger("tensile.kube.fleet")
 class Feed(NamedTuple):
     """What to keep in a cache: one kind of one cluster; with `every` by a list each so many seconds, not by a watch.
 
-    Nothing waits for one that is `spare`: where the cluster does not let it be had, the log says so, and that is all.
+    Nothing waits for a `spare` feed: if the cluster denies it, the log says so and everything else works.
     """
 
     cluster: str
@@ -259,9 +259,10 @@ class Fleet:
                 found[name, feed.kind.name] += informer.skipped
         return dict(found)
 
-    def denied(self, name: str) -> str:
-        """Say what an open cluster does not let us follow, "" for nothing."""
-        return self._open[name].denials.words
+    def denied(self, name: str, *, named: bool = True) -> str:
+        """Return what an open cluster does not let us follow, "" for nothing; `named`: with the cluster's name."""
+        denials = self._open[name].denials
+        return denials.words if named else denials.unnamed
 
     def identity(self, name: str) -> str:
         """Give the UID of an open cluster's kube-system, "" before its first answer."""
@@ -310,7 +311,7 @@ class Fleet:
             await self._sleep(backoff.after_failure(self._chance()))
 
     def heed(self, claim: Claim) -> None:
-        """Ask this, too, whether the cluster of a UID may be the one of a name."""
+        """Also ask `claim` whether the cluster with a UID may be used under a name."""
         self._claim = claim
 
     def _objection(self, name: str, uid: str) -> Objection | None:

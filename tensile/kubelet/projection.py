@@ -49,8 +49,6 @@ _UPPER_ANNOTATIONS = frozenset(
     }
 )
 _CONFIG_SOURCES = "kubernetes.io/config."
-
-
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 

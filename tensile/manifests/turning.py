@@ -75,9 +75,8 @@ def turned(text: str, name: str, namespace: str, *, for_lower: bool = False) -> 
     changes += [_Change(path, None, "") for path in _IN_FILES if get(data, path) is not None]
     if changes:
         text, whole = _written(text, data, changes)
-        words += (
-            [] if whole or for_lower else ["comments are left out: the file is written in a way that could not be kept"]
-        )
+        if not (whole or for_lower):
+            words.append("comments are left out: the file is written in a way that could not be kept")
     return Turned(text, parse(text, name=name, configmap_mode=True), tuple(words))
 
 
@@ -118,7 +117,7 @@ def _changes(data: Any, topology: Topology, namespace: str) -> Iterator[_Change]
             yield _Change(("lowers", place, "kubeconfig"), secret, f"a pod has no file {path}", "kubeconfigSecret")
     yield from _addresses(data, topology)
     webhook = topology.webhook
-    if webhook.enabled and webhook.service is None and webhook.url is None:
+    if webhook.enabled and not webhook.is_reachable:
         service = {"namespace": namespace, "name": WEBHOOK}
         yield _Change(("webhook", "service"), service, "so the upper apiserver reaches it")
 

@@ -7,7 +7,6 @@ a call is the caller's to hear, and nobody else's.
 
 import asyncio
 import logging
-import resource
 import socket
 import ssl
 import sys
@@ -19,6 +18,7 @@ from typing import NamedTuple
 import structlog
 from aiohttp import web
 
+from tensile.descriptors import soft_limit
 from tensile.policy.visitors import Visitor, Visitors, origin_of
 
 _SHARE = 8
@@ -207,5 +207,5 @@ class _Server(web.Server):
 
 def _share() -> int:
     """Return how many connections a port may have at most, by the descriptors that this process may have."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if most == resource.RLIM_INFINITY else max(1, most // _SHARE)
+    most = soft_limit()
+    return sys.maxsize if most is None else max(1, most // _SHARE)

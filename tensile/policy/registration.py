@@ -38,11 +38,6 @@ def ref_of(topology: Topology) -> Ref:
     return Ref(UPPER, MUTATING_WEBHOOK, "", f"tensile-{topology.name}")
 
 
-def is_reachable(webhook: Webhook) -> bool:
-    """Say whether the topology tells how the apiserver reaches the webhook."""
-    return webhook.service is not None or webhook.url is not None
-
-
 def names_of(webhook: Webhook) -> tuple[str, ...]:
     """Give the names and addresses by which it is called; a serving certificate has to be for the first."""
     if webhook.service is not None:

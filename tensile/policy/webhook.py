@@ -33,7 +33,6 @@ from tensile.policy.registration import (
     certificates_in,
     change,
     configuration,
-    is_reachable,
     names_of,
     ref_of,
     trusting,
@@ -240,7 +239,7 @@ class WebhookServer:
     def _pair(self, webhook: Webhook) -> Pair:
         """Give the pair of the topology's files, or a new one of our own making; TensileError says what is wrong."""
         if webhook.tls_cert_file is None or webhook.tls_key_file is None:
-            names = names_of(webhook) if self._own is None or is_reachable(webhook) else self._own.names
+            names = names_of(webhook) if self._own is None or webhook.is_reachable else self._own.names
             return self._own_pair(names)
         files = {"tlsCertFile": webhook.tls_cert_file, "tlsKeyFile": webhook.tls_key_file}
         pair = Pair(*(self._content(field, file) for field, file in files.items()))
@@ -307,7 +306,7 @@ class WebhookServer:
         """See to the webhook that is served."""
         try:
             self._prepare_next(topology.webhook)
-            if is_reachable(topology.webhook):
+            if topology.webhook.is_reachable:
                 await self._registered(topology)
                 self._trouble = ""
             else:

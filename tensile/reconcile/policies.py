@@ -1,7 +1,7 @@
-"""The rule for NetworkPolicies above: each is told once that it does not apply to pods which run in a lower cluster.
+"""The rule for NetworkPolicies of the upper cluster: an event says that one does not apply in a lower cluster.
 
-NetworkPolicies are not mirrored. Whoever wrote one counts on it, and nothing else would say that it protects no pod
-there.
+NetworkPolicies are not mirrored. Their authors rely on them, and nothing else shows that they do not protect pods that
+run in a lower cluster.
 """
 
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ class PolicyRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of policies, and of the first pod of a namespace in a lower."""
+        """Watch policies, and the first pod of a namespace in each lower."""
         return (Route("upper.policies", _changed), Route("upper_pods", _pods_came))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of all of them."""
+        """Return the keys of all policies whose namespace has pods in the lower."""
         here = world.lowers[lower]
         yield from (
             key_of(lower, one.namespace, one.name)
@@ -40,7 +40,7 @@ class PolicyRule:
         )
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Tell the policy's author, once for each lower."""
+        """Want one event on the policy for each lower."""
         entry = world.upper.policies.get(key.namespace, key.name)
         if entry is None or not is_inhabited(world.lowers[key.lower], key.namespace, world):
             return Decision()
@@ -49,7 +49,7 @@ class PolicyRule:
 
 
 def key_of(lower: str, namespace: str, name: str) -> Key:
-    """Give the key of one NetworkPolicy in the queue of a lower."""
+    """Return the key of one NetworkPolicy in the queue of a lower."""
     return Key(NAME, lower, namespace, name)
 
 

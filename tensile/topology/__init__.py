@@ -24,11 +24,12 @@ from tensile.topology.models import (
 )
 from tensile.topology.parsing import decode, parse
 from tensile.topology.problems import Problem, TopologyErrors
-from tensile.topology.resolved import Lower, SecretRef, Topology, VirtualNode
+from tensile.topology.resolved import WAY, Lower, SecretRef, Topology, VirtualNode
 from tensile.topology.salvage import salvaged
 from tensile.topology.schema import schema
 
 __all__ = [
+    "WAY",
     "Capacity",
     "Controller",
     "Descheduler",

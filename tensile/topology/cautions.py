@@ -22,8 +22,7 @@ def cautions(text: str, topology: Topology) -> tuple[Problem, ...]:
 
 
 def _webhook_without_address(topology: Topology) -> Iterator[tuple[Path, str]]:
-    webhook = topology.webhook
-    if webhook.enabled and webhook.service is None and webhook.url is None:
+    if topology.webhook.enabled and not topology.webhook.is_reachable:
         words = "without service or url it is not registered, and the upper cluster never calls it; set one of them"
         yield ("webhook", "enabled"), words
 
@@ -32,8 +31,7 @@ def _same_cluster(topology: Topology) -> Iterator[tuple[Path, str]]:
     """Two lowers that are reached in one way are the same cluster; the engine leaves the second one alone."""
     seen: dict[tuple[object, ...], int] = {}
     for place, lower in enumerate(topology.lowers):
-        way = (lower.kubeconfig, lower.context, lower.kubeconfig_secret)
-        first = seen.setdefault(way, place)
+        first = seen.setdefault(lower.way, place)
         if first != place:
             words = (
                 f"lowers[{first}] is reached in the same way, and one cluster cannot be two lowers; keep one of them"

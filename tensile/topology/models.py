@@ -231,6 +231,11 @@ class Webhook(Section):
     ignore_selector_keys: fields.LabelKeys = ("clusterID",)
     """Keys that stay in a pod's nodeSelector and affinity, because they choose the virtual node itself."""
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the file says how the upper apiserver reaches the webhook."""
+        return self.service is not None or self.url is not None
+
 
 class Extender(Section):
     """The scheduler extender that tells the upper scheduler whether a pod fits a lower cluster's real nodes.

@@ -39,6 +39,10 @@ class VirtualNode(NodeEntry):
     """Port of its kubelet API."""
 
 
+WAY = ("kubeconfig", "context", "kubeconfig_secret")
+"""The fields of a lower that say how its cluster is reached."""
+
+
 class Lower(LowerEntry):
     """A lower cluster with everything that it inherits."""
 
@@ -54,6 +58,11 @@ class Lower(LowerEntry):
     """What to do with an object of that name that is not ours."""
     service_accounts: ServiceAccounts
     """Whose API a pod's token is for; none without the ServiceAccount controller."""
+
+    @property
+    def way(self) -> tuple[object, ...]:
+        """How its cluster is reached: lowers that are reached in one way are one cluster."""
+        return tuple(getattr(self, field) for field in WAY)
 
 
 class Topology(TopologyFile):

@@ -2,8 +2,8 @@
 
 `tensile status` is wanted most while an edit is half done.
 
-The engine goes on with the last good topology, which nobody has in a file. What is read here may be what an edit
-changed; then nobody answers there, and whoever asks says so.
+The engine keeps using the last valid topology, which may differ from the file. If the edit changed the address of
+telemetry, no engine answers at the address that is read here.
 """
 
 import re

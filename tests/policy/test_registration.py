@@ -17,7 +17,6 @@ from tensile.policy.registration import (
     certificates_in,
     change,
     configuration,
-    is_reachable,
     names_of,
     ref_of,
     trusting,
@@ -82,9 +81,9 @@ def test_the_service_or_the_url_says_where_it_is() -> None:
     assert hook["clientConfig"]["url"] == address_of(by_url.webhook) == "https://10.0.0.1:8443/mutate"
     assert names_of(by_url.webhook) == ("10.0.0.1",)
     assert names_of(by_name.webhook) == ("hook.example.com",)
-    assert is_reachable(by_service.webhook)
-    assert is_reachable(by_url.webhook)
-    assert not is_reachable(topology("enabled: true").webhook)
+    assert by_service.webhook.is_reachable
+    assert by_url.webhook.is_reachable
+    assert not topology("enabled: true").webhook.is_reachable
 
 
 def test_what_is_as_it_should_be_is_not_written() -> None:
