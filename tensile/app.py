@@ -23,6 +23,7 @@ from tensile.kubelet.mirrored import MirroredPods
 from tensile.nodeaddress import node_address
 from tensile.nodeports import NodePorts, seats_of
 from tensile.objects import CLAIM, UPPER
+from tensile.policy.policyregistration import PolicyRegistration
 from tensile.policy.webhook import Hooks
 from tensile.reconcile.alias import form
 from tensile.reconcile.loop import Loop, Observer, Timing
@@ -45,6 +46,7 @@ class Engine:
     ports: NodePorts
     hook: HookPort
     extender: Extending
+    admission: PolicyRegistration
     trials: Trials
 
     def __init__(self, topology: Topology, ways: Ways, observer: Observer, fleet: Fleet) -> None:
@@ -97,6 +99,7 @@ class Engine:
         self.extender = Extending(world, self.clusters.connections[UPPER], self._ways.directory)
         self._hooked, self._extended = InForce("webhook", self.hook), InForce("extender", self.extender)
         self._parts = (self._hooked, self._extended)
+        self.admission = PolicyRegistration(self.clusters.connections[UPPER], world.owner, own_namespace())
         await self._hooked.open(self.topology)
         timing = Timing(utc_now, random.random)
         self.trials = Trials(lambda spec: self._ways.lower_access(spec, world.upper.secrets))
@@ -116,8 +119,10 @@ class Engine:
                 self._leads = True
                 await self._hooked.follow(self.topology)
                 await self._extended.follow(self.topology)
+            self.admission.follow(self.topology)
             await self._bring_lowers()
-            self._tasks = [supervised("lookout", self._keep_looking)]
+            jobs = (("lookout", self._keep_looking), ("admission policy", self.admission.run))
+            self._tasks = [supervised(what, job) for what, job in jobs]
 
     async def stop(self) -> None:
         """Stop, in reverse; what is in flight is given up."""
@@ -158,6 +163,7 @@ class Engine:
         await self._serve()
         await self._hooked.follow(topology)
         if self.drives:
+            self.admission.follow(topology)
             await self._bring_lowers()
         self.clusters.follow_controllers()
         if self.drives:

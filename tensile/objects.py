@@ -75,6 +75,15 @@ MUTATING_WEBHOOK = Kind(
     "mutatingwebhookconfigurations",
     namespaced=False,
 )
+MUTATING_POLICY = Kind(
+    "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "mutatingadmissionpolicies", namespaced=False
+)
+MUTATING_POLICY_BINDING = Kind(
+    "admissionregistration.k8s.io/v1",
+    "MutatingAdmissionPolicyBinding",
+    "mutatingadmissionpolicybindings",
+    namespaced=False,
+)
 
 
 class Ref(NamedTuple):

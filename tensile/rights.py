@@ -30,6 +30,7 @@ from tensile.objects import (
     Kind,
     Ref,
 )
+from tensile.policy.admissionpolicy import binding_ref, policy_ref
 from tensile.policy.registration import ref_of
 from tensile.reconcile.following import FOLLOWS, Follow
 from tensile.reconcile.mapsource import Place
@@ -89,11 +90,7 @@ def upper_rights(topology: Topology, *, place: Place | None = None, takes_turns:
     found.append(Right(POD, ("create",), _EVICTED, "eviction", lost=lost))
     if topology.evicts:
         found += [Right(POD, ("create",), _BARE), Right(SECRET, ("get", *WRITTEN), _BARE)]
-    if topology.webhook.enabled:
-        found += _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
-        found.append(Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes"))
-    else:
-        found.append(_taken_back(ref_of(topology)))
+    found += _admission(topology)
     if place is not None:
         status = Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
         found += _one(status, ("create", "patch"), "the topology's status beside its ConfigMap")
@@ -108,6 +105,8 @@ def lower_rights(lower: Lower) -> list[Right]:
 
 
 _BARE = "pods without a controller that are moved"
+_AT_CREATION = "tolerations that pods get when they are created"
+_AT_CREATION_LOST = "the MutatingAdmissionPolicy: the engine patches the tolerations of each pod after it is bound"
 _EVICTED = "evictions by descheduler and maintenance: drain"
 """May always be: it is less than the deletion of pods, and who has to drain a cluster has no time for roles."""
 _ABOVE = (
@@ -154,11 +153,22 @@ _BELOW = (
 )
 
 
-def _one(ref: Ref, verbs: tuple[str, ...], purpose: str) -> Iterator[Right]:
+def _one(ref: Ref, verbs: tuple[str, ...], purpose: str, lost: str = "") -> Iterator[Right]:
     """Give rights on the one object that they are for, where roles can say so: at `create` no name is known yet."""
-    basis = Right(ref.kind, (), purpose, namespace=ref.namespace)
+    basis = Right(ref.kind, (), purpose, namespace=ref.namespace, lost=lost)
     yield basis._replace(verbs=("create",))
     yield basis._replace(verbs=tuple(verb for verb in verbs if verb != "create"), name=ref.name)
+
+
+def _admission(topology: Topology) -> Iterator[Right]:
+    """Give what takes part in the creation of pods: the webhook, and the MutatingAdmissionPolicy."""
+    if topology.webhook.enabled:
+        yield from _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
+        yield Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes")
+    else:
+        yield _taken_back(ref_of(topology))
+    for ref in (policy_ref(topology), binding_ref(topology)):
+        yield from _one(ref, ("get", *WRITTEN), _AT_CREATION, lost=_AT_CREATION_LOST)
 
 
 def _taken_back(ref: Ref) -> Right:

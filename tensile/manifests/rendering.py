@@ -23,9 +23,10 @@ LOWERS = "lowers"
 TOPOLOGY = KEY
 SCHEDULER = "scheduler-extender.yaml"
 STORAGE = "storageclass.yaml"
+ADMISSION = "admission.yaml"
 KUSTOMIZATION = "kustomization.yaml"
 ACCESS = "access.yaml"
-OF_UPPER = (KUSTOMIZATION, *upper.FILES, STORAGE, SCHEDULER, TOPOLOGY)
+OF_UPPER = (KUSTOMIZATION, *upper.FILES, STORAGE, SCHEDULER, ADMISSION, TOPOLOGY)
 """Every name that a file for the upper cluster can have."""
 OF_LOWER = (KUSTOMIZATION, ACCESS)
 """Every name that one below `lowers/NAME` has."""
@@ -52,13 +53,15 @@ def lower_stream(setup: Setup, name: str, command: str) -> str:
 def files(setup: Setup) -> dict[str, str]:
     """Give a kustomization for the upper cluster, and for each lower one below `lowers`: text by path.
 
-    The topology is among them as it is applied. The scheduler's configuration is no resource, and there before anybody
-    enables the extender, so that it can be read; it follows the extender's port from then on.
+    The topology is among them as it is applied. Two files are not in the kustomization: the scheduler's configuration,
+    which is no resource, and there before anybody enables the extender, so that it can be read; it follows the
+    extender's port from then on. And the admission policy, which the engine registers by itself.
     """
     sheets = {name: stream(pieces) for name, pieces in upper.of_engine(setup).items()}
     if storage := upper.storage(setup):
         sheets[STORAGE] = storage
     found = {KUSTOMIZATION: _upper_kustomization(setup, sheets), **sheets, SCHEDULER: scheduler(setup)}
+    found[ADMISSION] = stream(upper.admission(setup))
     for lower in setup.topology.lowers:
         place = f"{LOWERS}/{lower.name}"
         found[f"{place}/{KUSTOMIZATION}"] = _kustomization([ACCESS])

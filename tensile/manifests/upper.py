@@ -6,6 +6,7 @@ from tensile.manifests.setup import NAME, Setup
 from tensile.manifests.texts import STORAGE_CLASS
 from tensile.manifests.workload import workload
 from tensile.manifests.yamlout import Piece
+from tensile.policy.admissionpolicy import binding, has_untainted_node, policy
 from tensile.reconcile.mapsource import KEY
 from tensile.topology import Lower
 
@@ -42,6 +43,16 @@ def storage(setup: Setup) -> str:
     return STORAGE_CLASS if "PV" in setup.topology.enabled else ""
 
 
+def admission(setup: Setup) -> list[Piece]:
+    """Give the MutatingAdmissionPolicy and its binding, for those who do not let the engine register them.
+
+    Without marks, as they hold the UID of a namespace that is not known here: the engine leaves them as they are.
+    """
+    topology = setup.topology
+    made = policy(topology, None, all_virtual=has_untainted_node(topology), own_namespace=setup.namespace)
+    return [Piece(made, _ADMISSION), Piece(binding(topology, None), "")]
+
+
 def secrets(setup: Setup) -> list[tuple[Lower, str]]:
     """Give the lowers, and of each the Secret with its kubeconfig, for people."""
     return [
@@ -70,4 +81,9 @@ def head(setup: Setup, command: str | None = None) -> str:
 
 _NAMESPACE = "Of the engine alone: who may make pods or read Secrets here, may all that the engine may."
 _ROLES = "The engine's account, and what it may do: what it does with this topology, and nothing else."
+_ADMISSION = (
+    "Not applied by this kustomization: the engine registers both itself and keeps them as the topology says. Apply them "
+    "to an upper cluster of Kubernetes 1.36 or later in which the engine must not do so, and write and apply them again "
+    "when names or taints of virtual nodes change, or the namespaces that are not mirrored."
+)
 _CONFIGMAP = "The topology: an edit is in force within seconds, and ConfigMap topology-status says what became of it."

@@ -33,6 +33,7 @@ from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
 from tensile.lease import lease_ref
 from tensile.names import OWNER, owner_of
+from tensile.policy.admissionpolicy import binding_ref, policy_ref
 from tensile.reconcile.plan import Step
 from tensile.sandbox import audit, kubeconfig
 from tensile.sandbox.certificates import Authority, Pair
@@ -44,7 +45,16 @@ from tensile.world import Key, LowerWorld, Problem
 A, B = "lower-a", "lower-b"
 LOWERS = (A, B)
 UPPER = "upper"
-QUIET = frozenset({"leases", "tokenreviews", "subjectaccessreviews", "events"})
+QUIET = frozenset(
+    {
+        "leases",
+        "tokenreviews",
+        "subjectaccessreviews",
+        "events",
+        "mutatingadmissionpolicies",
+        "mutatingadmissionpolicybindings",
+    }
+)
 """Resources whose writes are no steps that a person decides about."""
 TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 _WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
@@ -145,6 +155,12 @@ class Ground:
     def lease(self) -> str:
         """The path of the Lease by which engines of this topology take turns, where they do."""
         return lease_ref(self.namespace).path()
+
+    @property
+    def policies(self) -> tuple[str, str]:
+        """The paths of the MutatingAdmissionPolicy of this topology and of its binding."""
+        topology = self.topology()
+        return policy_ref(topology).path(), binding_ref(topology).path()
 
     def rendered(self) -> dict[str, list[Manifest]]:
         """Give the roles by cluster of a topology of these lowers that asks for all there is."""
@@ -327,7 +343,7 @@ class Ground:
         if self.is_started:
             await self._clear_workloads()
             await self.reload(_empty)
-            await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()))
+            await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()), *self.policies)
             for name in self.lowers:
                 for plural in ("pods", "configmaps", "secrets", "serviceaccounts"):
                     await self.sites[name].until_all(f"/api/v1/{plural}?labelSelector={OWNER}={self.owner.mark}", _none)
@@ -352,7 +368,8 @@ class Ground:
             await site.delete(f"/api/v1/namespaces/{self.namespace}")
         for node in self.nodes.values():
             await self.upper.delete(f"/api/v1/nodes/{node}")
-        await self.upper.delete(self.lease)
+        for path in (self.lease, *self.policies):
+            await self.upper.delete(path)
         await self._disallow()
         for site in self.sites.values():
             await site.close()

@@ -1,0 +1,144 @@
+"""When the MutatingAdmissionPolicy is registered, changed, left alone and taken back, on a cluster in memory."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tensile.errors import AlreadyExists, Denied, NotFound, TensileError, Unreachable
+from tensile.names import owner_of
+from tensile.objects import NODE, UPPER, Manifest, Ref
+from tensile.policy.admissionpolicy import binding, binding_ref, policy, policy_ref
+from tensile.policy.policyregistration import Pace, PolicyRegistration
+from tensile.reconcile.rehearsal import Rehearsal
+from tensile.topology import Topology, parse
+
+OWNER = owner_of("11111111-upper", "demo")
+PACE = Pace()
+
+
+def topology(lowers: str = "[{name: a, kubeconfig: a}]") -> Topology:
+    """Return a topology of these lower clusters."""
+    return parse(f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: {lowers}\n")
+
+
+UNTAINTED = topology("[{name: a, kubeconfig: a, node: {taints: []}}]")
+EMPTY = topology("[]")
+
+
+class Upper(Rehearsal):
+    """An upper cluster in memory, whose next creates fail with these `errors`."""
+
+    def __init__(self) -> None:
+        super().__init__(UPPER, now=lambda: datetime.now(UTC))
+        self.errors: list[Exception] = []
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Create, or raise the next error."""
+        if self.errors:
+            raise self.errors.pop(0)
+        return await super().create(ref, body)
+
+
+@pytest.fixture
+def upper() -> Upper:
+    """An upper cluster in memory."""
+    return Upper()
+
+
+async def looked(upper: Upper, *topologies: Topology) -> float:
+    """Look once at each of these topologies, by one engine; return the seconds until its next look."""
+    registration = PolicyRegistration(upper, OWNER, "engine")
+    rest = 0.0
+    for one in topologies:
+        registration.follow(one)
+        rest = await registration.look()
+    return rest
+
+
+def found(upper: Upper) -> list[Manifest | None]:
+    """Return policy and binding as they are stored."""
+    return [upper.find(ref.kind, "", ref.name) for ref in (policy_ref(EMPTY), binding_ref(EMPTY))]
+
+
+def condition(upper: Upper) -> str:
+    """Return which pods the stored policy applies to."""
+    stored = found(upper)[0]
+    assert stored is not None
+    return str(stored["spec"]["matchConditions"][0]["expression"])
+
+
+async def test_an_edit_of_the_taints_changes_the_policy_that_is_there(upper: Upper) -> None:
+    """The object stays the same one, and the binding as it is."""
+    await looked(upper, topology())
+    first = found(upper)
+    assert await looked(upper, UNTAINTED) == PACE.usually
+    assert condition(upper) == "true"
+    assert [one and one["metadata"]["uid"] for one in found(upper)] == [one and one["metadata"]["uid"] for one in first]
+
+
+async def test_it_does_not_apply_to_every_pod_beside_real_nodes(upper: Upper) -> None:
+    """A virtual node is known by its label; any other node is a real one."""
+    upper.place(NODE, {"metadata": {"name": "other", "labels": {"type": "virtual-kubelet"}}})
+    await looked(upper, UNTAINTED)
+    assert condition(upper) == "true"
+    upper.place(NODE, {"metadata": {"name": "real"}})
+    await looked(upper, UNTAINTED)
+    assert condition(upper) != "true"
+
+
+async def test_it_is_taken_back_with_the_last_lower_cluster(upper: Upper) -> None:
+    """Both objects, where they are ours."""
+    await looked(upper, topology(), EMPTY)
+    assert found(upper) == [None, None]
+
+
+async def test_what_somebody_else_registered_is_never_changed_or_deleted(
+    upper: Upper, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it does something else, the log says what to do."""
+    other = {**policy(topology(), None, all_virtual=False), "spec": {"failurePolicy": "Fail"}}
+    upper.place(policy_ref(EMPTY).kind, other)
+    assert await looked(upper, topology(), EMPTY) == PACE.usually
+    kept = found(upper)[0]
+    assert kept is not None
+    assert kept["spec"] == {"failurePolicy": "Fail"}
+    assert "not ours and not what this topology needs: delete it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("all_virtual", [False, True])
+async def test_what_was_applied_by_hand_does_as_well(
+    upper: Upper, *, all_virtual: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In both forms: who renders it does not know the nodes of the cluster."""
+    applied = (policy(UNTAINTED, None, all_virtual=all_virtual, own_namespace="engine"), binding(UNTAINTED, None))
+    for ref, one in zip((policy_ref(EMPTY), binding_ref(EMPTY)), applied, strict=True):
+        upper.place(ref.kind, one)
+    assert await looked(upper, UNTAINTED) == PACE.usually
+    assert [one and one["spec"] for one in found(upper)] == [one["spec"] for one in applied]
+    assert "WARN" not in capsys.readouterr().out.upper()
+
+
+@pytest.mark.parametrize(
+    ("error", "rest", "words"),
+    [
+        (NotFound("no such resource", status=404), PACE.usually, "does not serve MutatingAdmissionPolicy"),
+        (Denied("no right to that", status=403), PACE.after_error, "no right to that"),
+        (Unreachable("away"), PACE.after_error, "away"),
+    ],
+)
+async def test_what_keeps_it_from_being_registered_is_logged_once(
+    upper: Upper, error: TensileError, rest: float, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An apiserver that does not serve the kind, a missing right, a cluster that is away: the engine tries again."""
+    upper.errors = [error, error]
+    assert await looked(upper, topology(), topology()) == rest
+    assert found(upper)[0] is None
+    assert capsys.readouterr().out.count(words) == 1
+    assert await looked(upper, topology()) == PACE.usually
+    assert None not in found(upper)
+
+
+async def test_another_engine_that_writes_at_the_same_time_costs_a_second(upper: Upper) -> None:
+    """What it made is read then."""
+    upper.errors = [AlreadyExists("there", status=409)]
+    assert await looked(upper, topology()) == PACE.after_conflict
