@@ -124,15 +124,24 @@ def plan(
     """Print what the engine would change in every cluster, and why; change nothing. Exits with 2 when it would."""
     from tensile import planning  # noqa: PLC0415 - see the module's docstring
 
-    _configure_logs(log_level or "warn", log_format)
+    _configure_logs(log_level or "error", log_format)
     topology, directory = topology_of(file)
     found = planning.plan(
-        topology, directory, output, colour=takes_colour(sys.stdout), allow_exec_plugins=allow_exec_plugins
+        topology,
+        directory,
+        output,
+        colour=takes_colour(sys.stdout),
+        allow_exec_plugins=allow_exec_plugins,
+        progress=_tell if sys.stderr.isatty() else None,
     )
     typer.echo(found.text)
     if found.unreached:
         raise TensileError(found.unreached)
     raise typer.Exit(2 if found.changes else 0)
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 @app.command()

@@ -7,8 +7,8 @@ it, its node above included, as the engine that runs may well reach it.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Container, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ PATIENCE = 20.0
 """Seconds in which every cluster has to answer and to list everything."""
 _SURE = 5.0
 """Seconds after which a lower that has told why it cannot be read is waited for no longer."""
+_LONG = 1.0
+"""Seconds after which whoever waits is told for which clusters."""
 _LONGEST = 120.0
 _SOON = 1.0
 _PAUSE = 0.2
@@ -42,6 +44,10 @@ _PAUSE = 0.2
 
 class Unreached(TensileError):
     """A cluster did not answer in time."""
+
+
+Progress = Callable[[str], None]
+"""Takes a line for a person who waits."""
 
 
 class Opened(NamedTuple):
@@ -52,17 +58,19 @@ class Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(topology: Topology, ways: Ways) -> AsyncIterator[Opened]:
+async def opened(topology: Topology, ways: Ways, progress: Progress | None = None) -> AsyncIterator[Opened]:
     """Open the clusters of a topology and read everything in those that answer.
 
-    Raises Unreached where the upper one does not: nothing can be said without it.
+    `progress` is told of what takes more than a second. Raises Unreached where the upper one does not answer: nothing
+    can be said without it.
     """
     descriptors.raise_limit()
     fleet = Fleet(chance=random.random)
     clusters = Clusters(fleet, ways, lambda _lower: None, beat=False)
     try:
         await clusters.open_upper(topology)
-        yield Opened(clusters, await _fill(clusters, topology))
+        unreached = await _fill(clusters, topology, progress or (lambda _line: None))
+        yield Opened(clusters, unreached)
     finally:
         await clusters.close()
 
@@ -100,17 +108,18 @@ async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> P
         await _close(loop, world)
 
 
-async def _fill(clusters: Clusters, topology: Topology) -> dict[str, str]:
+async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> dict[str, str]:
     """Read everything; return the lowers that are out of reach, which are left again, and why."""
     by_file, by_secret = _by_source(topology)
     unreached = await _unreadable(clusters, by_file, Cache())
     end = asyncio.get_running_loop().time() + PATIENCE
-    await _upper(clusters, end, clusters.make_world(topology, node_address(topology, clusters.upper_address)))
-    await _upper(clusters, end, clusters.fleet.synced(UPPER))
+    with _told(progress, lambda: ["the upper cluster"]):
+        await _upper(clusters, end, clusters.make_world(topology, node_address(topology, clusters.upper_address)))
+        await _upper(clusters, end, clusters.fleet.synced(UPPER))
     clusters.world.node_address = address_in_use(clusters.world)
     unreached |= await _unreadable(clusters, by_secret, clusters.world.upper.secrets)
     _join(clusters, topology, unreached)
-    unreached |= await _completed(clusters, end)
+    unreached |= await _completed(clusters, end, progress)
     for name in clusters.joined.keys() & unreached.keys():
         await clusters.leave(name)
     await _upper(clusters, end + _SURE, clusters.fleet.synced(UPPER))
@@ -137,16 +146,31 @@ def _join(clusters: Clusters, topology: Topology, unreached: Container[str]) -> 
             clusters.join(stray, connect=False)
 
 
-async def _completed(clusters: Clusters, end: float) -> dict[str, str]:
+@contextmanager
+def _told(progress: Progress, waiting: Callable[[], list[str]]) -> Iterator[None]:
+    """Say, if this takes more than a second, which clusters are waited for and how long at most."""
+
+    def tell() -> None:
+        progress(f"waiting for {', '.join(waiting())}, {PATIENCE:g} s at most")
+
+    timer = asyncio.get_running_loop().call_later(_LONG, tell)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def _completed(clusters: Clusters, end: float, progress: Progress) -> dict[str, str]:
     """Wait until all lowers are read; return those that are not by then, or that have told why they will not be."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     tasks = {name: asyncio.create_task(joined.complete()) for name, joined in clusters.joined.items()}
-    while waiting := [name for name, task in tasks.items() if not task.done()]:
-        is_sure = loop.time() - begun > _SURE and all(_known(clusters, name) for name in waiting)
-        if is_sure or loop.time() > end:
-            break
-        await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
+    with _told(progress, lambda: waiting):
+        while waiting := [name for name, task in tasks.items() if not task.done()]:
+            is_sure = loop.time() - begun > _SURE and all(_known(clusters, name) for name in waiting)
+            if is_sure or loop.time() > end:
+                break
+            await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
     found = {name: _why(clusters, name) for name in waiting}
     for name in waiting:
         tasks[name].cancel()

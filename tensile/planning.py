@@ -13,7 +13,7 @@ from tensile.descheduling.departures import as_json as as_departures_json
 from tensile.descheduling.departures import as_text as as_departures_text
 from tensile.errors import ClusterError, TensileError
 from tensile.joined import Ways
-from tensile.oneshot import Problems, Unreached, converge, opened, rehearse
+from tensile.oneshot import Problems, Progress, Unreached, converge, opened, rehearse
 from tensile.reconcile.narration import Narration
 from tensile.reconcile.plan import Step
 from tensile.reconcile.preview import (
@@ -50,24 +50,38 @@ class _Applying(Recorder):
 
 
 class Planned(NamedTuple):
-    """A plan as text; whether it has `changes`; and in words which lowers it leaves out, "" for none."""
+    """A plan as text; whether it has `changes`; and in words which lowers it leaves out, "" for none.
+
+    The words give the causes where the text is for programs; one for people has them.
+    """
 
     text: str
     changes: bool
     unreached: str
 
 
-def plan(topology: Topology, directory: Path, output: str, *, colour: bool, allow_exec_plugins: bool) -> Planned:
+def plan(
+    topology: Topology,
+    directory: Path,
+    output: str,
+    *,
+    colour: bool,
+    allow_exec_plugins: bool,
+    progress: Progress | None = None,
+) -> Planned:
     """Return what would change, as "text", "json" or "markdown".
 
     Raises TensileError when the upper cluster is out of reach, for another output, and for a defect.
     """
     if output not in ("text", "json", "markdown"):
         raise TensileError(f"output {output!r}: take one of text, json, markdown")
-    found = asyncio.run(_plan(topology, Ways(directory, allow_exec_plugins)))
+    found = asyncio.run(_plan(topology, Ways(directory, allow_exec_plugins), progress))
     forms = {"json": lambda: as_json(found).decode(), "markdown": lambda: as_markdown(found)}
     text = forms.get(output, lambda: as_text(found, colour=colour))()
-    return Planned(text, bool(found.changes), _unreached(found.unreached))
+    away = _unreached(found.unreached)
+    if found.unreached and output != "json":
+        away = f"not planned: {', '.join(found.unreached)}: the plan says why"
+    return Planned(text, bool(found.changes), away)
 
 
 def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool) -> str:
@@ -99,9 +113,9 @@ async def _departures(topology: Topology, ways: Ways, lower: str) -> list[Depart
         return departures(clusters.world, lower)
 
 
-async def _plan(topology: Topology, ways: Ways) -> Preview:
+async def _plan(topology: Topology, ways: Ways, progress: Progress | None) -> Preview:
     recorder = Recorder()
-    return await _recorded(topology, ways, recorder, lambda clusters: rehearse(clusters, recorder))
+    return await _recorded(topology, ways, recorder, lambda clusters: rehearse(clusters, recorder), progress)
 
 
 async def _apply(topology: Topology, ways: Ways, *, forced: bool) -> str:
@@ -115,10 +129,14 @@ async def _apply(topology: Topology, ways: Ways, *, forced: bool) -> str:
 
 
 async def _recorded(
-    topology: Topology, ways: Ways, recorder: Recorder, work: Callable[[Clusters], Awaitable[Problems]]
+    topology: Topology,
+    ways: Ways,
+    recorder: Recorder,
+    work: Callable[[Clusters], Awaitable[Problems]],
+    progress: Progress | None = None,
 ) -> Preview:
     """Do one-shot work on the clusters of a topology; gives what `recorder` heard of it."""
-    async with opened(topology, ways) as (clusters, unreached):
+    async with opened(topology, ways, progress) as (clusters, unreached):
         before = observed(clusters.world.copy())
         problems = await work(clusters)
     found = defects(recorder.broken)

@@ -26,7 +26,7 @@ from tensile.app import Engine
 from tensile.cache import forget_decoded
 from tensile.clusters import utc_now
 from tensile.election import Election, warn_of_leader
-from tensile.errors import TensileError
+from tensile.errors import PortTaken, TensileError
 from tensile.followed import Followed, FollowedFile, FollowedMap
 from tensile.hookport import WebhookAlone, own_namespace
 from tensile.inforce import InForce
@@ -39,6 +39,7 @@ from tensile.objects import UPPER
 from tensile.reconcile.mapsource import Place
 from tensile.reconcile.narration import Narration
 from tensile.reconcile.reading import Reading
+from tensile.status.inquiry import engine_at
 from tensile.status.standing import Standing
 from tensile.supervision import supervised
 from tensile.telemetry import Metrics, ProbeServer, TelemetryServer
@@ -148,7 +149,7 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
     telemetry = InForce("telemetry", _Telemetry(partial(missing, engine), metrics, around.standing))
     around.standing.pending = lambda: (*engine.pending, *telemetry.pending)
-    await telemetry.open(topology)
+    await _open_telemetry(telemetry, topology)
     async with AsyncExitStack() as ending:
         ending.push_async_callback(telemetry.close)
         election = await _candidate(engine, around, ending) if around.elects else None
@@ -161,6 +162,19 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
             mark.open()
             following = _follow(around, engine, metrics, telemetry)
             await _unless(around.stop, _side_by_side(_lead(engine, around, election, mark), following))
+
+
+async def _open_telemetry(telemetry: InForce, topology: Topology) -> None:
+    """Serve telemetry; raises TensileError, and says which engine it is that has the port, if one has."""
+    try:
+        await telemetry.open(topology)
+    except PortTaken as error:
+        other = await engine_at(topology.telemetry)
+        if not other:
+            raise
+        found = f"an engine of topology {other} runs on this machine and has telemetry's port"
+        advice = "stop it first" if other == topology.name else "set telemetry.port in one of the two topology files"
+        raise PortTaken(f"{found} {topology.telemetry.port}: {advice}") from error
 
 
 async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) -> Election:

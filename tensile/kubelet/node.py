@@ -113,7 +113,7 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
     present = Present(
         ref,
         _manifest(seen, lower, world),
-        "differs from the topology",
+        _difference(lower),
         sections=_SECTIONS,
         version=meta["resourceVersion"],
     )
@@ -125,6 +125,18 @@ def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision
         shown = moved(seen, status)
         wanted.append(Patched(ref, patch, "what the lower cluster offers changed", "status", shown=shown))
     return Decision(tuple(wanted), heeds=_heeded(lower), again=HEARTBEAT)
+
+
+def _difference(lower: LowerWorld) -> str:
+    """Return why the Node is changed; what becomes of the pods of a lower that left is said before it happens."""
+    if lower.in_topology:
+        return "differs from the topology"
+    count = sum(not pod.facts.stays_out for pod in lower.upper_pods)
+    stay = "1 pod stays" if count == 1 else f"{count} pods stay"
+    return (
+        f"its lower cluster left the topology; {stay} on it until deleted: to move them, put the lower back with "
+        "maintenance: drain"
+    )
 
 
 def _heeded(lower: LowerWorld) -> tuple[Key, ...]:

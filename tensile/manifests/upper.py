@@ -82,8 +82,8 @@ def head(setup: Setup, command: str | None = None) -> str:
 _NAMESPACE = "Of the engine alone: who may make pods or read Secrets here, may all that the engine may."
 _ROLES = "The engine's account, and what it may do: what it does with this topology, and nothing else."
 _ADMISSION = (
-    "Not applied by this kustomization: the engine registers both itself and keeps them as the topology says. Apply them "
-    "to an upper cluster of Kubernetes 1.36 or later in which the engine must not do so, and write and apply them again "
-    "when names or taints of virtual nodes change, or the namespaces that are not mirrored."
+    "Not applied by this kustomization: the engine registers both itself and keeps them as the topology says. Apply "
+    "them to an upper cluster of Kubernetes 1.36 or later in which the engine must not do so, and write and apply them "
+    "again when names or taints of virtual nodes change, or the namespaces that are not mirrored."
 )
 _CONFIGMAP = "The topology: an edit is in force within seconds, and ConfigMap topology-status says what became of it."

@@ -66,6 +66,14 @@ async def _ask_engine(data: bytes, file: str) -> Answer:
     return await _answer_at(topology.telemetry, topology.name)
 
 
+async def engine_at(telemetry: Telemetry) -> str:
+    """Return the name of the topology of the engine that serves telemetry there, "" where none answers."""
+    try:
+        return str((await _answer_at(telemetry, "")).document["topology"])
+    except TensileError:
+        return ""
+
+
 async def _answer_at(telemetry: Telemetry, topology: str) -> Answer:
     """Ask the engine that serves telemetry there; `topology` is its topology's name, "" where that is not known."""
     url = _url(telemetry)

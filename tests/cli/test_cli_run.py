@@ -93,6 +93,21 @@ def test_a_signal_ends_it_while_the_upper_cluster_hangs(files: Files, silent: so
     assert [one["event"] for one in lines(told.err)][1:] == ["stopped"]
 
 
+def test_a_second_engine_is_told_that_one_runs(files: Files, silent: socket.socket, tmp_path: Path) -> None:
+    """Which topology it serves, and what to do: to stop it where that is the same one, else to use another port."""
+    files.ports[0] = port_of(silent)
+    path = files.save()
+    with started("run", "-f", path):
+        until(lambda: is_alive(files.ports[3]), "the telemetry server answers")
+        words = f"an engine of topology {{}} runs on this machine and has telemetry's port {files.ports[3]}: {{}}"
+        assert refused("run", "-f", path).splitlines()[-1] == words.format("files", "stop it first")
+        other = Files(tmp_path)
+        other.ports = files.ports
+        path = other.save(lambda topology: topology.update(name="another"))
+        last = refused("run", "-f", path).splitlines()[-1]
+        assert last == words.format("files", "set telemetry.port in one of the two topology files")
+
+
 def test_an_interrupted_command_says_so(files: Files, silent: socket.socket) -> None:
     """Ctrl-C in the middle of it is no success and no defect."""
     files.ports[0] = port_of(silent)

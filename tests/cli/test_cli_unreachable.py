@@ -1,10 +1,15 @@
 """A cluster that is out of reach: named with the reason, by commands that wait for it no longer than they may."""
 
+import asyncio
+from pathlib import Path
+
 import orjson
 import pytest
-from clikit import Wait
+from clikit import Files, Wait, listening, port_of
 
-from tensile.oneshot import PATIENCE
+from tensile.joined import Ways
+from tensile.oneshot import PATIENCE, opened
+from tensile.topology import parse
 
 pytestmark = pytest.mark.real
 
@@ -40,8 +45,7 @@ def test_lowers_that_cannot_be_read_are_named_with_what_to_do_and_the_others_are
     assert [name for name, cause in causes.items() if not away[name].startswith(cause)] == [], away
     assert "`tensile doctor` says which rights are missing" in away["forbidden"]
     assert "Unauthorized" in away["unknown"]
-    errors = [line for line in told.err.splitlines() if not line.startswith("{")]
-    assert sorted(errors) == sorted(f"{name}: {why}" for name, why in away.items())
+    assert sorted(told.err.splitlines()) == sorted(f"{name}: {why}" for name, why in away.items()), "each once"
 
 
 def test_an_upper_cluster_that_refuses_is_told_at_once_and_at_the_end(waits: dict[str, Wait]) -> None:
@@ -55,3 +59,17 @@ def test_an_upper_cluster_that_refuses_is_told_at_once_and_at_the_end(waits: dic
 def test_an_upper_cluster_that_hangs_is_out_of_reach(waits: dict[str, Wait]) -> None:
     """Patience ends where a connection is taken and nothing comes."""
     assert last_line(waits["hanging"]).startswith("upper: out of reach: ")
+
+
+async def test_whoever_waits_is_told_for_what(tmp_path: Path) -> None:
+    """After a second, where a cluster takes connections and does not answer."""
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    files = Files(tmp_path)
+    with listening() as silent:
+        files.ports[0] = port_of(silent)
+        topology = parse(files.save().read_text())
+        async with asyncio.timeout(PATIENCE):
+            opening = asyncio.create_task(opened(topology, Ways(tmp_path), lines.put_nowait).__aenter__())
+            assert await lines.get() == f"waiting for the upper cluster, {PATIENCE:g} s at most"
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)

@@ -271,8 +271,9 @@ async def test_a_lower_under_a_new_name_and_node_waits_while_the_old_node_has_po
         colour=False,
         allow_exec_plugins=False,
     )
-    assert planned.unreached.startswith("lower-x: out of reach: ")
-    assert way_out(ground) in planned.unreached
+    assert planned.unreached == "not planned: lower-x: the plan says why"
+    assert "! lower-x: out of reach: " in planned.text
+    assert way_out(ground) in planned.text
     assert f"Node {ground.nodes[A]}-x" not in planned.text
     await ground.reload()
     await ground.upper.gone(f"/api/v1/nodes/{ground.nodes[A]}-x")
