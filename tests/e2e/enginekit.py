@@ -59,6 +59,7 @@ QUIET = frozenset(
 TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 _WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
 _SOON = 1.0
+_AGAIN = 0.05
 WITHOUT, USES = "TENSILE_WITHOUT", "TENSILE_USES"
 """Variables: the one thing that engines may not do, for a trial; and the file that is told what they did."""
 Edit = Callable[[Manifest], object]
@@ -111,6 +112,7 @@ class Ground:
     lowers: tuple[str, ...] = LOWERS
     """The sandbox's lowers that the topology has."""
     engine: Engine
+    started_with: Topology
     upper: Site
     configmap = "topology"
     """The ConfigMap of the topology, beside which its status may be told."""
@@ -155,12 +157,6 @@ class Ground:
     def lease(self) -> str:
         """The path of the Lease by which engines of this topology take turns, where they do."""
         return lease_ref(self.namespace).path()
-
-    @property
-    def policies(self) -> tuple[str, str]:
-        """The paths of the MutatingAdmissionPolicy of this topology and of its binding."""
-        topology = self.topology()
-        return policy_ref(topology).path(), binding_ref(topology).path()
 
     def rendered(self) -> dict[str, list[Manifest]]:
         """Give the roles by cluster of a topology of these lowers that asks for all there is."""
@@ -233,12 +229,30 @@ class Ground:
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Start an engine and wait until its nodes are ready."""
         fleet = Fleet(chance=random.random, clock=lambda: time.monotonic() + self.ahead)
-        self.engine = Engine(self.topology(*edits), Ways(self.directory), self.heard, fleet)
+        self.started_with = self.topology(*edits)
+        self.engine = Engine(self.started_with, Ways(self.directory), self.heard, fleet)
         self.is_started = True
         async with asyncio.timeout(3 * LIMIT):
             await self.engine.start()
         for lower in self.engine.topology.lowers if await_nodes else ():
             await self.usable(lower.node.name)
+        if await_nodes and WITHOUT not in os.environ:
+            await self._admitting()
+
+    async def _admitting(self) -> None:
+        """Wait until the apiserver applies the engine's MutatingAdmissionPolicy, which it does after a moment."""
+        topology = self.engine.topology
+        if not topology.lowers or self.namespace in topology.exclude_namespaces:
+            return
+        pod = self.pod("tried", {"nodeName": topology.lowers[0].node.name})
+        async with asyncio.timeout(LIMIT):
+            while any("tolerationSeconds" in one for one in await self._tolerations(pod)):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(_AGAIN)
+
+    async def _tolerations(self, pod: Manifest) -> list[Manifest]:
+        """Return the tolerations that a pod would be created with; nothing is stored."""
+        made = await self.upper.create(f"{self.path('pods')}?dryRun=All", pod)
+        return list(made["spec"]["tolerations"])
 
     async def stop(self) -> None:
         """Stop the engine."""
@@ -343,7 +357,8 @@ class Ground:
         if self.is_started:
             await self._clear_workloads()
             await self.reload(_empty)
-            await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()), *self.policies)
+            await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()))
+            await self.upper.gone(*policies_of(self.started_with))
             for name in self.lowers:
                 for plural in ("pods", "configmaps", "secrets", "serviceaccounts"):
                     await self.sites[name].until_all(f"/api/v1/{plural}?labelSelector={OWNER}={self.owner.mark}", _none)
@@ -368,7 +383,7 @@ class Ground:
             await site.delete(f"/api/v1/namespaces/{self.namespace}")
         for node in self.nodes.values():
             await self.upper.delete(f"/api/v1/nodes/{node}")
-        for path in (self.lease, *self.policies):
+        for path in (self.lease, *policies_of(self.topology())):
             await self.upper.delete(path)
         await self._disallow()
         for site in self.sites.values():
@@ -410,6 +425,11 @@ async def standing(
     finally:
         await ground.close()
     assert ground.heard.defects == [], "\n".join(ground.heard.defects)
+
+
+def policies_of(topology: Topology) -> tuple[str, str]:
+    """Return the paths of a topology's MutatingAdmissionPolicy and of its binding."""
+    return policy_ref(topology).path(), binding_ref(topology).path()
 
 
 async def ran(command: list[str], *, stdin: str = "", limit: float = 60.0) -> Done:

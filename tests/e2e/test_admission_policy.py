@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from enginekit import LIMIT, A, Edit, Ground, standing
+from enginekit import LIMIT, A, Edit, Ground, policies_of, standing
 from sitekit import Manifest, is_ready
 
 from tensile.reconcile.tolerations import NOT_READY, UNREACHABLE
@@ -110,6 +110,6 @@ async def test_an_edit_of_the_taints_counts_and_a_real_node_keeps_its_evictions(
 async def test_it_is_taken_back_with_the_last_lower_cluster(ground: Ground) -> None:
     """A topology without lower clusters leaves nothing behind that takes part in the creation of pods."""
     await ground.reload(lambda file: file.update(lowers=[]))
-    await ground.upper.gone(*ground.policies)
+    await ground.upper.gone(*policies_of(ground.engine.topology))
     await ground.reload(tainted("NoSchedule", "NoExecute"))
     await until_tried(ground, ENDLESS, EXISTS)

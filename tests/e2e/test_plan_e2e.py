@@ -259,5 +259,4 @@ async def test_a_secrets_content_is_in_no_plan(ground: Ground) -> None:
     assert found == {
         (A, "create", "Secret", "key"),
         (A, "create", "Pod", "needing"),
-        (UPPER, "update", "Pod", "needing"),
     }

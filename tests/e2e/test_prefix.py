@@ -183,7 +183,13 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
 async def back_to_prefix(ground: Ground) -> None:
     """Load the prefix mapping again; it is in force once the engine knows that the last pod is gone."""
     await ground.reload(PREFIX)
-    await polled(lambda: not ground.engine.pending and ground.engine.clusters.joined[A].lower.naming is not None)
+
+    def is_mapped() -> bool:
+        """Report whether the lower, which leaves for a moment, is joined with the mapping."""
+        joined = ground.engine.clusters.joined.get(A)
+        return not ground.engine.pending and joined is not None and joined.lower.naming is not None
+
+    await polled(is_mapped)
 
 
 async def test_a_mapping_changed_by_a_restart_waits_for_the_last_pod(ground: Ground) -> None:

@@ -10,11 +10,6 @@ from tensile.sandbox import audit
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
-UNLIMITED = [
-    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute"}
-    for what in ("not-ready", "unreachable")
-]
-
 
 async def lifetime(ground: Ground, name: str, spec: dict[str, Any], **meta: Any) -> tuple[list[Write], int]:
     """Run a pod through three changes of its status below and delete it.
@@ -45,16 +40,15 @@ async def lifetime(ground: Ground, name: str, spec: dict[str, Any], **meta: Any)
 @pytest.mark.parametrize(
     ("name", "spec", "meta", "most"),
     [
-        ("plain", {"tolerations": UNLIMITED}, {}, 6),
-        ("tolerating", {}, {}, 7),
-        ("counted", {"tolerations": UNLIMITED, "restartPolicy": "Never"}, {}, 7),
-        ("held", {"restartPolicy": "Never"}, {"finalizers": ["e2e.example.com/hold"]}, 8),
+        ("plain", {}, {}, 6),
+        ("counted", {"restartPolicy": "Never"}, {}, 7),
+        ("held", {"restartPolicy": "Never"}, {"finalizers": ["e2e.example.com/hold"]}, 7),
     ],
 )
 async def test_a_pods_life_takes_few_writes(
     ground: Ground, name: str, spec: dict[str, Any], meta: dict[str, Any], most: int
 ) -> None:
-    """Six, refused ones counted; one more to give it tolerations, and one where somebody waits for its phase."""
+    """Six, refused ones counted, and one more where somebody waits for its phase."""
     written, changes = await lifetime(ground, name, spec, **meta)
     kinds = [(one.cluster, one.verb, one.resource, one.subresource) for one in written]
     assert (A, "create", "pods", "") in kinds
