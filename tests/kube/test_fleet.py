@@ -358,7 +358,7 @@ async def test_a_watch_goes_on_after_its_server_was_restarted() -> None:
 
 
 async def test_a_tail_hears_of_what_comes_and_ends_with_its_cluster(apiserver: Apiserver) -> None:
-    """It begins once the identity is known; who waits for it to listen is let go when the cluster is closed."""
+    """It begins once the identity is known, and one watch serves whoever asks for the same."""
     heard: list[str] = []
     news, stream = News(), Stream()
     apiserver.play("watch", stream)
@@ -371,6 +371,7 @@ async def test_a_tail_hears_of_what_comes_and_ends_with_its_cluster(apiserver: A
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port))
         fleet.tail("a", POD, Selection(), hear)
+        fleet.tail("a", POD, Selection(), lambda _: pytest.fail("what is heard already is heard twice"))
         await fleet.synced("a")
         stream.send(event("ADDED", pod("a", 30)))
         await news.until(lambda: heard == ["ADDED"])
