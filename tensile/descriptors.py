@@ -12,10 +12,10 @@ import resource
 import sys
 from typing import NamedTuple
 
-EACH = 24
-"""Descriptors of one lower: at most 19 watches of its own, one of the upper's pods, and four calls at one time."""
+EACH = 25
+"""Descriptors of one lower: at most 19 watches of its own, one of the upper's pods, its port, four calls at once."""
 OWN = 100
-"""Descriptors of files and ports (22), of the upper cluster (20 watches, eight calls), and of those who call."""
+"""Descriptors of files (22), of the upper cluster (20 watches, eight calls), and of those who call."""
 _CALLS, _UPPER_CALLS, _STREAMS, _WAITING = 4, 8, 8, 8
 _MOST_CALLS, _MOST_UPPER_CALLS = 32, 64
 

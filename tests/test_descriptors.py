@@ -14,8 +14,8 @@ def test_enough_is_not_spoken_of(lowers: int, most: int | None) -> None:
 def test_too_few_are_told_with_how_many_are_needed() -> None:
     """Twelve lowers do not fit into 300."""
     assert shortage(12, 300) == (
-        "this process may open 300 files and connections, and 12 lower clusters need 388: raise the hard limit "
-        "(LimitNOFILE of a systemd service, ulimit -Hn 388 of a shell)"
+        "this process may open 300 files and connections, and 12 lower clusters need 400: raise the hard limit "
+        "(LimitNOFILE of a systemd service, ulimit -Hn 400 of a shell)"
     )
     assert shortage(8, 300) == ""
 
