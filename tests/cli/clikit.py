@@ -128,7 +128,7 @@ def port_of(server: socket.socket) -> int:
 def is_alive(port: int) -> bool:
     """Say whether a telemetry server answers there that its program is alive."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -45,7 +45,7 @@ class Stream(NamedTuple):
         with (self.program.sites[A].logs / self.program.namespace / "web" / "main.log").open("a") as log:
             log.write(f"{STAMP}{line}\n")
         assert self.process.stdout
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await self.process.stdout.readline() == f"{line}\n".encode()
         assert self.process.returncode is None
 

@@ -16,7 +16,7 @@ from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
-SOON = 5.0
+SOON = 30.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

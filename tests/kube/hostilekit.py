@@ -107,7 +107,7 @@ async def meeting(way: str, pace: Pace = HASTY) -> AsyncIterator[Met]:
             try:
                 yield met
             finally:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await fleet.close_all()
     finally:
         structlog.configure(processors=before)

@@ -26,7 +26,7 @@ from tensile.reconcile.rehearsal import Rehearsal
 
 WAITS = "the upper's apiserver does not trust the webhook's certificate yet"
 ASKED = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
-PATIENCE = 5.0
+PATIENCE = 30.0
 IDLE = 1.0
 """Seconds after which one that leaves cuts who asks nothing."""
 
