@@ -10,13 +10,17 @@ import os
 import random
 import socket
 import tempfile
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 FIRST, LAST = 10_000, 14_999
 """Sandboxes begin above it."""
+MOST = 500
+"""That one process locks: a run of all tests asks for some thousand."""
 _V4 = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"))
 _ADDRESSES = (*_V4, (socket.AF_INET6, "::")) if socket.has_dualstack_ipv6() else _V4
-_given: set[int] = set()
+_own: deque[int] = deque()
 
 
 def _claims() -> int:
@@ -40,15 +44,28 @@ def spare_port() -> int:
 
 
 def spare_ports(count: int) -> list[int]:
-    """Give as many, no two the same, and none that was given before; raises OSError where too few are left."""
+    """Give as many, no two the same; raises OSError where too few are left."""
     found: list[int] = []
-    for port in random.sample(range(FIRST, LAST + 1), LAST + 1 - FIRST):
+    for port in _candidates():
+        if port not in found and _is_free(port):
+            found.append(port)
         if len(found) == count:
             return found
-        if port not in _given and _locked(port) and _is_free(port):
-            _given.add(port)
-            found.append(port)
     raise OSError(f"{count} ports from {FIRST} to {LAST} cannot be had: end what listens there")
+
+
+def _candidates() -> Iterator[int]:
+    """Give ports of this process: new ones, or those again that were given longest ago."""
+    many = LAST + 1 - FIRST
+    start = random.randrange(many)
+    for number in range(many if len(_own) < MOST else 0):
+        port = FIRST + (start + number) % many
+        if len(_own) < MOST and port not in _own and _locked(port):
+            _own.append(port)
+            yield port
+    for _ in range(len(_own)):
+        _own.rotate(-1)
+        yield _own[-1]
 
 
 def _locked(port: int) -> bool:

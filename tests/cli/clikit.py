@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 import yaml
 
+from bench.spareports import spare_ports
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -142,10 +144,7 @@ class Files:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        spare = [listening() for _ in range(4)]
-        self.ports = [port_of(one) for one in spare]
-        for one in spare:
-            one.close()
+        self.ports = spare_ports(4)
 
     def save(self, edit: _EDIT = lambda _file: None, name: str = "topology.yaml") -> Path:
         """Write the topology, after an edit in place, and the kubeconfigs; gives where it is."""
