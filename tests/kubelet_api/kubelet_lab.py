@@ -297,10 +297,10 @@ class Lab:
     ) -> None:
         """Serve a node from now on, the others as before; raises the TensileError that stands in the way.
 
-        Without a `port` it has a spare one, and keeps what it has.
+        Without a `port` the first node has any, another one a spare one, and each keeps what it has.
         """
         known = self.seats.get(node)
-        found = known.address[1] if known else spare_port()
+        found = known.address[1] if known else 0 if node == NODE else spare_port()
         seat = Seat(("127.0.0.1", found if port is None else port), self.pods if pods is None else pods, meter)
         troubles = await self.server.arrange({**self.seats, node: seat})
         if node in troubles:
