@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,14 +28,17 @@ class Usage(NamedTuple):
 
 
 class Child:
-    """One running program; made by `engine` or `ceiling`. What it says goes on at the end of `log`."""
+    """One running program; made by `engine` or `ceiling`. What it says goes on at the end of `log`.
 
-    def __init__(self, arguments: list[str], sandbox: Sandbox, log: Path) -> None:
+    `before` is what its command line begins with, such as that of a shell that sets limits first.
+    """
+
+    def __init__(self, arguments: list[str], sandbox: Sandbox, log: Path, before: Sequence[str] = ()) -> None:
         self._begin = log.stat().st_size if log.exists() else 0
         variables = {**os.environ, MARK: sandbox.state().identity}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
+                [*before, sys.executable, "-m", *arguments],
                 cwd=ROOT,
                 env=variables,
                 stdin=subprocess.DEVNULL,
@@ -42,6 +46,11 @@ class Child:
                 stderr=output,
             )
         self.log = log
+
+    @property
+    def process(self) -> psutil.Process:
+        """The process, to be measured."""
+        return psutil.Process(self._process.pid)
 
     @property
     def is_running(self) -> bool:
@@ -54,7 +63,7 @@ class Child:
 
     def usage(self) -> Usage:
         """Measure it."""
-        process = psutil.Process(self._process.pid)
+        process = self.process
         times = process.cpu_times()
         return Usage(times.user + times.system, process.memory_info().rss)
 
@@ -76,6 +85,11 @@ class Child:
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
         return self._process.wait(LIMIT)
+
+
+def after(words: str) -> list[str]:
+    """Give what a command line begins with so that a shell does something first, such as "ulimit -Sn 512"."""
+    return ["sh", "-c", f'{words} && exec "$@"', "sh"]
 
 
 def engine(sandbox: Sandbox, log: Path) -> Child:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tensile.cluster import Cluster
+from tensile.descriptors import parts, soft_limit
 from tensile.feeds import lower_feeds, place_caches, upper_feeds, upper_world
 from tensile.joined import Joined, Ways, left_behind
 from tensile.kube.fleet import Fleet
@@ -75,7 +76,8 @@ class Clusters:
         """Begin to follow the upper cluster, whether it answers or not; raises AccessError for bad credentials."""
         upper = topology.upper
         self._access = await self.ways.upper_access(upper)
-        return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=64, anchored=True)
+        calls = parts(len(topology.lowers), soft_limit()).upper_calls
+        return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=calls, anchored=True)
 
     @property
     def upper_address(self) -> tuple[str, int]:
@@ -105,6 +107,8 @@ class Clusters:
             if lower.name in self.fleet.names():
                 for feed in lower_feeds(lower, world.owner, places=world.topology.places):
                     self.fleet.ensure(feed)
+        for joined in self.joined.values():
+            joined.hear_events()
 
     async def leave_places(self) -> None:
         """Follow what placement needs no more, and keep nothing of it, where nothing asks where pods fit."""

@@ -96,12 +96,13 @@ class Door:
     async def enter(self, host: str) -> Guest | None:
         """Return the guest that a connection from an IP address is, once there is room; None where it gets none.
 
-        A friend waits for room. Others get none while nobody is late and no other origin has more guests.
+        A friend waits for room. Others get none while no other origin has more guests, and nobody is late of their own
+        or of one with as many.
         """
         origin = origin_of(host)
         is_friend = origin in self._friends
         while self._size >= self._room:
-            found = self._late(haste=is_friend) or self._crowding(origin)
+            found = self._late(haste=True) or self._crowding(origin) if is_friend else self._in_the_way(origin)
             if found is not None:
                 _end(found)
             elif not is_friend:
@@ -120,10 +121,22 @@ class Door:
         if found is not None:
             _end(found)
 
-    def _late(self, *, haste: bool) -> Guest | None:
-        """Return a guest that is late, a stranger rather than another, the oldest of the origin that has most."""
+    def _in_the_way(self, origin: str) -> Guest | None:
+        """Return the guest before which somebody goes who is no friend's.
+
+        None of an origin that has fewer guests: a caller that keeps its connection says nothing between its questions,
+        and whoever opens many of them at once would have it dropped.
+        """
+        own = len(self._origins.get(origin, ()))
+        return self._late(haste=False, least=own + 1) or self._crowding(origin) or self._late(haste=False, least=own)
+
+    def _late(self, *, haste: bool, least: int = 0) -> Guest | None:
+        """Return a guest that is late, a stranger rather than another, the oldest of the origin that has most.
+
+        Only of origins with `least` guests or more.
+        """
         now = self.now()
-        crowds = sorted(self._origins.values(), key=len, reverse=True)
+        crowds = sorted((crowd for crowd in self._origins.values() if len(crowd) >= least), key=len, reverse=True)
         for known in (False, True):
             for crowd in crowds:
                 for guest in crowd:

@@ -41,7 +41,6 @@ from tensile.world import LowerWorld, Naming, World, mapping_note
 _RETRY = 5.0
 _LOOK = 0.5
 _LAST = 65535
-_CONNECTIONS = 32
 _log = structlog.get_logger("tensile.lower")
 
 
@@ -160,6 +159,14 @@ class Joined:
             heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
             self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
 
+    def hear_events(self) -> None:
+        """Hear the events of an open cluster that its controllers have a use for."""
+        if self.events is None or self.lower.name not in self._fleet.names():
+            return
+        self._fleet.tail(self.lower.name, EVENT, OF_PODS, self.events.hear)
+        if "PV" in self.lower.spec.controllers:
+            self._fleet.tail(self.lower.name, EVENT, OF_CLAIMS, self.events.hear)
+
     def stay(self, words: str) -> None:
         """Stay with the connection there is; the node says why where the topology asks for another, "" for none."""
         self._objection = words
@@ -230,10 +237,9 @@ class Joined:
         self._recognise(access)
         spec, world = self.lower.spec, self._world
         feeds = lower_feeds(self.lower, world.owner, places=world.topology.places)
-        self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=_CONNECTIONS, pin=pin)
-        if self.events is not None:
-            for selection in (OF_PODS, OF_CLAIMS):
-                self._fleet.tail(spec.name, EVENT, selection, self.events.hear)
+        calls = descriptors.parts(len(world.topology.lowers), descriptors.soft_limit()).calls
+        self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=calls, pin=pin)
+        self.hear_events()
 
     def _learn_mapping(self) -> None:
         """Find out by which names the lower's namespaces go, as soon as that is certain; nothing is done before."""

@@ -10,7 +10,7 @@ import orjson
 import structlog
 
 from tensile.cluster import Cluster
-from tensile.descriptors import soft_limit
+from tensile.descriptors import parts, soft_limit
 from tensile.errors import TensileError
 from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import CALLERS as _CALLERS_CA
@@ -33,12 +33,10 @@ from tensile.world import LowerWorld
 _log = structlog.get_logger("tensile.kubelet")
 
 
-def _limits() -> Limits:
-    """Leave three of eight descriptors that this process may have to the engine itself: a stream takes two."""
-    most, usual = soft_limit(), Limits()
-    if most is None:
-        return usual
-    return usual._replace(streams=min(usual.streams, most // 4), waiting=min(usual.waiting, most // 8))
+def _limits(lowers: int) -> Limits:
+    """Leave to the engine itself the descriptors that so many lower clusters take."""
+    part, usual = parts(lowers, soft_limit()), Limits()
+    return usual._replace(streams=min(usual.streams, part.streams), waiting=min(usual.waiting, part.waiting))
 
 
 class Served(Protocol):
@@ -62,7 +60,7 @@ class NodePorts:
         self._server = KubeletServer(
             Gate(serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)),
             _log,
-            _limits(),
+            _limits(len(topology.lowers)),
         )
         self._enrolment = None if files else Enrolment(upper, serving, _log)
         self._enrolling: dict[str, asyncio.Task[None]] = {}

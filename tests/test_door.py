@@ -125,9 +125,21 @@ async def test_who_has_shown_who_it_is_goes_last() -> None:
     await ground.come(STRANGER)
     assert ground.dropped[1:] == [guests[1]]
     await asyncio.sleep(PATIENCE.whole)
-    for _ in range(3):
+    for _ in range(2):
         await ground.come(STRANGER)
     assert guests[0] not in ground.dropped
+
+
+@in_virtual_time
+async def test_who_keeps_a_connection_is_not_displaced_by_a_crowd_that_comes_at_once() -> None:
+    """Between its questions it is as late as who says nothing; another address goes before the crowd's oldest."""
+    ground = Ground(OTHER)
+    await ground.full()
+    await asyncio.sleep(PATIENCE.whole)
+    crowd = [await ground.come(STRANGER) for _ in range(ROOM - 1)]
+    assert await ground.door.enter(STRANGER) is None
+    await ground.come(OTHER)
+    assert ground.dropped == crowd[:1]
 
 
 @in_virtual_time

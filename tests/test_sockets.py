@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from bench.spareports import spare_port
 from tensile.certificates import self_signed
 from tensile.errors import TensileError
 from tensile.kubelet.api.listener import open_port
@@ -38,7 +39,7 @@ IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 def reached(port: int) -> list[str]:
-    """Give those loopback addresses at which something listens."""
+    """Give those loopback addresses at which something listens; the port is a spare one, so nobody else does."""
     found = []
     for address in (V4, V6) if has_ipv6() else (V4,):
         try:
@@ -96,7 +97,7 @@ async def test_each_server_answers_at_the_addresses_that_it_is_given(
     serve: Serve, bind: str, wanted: list[str]
 ) -> None:
     """:: is every address of either family: a Service may lead to the pod's IPv4 one."""
-    async with serve(bind, 0) as port:
+    async with serve(bind, spare_port()) as port:
         assert reached(port) == wanted
 
 
@@ -104,11 +105,11 @@ async def test_each_server_answers_at_the_addresses_that_it_is_given(
 @pytest.mark.parametrize("serve", SERVERS)
 async def test_every_address_of_both_families_is_not_had_where_one_of_them_is_taken(serve: Serve) -> None:
     """Half of them would be an engine that is reached by some; it is said by the topology's words, not as a defect."""
-    with socket.create_server(("0.0.0.0", 0)) as other:
-        taken = other.getsockname()[1]
-        with pytest.raises(TensileError, match=rf"{taken}.*(is taken|another program listens there)"):
-            async with serve("::", taken):
-                pass
+    taken = spare_port()
+    says = pytest.raises(TensileError, match=rf"{taken}.*(is taken|another program listens there)")
+    with socket.create_server(("0.0.0.0", taken)), says:
+        async with serve("::", taken):
+            pass
 
 
 async def test_probes_are_answered_on_every_address_of_the_machine() -> None:
@@ -129,8 +130,8 @@ def test_why_a_port_cannot_be_had_is_in_the_systems_own_words(bind: str, port: i
 
 def test_a_port_is_taken_by_one_at_a_time_and_free_when_it_is_closed() -> None:
     """At once, though connections to it are not forgotten yet."""
-    with listening(V4, 0) as first:
-        port = first.getsockname()[1]
+    port = spare_port()
+    with listening(V4, port) as first:
         assert not first.getblocking()
         assert reached(port) == [V4]
         with pytest.raises(OSError, match="in use"):

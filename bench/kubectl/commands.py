@@ -30,6 +30,8 @@ _DEBUG_NODE = f"debug node/{{node}} --image={{image}} {_PRESENT}"
 _DEBUG = f"debug web --image={{image}} {_PRESENT}"
 _REASONS = "get events --field-selector=involvedObject.name=%s -o jsonpath={.items[*].reason}"
 _STATE = "get pod %s -o jsonpath={.status.containerStatuses[*].%s}"
+_TORN_DOWN = "get pod %s -o \"jsonpath={.status.conditions[?(@.type=='PodReadyToStartContainers')].status}\""
+"""False once the kubelet has taken the sandbox of a pod that ended away: it does so in a while."""
 
 _FIELDS = "REASON:.reason,BY:.source.component,ON:.source.host,OF:.involvedObject.fieldPath"
 
@@ -45,6 +47,8 @@ MADE = (
     _until(_STATE % ("half", "state"), "terminated"),
     _until("get pod done -o jsonpath={.status.phase}", "Succeeded"),
     _until("get pod failed -o jsonpath={.status.phase}", "Failed"),
+    _until(_TORN_DOWN % "done", "False"),
+    _until(_TORN_DOWN % "failed", "False"),
     *_told("web", "(Started.*){3}"),
     *_told("sick", "Unhealthy", "Killing"),
     *_told("asks", "Started"),

@@ -22,7 +22,7 @@ from tensile import __version__
 from tensile.doctor.facts import Contact, Stage, Token, Way
 from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp, beginning
-from tensile.kube.dialing import connected
+from tensile.kube.dialing import Resolver, connected
 from tensile.kube.tokenclaims import claims_of, token_in
 
 STEP_SECONDS = 3.0
@@ -111,7 +111,9 @@ async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
     headers = {"User-Agent": f"tensile/{__version__}", "Accept": _TEXT, **access.headers}
     timeout = aiohttp.ClientTimeout(total=STEP_SECONDS)
     async with (
-        aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(resolver=Resolver()), timeout=timeout, trust_env=False
+        ) as session,
         session.get(
             access.url + path,
             headers=headers,

@@ -5,6 +5,9 @@ it: the parser that nginx-like servers use (llhttp), and a list of free connecti
 followed or decompressed, and a connection that said anything out of turn is not used again.
 
 An answer is counted as it comes, before anything is made of it: every byte of it, and those without content.
+
+A burst opens a connection for each call under way. Those that nothing needs afterwards are closed soon: with many
+clusters they would take more file descriptors than everything else together.
 """
 
 import asyncio
@@ -22,6 +25,8 @@ from tensile.kube.bounds import CHUNKS, HEAD, OBJECT, REFUSAL, SPARSE, Account, 
 from tensile.kube.dialing import connected
 
 CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 20.0
+"""Seconds after which a connection that nothing uses is closed. A probe each ten seconds keeps one open."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _KEPT = (b"content-type", b"retry-after")
 _BREAKS = re.compile(r"[\r\n\0]").search
@@ -48,14 +53,18 @@ class Calls:
     """Connections to one server; made inside a running event loop, closed with `close`.
 
     `account` counts what all answers hold that have not ended. Raises ssl.SSLError, OSError and TimeoutError for a
-    server that cannot be connected to, Broken, TooLarge, and Unreachable where the account is full.
+    server that cannot be connected to, Broken, TooLarge, and Unreachable where the account is full. A connection that
+    is free is closed after `idle` seconds.
     """
 
-    def __init__(self, account: Account | None = None) -> None:
+    def __init__(self, account: Account | None = None, idle: float = IDLE_SECONDS) -> None:
         self._account = account or Account()
         self._free: list[_Connection] = []
         self._all: set[_Connection] = set()
         self._closed = False
+        self._idle = idle
+        self._loop = asyncio.get_running_loop()
+        self._pruning: asyncio.TimerHandle | None = None
 
     async def call(
         self, access: Access, method: str, target: str, headers: str, body: bytes, *, most: int = OBJECT
@@ -72,8 +81,8 @@ class Calls:
             if isinstance(error, asyncio.CancelledError):
                 self._distrust()
             raise
-        if connection.is_usable and self._leads_to(connection, access):
-            self._free.append(connection)
+        if connection.is_usable and self._leads_to(connection, access) and not self._closed:
+            self._keep(connection)
         else:
             connection.end()
         return answer
@@ -88,7 +97,26 @@ class Calls:
         """End every connection, and take no calls from now on."""
         self._closed = True
         self.hang_up()
+        if self._pruning is not None:
+            self._pruning.cancel()
         await asyncio.sleep(0)
+
+    def _keep(self, connection: "_Connection") -> None:
+        """Have a connection serve the next call, if that comes soon."""
+        connection.free_since = self._loop.time()
+        self._free.append(connection)
+        if self._pruning is None:
+            self._pruning = self._loop.call_later(self._idle, self._close_idle)
+
+    def _close_idle(self) -> None:
+        """End the connections that have been free for long, which are the first ones, and look again for the rest."""
+        self._pruning, now = None, self._loop.time()
+        idle = [one for one in self._free if now - one.free_since >= self._idle or not one.is_usable]
+        for connection in idle:
+            self._free.remove(connection)
+            connection.end()
+        if self._free:
+            self._pruning = self._loop.call_at(self._free[0].free_since + self._idle, self._close_idle)
 
     def _distrust(self) -> None:
         """End the free connections: where one does not answer, each of the others may cost a time-out as well."""
@@ -116,8 +144,7 @@ class Calls:
         async with asyncio.timeout(CONNECT_SECONDS):
             made = await connected(access.address, access.port)
             try:
-                loop = asyncio.get_running_loop()
-                await loop.create_connection(lambda: connection, sock=made, ssl=tls, server_hostname=name)
+                await self._loop.create_connection(lambda: connection, sock=made, ssl=tls, server_hostname=name)
             except BaseException:
                 made.close()
                 raise
@@ -158,6 +185,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, way: tuple[object, ...], among: set["_Connection"], account: Account) -> None:
         self.way = way
         self.is_usable = False
+        self.free_since = 0.0
         self._among = among
         self._account = account
         self._transport: asyncio.Transport | None = None

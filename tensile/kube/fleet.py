@@ -182,8 +182,13 @@ class Fleet:
             self.follow(feed)
 
     def tail(self, cluster: str, kind: Kind, selection: Selection, hear: Callable[[WatchEvent], None]) -> None:
-        """Have `hear` told what happens in an open cluster, as soon as its identity is known and until it is closed."""
+        """Have `hear` told what happens in an open cluster, as soon as its identity is known and until it is closed.
+
+        What is heard already is not asked for again.
+        """
         entry = self._open[cluster]
+        if any((one.kind, one.selection) == (kind, selection) for one in entry.tails):
+            return
         told = Tail(entry.cluster, kind, selection, hear, chance=self._chance, pace=self._pace)
         entry.tails.append(told)
 

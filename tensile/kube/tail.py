@@ -44,8 +44,8 @@ class Tail:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._cluster = cluster
-        self._kind = kind
-        self._selection = selection
+        self.kind = kind
+        self.selection = selection
         self._hear = hear
         self._chance = chance
         self._pace = pace or Pace()
@@ -76,7 +76,7 @@ class Tail:
 
         A position beyond the cluster's present is one of a history that is gone: it would be answered by silence.
         """
-        listing = await self._cluster.list(self._kind, NOTHING, unwanted)
+        listing = await self._cluster.list(self.kind, NOTHING, unwanted)
         newest = int(listing.version) if listing.version.isdecimal() else 0
         if not 0 < self._position <= newest:
             self._position = newest
@@ -91,7 +91,7 @@ class Tail:
         """Watch, and tell of what comes."""
         shortest, longest = self._pace.shortest, self._pace.longest
         seconds = shortest + int(self._chance() * (longest - shortest + 1))
-        stream = self._cluster.watch(self._kind, self._selection, str(self._position), seconds)
+        stream = self._cluster.watch(self.kind, self.selection, str(self._position), seconds)
         async with aclosing(cast("AsyncGenerator[WatchEvent]", stream)) as events:
             async for event in events:
                 self._position = version_of(self._doing, event.raw)

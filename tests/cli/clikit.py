@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 import yaml
 
+from bench.spareports import spare_ports
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -128,7 +130,7 @@ def port_of(server: socket.socket) -> int:
 def is_alive(port: int) -> bool:
     """Say whether a telemetry server answers there that its program is alive."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
@@ -142,10 +144,7 @@ class Files:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        spare = [listening() for _ in range(4)]
-        self.ports = [port_of(one) for one in spare]
-        for one in spare:
-            one.close()
+        self.ports = spare_ports(4)
 
     def save(self, edit: _EDIT = lambda _file: None, name: str = "topology.yaml") -> Path:
         """Write the topology, after an edit in place, and the kubeconfigs; gives where it is."""

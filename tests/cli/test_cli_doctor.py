@@ -11,7 +11,7 @@ from clikit import Files, Told, listening, port_of, refused, tensile, timed
 from tensile.doctor.gathering import LIMIT
 from tensile.sandbox.environment import Sandbox
 
-STARTING = 5.0
+STARTING = 20.0
 """Seconds that a program may take to start and to write, on a machine that is busy."""
 
 

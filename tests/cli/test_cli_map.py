@@ -78,7 +78,7 @@ def test_probes_are_answered_while_a_topology_is_waited_for(files: Files) -> Non
     with started("run", *options, "--probes", str(probes)) as process:
         until(lambda: is_alive(probes), "probes are answered")
         with pytest.raises(urllib.error.HTTPError) as told:
-            urllib.request.urlopen(f"http://127.0.0.1:{probes}/readyz", timeout=5)
+            urllib.request.urlopen(f"http://127.0.0.1:{probes}/readyz", timeout=30)
         with told.value as answer:
             assert (answer.code, answer.read()) == (503, b"there is no topology yet\n")
         assert ended(process, signal.SIGTERM).code == 0

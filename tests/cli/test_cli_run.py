@@ -88,7 +88,7 @@ def test_a_signal_ends_it_while_the_upper_cluster_hangs(files: Files, silent: so
         connection, _ = silent.accept()
         with connection:
             until(lambda: is_alive(files.ports[3]), "the telemetry server answers")
-            told = ended(process, signal.SIGTERM, limit=10)
+            told = ended(process, signal.SIGTERM, limit=25)
     assert (told.code, told.out) == (0, "")
     assert [one["event"] for one in lines(told.err)][1:] == ["stopped"]
 
@@ -114,5 +114,5 @@ def test_an_interrupted_command_says_so(files: Files, silent: socket.socket) -> 
     with started("apply", "-f", files.save()) as process:
         connection, _ = silent.accept()
         with connection:
-            told = ended(process, signal.SIGINT, limit=10)
+            told = ended(process, signal.SIGINT, limit=25)
     assert (told.code, told.out, told.err) == (130, "", "interrupted\n")

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from aiohttp import web
 from cryptography import x509
 from papers import Papers, inline, kubeconfig
 
+from bench.spareports import spare_port
 from tensile.doctor.contact import asked, contacted, dialled, token_of, trusting_anybody, way_of
 from tensile.doctor.facts import Contact, Stage, Token, Way
 from tensile.kube.access import Access, from_kubeconfig
@@ -61,12 +61,6 @@ async def access(papers: Papers, directory: Path, port: int, host: str = "127.0.
     trusted = {"certificate-authority-data": inline(papers.authority.pem), **cluster}
     path.write_text(kubeconfig({"token": TOKEN}, trusted, server=f"https://{host}:{port}"))
     return await from_kubeconfig(path)
-
-
-def unused() -> int:
-    """Give a port at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 async def test_the_whole_way(papers: Papers, tmp_path: Path) -> None:
@@ -120,7 +114,7 @@ async def test_a_date_that_is_none(papers: Papers, tmp_path: Path) -> None:
 
 async def test_a_port_at_which_nobody_listens(papers: Papers, tmp_path: Path) -> None:
     """No TLS is tried."""
-    found = await contacted(await access(papers, tmp_path, unused()), now)
+    found = await contacted(await access(papers, tmp_path, spare_port()), now)
     assert (found.stage, found.error) == (Stage.CONNECTION, "Connection refused")
 
 

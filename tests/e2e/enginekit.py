@@ -22,6 +22,7 @@ import orjson
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from seeing import has_seen_all, positions
 from sitekit import LIMIT, Manifest, Refused, Site, is_true
 
 from bench.granting import everything, grant, path_of, roles_of, thing, without
@@ -60,6 +61,8 @@ TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 _WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
 _SOON = 1.0
 _AGAIN = 0.05
+_SEEING = 10.0
+"""Seconds after which an engine counts as one that sees no more: what its cache cannot read, it never does."""
 WITHOUT, USES = "TENSILE_WITHOUT", "TENSILE_USES"
 """Variables: the one thing that engines may not do, for a trial; and the file that is told what they did."""
 Edit = Callable[[Manifest], object]
@@ -271,12 +274,17 @@ class Ground:
 
         Raises TimeoutError for one that never does: it lacks a right, say.
         """
+        fleet, loop = self.engine.clusters.fleet, self.engine.loop
         async with asyncio.timeout(3 * LIMIT):
-            await self.engine.clusters.fleet.synced()
+            await fleet.synced()
             await polled(lambda: all(_is_known(one.lower) for one in self.engine.clusters.joined.values()))
-            await self.engine.loop.quiet()
-            while self.engine.loop.hasten(_SOON):
-                await self.engine.loop.quiet()
+            end, known = time.monotonic() + _SEEING, [-1]
+            while known != (known := positions(fleet)):
+                await loop.quiet()
+                while loop.hasten(_SOON):
+                    await loop.quiet()
+                if not await has_seen_all(fleet, self.sites) and time.monotonic() < end:
+                    known = [-1]
 
     # Commands.
 

@@ -18,8 +18,8 @@ from sitekit import LIMIT, Manifest
 NAME = "topo"
 STATUS = f"{NAME}-status"
 KEY = "topology.yaml"
-RIGHT = 2.0
-"""Seconds after an edit within which the status has to be right."""
+RIGHT = 30.0
+"""Seconds after an edit within which the status has to be right, on a machine that is busy."""
 
 
 class MapProgram(Program):

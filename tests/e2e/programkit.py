@@ -51,7 +51,7 @@ class Program(Ground):
         """End the program as a service manager does, and wait for it; it has to end cleanly."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(25):
             assert await self.process.wait() == 0, self.log.read_text()
 
     async def logged(self, words: str, since: int = 0) -> None:

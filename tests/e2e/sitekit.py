@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Manifest = dict[str, Any]
 Holds = Callable[[Manifest], object]
 AllHold = Callable[[dict[str, Manifest]], object]
-LIMIT = float(os.environ.get("TENSILE_PATIENCE", "20"))
+LIMIT = float(os.environ.get("TENSILE_PATIENCE", "60"))
 """Seconds after which what has not come is given up; a trial that takes rights away waits for less."""
 MEDIA = {"merge": "application/merge-patch+json", "strategic": "application/strategic-merge-patch+json"}
 GONE: Manifest = {}

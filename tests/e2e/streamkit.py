@@ -20,7 +20,7 @@ from sitekit import Manifest, is_ready
 
 from tensile.sandbox.images import IMAGE
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 PORTS = (7001, 7002, 7003)
 PAGE = 1_000_000
 SERVE = (

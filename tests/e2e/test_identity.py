@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 RBAC = "apis/rbac.authorization.k8s.io/v1"
 LONG_AGO = "2026-01-01T00:00:00Z/PT3600S"
-SOON = 15.0
+SOON = 60.0
 READS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}]
 EVERYTHING_BUT_ESCALATION = [
     {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]},

@@ -64,7 +64,7 @@ async def edits(program: MapProgram, number: int) -> None:
 
 @pytest.mark.parametrize("number", range(6))
 async def test_good_and_bad_edits_are_answered_for_in_time(program: MapProgram, number: int) -> None:
-    """Within two seconds the status has the hash of the good one, and place and words of what is wrong with the bad."""
+    """The status has the hash of the good one, and place and words of what is wrong with the bad."""
     await edits(program, number)
 
 

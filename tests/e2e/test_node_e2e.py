@@ -10,7 +10,7 @@ from sitekit import Manifest, is_ready
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
-SOON = 5.0
+SOON = 30.0
 """Seconds in which what was taken off is back: less than it takes to call a node lost."""
 BEATS = 20.0
 """Seconds in which a lease is renewed twice."""

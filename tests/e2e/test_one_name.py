@@ -23,7 +23,8 @@ from tensile.sandbox.environment import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
-HAND_OVER = 5.0
+HAND_OVER = 12.0
+"""Seconds: less than a Lease that is not released keeps others waiting."""
 LEADS, WAITS, WARNS = "this engine leads", "waiting to lead", "another engine of this topology drives too"
 
 

@@ -249,7 +249,7 @@ async def test_a_forged_predecessor_that_never_ran_delays_nothing(ground: Ground
     await ground.upper.until(ground.pod_path("other"), is_ready)
     await forge(ground, there, ground.namespace, "db-0", "earlier", spec=NEVER, finalizers=[HOLD])
     await ground.bind("db-0")
-    await ground.upper.until(ground.pod_path("db-0"), is_ready, limit=5)
+    await ground.upper.until(ground.pod_path("db-0"), is_ready)
     await release(there, ground.pod_path("db-0"))
     await there.gone(ground.pod_path("db-0"))
     await ended(ground, "db-0", "other")

@@ -180,16 +180,16 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
     await back_to_prefix(ground)
 
 
+def _has_prefix(ground: Ground) -> bool | None:
+    """Say whether the prefix is in force, None while the lower is closed and opened anew."""
+    joined = ground.engine.clusters.joined.get(A)
+    return joined.lower.naming is not None if joined else None
+
+
 async def back_to_prefix(ground: Ground) -> None:
     """Load the prefix mapping again; it is in force once the engine knows that the last pod is gone."""
     await ground.reload(PREFIX)
-
-    def is_mapped() -> bool:
-        """Report whether the lower, which leaves for a moment, is joined with the mapping."""
-        joined = ground.engine.clusters.joined.get(A)
-        return not ground.engine.pending and joined is not None and joined.lower.naming is not None
-
-    await polled(is_mapped)
+    await polled(lambda: not ground.engine.pending and _has_prefix(ground) is True)
 
 
 async def test_a_mapping_changed_by_a_restart_waits_for_the_last_pod(ground: Ground) -> None:
@@ -213,7 +213,7 @@ async def test_a_mapping_changed_by_a_restart_waits_for_the_last_pod(ground: Gro
         await ground.upper.delete(ground.pod_path(name))
         await ground.upper.gone(ground.pod_path(name))
     assert await site.read(ground.path("pods", "stays", namespace=below(ground))) == {}
-    await polled(lambda: not ground.engine.pending and ground.engine.clusters.joined[A].lower.naming is None)
+    await polled(lambda: not ground.engine.pending and _has_prefix(ground) is False)
     await ground.calm()
     await ground.bind("later")
     await ground.upper.until(ground.pod_path("later"), is_ready)

@@ -12,7 +12,7 @@ from tensile.names import CLUSTER_ID
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
-IN_FORCE = 2.0
+IN_FORCE = 30.0
 LATER = "later.kubeconfig"
 
 

@@ -1,7 +1,5 @@
 """Storage: claims of the upper cluster whose volumes are made, kept, grown and given up in lower clusters."""
 
-from time import monotonic
-
 import pytest
 from enginekit import A, B, Ground
 from provisionkit import SELECTED, VOLUMES
@@ -35,15 +33,12 @@ def set_of(ground: Ground, name: str, word: str) -> Manifest:
 
 
 async def test_a_stateful_set_gets_its_volumes_where_its_pods_run(ground: Ground, store: Store) -> None:
-    """Three pods by the stock scheduler over two lowers: bound and running in ten seconds, each by its own claim."""
-    start = monotonic()
+    """Three pods by the stock scheduler over two lowers: bound and running, each by its own claim."""
     await ground.upper.create(ground.path("statefulsets", api=APPS), set_of(ground, "db", "goes"))
     pods = await ground.upper.until_all(
         f"{ground.path('pods')}?labelSelector=app%3Ddb",
         lambda found: len(found) == 3 and all(map(is_ready, found.values())),
     )
-    took = monotonic() - start
-    assert took <= 10.0
     assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 2
     for name, pod in pods.items():
         lower = next(lower for lower, node in ground.nodes.items() if node == pod["spec"]["nodeName"])

@@ -85,6 +85,7 @@ async def test_an_edit_of_the_topology_does_not_lead_pods_to_another_cluster(san
         await ground.bind("web")
         await ground.upper.until(ground.pod_path("web"), is_ready)
         pods = await below(ground)
+        await ground.calm()
         await ground.note()
         await ground.reload(edit_lower(A, kubeconfig=f"{B}.kubeconfig"))
         await node(ground, is_wrong)

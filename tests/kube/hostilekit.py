@@ -84,7 +84,7 @@ class Met:
         while asked != (asked := len(self.front.heard)):  # noqa: ASYNC110 - that nothing happens is looked for
             await asyncio.sleep(TIME)
 
-    async def until(self, holds: Callable[[], object], seconds: float = 10.0) -> None:
+    async def until(self, holds: Callable[[], object], seconds: float = 60.0) -> None:
         """Return when something holds, which is looked at often."""
         async with asyncio.timeout(seconds):
             while not holds():  # noqa: ASYNC110 - what is waited for happens in many places
@@ -107,7 +107,7 @@ async def meeting(way: str, pace: Pace = HASTY) -> AsyncIterator[Met]:
             try:
                 yield met
             finally:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await fleet.close_all()
     finally:
         structlog.configure(processors=before)

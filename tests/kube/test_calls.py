@@ -12,7 +12,7 @@ import pytest
 from tensile.errors import Unreachable
 from tensile.kube.access import Access
 from tensile.kube.bounds import Account, TooLarge
-from tensile.kube.calls import Broken, Calls, header_lines
+from tensile.kube.calls import IDLE_SECONDS, Broken, Calls, header_lines
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -59,9 +59,9 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(*answers: bytes) -> AsyncIterator[tuple[Wire, Access, Calls]]:
+async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tuple[Wire, Access, Calls]]:
     """Serve answers in plain HTTP on loopback, and give the access to it and a set of connections."""
-    made, calls = Wire(answers), Calls()
+    made, calls = Wire(answers), Calls(idle=idle)
     async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
         made.port = server.sockets[0].getsockname()[1]
         yield made, access_to(made.port), calls
@@ -109,6 +109,28 @@ async def test_calls_at_one_time_have_connections_of_their_own() -> None:
     """No answer waits for another."""
     async with wire(OK, OK) as (made, access, calls):
         await asyncio.gather(ask(calls, access), ask(calls, access))
+    assert len(made.heard) == 2
+
+
+async def test_connections_of_a_burst_are_closed_when_nothing_needs_them() -> None:
+    """With many clusters they are more than all others; the next call makes a new one."""
+    async with wire(OK, OK, OK, OK, idle=0.05) as (made, access, calls):
+        await asyncio.gather(*(ask(calls, access) for _ in range(3)))
+        await asyncio.gather(*made.serving)
+        assert calls._free == []
+        assert await ask(calls, access) == (200, b"{}")
+    assert len(made.heard) == 4
+
+
+async def test_a_connection_in_use_again_and_again_is_kept_beside_one_that_is_idle() -> None:
+    """The one used last is used next, so the others come to be idle."""
+    async with wire(OK, OK, OK) as (made, access, calls):
+        await asyncio.gather(ask(calls, access), ask(calls, access))
+        first, second = calls._free
+        first.free_since -= IDLE_SECONDS
+        calls._close_idle()
+        assert (first.is_usable, second.is_usable) == (False, True)
+        assert await ask(calls, access) == (200, b"{}")
     assert len(made.heard) == 2
 
 

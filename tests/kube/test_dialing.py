@@ -13,6 +13,7 @@ import uvloop
 
 from tensile.errors import AccessError
 from tensile.kube.address import is_no_server, read_server
+from tensile.kube.calls import CONNECT_SECONDS
 from tensile.kube.dialing import STAGGER, Misled, Resolver, connected
 
 NO_SERVER = [
@@ -157,7 +158,10 @@ def test_a_name_that_leads_to_no_server_is_refused(address: str, beside: list[st
 
 @pytest.mark.parametrize("base", [asyncio.SelectorEventLoop, uvloop.Loop], ids=["asyncio", "uvloop"])
 def test_an_address_that_does_not_answer_costs_a_moment(base: type[asyncio.AbstractEventLoop]) -> None:
-    """The next one is tried beside it, for calls and streams and whatever else goes to a cluster."""
+    """The next one is tried beside it, for calls and streams and whatever else goes to a cluster.
+
+    How long that takes on an idle machine bench.deadaddress measures.
+    """
 
     async def try_() -> None:
         """Connect to a name whose first address takes no connection and refuses none."""
@@ -166,7 +170,7 @@ def test_an_address_that_does_not_answer_costs_a_moment(base: type[asyncio.Abstr
                 begin = time.monotonic()
                 with await connected("some", port) as made:
                     assert made.getpeername()[0] == "127.0.0.1"
-                assert STAGGER <= time.monotonic() - begin < 2 * STAGGER
+                assert STAGGER <= time.monotonic() - begin < CONNECT_SECONDS / 2
 
     with asyncio.Runner(loop_factory=leading(base, some=["127.0.0.9", "127.0.0.1"])) as runner:
         runner.run(try_())
@@ -185,6 +189,28 @@ def silent(address: str, port: int) -> Iterator[None]:
         yield
 
 
+def test_the_address_that_answered_comes_first_from_then_on() -> None:
+    """For streams too; one that the name leads to no more is left out, whatever it answered."""
+    lead = ["127.0.0.3", "127.0.0.1"]
+
+    async def hosts(port: int) -> list[str]:
+        """Look the name up as aiohttp does."""
+        return [one["host"] for one in await Resolver().resolve("some", port)]
+
+    async def try_() -> None:
+        """Connect, and look at the order of the addresses."""
+        async with listening() as (port, _):
+            assert await hosts(port) == ["127.0.0.3", "127.0.0.1"]
+            (await connected("some", port)).close()
+            assert await hosts(port) == ["127.0.0.1", "127.0.0.3"]
+            assert await hosts(port + 1) == ["127.0.0.3", "127.0.0.1"]
+            lead[1] = "127.0.0.4"
+            assert await hosts(port) == ["127.0.0.3", "127.0.0.4"]
+
+    with asyncio.Runner(loop_factory=leading(some=lead)) as runner:
+        runner.run(try_())
+
+
 def test_the_addresses_of_a_name_are_tried_in_turn() -> None:
     """The first that answers is the one; where none does the error is told."""
 
@@ -193,7 +219,6 @@ def test_the_addresses_of_a_name_are_tried_in_turn() -> None:
         async with listening() as (port, _):
             with await connected("some", port) as made:
                 assert made.getpeername()[0] == "127.0.0.1"
-            assert [one["host"] for one in await Resolver().resolve("some", port)] == ["127.0.0.3", "127.0.0.1"]
             with pytest.raises(ConnectionRefusedError):
                 await connected("none", port)
             with pytest.raises(OSError, match="has no address"):

@@ -37,7 +37,7 @@ QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0
 @asynccontextmanager
 async def fleet_of(**options: object) -> AsyncIterator[Fleet]:
     """Make a fleet in a hurry, and close it."""
-    settings = {"chance": lambda: 0.5, "pace": QUICK, "probe": 0.02, "patience": 0.2}
+    settings = {"chance": lambda: 0.5, "pace": QUICK, "probe": 0.02, "patience": WAIT}
     fleet = Fleet(**{**settings, **options})  # type: ignore[arg-type]
     try:
         async with asyncio.timeout(2 * WAIT):
@@ -165,7 +165,7 @@ async def test_one_cluster_that_hangs_does_not_hold_up_another() -> None:
         bad.play("identity", *[Hang()] * 100)
         good.play("list", listing(20, pod("a", 5)))
         caches = Cache(), Cache()
-        fleet = await stack.enter_async_context(fleet_of())
+        fleet = await stack.enter_async_context(fleet_of(patience=0.2))
         fleet.open("bad", access_to(bad.port), [pods("bad", caches[0])])
         fleet.open("good", access_to(good.port), [pods("good", caches[1])])
         await fleet.synced("good")
@@ -198,7 +198,7 @@ async def test_an_apiserver_that_freezes_is_found_by_the_probe() -> None:
         turns.append(name)
         news.tell()
 
-    async with running(Apiserver()) as server, fleet_of(clock=lambda: now[0], notify=notify) as fleet:
+    async with running(Apiserver()) as server, fleet_of(clock=lambda: now[0], notify=notify, patience=0.2) as fleet:
         cache = Cache()
         fleet.open("a", access_to(server.port), [pods("a", cache)])
         await server.until("watch")
@@ -358,7 +358,7 @@ async def test_a_watch_goes_on_after_its_server_was_restarted() -> None:
 
 
 async def test_a_tail_hears_of_what_comes_and_ends_with_its_cluster(apiserver: Apiserver) -> None:
-    """It begins once the identity is known; who waits for it to listen is let go when the cluster is closed."""
+    """It begins once the identity is known, and one watch serves whoever asks for the same."""
     heard: list[str] = []
     news, stream = News(), Stream()
     apiserver.play("watch", stream)
@@ -371,6 +371,7 @@ async def test_a_tail_hears_of_what_comes_and_ends_with_its_cluster(apiserver: A
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port))
         fleet.tail("a", POD, Selection(), hear)
+        fleet.tail("a", POD, Selection(), lambda _: pytest.fail("what is heard already is heard twice"))
         await fleet.synced("a")
         stream.send(event("ADDED", pod("a", 30)))
         await news.until(lambda: heard == ["ADDED"])

@@ -149,9 +149,9 @@ async def test_a_plugin_that_does_not_end_is_ended_with_all_it_started(home: Pat
     """After the time given to it neither the program nor its children run on."""
     pids = home / "pids"
     ran = script(home, f"sleep 1000 & echo $! > {pids}; echo $$ >> {pids}; wait")
-    with pytest.raises(AccessError, match=r"did not end in 0\.5 s: run it by hand"):
-        await run_plugin(named(ran), "", "f", seconds=0.5)
-    async with asyncio.timeout(10):
+    with pytest.raises(AccessError, match=r"did not end in 2 s: run it by hand"):
+        await run_plugin(named(ran), "", "f", seconds=2.0)
+    async with asyncio.timeout(60):
         while any(_runs(pid) for pid in pids.read_text().split()):  # noqa: ASYNC110 - the kernel tells nobody
             await asyncio.sleep(0.01)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -105,7 +104,7 @@ def restore(sandbox: Sandbox, backup: Path) -> None:
 
 
 async def test_an_apiserver_killed_and_restarted_is_followed_on(breakable: Sandbox) -> None:
-    """A kill -9 is noticed within a probe; what is created after the restart arrives within seconds of readiness."""
+    """A kill -9 is noticed within a probe; what is created after the restart arrives."""
     async with followed(breakable) as setting:
         await setting.create("before")
         await setting.has("before")
@@ -114,10 +113,8 @@ async def test_an_apiserver_killed_and_restarted_is_followed_on(breakable: Sandb
         with pytest.raises(Unreachable):
             await setting.create("impossible")
         await asyncio.to_thread(breakable.restart, "upper", API)
-        ready = time.monotonic()
         await _created(setting, "after")
         await setting.has("before", "after")
-        assert time.monotonic() - ready < 10.0
         assert setting.fleet.silent(UPPER) == 0.0
         assert setting.informer.rewinds == 0
         assert setting.cache.synced

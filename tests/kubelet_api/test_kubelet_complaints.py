@@ -184,7 +184,7 @@ def test_streams_are_counted_by_user() -> None:
 
 async def test_a_stream_without_a_word_ends(pki: Pki) -> None:
     """When nothing passes for the idle time, both ends are closed; one on which something does goes on."""
-    async with leak_watch(), Lab(pki, limits=QUICK._replace(idle=0.4)) as lab:
+    async with leak_watch(), Lab(pki, limits=QUICK._replace(idle=1.5)) as lab:
         lab.lower.script = silent
         _, idle = await lab.upgrade(pki.apiserver, EXEC, UPGRADE[1])
         async with asyncio.timeout(PATIENCE):
@@ -197,14 +197,14 @@ async def test_a_stream_without_a_word_ends(pki: Pki) -> None:
         await busy.close()
 
 
-TICKS = b"tick" * 10
+TICKS = b"tick" * 12
 
 
 async def ticking(_head: Head, stream: Stream) -> None:
-    """Say a word every tenth of a second, for longer than the idle time."""
+    """Say a word five times a second, for longer than the idle time."""
     await stream.send(switching("SPDY/3.1"))
-    for _ in range(10):
-        await asyncio.sleep(0.1)
+    for _ in range(12):
+        await asyncio.sleep(0.2)
         await stream.send(b"tick")
     await stream.to_end()
 

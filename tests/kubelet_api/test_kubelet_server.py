@@ -22,7 +22,7 @@ from kubelet_lab import (
     until,
 )
 
-from bench.spareports import spare_port
+from bench.spareports import spare_port, spare_ports
 from tensile.errors import TensileError
 from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import ClientAuthority
@@ -178,7 +178,8 @@ async def test_a_move_to_a_taken_port_changes_nothing(lab: Lab) -> None:
 
 async def test_a_stop_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
     """Whoever ends the engine while a node is being closed can listen there at once."""
-    port = lab.server.port(NODE)
+    port = spare_port()
+    await lab.serve(port=port)
     await given_up(lab.server.stop(NODE))
     with socket.create_server(("127.0.0.1", port)):
         assert lab.server.streams() == {}
@@ -186,7 +187,8 @@ async def test_a_stop_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
 
 async def test_a_move_that_is_given_up_leaves_no_port_open(lab: Lab) -> None:
     """Not the old one, and the new one only until the end."""
-    ports = lab.server.port(NODE), spare_port()
+    ports = spare_ports(2)
+    await lab.serve(port=ports[0])
     await given_up(lab.serve(port=ports[1]))
     assert lab.server.port(NODE) == ports[1]
     await lab.server.close()

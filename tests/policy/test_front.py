@@ -37,7 +37,7 @@ class Caller:
     async def status(self) -> int:
         """Give the status of the answer, 0 where the connection ends instead; `said` is what it says."""
         with suppress(OSError, asyncio.IncompleteReadError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
                 self.said = await self.reader.readexactly(int(head.split(b"content-length:")[1].split()[0]))
                 return int(head.split()[1])
@@ -52,7 +52,7 @@ class Caller:
     async def ends(self) -> bool:
         """Say whether the connection ends."""
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 return not await self.reader.read(1)
         return self.reader.at_eof() or self.reader.exception() is not None
 
@@ -79,7 +79,7 @@ class Port:
 
     async def until(self, holds: Callable[[Visitors], bool]) -> None:
         """Wait for something to hold of who is there."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not holds(self.front.visitors):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
 

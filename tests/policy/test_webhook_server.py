@@ -148,11 +148,8 @@ async def test_a_large_review_is_answered(here: Scene) -> None:
 
 async def test_nothing_is_registered_while_it_cannot_be_reached(here: Scene) -> None:
     """A wrong address would cost every creation its patience; it is said, and tried again."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        wrong = here.topology(url=f"https://127.0.0.1:{other.getsockname()[1]}/")
-        other.close()
-        await here.server.serve(wrong)
-        assert await here.server.look() == 5.0
+    await here.server.serve(here.topology(url=f"https://127.0.0.1:{spare_port()}/"))
+    assert await here.server.look() == 5.0
     assert here.registered() is None
     await here.server.serve(here.topology())
     await here.server.look()
@@ -208,9 +205,7 @@ async def test_a_program_that_comes_back_is_trusted_before_it_has_called_itself(
     await here.server.look()
     before = (here.registered() or {})["webhooks"][0]["clientConfig"]
     async with scene(tmp_path, here.upper) as other:
-        with socket.create_server(("127.0.0.1", 0)) as nobody:
-            unreached = other.topology(url=f"https://127.0.0.1:{nobody.getsockname()[1]}/")
-        await other.server.serve(unreached)
+        await other.server.serve(other.topology(url=f"https://127.0.0.1:{spare_port()}/"))
         assert await other.server.look() == 5.0
         assert trusted_by(here) == 2
         assert (here.registered() or {})["webhooks"][0]["clientConfig"]["url"] == before["url"]

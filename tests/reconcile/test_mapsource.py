@@ -61,7 +61,7 @@ class Told:
 
     async def next(self) -> Reading:
         """Give the next state."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await anext(self.readings)
 
 

@@ -158,7 +158,7 @@ def test_exec_carries_a_great_deal_unchanged(pod: Sandbox, websocket: str, amoun
     """
     script = f"seq 1 99999999 | head -c {amount}"
     command = pod.kubectl_command(
-        "exec", "-i", f"--namespace={SPACE}", "web", "--", "sh", "-c", f"{script}; timeout 60 cat", cluster=LOWER
+        "exec", "-i", f"--namespace={SPACE}", "web", "--", "sh", "-c", f"{script}; timeout 300 cat", cluster=LOWER
     )
     environ = {**os.environ, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": websocket}
     arrived, expected = hashlib.sha256(), hashlib.sha256()
