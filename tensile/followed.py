@@ -27,7 +27,7 @@ from tensile.reconcile.reading import Reading, parsed
 from tensile.status.keeper import Keeper
 from tensile.status.standing import Standing
 from tensile.status.statusmap import status_owner, status_ref
-from tensile.supervision import supervised
+from tensile.supervision import insist, supervised
 from tensile.topology import Topology, Upper
 
 _CONNECTIONS = 4
@@ -168,16 +168,18 @@ class FollowedMap:
         """Read the ConfigMap as soon as there is one; why there is none yet is said once."""
         ref = Ref(UPPER, CONFIG_MAP, self._place.namespace, self._place.name)
         said = ""
-        while True:
-            try:
-                raw = await cluster.read(ref)
-                return mapsource.document(orjson.loads(raw), self._place)
-            except ClusterError as error:
-                words = _why(error, self._place)
+
+        def tell(error: ClusterError) -> None:
+            nonlocal said
+            words = _why(error, self._place)
             if words and words != said:
                 _log.warning("waiting for the topology", configmap=str(self._place), error=words)
                 said = words
-            await asyncio.sleep(_RETRY)
+
+        async def read() -> Document:
+            return mapsource.document(orjson.loads(await cluster.read(ref)), self._place)
+
+        return await insist(read, ClusterError, lambda: _RETRY, tell)
 
     async def _say_last(self, refused: Reading) -> None:
         """Tell of a bad first content before the program ends, if that goes quickly."""

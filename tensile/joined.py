@@ -34,7 +34,7 @@ from tensile.names import KUBELET_PORT, LOWER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
 from tensile.reconcile import mapping
 from tensile.reconcile.observed import is_ours
-from tensile.supervision import supervised
+from tensile.supervision import insist, supervised
 from tensile.topology import Lower, Upper, parse
 from tensile.world import LowerWorld, Naming, World, mapping_note
 
@@ -220,11 +220,8 @@ class Joined:
         await self._identified()
         lower.identity = self._fleet.identity(lower.name)
         lower.met = True
-        while not lower.version:
-            try:
-                lower.version = await self._fleet.cluster(lower.name).version()
-            except ClusterError:
-                await asyncio.sleep(_RETRY)
+        if not lower.version:
+            lower.version = await insist(self._fleet.cluster(lower.name).version, ClusterError, lambda: _RETRY)
         self._wake(lower.name)
 
     def _recognise(self, access: Access) -> None:
@@ -271,16 +268,15 @@ class Joined:
 
     async def _access(self) -> Access:
         """Read the credentials, for ever if need be."""
-        while True:
-            try:
-                self._check_room()
-                return await self._credentials()
-            except TensileError as error:
-                if str(error) != self.lower.refusal:
-                    self.lower.refusal = str(error)
-                    _log.error("lower cluster cannot be reached", lower=self.lower.name, error=str(error))
-                    self._wake(self.lower.name)
-            await asyncio.sleep(_RETRY if self._kept is None else _LOOK)
+
+        def tell(error: TensileError) -> None:
+            if str(error) != self.lower.refusal:
+                self.lower.refusal = str(error)
+                _log.error("lower cluster cannot be reached", lower=self.lower.name, error=str(error))
+                self._wake(self.lower.name)
+
+        pause = _RETRY if self._kept is None else _LOOK
+        return await insist(self._credentials, TensileError, lambda: pause, tell)
 
     def _check_room(self) -> None:
         """Raise TensileError where the lowers before this one in the file leave it too few descriptors."""
@@ -290,7 +286,11 @@ class Joined:
             raise TensileError(f"not connected: {descriptors.shortage(len(names), most)}")
 
     async def _credentials(self) -> Access:
-        """Read them once what that takes of the upper cluster is listed: its other objects may never be."""
+        """Read them once what that takes of the upper cluster is listed: its other objects may never be.
+
+        Raises TensileError, also where one more cluster has no room.
+        """
+        self._check_room()
         await self._fleet.listed(UPPER, self._world.upper.nodes)
         if self._kept is not None:
             await self._fleet.listed(UPPER, self._world.upper.secrets)

@@ -1,7 +1,7 @@
 """Kubernetes quantities ("2", "100m", "1Gi") as integers, and lists of resources made of them.
 
-Integers add up exactly and ten times faster than Decimal, which matters where the requests of 10,000 pods are summed;
-the few texts that a cluster uses again and again are parsed once.
+Integers add up exactly, and in an eighth of the time of Decimals, which matters where the requests of 10,000 pods are
+summed; the few texts that a cluster uses again and again are parsed once.
 """
 
 import re

@@ -43,6 +43,7 @@ from tensile.hookport import own_namespace
 from tensile.joined import Ways
 from tensile.kube.access import Access
 from tensile.kube.client import HttpCluster
+from tensile.kube.files import read_regular
 from tensile.kube.secretfile import keep_secret
 from tensile.kubelet.api.authority import CALLERS
 from tensile.names import LEASE_NAMESPACE
@@ -298,6 +299,6 @@ def _files(topology: Topology, directory: Path) -> dict[str, Answer]:
 
 def _content(path: Path) -> Answer:
     try:
-        return Answer((str(path), path.read_bytes()))
+        return Answer((str(path), read_regular(path)))
     except OSError as error:
         return Answer((str(path), error))

@@ -9,7 +9,7 @@ looked at twice a second: a rotated one is in use before the old one ends.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from tensile.kube.limits import Backoff, Pace
 from tensile.kube.tail import Tail
 from tensile.kube.transport import Clock, Sleep
 from tensile.objects import NAMESPACE, UPPER, Kind
-from tensile.telemetry import Seldom, described
+from tensile.supervision import supervised
 
 LOOK = 0.5
 """Seconds between two looks at the files of a credential."""
@@ -299,21 +299,12 @@ class Fleet:
 
     def _supervise(self, entry: _Open, what: str, job: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """Keep a job of a cluster running in a task of its own."""
-        task = asyncio.create_task(self._keep_running(entry.cluster.name, what, job))
+        backoff = Backoff(self._pace)
+        task = supervised(
+            what, job, lambda: backoff.after_failure(self._chance()), sleep=self._sleep, cluster=entry.cluster.name
+        )
         entry.tasks.append(task)
         return task
-
-    async def _keep_running(self, name: str, what: str, job: Callable[[], Awaitable[None]]) -> None:
-        """Run a job that should never end; start it again after a wait when it does, which is a defect of ours."""
-        backoff, seldom = Backoff(self._pace), Seldom(self._clock)
-        where = {"cluster": name, "task": what}
-        while True:
-            try:
-                await job()
-            except Exception as error:  # noqa: BLE001 - a defect in one cluster's task must not end the others
-                said = {**where, "error": described(error)}
-                seldom.tell(type(error).__name__, partial(_tell_failed, said))
-            await self._sleep(backoff.after_failure(self._chance()))
 
     def heed(self, claim: Claim) -> None:
         """Also ask `claim` whether the cluster with a UID may be used under a name."""
@@ -435,10 +426,6 @@ class Fleet:
             informer.wake()
         if self._notify:
             self._notify(entry.cluster.name)
-
-
-def _tell_failed(said: Mapping[str, str], more: Mapping[str, int]) -> None:
-    _log.error("a task failed and is started again", **said, **more)
 
 
 def _server(access: Access) -> tuple[str, int, str]:

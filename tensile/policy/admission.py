@@ -3,6 +3,7 @@
 A pod that is to run in a lower cluster asks for that cluster's nodes, which the upper scheduler does not know. So what
 is about them goes into an annotation, tensile-kube's `clusterSelector`, and comes back in the lower pod; what chooses
 the virtual node stays. Nothing is decided here that the engine does not decide alike for a pod that no webhook saw.
+What is set is known, so operations are written as they are: jsonpatch would take fifty times as long at least.
 """
 
 from collections.abc import Callable, Iterable, Mapping

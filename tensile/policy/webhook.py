@@ -22,6 +22,7 @@ from tensile.cache import Cache
 from tensile.certificates import Pair, self_signed, serving_tls
 from tensile.cluster import Cluster
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
+from tensile.kube.files import Unfit, read_regular
 from tensile.names import Owner
 from tensile.objects import Manifest, Ref, metadata
 from tensile.policy.admission import Terms, terms_of
@@ -264,9 +265,10 @@ class WebhookServer:
     def _content(self, field: str, file: str) -> bytes:
         path = self._home.directory / file
         try:
-            return path.read_bytes()
+            return read_regular(path)
         except OSError as error:
-            raise TensileError(f"webhook.{field}: {path}: {error.strerror}: let the engine read it") from None
+            advice = error.advice if isinstance(error, Unfit) else "let the engine read it"
+            raise TensileError(f"webhook.{field}: {path}: {error.strerror}: {advice}") from None
 
     def _prepare_next(self, webhook: Webhook) -> None:
         """Have another certificate at hand when the time has come, or the files say so."""

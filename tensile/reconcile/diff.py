@@ -7,7 +7,8 @@ thing and do another.
 
 from typing import Any
 
-import jsonpatch
+from jsonpatch import JsonPatch
+from jsonpointer import JsonPointer
 
 from tensile.objects import Manifest
 from tensile.reconcile.observed import our_keys
@@ -31,9 +32,20 @@ def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list
     return operations
 
 
+def between(old: Manifest, new: Manifest, root: str = "") -> list[Operation]:
+    """Return the operations from one map to another, for a reader: one key gone and another set, nothing moved."""
+    found = JsonPatch.from_diff(old, new, optimization=False).patch
+    return [{**operation, "path": root + operation["path"]} for operation in found]
+
+
+def parts(pointer: str) -> list[str]:
+    """Split a JSON pointer (RFC 6901) into the names on its way."""
+    return list(JsonPointer(pointer).parts)
+
+
 def fields(operations: list[Operation]) -> list[str]:
     """Name the fields that operations touch, each once, in words a person knows ("metadata.labels.app")."""
-    return list(dict.fromkeys(_dotted(operation["path"]) for operation in operations))
+    return list(dict.fromkeys(".".join(parts(operation["path"])) for operation in operations))
 
 
 def _is_nothing(value: Any) -> bool:
@@ -61,23 +73,4 @@ def _operations(root: str, want: Any, see: Any) -> list[Operation]:
         return [{"op": "remove", "path": root}]
     if not (isinstance(want, dict) and isinstance(see, dict)):
         return [{"op": "replace", "path": root, "value": want}]
-    found = jsonpatch.make_patch(see, want).patch
-    return [{**operation, "path": root + operation["path"]} for operation in _without_moves(found, want)]
-
-
-def _without_moves(operations: list[Operation], want: dict[str, Any]) -> list[Operation]:
-    """Say a move as what it is to a reader: one key gone, another set."""
-    plain: list[Operation] = []
-    for operation in operations:
-        if operation["op"] == "move":
-            plain.append({"op": "remove", "path": operation["from"]})
-            value = _at(want, [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]])
-            plain.append({"op": "add", "path": operation["path"], "value": value})
-        else:
-            plain.append(operation)
-    return plain
-
-
-def _dotted(pointer: str) -> str:
-    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    return ".".join(parts)
+    return between(see, want, root)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import tenacity
+
 from tensile.sandbox import (
     advised,
     arguments,
@@ -126,12 +128,12 @@ def revived(directory: Path, state: State) -> State:
 
 def with_other_ports(attempt: Callable[[], None], again: Callable[[], None]) -> None:
     """Make an attempt, and up to two more when a port was taken in between; `again` clears up before each of those."""
-    for _ in range(TRIES - 1):
-        try:
-            return attempt()
-        except PortTakenError:
-            again()
-    return attempt()
+    tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(PortTakenError),
+        stop=tenacity.stop_after_attempt(TRIES),
+        before_sleep=lambda _: again(),
+        reraise=True,
+    )(attempt)
 
 
 def start_process(directory: Path, state: State, cluster: Cluster, name: str, command: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ import contextlib
 import json
 import logging
 import re
-import sys
 import traceback
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -48,6 +47,7 @@ def configure(level: str, form: str, stream: TextIO) -> None:
             structlog.processors.add_log_level,
             structlog.stdlib.add_logger_name,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.ExceptionRenderer(lambda given: given[1]),
             _Errors(tracebacks=level == "debug"),
             _printable,
             _json if form == "json" else _Text(coloured=takes_colour(stream)),
@@ -117,22 +117,13 @@ class _Errors:
         self._tracebacks = tracebacks
 
     def __call__(self, _logger: Any, _method: str, event: Event) -> Event:
-        """Replace `exc_info` (an exception, what sys.exc_info gives, or true for the one at hand)."""
-        error = _exception(event.pop("exc_info", None))
+        """Replace the exception, which structlog has found by `exc_info`, if there is one."""
+        error = event.pop("exception", None)
         if error is not None:
             event.setdefault("error", described(error))
             if self._tracebacks:
                 event["traceback"] = "".join(traceback.format_exception(error))
         return event
-
-
-def _exception(given: Any) -> BaseException | None:
-    """Give the exception that `exc_info` stands for."""
-    if isinstance(given, BaseException):
-        return given
-    if isinstance(given, tuple):
-        return given[1] if isinstance(given[1], BaseException) else None
-    return sys.exc_info()[1] if given else None
 
 
 def _printable(_logger: Any, _method: str, event: Event) -> Event:

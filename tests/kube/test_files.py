@@ -1,12 +1,13 @@
 """Small files: what is read of them, and what counts as a change."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tensile.errors import AccessError
-from tensile.kube.files import Watched, read_small, watched
+from tensile.kube.files import LARGEST, Unfit, Watched, read_regular, read_small, watched
 from tensile.kube.wording import shown
 
 
@@ -69,6 +70,23 @@ def test_a_file_that_may_not_be_read_is_told(home: Path) -> None:
     """The system's reason is in the message."""
     with pytest.raises(AccessError, match=r"cannot be read \(Not a directory\): check the path"):
         read_small(home.joinpath("f", "x") if (home / "f").write_bytes(b"") == 0 else home, 9)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "not a file"),
+        (Path.mkdir, "not a file"),
+        (lambda path: path.symlink_to("/dev/zero"), "not a file"),
+        (lambda path: path.write_bytes(b"a" * (LARGEST + 1)), "larger than 1048576 bytes"),
+    ],
+)
+def test_only_regular_files_are_read(home: Path, make: Callable[[Path], object], why: str) -> None:
+    """A pipe that nobody writes, a device without end and a file of any length cost no more than a file."""
+    make(home / "f")
+    with pytest.raises(Unfit) as met:
+        read_regular(home / "f")
+    assert (met.value.strerror, bool(met.value.advice)) == (why, True)
 
 
 def test_words_of_others_are_short_and_print() -> None:

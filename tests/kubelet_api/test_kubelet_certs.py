@@ -1,6 +1,7 @@
 """Serving certificates and the authority of callers: given, made, renewed, broken."""
 
 import asyncio
+import os
 import ssl
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -175,16 +176,19 @@ async def test_an_authority_file_is_followed(tmp_path: Path, pki: Pki) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", None]
+    "content", ["pipe", b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", None]
 )
-async def test_a_bad_authority_file_locks_nobody_out(tmp_path: Path, pki: Pki, content: bytes | None) -> None:
+async def test_a_bad_authority_file_locks_nobody_out(tmp_path: Path, pki: Pki, content: bytes | str | None) -> None:
     """Without a good authority there is none; once there was one it stays; what is wrong is said once with the file."""
     file, log = tmp_path / "ca.crt", Notes()
-    if content is not None:
+    if isinstance(content, bytes):
         file.write_bytes(content)
+    elif content:
+        os.mkfifo(file)
     authority = ClientAuthority(log, file)
     assert [await authority.pem(), await authority.pem()] == ["", ""]
     assert len(log.entries) == 1
+    file.unlink(missing_ok=True)
     file.write_text(pki.clients.pem)
     assert await authority.pem() == pki.clients.pem
     file.unlink()

@@ -60,8 +60,23 @@ def test_content_is_not_held_back() -> None:
 @pytest.mark.parametrize("cuts", [[], list(range(100))], ids=["whole", "byte by byte"])
 def test_extensions_and_trailers_are_read_and_left_out(cuts: list[int]) -> None:
     """They are the lower's; what comes after the end belongs to nothing."""
-    body = b'1;a=b\r\nx\r\nA ;c="d"\r\n0123456789\r\n000;e\r\nExpires: 0\r\nX-A:\r\n\r\nmore'
+    body = b'1;a=b\r\nx\r\nA;c="d"\r\n0123456789\r\n000;e\r\nExpires: 0\r\nX-A:\r\n\r\nmore'
     assert taken(body, cuts) == (b"x0123456789", True)
+
+
+@pytest.mark.parametrize("cuts", [[], list(range(100))], ids=["whole", "byte by byte"])
+def test_an_answer_behind_the_body_is_none(cuts: list[int]) -> None:
+    """A lower that sends another one, which nobody asked for, does not put its content into the log."""
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert taken(b"1\r\na\r\n0\r\n\r\n" + head + b"1\r\nb\r\n0\r\n\r\n", cuts) == (b"a", True)
+
+
+def test_content_between_long_extensions_comes_through_and_silence_does_not() -> None:
+    """What no reader ever sees has a bound, however it is cut."""
+    line = b"1;" + b"e" * 3000 + b"\r\nx\r\n"
+    assert taken(line * 3 + b"0\r\n\r\n", [len(line), 2 * len(line)]) == (b"xxx", True)
+    with pytest.raises(h11.RemoteProtocolError, match="too much stands between chunks"):
+        taken(line.replace(b"e", b"ee"), list(range(6000)))
 
 
 @pytest.mark.parametrize(
@@ -83,12 +98,12 @@ def test_an_end_that_did_not_come_is_none(body: bytes) -> None:
         b"1\na\r\n",
         b"1\r\nab\r\n",
         b"1\r\na\n1\r\n",
-        b"1" * 16 + b"\r\n",
+        b"1" * 17 + b"\r\n",
         b"1;" + b"e" * 5000,
         b"0\r\nno trailer\r\n\r\n",
         b"0\r\nA: b\n\r\n",
         b"0\r\nA:" + b"b" * 5000,
-        b"0\r\n" + b"A: b\r\n" * 101 + b"\r\n",
+        b"0\r\n" + b"A: b\r\n" * 701 + b"\r\n",
     ],
     ids=map(str, range(13)),
 )

@@ -92,7 +92,7 @@ def test_the_kinds_are_all_tried(pki: Pki) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "what"),
-    [("absent", "No such file"), ("folder", "Is a directory")],
+    [("absent", "No such file"), ("folder", "not a file")],
 )
 @pytest.mark.parametrize("which", ["tls.crt", "tls.key"])
 def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path, pki: Pki, which: str, spoil: str, what: str) -> None:

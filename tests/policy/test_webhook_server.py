@@ -1,6 +1,7 @@
 """The webhook as it is served and registered: over real TLS on loopback, in a cluster in memory."""
 
 import asyncio
+import os
 import socket
 import ssl
 from base64 import b64decode
@@ -297,6 +298,9 @@ async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, 
         await here.server.serve(here.topology(FILES))
     (tmp_path / missing).unlink()
     with pytest.raises(TensileError, match=missing):
+        await here.server.serve(here.topology(FILES))
+    os.mkfifo(tmp_path / missing)
+    with pytest.raises(TensileError, match=f"{missing}: not a file: name a regular file"):
         await here.server.serve(here.topology(FILES))
 
 

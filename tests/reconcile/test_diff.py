@@ -35,6 +35,8 @@ def test_equal_sections_need_nothing() -> None:
         ({"data": {"a": "1", "b": "2"}}, {"data": {"a": "0", "c": "3"}}),
         ({"data": {"new/name~x": "same"}}, {"data": {"old": "same"}}),
         ({"data": [1, 2]}, {"data": [2]}),
+        ({"data": {"ports": [{"n": 2}, {"n": 1}]}}, {"data": {"ports": [{"n": 1}, {"n": 2}]}}),
+        ({"data": {"left": [], "right": ["x"]}}, {"data": {"left": ["x"], "right": []}}),
     ],
 )
 def test_operations_lead_from_seen_to_wanted(wanted: dict[str, Any], seen: dict[str, Any]) -> None:

@@ -144,10 +144,10 @@ def test_a_patch_that_merges_is_told_by_what_it_does(media: str) -> None:
     step = merge(node(), media, spec={"a/b": "9", "same": "2", "gone": None, "new": "5"}, status={"phase": "up"})
     found = only(step, seen={node(): seen})
     assert found.operations == (
-        {"op": "replace", "path": "/spec/a~1b", "value": "9"},
+        {"op": "add", "path": "/status", "value": {"phase": "up"}},
         {"op": "remove", "path": "/spec/gone"},
         {"op": "add", "path": "/spec/new", "value": "5"},
-        {"op": "add", "path": "/status", "value": {"phase": "up"}},
+        {"op": "replace", "path": "/spec/a~1b", "value": "9"},
     )
     assert jsonpatch.apply_patch(seen, list(found.operations))["spec"] == {
         "a/b": "9",
@@ -155,6 +155,14 @@ def test_a_patch_that_merges_is_told_by_what_it_does(media: str) -> None:
         "kept": "4",
         "new": "5",
     }
+
+
+def test_of_a_list_that_grows_only_what_is_new_is_told() -> None:
+    """A reader of `plan -o json` sees the toleration that is added, not all that were there."""
+    old = {"key": "a", "operator": "Exists"}
+    new = {"key": "b", "operator": "Exists"}
+    found = only(merge(node(), "merge-patch", spec={"t": [old, new]}), seen={node(): seen_as({"spec": {"t": [old]}})})
+    assert found.operations == ({"op": "add", "path": "/spec/t/1", "value": new},)
 
 
 def test_conditions_of_others_are_not_told_as_gone() -> None:

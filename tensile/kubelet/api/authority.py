@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.errors import TensileError
+from tensile.kube.files import read_regular
 from tensile.kubelet.api.faults import Fault, authority_doubts, authority_fault, unreadable
 from tensile.kubelet.api.target import Log
 from tensile.objects import CONFIG_MAP, UPPER, Ref
@@ -69,7 +70,7 @@ class ClientAuthority:
 
     def _read(self, file: Path) -> None:
         try:
-            self._take(file.read_text(encoding="utf-8", errors="replace"))
+            self._take(read_regular(file).decode(errors="replace"))
         except OSError as error:
             self._troubled(unreadable(self.which, error))
 

@@ -15,6 +15,7 @@ from cryptography import x509
 
 from tensile.certificates import Pair, self_signed, serving_tls
 from tensile.errors import TensileError
+from tensile.kube.files import read_regular
 from tensile.kubelet.api.faults import Fault, described, doubts, pair_fault, unreadable
 from tensile.kubelet.api.target import Log
 
@@ -156,7 +157,7 @@ class Serving:
 def _content(field: str, file: Path) -> bytes:
     """Read a file; TensileError names it and the field of the topology that asks for it."""
     try:
-        return file.read_bytes()
+        return read_regular(file)
     except OSError as error:
         raise TensileError(str(unreadable(f"{field}: {file}", error))) from error
 

@@ -7,6 +7,7 @@ waits for it: the node is served meanwhile, and the log says which command is mi
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from tensile.kubelet.api.signing import (
 )
 from tensile.kubelet.api.target import Log
 from tensile.objects import SIGNING_REQUEST, UPPER, Ref
+from tensile.supervision import insist
 
 REFUSED_SECONDS = 900.0
 """How long after a refusal the next request is made."""
@@ -91,17 +93,14 @@ class Enrolment:
     async def _send(self, request: Request) -> None:
         """Make the request; an upper out of reach is tried until it answers."""
         begun = self._clocks.seconds()
-        while True:
-            try:
-                await self._upper.create(_ref(request), request.manifest)
-            except AlreadyExists:
-                return
-            except (Denied, Unauthorized):
-                raise
-            except ClusterError:
-                await self._clocks.sleep(pause(self._clocks.seconds() - begun))
-            else:
-                return
+        with suppress(AlreadyExists):
+            await insist(
+                lambda: self._upper.create(_ref(request), request.manifest),
+                ClusterError,
+                lambda: pause(self._clocks.seconds() - begun),
+                unless=(AlreadyExists, Denied, Unauthorized),
+                sleep=self._clocks.sleep,
+            )
 
     async def _awaited(self, node: str, request: Request) -> Standing:
         """Look at the request until something came of it; NotFound when it was taken away."""

@@ -15,6 +15,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from tensile.kube.files import Unfit
+
 _KEY = re.compile(rb"-----BEGIN ([A-Z ]*)PRIVATE KEY-----.*?-----END \1PRIVATE KEY-----", re.DOTALL)
 _KEYLIKE = b"PRIVATE KEY-----"
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
@@ -34,10 +36,11 @@ class Fault(NamedTuple):
 
 def unreadable(which: str, error: OSError) -> Fault:
     """Say why a file cannot be read."""
+    if isinstance(error, Unfit):
+        return Fault(which, f"cannot be read ({error.strerror})", error.advice)
     advice = {
         FileNotFoundError: "give a path that exists; one that is relative is taken from the topology file's folder",
         PermissionError: "let the user that the engine runs as read it",
-        IsADirectoryError: "give the file, not its folder",
     }.get(type(error), "make it readable")
     return Fault(which, f"cannot be read ({error.strerror or error})", advice)
 

@@ -7,7 +7,7 @@ byte come two milliseconds sooner: one that was kept could lead to a cluster tha
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
@@ -27,8 +27,6 @@ from tensile.kubelet.api.wire import Limits, Wire, dial
 _ERROR_AT_MOST = 64 * 1024
 _ANNOUNCED_AT_MOST = 20
 """Answers that only announce another; apiservers send none."""
-_TINY = 16 * 1024
-"""Bytes of a body of tiny chunks that are taken apart in one turn of the event loop."""
 _CHUNKED = ("transfer-encoding", "chunked")
 
 
@@ -89,17 +87,13 @@ class LowerCall:
         return self._unchunked() if self._in_chunks else self._framed()
 
     async def _unchunked(self) -> AsyncIterator[bytes]:
-        chunks, data, size = Chunks(), self.early(), 0
+        chunks, data = Chunks(), self.early()
         while True:
-            for part in _parts(data, size):
-                content = chunks.take(part)
-                if content:
-                    yield content
-                if chunks.ended:
-                    return
-                size = _TINY if 2 * len(content) < len(part) else 0
-                if size:
-                    await asyncio.sleep(0)
+            content = chunks.take(data)
+            if content:
+                yield content
+            if chunks.ended:
+                return
             data = await self.wire.read()
             if not data:
                 raise h11.RemoteProtocolError("the connection ended within a body")
@@ -140,15 +134,6 @@ class LowerCall:
 
     def _failed(self, status: HTTPStatus, why: str) -> Refused:
         return Refused(status, f"{self._cluster.name}: {self._ask.doing}: the cluster's apiserver: {why}")
-
-
-def _parts(data: bytes, size: int) -> Iterator[bytes]:
-    """Yield data in parts of so many bytes, or as a whole where that is 0."""
-    if not size:
-        yield data
-        return
-    for start in range(0, len(data), size):
-        yield data[start : start + size]
 
 
 def _head(endpoint: Endpoint, ask: Ask) -> h11.Request:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from tensile.objects import Manifest, Ref
 from tensile.reconcile.desired import Moving
-from tensile.reconcile.diff import Operation
+from tensile.reconcile.diff import Operation, parts
 from tensile.reconcile.plan import Step
 from tensile.reconcile.preview.changes import Change
 from tensile.reconcile.preview.differences import Difference, differences, written
 from tensile.reconcile.preview.operations import after, operations
-from tensile.reconcile.preview.secrecy import parts, redacted, redacted_differences, redacted_operation
+from tensile.reconcile.preview.secrecy import redacted, redacted_differences, redacted_operation
 
 
 def fold(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change | None:
@@ -87,4 +87,4 @@ def _reason(steps: Sequence[Step], *verbs: str) -> str:
 
 def _alleged(joined: Iterable[Operation]) -> tuple[Difference, ...]:
     """Give what operations say of themselves."""
-    return tuple(Difference(parts(one["path"]), None, one.get("value")) for one in joined if one["path"])
+    return tuple(Difference(tuple(parts(one["path"])), None, one.get("value")) for one in joined if one["path"])

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tensile.objects import SECRET, Kind
-from tensile.reconcile.diff import Operation
+from tensile.reconcile.diff import Operation, parts
 from tensile.reconcile.preview.differences import Difference
 
 REDACTED = "(redacted)"
@@ -28,7 +28,7 @@ def redacted_operation(kind: Kind, operation: Operation) -> Operation:
     """Give an RFC 6902 operation on an object of that kind without the values of a Secret."""
     if "value" not in operation:
         return operation
-    return {**operation, "value": redacted(kind, operation["value"], parts(operation["path"]))}
+    return {**operation, "value": redacted(kind, operation["value"], tuple(parts(operation["path"])))}
 
 
 def redacted_differences(kind: Kind, found: Iterable[Difference]) -> tuple[Difference, ...]:
@@ -43,11 +43,6 @@ def redacted_differences(kind: Kind, found: Iterable[Difference]) -> tuple[Diffe
         )
         for one in found
     )
-
-
-def parts(pointer: str) -> Path:
-    """Split a JSON pointer (RFC 6901) into the names on its way."""
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
 
 
 def _redacted(value: Any, path: Path) -> Any:
