@@ -22,7 +22,8 @@ from tensile import __version__
 from tensile.doctor.facts import Contact, Stage, Token, Way
 from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp, beginning
-from tensile.kube.dialing import Resolver, connected
+from tensile.kube.dialing import connected
+from tensile.kube.rest import Pool
 from tensile.kube.tokenclaims import claims_of, token_in
 
 STEP_SECONDS = 3.0
@@ -109,20 +110,12 @@ async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
     Raises aiohttp.ClientError, OSError, TimeoutError or ValueError.
     """
     headers = {"User-Agent": f"tensile/{__version__}", "Accept": _TEXT, **access.headers}
-    timeout = aiohttp.ClientTimeout(total=STEP_SECONDS)
-    async with (
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(resolver=Resolver()), timeout=timeout, trust_env=False
-        ) as session,
-        session.get(
-            access.url + path,
-            headers=headers,
-            ssl=access.tls,
-            server_hostname=access.server_name,
-            allow_redirects=False,
-        ) as reply,
-    ):
-        return reply.status, await beginning(reply.content, _MOST), reply.headers.get("Date", "")
+    pool = Pool()
+    try:
+        async with pool.answered(access, "GET", path, headers, seconds=STEP_SECONDS) as reply:
+            return reply.status, await beginning(reply.content, _MOST), reply.headers.get("Date", "")
+    finally:
+        await pool.close()
 
 
 def why(error: Exception) -> str:

@@ -1,7 +1,8 @@
-"""aiohttp, imported without having it read the authorities that the system trusts, and bounded where it is not.
+"""aiohttp and the `kubernetes` package on top of it, imported cheaply, and bounded where they are not.
 
-It makes two TLS contexts while it is imported and fills both with all of them, which takes a sixth of the time in which
-the engine starts. Nothing here uses either: every connection has the context that its kubeconfig asks for.
+aiohttp makes two TLS contexts while it is imported, and fills both with all authorities that the system trusts: a sixth
+of the time in which the engine starts. Nothing here uses either, as every connection has the context that its
+kubeconfig asks for.
 
 Its buffers of content have a bound, and so has each header. What has none is what surrounds content: answers that only
 announce another, extensions of chunks, chunks of one byte. So that is counted here.
@@ -36,8 +37,26 @@ def without_authorities() -> Iterator[None]:
 with without_authorities():
     import aiohttp
     from aiohttp.client_proto import ResponseHandler
+    from aiohttp.http_exceptions import LineTooLong
+    from kubernetes.aio.client import ApiClient, Configuration
+    from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
 
-__all__ = ["Bounded", "Overlong", "aiohttp", "beginning", "without_authorities"]
+__all__ = [
+    "NO_CONTENT",
+    "ApiClient",
+    "Bounded",
+    "Configuration",
+    "Overlong",
+    "RESTClientObject",
+    "RESTResponse",
+    "aiohttp",
+    "beginning",
+    "is_overlong",
+    "without_authorities",
+]
+
+
+NO_CONTENT = f"an answer with more than {mebibytes(HEAD)} that are no content"
 
 
 class Overlong(aiohttp.ClientError):
@@ -64,12 +83,20 @@ class _Counting(ResponseHandler):
             self._give_up()
 
     def _give_up(self) -> None:
-        error = Overlong(f"an answer with more than {mebibytes(HEAD)} that are no content")
+        error = Overlong(NO_CONTENT)
         if self._payload is not None:
             self._payload.set_exception(error)
         self.set_exception(error)
         if self.transport is not None:
             self.transport.abort()
+
+
+def is_overlong(error: aiohttp.ClientError) -> bool:
+    """Report whether aiohttp refused an answer for a line or a header that is too long."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, LineTooLong | Overlong):
+        cause = cause.__cause__
+    return cause is not None
 
 
 class Bounded(aiohttp.TCPConnector):

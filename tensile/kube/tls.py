@@ -1,4 +1,4 @@
-"""What a connection trusts and shows: a TLS context out of PEM.
+"""What a connection trusts and shows: PEM in, the `kubernetes` package's configuration and TLS context out.
 
 Python's ssl takes a client's certificate from a file only, so it passes through one that never touches a disk where the
 system has such files.
@@ -7,9 +7,12 @@ system has such files.
 import os
 import ssl
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple, cast
 
 from tensile.errors import AccessError
+from tensile.kube.aio import Configuration, RESTClientObject
 
 
 class Papers(NamedTuple):
@@ -27,55 +30,56 @@ class Papers(NamedTuple):
 
 
 def context(papers: Papers, origin: str) -> ssl.SSLContext:
-    """Make the TLS context, which always checks the server's certificate and name.
+    """Return the TLS context, which always checks the server's certificate and name.
 
     `origin` says in the AccessError where the papers are from.
     """
-    made = ssl.create_default_context(cadata=_authority(papers.authority, origin))
+    _check(papers, origin)
+    with _file(papers.certificate + b"\n" + papers.key if papers.certificate else b"") as file:
+        configuration = Configuration(ca_cert_data=_text(papers.authority), cert_file=file)
+        # Newer Pythons demand extensions that the CAs of many clusters do not have.
+        configuration.disable_strict_ssl_verification = True
+        try:
+            made: ssl.SSLContext = RESTClientObject(configuration).ssl_context
+        except ssl.SSLError:
+            raise AccessError(f"{origin}: client-certificate and client-key are no pair in PEM", "check both") from None
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.options |= ssl.OP_NO_RENEGOTIATION
-    # Newer Pythons demand extensions that the CAs of many clusters do not have.
-    made.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if papers.certificate:
-        _show_certificate(made, papers.certificate + b"\n" + papers.key, origin)
     return made
 
 
-def _authority(pem: bytes, origin: str) -> str | None:
-    """Give the CA's certificates as text, None when the system's are meant."""
-    if not pem:
-        return None
-    text = pem.decode("ascii", errors="ignore")  # what is written between certificates may be in any language
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
-    except (ssl.SSLError, ValueError):
-        raise AccessError(f"{origin}: certificate-authority holds no certificate", "give PEM") from None
-    return text
-
-
-def _show_certificate(made: ssl.SSLContext, pem: bytes, origin: str) -> None:
-    """Let a TLS context show a client certificate; certificate and key are in `pem`."""
-
-    def no_password() -> str:
-        """Refuse to ask for a password."""
+def _check(papers: Papers, origin: str) -> None:
+    """Refuse what ssl would not say a clear word about; for an encrypted key it would ask on the terminal."""
+    if b"ENCRYPTED" in papers.key:
         raise AccessError(f"{origin}: client-key is encrypted", "give it without a password")
+    if papers.authority:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=_text(papers.authority) or "")
+        except (ssl.SSLError, ValueError):
+            raise AccessError(f"{origin}: certificate-authority holds no certificate", "give PEM") from None
 
+
+def _text(pem: bytes) -> str | None:
+    """Return certificates as text, None for none; what is written between them may be in any language."""
+    return pem.decode("ascii", errors="ignore") if pem else None
+
+
+@contextmanager
+def _file(pem: bytes) -> Iterator[str | None]:
+    """Return the name of a file with this content while the block runs, None for nothing.
+
+    It is in memory, or else nobody else has rights to it.
+    """
+    if not pem:
+        yield None
+        return
     with _scratch() as file:
         file.write(pem)
         file.flush()
-        try:
-            made.load_cert_chain(_path(file), password=no_password)
-        except ssl.SSLError:
-            raise AccessError(f"{origin}: client-certificate and client-key are no pair in PEM", "check both") from None
+        yield file.name if isinstance(file.name, str) else f"/proc/self/fd/{file.fileno()}"
 
 
 def _scratch() -> BinaryIO:
-    """Make a file for a moment: in memory, or with rights for nobody else."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("papers", os.MFD_CLOEXEC), "w+b")
     return cast("BinaryIO", tempfile.NamedTemporaryFile())
-
-
-def _path(file: BinaryIO) -> str:
-    """Give the name by which a file can be opened once more."""
-    return file.name if isinstance(file.name, str) else f"/proc/self/fd/{file.fileno()}"

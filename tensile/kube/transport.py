@@ -1,8 +1,6 @@
 """One cluster's HTTP connections: a request in, an answer or one named failure out.
 
-Calls and watches have connections of their own, so that a burst of writes never keeps a watch from coming back. A
-create or patch is never sent twice. (aiohttp repeats what HTTP calls idempotent when a kept connection turns out
-closed; a delete carries the UID, so its repetition cannot hit another object.)
+Calls and watches have connections of their own, so that a burst of writes never keeps a watch from coming back.
 
 The way there can be exchanged while it is used: what runs ends on the old one, and a request goes the way that it was
 given, so that what was found out about that way holds for it.
@@ -11,26 +9,21 @@ given, so that what was found out about that way holds for it.
 import asyncio
 import math
 import os
-import socket
 import ssl
 import time
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from typing import NamedTuple
 
-from yarl import URL
-
 from tensile import __version__
 from tensile.errors import TensileError, Unreachable
 from tensile.kube.access import Access
-from tensile.kube.aio import Bounded, Overlong, aiohttp
+from tensile.kube.aio import NO_CONTENT, aiohttp, is_overlong
 from tensile.kube.bounds import OBJECT, Account, TooLarge
-from tensile.kube.calls import CONNECT_SECONDS, Broken, Calls, header_lines, keep_alive
-from tensile.kube.dialing import Resolver
 from tensile.kube.limits import Bucket
+from tensile.kube.rest import Closed, Pool
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[None]]
@@ -38,7 +31,6 @@ Sleep = Callable[[float], Awaitable[None]]
 _RENEWAL_SECONDS = 10.0
 _RENEWAL_LONGEST = 80.0
 _STREAM_BUFFER = 1 << 20
-_TURNS = 20
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
@@ -100,27 +92,19 @@ class Transport:
         self._clock = clock
         self._sleep = sleep
         self._slots = asyncio.Semaphore(connections)
-        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._timeout = timeout
-        self._calls = Calls(account)
-        self._streams = self._session()
+        self._calls = Pool(account)
+        self._streams = Pool(account, _STREAM_BUFFER)
         self._renewing = asyncio.Lock()
         self._renew_from = -math.inf
         self._renewal_seconds = _RENEWAL_SECONDS
-        self._prepared: dict[str, str] = {}
+        self._prepared: dict[str, Mapping[str, str]] = {}
         self._prepared_for: Access | None = None
 
     async def close(self) -> None:
-        """Close every connection; one that waits for a frozen server to say goodbye, too, is hung up."""
+        """Close every connection."""
         await self._calls.close()
         await self._streams.close()
-        for lingering in tuple(self._sockets):
-            with suppress(OSError):
-                lingering.shutdown(socket.SHUT_RDWR)
-        for _ in range(_TURNS):
-            if all(lingering.fileno() < 0 for lingering in tuple(self._sockets)):
-                return
-            await asyncio.sleep(0)
 
     def hang_up(self) -> None:
         """End the connections of calls; what is under way fails."""
@@ -145,14 +129,8 @@ class Transport:
         Raises Unreachable also for what goes wrong inside the block while reading.
         """
         try:
-            async with self._streams.get(
-                URL(access.url + target, encoded=True),
-                headers=_headers(access.headers, ""),
-                ssl=access.tls,
-                server_hostname=access.server_name,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS),
-            ) as reply:
+            headers = _headers(access.headers, "")
+            async with self._streams.answered(access, "GET", target, headers, seconds=seconds) as reply:
                 yield reply
         except _FAILURES as error:
             raise _failure(error, access) from None
@@ -197,44 +175,29 @@ class Transport:
         """Send a request once, on a connection that is free."""
         async with self._slots:
             try:
-                lines = self._lines(access, request.media)
-                async with asyncio.timeout(self._timeout):
-                    answer = await self._calls.call(
-                        access, request.method, request.target, lines, request.body or b"", most=request.most
-                    )
+                answer = await self._calls.call(
+                    access,
+                    request.method,
+                    request.target,
+                    self._headers(access, request.media),
+                    request.body,
+                    seconds=self._timeout,
+                    most=request.most,
+                )
             except _FAILURES as error:
                 raise _failure(error, access) from None
         found = answer.headers
-        return Reply(answer.status, answer.body, found.get(b"content-type", ""), found.get(b"retry-after", ""))
+        return Reply(answer.status, answer.body, found.get("Content-Type", ""), found.get("Retry-After", ""))
 
-    def _lines(self, access: Access, media: str) -> str:
-        """Give a call's headers, written out once for each access and media type."""
+    def _headers(self, access: Access, media: str) -> Mapping[str, str]:
+        """Return a call's headers, put together once for each access and media type."""
         if access is not self._prepared_for:
             self._prepared_for = access
             self._prepared = {}
         prepared = self._prepared.get(media)
         if prepared is None:
-            prepared = self._prepared[media] = header_lines(access, _headers(access.headers, media))
+            prepared = self._prepared[media] = _headers(access.headers, media)
         return prepared
-
-    def _session(self) -> aiohttp.ClientSession:
-        """Make a pool of connections for streams."""
-        return aiohttp.ClientSession(
-            connector=Bounded(limit=0, socket_factory=self._socket, resolver=Resolver()),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("Accept-Encoding",),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            read_bufsize=_STREAM_BUFFER,
-            max_line_size=1 << 16,
-            max_field_size=1 << 16,
-        )
-
-    def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """Make a socket and remember it for closing."""
-        made = _socket(address)
-        self._sockets.add(made)
-        return made
 
     async def _reread(self) -> str:
         """Read everything anew, and take what was found unless it cannot be used."""
@@ -251,19 +214,11 @@ def _headers(credential: Mapping[str, str], media: str) -> Mapping[str, str]:
     return {**headers, "Content-Type": media} if media else headers
 
 
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Make a socket for a stream."""
-    family, sort, protocol, _, _ = address
-    made = socket.socket(family=family, type=sort, proto=protocol)
-    keep_alive(made)
-    return made
-
-
 def _failure(error: Exception, access: Access) -> Unreachable:
     """Say what a failed connection means; the sorts of trouble that a person mends differently are told apart."""
     where = f"{access.address}:{access.port}"
-    if isinstance(error, Overlong):
-        return TooLarge(str(error))
+    if isinstance(error, aiohttp.ClientError) and is_overlong(error):
+        return TooLarge(NO_CONTENT)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return Untrusted(
             f"{where} shows a certificate that is not trusted ({_why(error)}): check the CA in {access.origin}"
@@ -274,11 +229,16 @@ def _failure(error: Exception, access: Access) -> Unreachable:
         )
     if isinstance(error, TimeoutError):
         return Unreachable(f"{where} did not answer in time: check that the apiserver runs and is reachable from here")
-    if isinstance(error, aiohttp.ClientConnectorError | OSError) and not isinstance(error, Broken):
+    if isinstance(error, aiohttp.ClientConnectorError) or _is_systems(error):
         return Unreachable(
             f"{where} cannot be connected to ({_why(error)}): check the address and that the apiserver runs"
         )
     return Dropped(f"{where} broke the connection off ({type(error).__name__}): check that the apiserver runs")
+
+
+def _is_systems(error: Exception) -> bool:
+    """Report whether it is an error of the system itself, from before there was a connection."""
+    return isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError | Closed)
 
 
 def _why(error: Exception) -> str:

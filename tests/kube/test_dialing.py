@@ -13,8 +13,8 @@ import uvloop
 
 from tensile.errors import AccessError
 from tensile.kube.address import is_no_server, read_server
-from tensile.kube.calls import CONNECT_SECONDS
 from tensile.kube.dialing import STAGGER, Misled, Resolver, connected
+from tensile.kube.rest import CONNECT_SECONDS
 
 NO_SERVER = [
     "169.254.169.254",

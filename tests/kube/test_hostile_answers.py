@@ -19,7 +19,7 @@ TOO_LARGE = {
     "list-endless-extension": "that are no content",
     "list-endless-trailers": "that are no content",
     "list-endless-trailer": "that are no content",
-    "list-tiny-chunks": "pieces of a few bytes",
+    "list-tiny-chunks": "that are no content",
     "list-endless-pages": "pages that never end",
     "list-same-page": "pages that never end",
     "watch-endless-line": "a line of more than 8 MiB",
