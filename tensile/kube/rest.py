@@ -141,7 +141,8 @@ class Pool:
 
     `account` counts what all answers hold that have not ended; `buffer` bounds what of an answer is held unread, in
     bytes. A connection that nothing uses is closed after `idle` seconds: with many clusters those that a burst opened
-    would take more file descriptors than everything else. Raises what aiohttp raises, TooLarge, and Unreachable where the account is full.
+    would take more file descriptors than everything else. Raises what aiohttp raises, TooLarge, and Unreachable where
+    the account is full.
     """
 
     def __init__(self, account: Account | None = None, buffer: int = 1 << 18, idle: float = IDLE_SECONDS) -> None:
