@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 PROGRAM = str(Path(sys.executable).with_name("tensile"))
-LIMIT = 60.0
+LIMIT = 180.0
 _OURS = ("TENSILE_TOPOLOGY", "KUBERNETES_SERVICE_HOST", "POD_IP", "VKUBELET_POD_IP", "KUBECONFIG")
 _EDIT = Callable[[dict[str, Any]], object]
 

@@ -11,8 +11,8 @@ from clikit import Files, Told, listening, port_of, refused, tensile, timed
 from tensile.doctor.gathering import LIMIT
 from tensile.sandbox.environment import Sandbox
 
-STARTING = 20.0
-"""Seconds that a program may take to start and to write, on a machine that is busy."""
+STARTING = 5.0
+"""Seconds more than it takes where nobody answers at all, which a machine that is busy has take longer, too."""
 
 
 def findings(told: Told, level: str) -> list[tuple[Any, str, str]]:
@@ -72,12 +72,13 @@ def test_a_lower_whose_kubeconfig_is_in_a_cluster_that_is_away(tmp_path: Path) -
 def test_clusters_that_never_answer_cost_their_own_time_only(tmp_path: Path) -> None:
     """All hang, and the command ends in time, with each of them told."""
     files = Files(tmp_path)
+    _, starting = timed("doctor", "-o", "json", "-f", files.save())
     with ExitStack() as stack:
         files.ports[:2] = [port_of(stack.enter_context(listening())) for _ in range(2)]
         told, seconds = timed("doctor", "-o", "json", "-f", files.save())
     assert [(name, check) for name, check, _ in findings(told, "fail")] == [(None, "reach"), ("below", "reach")]
     assert all("no answer in 3 s" in what for _, _, what in findings(told, "fail"))
-    assert seconds < LIMIT + STARTING
+    assert seconds < LIMIT + STARTING + 2 * starting
 
 
 def test_a_bad_file_is_refused_as_everywhere(tmp_path: Path) -> None:

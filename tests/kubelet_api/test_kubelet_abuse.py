@@ -6,7 +6,7 @@ import kubelet_abuse
 from kubelet_lab import QUICK, Lab, leak_watch
 from kubelet_pki import SERVER, Pki, write
 
-MANY = QUICK._replace(waiting=64, asking=0.3)
+MANY = QUICK._replace(waiting=64, asking=1.0)
 
 
 async def test_torn_streams_leave_nothing(pki: Pki) -> None:

@@ -18,7 +18,7 @@ from tensile.policy.visitors import Visitors
 
 CALLER, CROWD = "127.0.0.1", "127.0.0.2"
 PAIR = self_signed("x", CALLER, [CALLER], datetime.now(UTC), timedelta(days=1))
-BOUNDS = Bounds(largest=100_000, content=400_000, connections=16, patience=0.5)
+BOUNDS = Bounds(largest=100_000, content=400_000, connections=16, patience=2.0)
 
 
 class Caller:

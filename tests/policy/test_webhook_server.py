@@ -102,7 +102,7 @@ async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float)
 
 async def test_a_body_that_does_not_come_is_not_waited_for(here: Scene) -> None:
     """Whoever announces one and sends none holds a connection for some seconds only."""
-    made, trusted = await listening(here, bytes, patience=0.05)
+    made, trusted = await listening(here, bytes, patience=2.0)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.load_verify_locations(cadata=trusted.decode())
     reader, writer = await asyncio.open_connection("127.0.0.1", made.port, ssl=tls)
