@@ -1,0 +1,133 @@
+"""Kubernetes' own conformance tests, on a real node and through the virtual node before it: what differs is a defect.
+
+    .venv/bin/python -m bench.conformance [--focus REGEX] [--only direct|through] [--serial] [--procs N] [--runs N]
+                                          [--keep DIR] [--document]
+
+First on the cluster that the real node (kubelet, containerd, runc) is in, then, with an engine, on the upper cluster
+whose only node is the virtual one. The suite is built from Go modules into the user's cache once. A whole run writes
+bench/results/conformance.json and docs/conformance.md; part of it is only printed. Exits with 1 when a test that
+passes directly fails through the virtual node without a reason in reasons.yaml.
+"""
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.conformance import judging, report
+from bench.conformance.clusters import clusters, virtual_node
+from bench.conformance.document import PAGE, page
+from bench.conformance.programs import VERSION, Programs, found
+from bench.conformance.report import Case, Outcome
+from bench.conformance.suite import PROCESSES, Selection, Side, command, run
+from bench.kubectl.round import LOWER
+from bench.reporting import RESULTS, keep, kept_before, verdict
+from tensile.sandbox import machine
+from tensile.sandbox.binaries import cache_directory
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.layout import UPPER
+
+NAME = "conformance"
+DIRECT, THROUGH = "direct", "through"
+CLUSTERS = {DIRECT: LOWER, THROUGH: UPPER}
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--focus", default="", help="only tests whose names match this regular expression")
+    parser.add_argument("--only", choices=[DIRECT, THROUGH], help="one side only")
+    parser.add_argument("--serial", action="store_true", help="also tests that are Serial or Slow")
+    parser.add_argument("--procs", type=int, default=PROCESSES, help="how many tests at once")
+    parser.add_argument("--runs", type=int, default=1, help="how many times each side")
+    parser.add_argument("--keep", type=Path, help="a folder for Ginkgo's logs and reports, which vanish otherwise")
+    parser.add_argument("--document", action="store_true", help="write docs/conformance.md from the last result only")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def outcomes(
+    sandbox: Sandbox, programs: Programs, wanted: argparse.Namespace, side: str, folder: Path
+) -> list[list[Outcome]]:
+    """Run one side as often as it is wanted, and return how each run's tests went."""
+    state = sandbox.state()
+    assert state.binaries is not None
+    every: list[list[Outcome]] = []
+    for number in range(1, wanted.runs + 1):
+        kubeconfig = sandbox.clusters[CLUSTERS[side]].kubeconfig
+        place = Side(side, kubeconfig, state.binaries.kubectl, folder / f"{side}-{number}", state.identity)
+        line = command(programs, Selection(wanted.focus, wanted.serial), place, wanted.procs)
+        every.append(report.outcomes(run(line, place, print).read_bytes()))
+        passed = sum(one.state == report.PASSED for one in every[-1])
+        print(f"{side}: {passed} of {len(every[-1])} tests passed")
+    return every
+
+
+def tests(programs: Programs, wanted: argparse.Namespace, scratch: Path) -> list[Case]:
+    """Run what is wanted on clusters of its own, and return the tests."""
+    folder = wanted.keep.resolve() if wanted.keep else scratch
+    direct: list[list[Outcome]] = []
+    through: list[list[Outcome]] = []
+    with clusters(scratch, programs) as sandbox:
+        if wanted.only != THROUGH:
+            direct = outcomes(sandbox, programs, wanted, DIRECT, folder)
+        if wanted.only != DIRECT:
+            with virtual_node(sandbox):
+                through = outcomes(sandbox, programs, wanted, THROUGH, folder)
+    return report.joined(direct, through)
+
+
+def told(every: list[Case], known: judging.Reasons) -> None:
+    """Print what failed, and the table."""
+    for test in every:
+        for side, runs in ((DIRECT, test.direct), (THROUGH, test.through)):
+            words = {
+                f"{one.where}: {one.message}": None for one in runs if one.state not in (report.PASSED, report.SKIPPED)
+            }
+            print(*(f"FAILED {side}: {test.name}: {text}\n" for text in words), sep="", end="")
+    for row in report.rows(every):
+        print(f"{row.sig:12} {row.run:4} tests, {row.direct:4} directly, {row.through:4} through, {row.both:4} both")
+    for part in judging.unneeded(every, known):
+        print(f"{NAME}: has a reason to fail and does not: {part}")
+
+
+def main() -> int:
+    """Read the arguments, run, keep the result; gives the exit code."""
+    wanted = arguments()
+    if wanted.document:
+        PAGE.write_text(page(kept_before(wanted.results, NAME)))
+        return 0
+    whole = not (wanted.focus or wanted.only or wanted.serial)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        why = machine.obstacle((scratch, cache_directory(os.environ)), os.environ)
+        if why:
+            print(f"{NAME}: no real node on this machine: {why}", file=sys.stderr)
+            return 1
+        try:
+            re.compile(wanted.focus)
+            every = tests(found(print), wanted, scratch)
+        except (SandboxError, RuntimeError, re.error) as error:
+            print(f"{NAME}: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print(f"{NAME}: given up; everything that was started has ended", file=sys.stderr)
+            return 130
+    known = judging.reasons(judging.REASONS.read_text())
+    told(every, known)
+    if not whole:
+        missing = judging.broken(every, known) if not wanted.only else []
+        print(*(f"{NAME}: BROKEN: {words}" for words in missing), sep="\n")
+        return int(bool(missing))
+    run_as = {"procs": wanted.procs, "runs": wanted.runs}
+    path = keep(wanted.results, NAME, VERSION, {"run": run_as, **judging.result(every, known)})
+    PAGE.write_text(page(kept_before(wanted.results, NAME)))
+    return verdict(NAME, judging.broken(every, known), path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
