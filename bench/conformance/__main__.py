@@ -81,18 +81,37 @@ def tests(programs: Programs, wanted: argparse.Namespace, scratch: Path) -> list
     return report.joined(direct, through)
 
 
-def told(every: list[Case], known: judging.Reasons) -> None:
+def told(every: list[Case]) -> None:
     """Print what failed, and the table."""
     for test in every:
         for side, runs in ((DIRECT, test.direct), (THROUGH, test.through)):
-            words = {
-                f"{one.where}: {one.message}": None for one in runs if one.state not in (report.PASSED, report.SKIPPED)
-            }
-            print(*(f"FAILED {side}: {test.name}: {text}\n" for text in words), sep="", end="")
+            failed = [one for one in runs if one.state not in (report.PASSED, report.SKIPPED)]
+            for words in dict.fromkeys(f"{one.where}: {one.message}" for one in failed):
+                print(f"FAILED {side}: {test.name}: {words}")
     for row in report.rows(every):
         print(f"{row.sig:12} {row.run:4} tests, {row.direct:4} directly, {row.through:4} through, {row.both:4} both")
+
+
+def of_a_part(every: list[Case], known: judging.Reasons) -> int:
+    """Print what is broken in a part of the tests, on both sides; gives the exit code."""
+    broken = judging.broken(every, known, whole=False)
+    for words in broken:
+        print(f"{NAME}: BROKEN: {words}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def of_the_whole(every: list[Case], known: judging.Reasons, wanted: argparse.Namespace) -> int:
+    """Keep the result of all tests, write the page, and print what changed and broke; gives the exit code."""
+    before = kept_before(wanted.results, NAME)
+    run_as = {"procs": wanted.procs, "runs": wanted.runs}
+    path = keep(wanted.results, NAME, VERSION, {"run": run_as, **judging.result(every, known)})
+    after = kept_before(wanted.results, NAME)
+    PAGE.write_text(page(after))
+    for name in judging.changed(before, after):
+        print(f"{NAME}: not as on {before['date']}: {name}")
     for part in judging.unneeded(every, known):
         print(f"{NAME}: has a reason to fail and does not: {part}")
+    return verdict(NAME, judging.broken(every, known), path)
 
 
 def main() -> int:
@@ -101,7 +120,6 @@ def main() -> int:
     if wanted.document:
         PAGE.write_text(page(kept_before(wanted.results, NAME)))
         return 0
-    whole = not (wanted.focus or wanted.only or wanted.serial)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         why = machine.obstacle((scratch, cache_directory(os.environ)), os.environ)
@@ -118,15 +136,12 @@ def main() -> int:
             print(f"{NAME}: given up; everything that was started has ended", file=sys.stderr)
             return 130
     known = judging.reasons(judging.REASONS.read_text())
-    told(every, known)
-    if not whole:
-        missing = judging.broken(every, known) if not wanted.only else []
-        print(*(f"{NAME}: BROKEN: {words}" for words in missing), sep="\n")
-        return int(bool(missing))
-    run_as = {"procs": wanted.procs, "runs": wanted.runs}
-    path = keep(wanted.results, NAME, VERSION, {"run": run_as, **judging.result(every, known)})
-    PAGE.write_text(page(kept_before(wanted.results, NAME)))
-    return verdict(NAME, judging.broken(every, known), path)
+    told(every)
+    if wanted.only:
+        return 0
+    if wanted.focus or wanted.serial:
+        return of_a_part(every, known)
+    return of_the_whole(every, known, wanted)
 
 
 if __name__ == "__main__":

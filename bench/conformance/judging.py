@@ -4,7 +4,7 @@ Reasons are in reasons.yaml, which people review. A test that passes on the real
 is a defect unless one is there; a reason that no test needs any more is told, so that it goes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,15 +52,15 @@ def failing_through(tests: Iterable[Case], known: Reasons) -> list[Failing]:
     return [_failing(test.name, test.through, known.through, UNKNOWN) for test in missed]
 
 
-def broken(tests: Sequence[Case], known: Reasons) -> list[str]:
-    """Return what is not as it should be, where both sides were run."""
+def broken(tests: Sequence[Case], known: Reasons, *, whole: bool = True) -> list[str]:
+    """Return what is not as it should be, where both sides were run; how many have to pass is said of the whole."""
     found = [
         f"{one.name}: {one.why} ({one.where}: {one.message})"
         for one in failing_through(tests, known)
         if one.why == UNKNOWN
     ]
     found += [f"{name}: not the same in every run" for name in unsteady(tests)]
-    part = share(tests)
+    part = share(tests) if whole else 1.0
     return found + ([f"{part:.2%} of what passes directly passes through, less than {BAR:.0%}"] if part < BAR else [])
 
 
@@ -70,9 +70,21 @@ def unsteady(tests: Iterable[Case]) -> list[str]:
 
 
 def unneeded(tests: Sequence[Case], known: Reasons) -> list[str]:
-    """Return the tests that have a reason to fail, and do not."""
+    """Return the reasons of tests that were run and do not fail."""
     sides = ((known.direct, failing_directly(tests, known)), (known.through, failing_through(tests, known)))
-    return [part for named, failing in sides for part in named if not any(part in one.name for one in failing)]
+    run = [(part, failing) for named, failing in sides for part in named if any(part in test.name for test in tests)]
+    return [part for part, failing in run if not any(part in one.name for one in failing)]
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the tests that went otherwise in the result before; {} has nothing to compare."""
+    old, new = (one.get("tests", {}) for one in (before, after))
+    return [name for name in sorted(old.keys() | new.keys()) if old and _ends(old, name) != _ends(new, name)]
+
+
+def _ends(tests: Mapping[str, Any], name: str) -> list[set[str]]:
+    """Return how a test went on each side, without how long it took."""
+    return [{run.partition(" ")[0] for run in tests.get(name, {}).get(side, ())} for side in ("direct", "through")]
 
 
 def result(tests: Sequence[Case], known: Reasons) -> dict[str, Any]:

@@ -7,6 +7,7 @@ limits stay, and no test is tried a second time.
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,17 +92,27 @@ def run(line: list[str], side: Side, progress: Progress) -> Path:
 
 @contextmanager
 def _started(line: list[str], side: Side, sink: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run it in a group of its own, so that all of it is ended, by its number, whatever happens here."""
-    variables = {**os.environ, MARK: side.identity}
-    process = subprocess.Popen(
-        line, cwd=side.folder, env=variables, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(ENDING)
+    """Run it in a group of its own, so that all of it is ended, by its number, whatever happens here.
+
+    Its temporary files, which some tests leave behind, have a folder that goes with it.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        variables = {**os.environ, MARK: side.identity, "TMPDIR": scratch}
+        process = subprocess.Popen(
+            line,
+            cwd=side.folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(ENDING)
 
 
 def _end(log: Path) -> str:

@@ -66,9 +66,9 @@ def test_tests_that_were_not_chosen_are_none() -> None:
 
 
 def test_what_differs_from_run_to_run_is_no_part_of_a_message() -> None:
-    """UIDs and addresses of memory are replaced, and what is long is cut."""
-    (one,) = read(spec("ends", "failed", f"pod {UID} at <*v1.Pod | 0x15eadfc6d908>: {'long ' * 100}"))
-    assert one.message.startswith("pod UID at <*v1.Pod | ADDRESS>: long")
+    """UIDs, namespaces and addresses of memory are replaced, and what is long is cut."""
+    (one,) = read(spec("ends", "failed", f"pods-7592/web {UID} at <*v1.Pod | 0x15eadfc6d908>: {'long ' * 100}"))
+    assert one.message.startswith("NAMESPACE/web UID at <*v1.Pod | ADDRESS>: long")
     assert len(one.message) == 240
 
 
@@ -114,6 +114,7 @@ def test_too_few_break_it_whatever_the_reasons() -> None:
     assert judging.broken([*fine, ran("n1", "p", "f"), ran("n2", "p", "f")], known) == [
         "98.00% of what passes directly passes through, less than 99%"
     ]
+    assert judging.broken([ran("n1", "p", "f")], known, whole=False) == []
 
 
 def test_runs_that_differ_break_it() -> None:
@@ -122,9 +123,17 @@ def test_runs_that_differ_break_it() -> None:
     assert "a: not the same in every run" in judging.broken([ran("a", "p", "pf")], Reasons({}, {"a": "known"}))
 
 
+def test_what_went_otherwise_before_is_told() -> None:
+    """Whether two runs give the same list, whatever time each test took; a first result has nothing before it."""
+    before = {"tests": {"a": {"direct": ["passed 1 s"], "through": ["failed 1 s"]}, "b": {"direct": ["passed 1 s"]}}}
+    after = {"tests": {"a": {"direct": ["passed 2 s"], "through": ["passed 1 s"]}, "b": {"direct": ["passed 3 s"]}}}
+    assert judging.changed(before, after) == ["a"]
+    assert judging.changed({}, after) == []
+
+
 def test_a_reason_that_nothing_needs_is_told() -> None:
     """So that it goes when what it was for is repaired."""
-    known = Reasons({"both": "no DNS"}, {"lost": "why", "mended": "why"})
+    known = Reasons({"both": "no DNS"}, {"lost": "why", "mended": "why", "not run": "why"})
     assert judging.unneeded([ran("lost", "p", "f"), ran("mended", "p", "p"), ran("both", "f", "f")], known) == [
         "mended"
     ]
