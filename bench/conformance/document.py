@@ -10,10 +10,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 _HEAD = """\
 # Conformance through a virtual node
 
-Kubernetes has a suite of its own by which a cluster is told to be one: `e2e.test`. `make conformance` runs its
-conformance tests of {sigs} against a cluster with a real node (kubelet, containerd, runc), and
-then against the upper cluster whose only node is the virtual node that the same real node is behind. Each test that
-passes directly has to pass through the virtual node.
+`e2e.test` is the suite by which Kubernetes tells whether a cluster conforms. `make conformance` runs its tests of
+{sigs} against a cluster with a real node (kubelet, containerd, runc), and then
+against an upper cluster whose only node is the virtual node that stands for the cluster of that same real node. Each
+test that passes directly has to pass through the virtual node.
 
 <!-- Made by `python -m bench.conformance --document` from bench/results/conformance.json and
 bench/conformance/reasons.yaml. -->
@@ -24,8 +24,8 @@ _MADE = """
 {share:.1%} of what passes on the real node passes through the virtual node.
 
 Made on {date} with tensile {tensile}, Kubernetes {cluster} and Python {python}, by
-`python -m bench.conformance{options}`: {procs} processes, {times}, upstream's time limits, no second tries. Tests that
-are Serial or Slow are not among them.
+`python -m bench.conformance{options}`: {procs} processes, {times}, upstream's time limits, no test tried twice. The
+tests are those that are [Conformance] and neither Serial nor Slow.
 """
 _THROUGH = """
 ## Pass directly, not through the virtual node
@@ -33,8 +33,7 @@ _THROUGH = """
 _NONE = "None.\n"
 _DIRECT = """
 ## Fail on the real node too
-These say nothing of a virtual node: the sandbox's real node is one process tree on a machine that need not be made
-for it, without kube-proxy, cluster DNS or a way to any registry.
+These say nothing of a virtual node. The sandbox's real node has no kube-proxy, no cluster DNS and no way to a registry.
 
 """
 _ALONE = """
@@ -52,9 +51,9 @@ make conformance
 ```
 
 `python -m bench.conformance --focus 'StatefulSet.*evicted'` runs some of the tests, `--only through` one side,
-`--serial` also those that are Serial or Slow, `--runs 2` all of it twice, and `--keep DIR` leaves the logs there. These
-change no result that is kept, unless the whole is run. It ends with 1 when a test passes directly and fails through the
-virtual node without a reason in `bench/conformance/reasons.yaml`.
+`--serial` also those that are Serial or Slow, `--runs 2` all of it twice, and `--keep DIR` leaves the logs there. Only
+a run of the whole is kept, and tells which tests went otherwise than the last time. It ends with 1 when a test passes
+directly and fails through the virtual node without a reason in `bench/conformance/reasons.yaml`.
 """
 
 
