@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo wheel image check test bench faults format clean
+.PHONY: help setup demo wheel image check test bench faults conformance format clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -70,6 +70,11 @@ faults: setup ## Crashes, outages, strangers, refusals, two engines, watches tha
 	for trial in everywrite watches denials twins tokens top likeness placement replicas sequences sequences.real \
 	sequences.races sequences.pairs hostility hostility.real guarded drain burst diagnoses predictions kubectl bugs \
 	rights replaced install image hostile; do $(BIN)/python -m bench.$$trial || failed=1; done; exit $$failed
+
+# FOCUS, ONLY (direct or through), RUNS, PROCS and SERIAL can be given, e.g. `make conformance FOCUS=StatefulSet`.
+conformance: setup ## Kubernetes' own conformance tests, on a real node and through the virtual node before it (1 h)
+	@$(BIN)/python -m bench.conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(ONLY),--only $(ONLY)) \
+	$(if $(RUNS),--runs $(RUNS)) $(if $(PROCS),--procs $(PROCS)) $(if $(SERIAL),--serial)
 
 format: $(BIN)/.installed ## Put the code in form
 	$(BIN)/ruff check --fix --quiet .

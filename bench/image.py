@@ -23,9 +23,10 @@ from typing import Any
 import yaml
 
 from bench.children import ROOT
+from bench.nodeimages import bring
 from bench.reporting import RESULTS, keep, verdict
 from tensile import __version__
-from tensile.sandbox import machine, processes
+from tensile.sandbox import machine
 from tensile.sandbox.binaries import CONTROL_PLANE, cache_directory
 from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.state import Options
@@ -91,23 +92,6 @@ class Node:
     def __init__(self, sandbox: Sandbox, image: str) -> None:
         self._sandbox = sandbox
         self._image = image
-
-    def has(self, archive: Path) -> None:
-        """Have the node know the image."""
-        identity = self._sandbox.state().identity
-        (containerd,) = (pid for pid in processes.marked(identity) if _name(pid) == "containerd")
-        found = self._sandbox.state().node
-        assert found is not None
-        enter = [
-            "nsenter",
-            f"--target={containerd}",
-            "--mount",
-            "--",
-            "env",
-            f"PATH={found.runtime.path}:{os.environ['PATH']}",
-        ]
-        command = [*enter, "ctr", "--namespace=k8s.io", "images", "import", str(archive)]
-        subprocess.run(command, check=True, capture_output=True)
 
     def prepare(self) -> None:
         """Make what the pods mount: the topology, and credentials for the cluster."""
@@ -176,13 +160,6 @@ class Node:
         return taken, said
 
 
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
 def _is_ready(status: dict[str, Any]) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
 
@@ -202,7 +179,7 @@ def tried(archive: Path, scratch: Path) -> dict[str, Any]:
     broken = [] if image["User"] == "65532:65532" and image["Entrypoint"] == ["tensile"] else [f"it says {image}"]
     with Sandbox.start(scratch / "sandbox", Options(lowers=1, real_node=True)) as sandbox:
         node = Node(sandbox, image["name"])
-        node.has(archive)
+        bring(sandbox, archive)
         node.prepare()
         runs = {
             "version": (("--version",), 0, f"tensile {__version__}"),

@@ -9,8 +9,8 @@ import io
 import json
 import platform
 import tarfile
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 IMAGE = "busybox:latest"
 PAUSE = "tensile-pause:1"
@@ -23,6 +23,29 @@ IMAGES: dict[str, dict[str, Any]] = {
 USERS = b"root:x:0:0:root:/root:/bin/sh\n"
 
 
+class Image(NamedTuple):
+    """One image of an archive.
+
+    Attributes:
+        tags: its names, each with what stands after the colon.
+        layers: its files, each as a tar, the lowest first.
+        runs: what it runs and as whom, as fields of an image's `config`.
+    """
+
+    tags: tuple[str, ...]
+    layers: tuple[bytes, ...]
+    runs: Mapping[str, Any]
+
+
+class Entry(NamedTuple):
+    """A file, a link or a folder of a layer; `link` is what a link leads to."""
+
+    content: bytes = b""
+    mode: int = 0o644
+    link: str = ""
+    folder: bool = False
+
+
 def archive(busybox: bytes, applets: Sequence[str]) -> bytes:
     """Return the archive of both images.
 
@@ -30,55 +53,60 @@ def archive(busybox: bytes, applets: Sequence[str]) -> bytes:
         busybox: the program.
         applets: the names that it answers to.
     """
-    layer = _layer(busybox, applets)
-    entries, contents = [], {"layer.tar": layer}
-    for tag, runs in IMAGES.items():
-        config = json.dumps(_config(runs, hashlib.sha256(layer).hexdigest())).encode()
+    files = busybox_layer(busybox, applets)
+    return packed([Image((tag,), (files,), runs) for tag, runs in IMAGES.items()])
+
+
+def packed(images: Iterable[Image]) -> bytes:
+    """Return the archive of images; a layer that several of them have is in it once."""
+    entries: list[dict[str, Any]] = []
+    contents: dict[str, bytes] = {}
+    for image in images:
+        digests = [hashlib.sha256(one).hexdigest() for one in image.layers]
+        contents |= {f"{digest}.tar": one for digest, one in zip(digests, image.layers, strict=True)}
+        config = json.dumps(_config(image.runs, digests)).encode()
         name = f"{hashlib.sha256(config).hexdigest()}.json"
         contents[name] = config
-        entries.append({"Config": name, "RepoTags": [tag], "Layers": ["layer.tar"]})
+        entries.append({"Config": name, "RepoTags": [*image.tags], "Layers": [f"{digest}.tar" for digest in digests]})
     contents["manifest.json"] = json.dumps(entries).encode()
+    return layer({name: Entry(content) for name, content in contents.items()})
+
+
+def busybox_layer(busybox: bytes, applets: Sequence[str]) -> bytes:
+    """Return the files: the program under each of its names, a user, and a place for temporary files."""
+    folders = {"bin": 0o755, "etc": 0o755, "root": 0o700, "tmp": 0o1777}
+    links = {f"bin/{name}": Entry(mode=0o777, link="busybox") for name in sorted(set(applets) - {"busybox"})}
+    return layer(
+        {name: Entry(mode=mode, folder=True) for name, mode in folders.items()}
+        | {"bin/busybox": Entry(busybox, 0o755), "etc/passwd": Entry(USERS)}
+        | links
+    )
+
+
+def layer(files: Mapping[str, Entry]) -> bytes:
+    """Return a tar of files by their paths."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w") as tar:
-        for name, content in contents.items():
-            _add(tar, name, content)
+        for name, one in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.mode, entry.type = one.mode, _kind(one)
+            entry.linkname, entry.size = one.link, len(one.content)
+            tar.addfile(entry, io.BytesIO(one.content))
     return sink.getvalue()
 
 
-def _config(runs: dict[str, Any], layer: str) -> dict[str, Any]:
+def _kind(one: Entry) -> bytes:
+    """Return what tar calls such an entry."""
+    if one.folder:
+        return tarfile.DIRTYPE
+    return tarfile.SYMTYPE if one.link else tarfile.REGTYPE
+
+
+def _config(runs: Mapping[str, Any], layers: Sequence[str]) -> dict[str, Any]:
     """Return what an image says of itself."""
     return {
         "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",
         "config": {"Env": ["PATH=/bin", "HOME=/root"], "WorkingDir": "/", **runs},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in layers]},
     }
-
-
-def _layer(busybox: bytes, applets: Sequence[str]) -> bytes:
-    """Return the files: the program under each of its names, a user, and a place for temporary files."""
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w") as tar:
-        for folder, mode in (("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)):
-            tar.addfile(_entry(folder, mode, tarfile.DIRTYPE))
-        _add(tar, "bin/busybox", busybox, 0o755)
-        _add(tar, "etc/passwd", USERS)
-        for name in sorted(set(applets) - {"busybox"}):
-            link = _entry(f"bin/{name}", 0o777, tarfile.SYMTYPE)
-            link.linkname = "busybox"
-            tar.addfile(link)
-    return sink.getvalue()
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    """Add a file."""
-    entry = _entry(name, mode, tarfile.REGTYPE)
-    entry.size = len(content)
-    tar.addfile(entry, io.BytesIO(content))
-
-
-def _entry(name: str, mode: int, kind: bytes) -> tarfile.TarInfo:
-    """Begin an entry."""
-    entry = tarfile.TarInfo(name)
-    entry.mode, entry.type = mode, kind
-    return entry

@@ -123,7 +123,7 @@ def kubelet_configuration(layout: Layout) -> dict[str, Any]:
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "volumePluginDir": "/run/kubelet/volume-plugins",
         "cgroupDriver": "cgroupfs",
-        "cgroupsPerQOS": False,
+        "cgroupsPerQOS": True,
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
         "failSwapOn": False,

@@ -8,7 +8,7 @@ parts fit each other.
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -60,7 +60,7 @@ def find(cache: Path, environ: Mapping[str, str], progress: Progress) -> Runtime
     folder = cache / f"runtime-{platform.machine()}"
     if not folder.is_dir():
         progress(f"fetching packages {', '.join(PACKAGES)} (once) into {folder}")
-        _fetch(folder, search)
+        fetch(folder, PACKAGES, search, unpacked)
     return unpacked(folder)
 
 
@@ -101,31 +101,41 @@ def unpacked(folder: Path) -> Runtime:
     return found
 
 
-def _fetch(folder: Path, search: str) -> None:
-    """Fetch and unpack beside the folder and rename, so that a folder that is there is whole."""
+def fetch(folder: Path, packages: Sequence[str], search: str, check: Callable[[Path], object]) -> None:
+    """Fetch and unpack packages beside the folder and rename, so that a folder that is there is whole.
+
+    Args:
+        folder: where they are to be.
+        packages: their names.
+        search: the search path on which apt-get and dpkg are.
+        check: raises SandboxError for a folder that does not hold what was wanted.
+
+    Raises:
+        SandboxError: they cannot be fetched.
+    """
     new = folder.with_name(f"new-{folder.name}")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
-    _download(new, search)
+    _download(new, packages, search)
     for package in sorted(new.glob("*.deb")):
         _run(["dpkg", "-x", str(package), str(new)], new, search)
         package.unlink()
-    unpacked(new)
+    check(new)
     new.rename(folder)
 
 
-def _download(new: Path, search: str) -> None:
-    """Fetch the packages by the machine's lists of them, or, where it has none, by lists of our own."""
-    fetch = ["apt-get", "-q", "-o", "APT::Sandbox::User=root"]
+def _download(new: Path, packages: Sequence[str], search: str) -> None:
+    """Fetch packages by the machine's lists of them, or, where it has none, by lists of our own."""
+    fetcher = ["apt-get", "-q", "-o", "APT::Sandbox::User=root"]
     try:
-        return _run([*fetch, "download", *PACKAGES], new, search)
+        return _run([*fetcher, "download", *packages], new, search)
     except SandboxError:
         lists = new / "apt" / "lists"
         for path in (lists, new / "apt" / "archives"):
             (path / "partial").mkdir(parents=True)
-    own = [*fetch, "-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={new / 'apt'}"]
+    own = [*fetcher, "-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={new / 'apt'}"]
     _run([*own, "update"], new, search)
-    _run([*own, "download", *PACKAGES], new, search)
+    _run([*own, "download", *packages], new, search)
     return shutil.rmtree(new / "apt")
 
 

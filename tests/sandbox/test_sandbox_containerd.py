@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sandbox_waiting import open_directory, until, until_unlocked
@@ -66,8 +67,14 @@ def settings() -> dict[str, str]:
 
 def run(sandbox: Sandbox, name: str, script: str) -> None:
     """Run a shell script in a container, and wait until it is ready: until its port answers the kubelet's probe."""
-    main = {"name": "main", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", script]}
+    main: dict[str, Any] = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+    }
     main["readinessProbe"] = {"httpGet": {"port": 80}, "periodSeconds": 1}
+    main["resources"] = {"limits": {"memory": "512Mi"}}
     spec = {"containers": [main], "terminationGracePeriodSeconds": 0}
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
     made = sandbox.kubectl("create", "-f", "-", cluster=LOWER, stdin=json.dumps(manifest))
@@ -105,6 +112,17 @@ def test_a_container_has_a_world_of_its_own(real: Sandbox) -> None:
     assert inside(real, "cat", "/proc/1/comm") == "httpd\n"
     assert inside(real, "hostname") == "web\n"
     assert "home" not in inside(real, "ls", "/").split()
+
+
+def test_a_pod_is_resized_in_place(real: Sandbox) -> None:
+    """What its container may use is changed while it runs on, and the node does not end of it."""
+    wanted = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "768Mi"}}}]}}
+    patched = real.kubectl("patch", "pod", "web", "--subresource=resize", f"-p={json.dumps(wanted)}", cluster=LOWER)
+    assert patched.returncode == 0, patched.stderr
+    fields = (
+        "jsonpath={.status.containerStatuses[0].resources.limits.memory} {.status.containerStatuses[0].restartCount}"
+    )
+    until(lambda: real.kubectl("get", "pod", "web", "-o", fields, cluster=LOWER).stdout == "768Mi 0", "the resize")
 
 
 def test_its_log_is_kept(real: Sandbox) -> None:

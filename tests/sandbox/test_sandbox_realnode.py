@@ -146,13 +146,14 @@ def test_the_images_are_what_they_say() -> None:
     assert set(entries) == {images.IMAGE, images.PAUSE}
     for tag, entry in entries.items():
         config = json.loads(files[entry["Config"]])
-        assert config["rootfs"]["diff_ids"] == [f"sha256:{_sha(files['layer.tar'])}"]
+        (name,) = entry["Layers"]
+        assert config["rootfs"]["diff_ids"] == [f"sha256:{_sha(files[name])}"]
         assert entry["Config"] == f"{_sha(files[entry['Config']])}.json"
         assert config["config"].items() >= images.IMAGES[tag].items()
-    with tarfile.open(fileobj=io.BytesIO(files["layer.tar"])) as layer:
+    with tarfile.open(fileobj=io.BytesIO(files[name])) as layer:
         links = {entry.name: entry.linkname for entry in layer if entry.issym()}
     assert links == {"bin/cat": "busybox", "bin/sh": "busybox"}
-    assert files_of(files["layer.tar"])["bin/busybox"] == b"program"
+    assert files_of(files[name])["bin/busybox"] == b"program"
 
 
 def _sha(content: bytes) -> str:

@@ -1,0 +1,148 @@
+"""Kubernetes' own conformance tests, on a real node and through the virtual node before it: what differs is a defect.
+
+    .venv/bin/python -m bench.conformance [--focus REGEX] [--only direct|through] [--serial] [--procs N] [--runs N]
+                                          [--keep DIR] [--document]
+
+First on the cluster that the real node (kubelet, containerd, runc) is in, then, with an engine, on the upper cluster
+whose only node is the virtual one. The suite is built from Go modules into the user's cache once. A whole run writes
+bench/results/conformance.json and docs/conformance.md; part of it is only printed. Exits with 1 when a test that
+passes directly fails through the virtual node without a reason in reasons.yaml.
+"""
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.conformance import judging, report
+from bench.conformance.clusters import clusters, virtual_node
+from bench.conformance.document import PAGE, page
+from bench.conformance.programs import VERSION, Programs, found
+from bench.conformance.report import Case, Outcome
+from bench.conformance.suite import PROCESSES, Selection, Side, command, run
+from bench.kubectl.round import LOWER
+from bench.reporting import RESULTS, keep, kept_before, verdict
+from tensile.sandbox import machine
+from tensile.sandbox.binaries import cache_directory
+from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.layout import UPPER
+
+NAME = "conformance"
+DIRECT, THROUGH = "direct", "through"
+CLUSTERS = {DIRECT: LOWER, THROUGH: UPPER}
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--focus", default="", help="only tests whose names match this regular expression")
+    parser.add_argument("--only", choices=[DIRECT, THROUGH], help="one side only")
+    parser.add_argument("--serial", action="store_true", help="also tests that are Serial or Slow")
+    parser.add_argument("--procs", type=int, default=PROCESSES, help="how many tests at once")
+    parser.add_argument("--runs", type=int, default=1, help="how many times each side")
+    parser.add_argument("--keep", type=Path, help="a folder for Ginkgo's logs and reports, which vanish otherwise")
+    parser.add_argument("--document", action="store_true", help="write docs/conformance.md from the last result only")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def outcomes(
+    sandbox: Sandbox, programs: Programs, wanted: argparse.Namespace, side: str, folder: Path
+) -> list[list[Outcome]]:
+    """Run one side as often as it is wanted, and return how each run's tests went."""
+    state = sandbox.state()
+    assert state.binaries is not None
+    every: list[list[Outcome]] = []
+    for number in range(1, wanted.runs + 1):
+        kubeconfig = sandbox.clusters[CLUSTERS[side]].kubeconfig
+        place = Side(side, kubeconfig, state.binaries.kubectl, folder / f"{side}-{number}", state.identity)
+        line = command(programs, Selection(wanted.focus, wanted.serial), place, wanted.procs)
+        every.append(report.outcomes(run(line, place, print).read_bytes()))
+        passed = sum(one.state == report.PASSED for one in every[-1])
+        print(f"{side}: {passed} of {len(every[-1])} tests passed")
+    return every
+
+
+def tests(programs: Programs, wanted: argparse.Namespace, scratch: Path) -> list[Case]:
+    """Run what is wanted on clusters of its own, and return the tests."""
+    folder = wanted.keep.resolve() if wanted.keep else scratch
+    direct: list[list[Outcome]] = []
+    through: list[list[Outcome]] = []
+    with clusters(scratch, programs) as sandbox:
+        if wanted.only != THROUGH:
+            direct = outcomes(sandbox, programs, wanted, DIRECT, folder)
+        if wanted.only != DIRECT:
+            with virtual_node(sandbox):
+                through = outcomes(sandbox, programs, wanted, THROUGH, folder)
+    return report.joined(direct, through)
+
+
+def told(every: list[Case]) -> None:
+    """Print what failed, and the table."""
+    for test in every:
+        for side, runs in ((DIRECT, test.direct), (THROUGH, test.through)):
+            failed = [one for one in runs if one.state not in (report.PASSED, report.SKIPPED)]
+            for words in dict.fromkeys(f"{one.where}: {one.message}" for one in failed):
+                print(f"FAILED {side}: {test.name}: {words}")
+    for row in report.rows(every):
+        print(f"{row.sig:12} {row.run:4} tests, {row.direct:4} directly, {row.through:4} through, {row.both:4} both")
+
+
+def of_a_part(every: list[Case], known: judging.Reasons) -> int:
+    """Print what is broken in a part of the tests, on both sides; gives the exit code."""
+    broken = judging.broken(every, known, whole=False)
+    for words in broken:
+        print(f"{NAME}: BROKEN: {words}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def of_the_whole(every: list[Case], known: judging.Reasons, wanted: argparse.Namespace) -> int:
+    """Keep the result of all tests, write the page, and print what changed and broke; gives the exit code."""
+    before = kept_before(wanted.results, NAME)
+    run_as = {"procs": wanted.procs, "runs": wanted.runs}
+    path = keep(wanted.results, NAME, VERSION, {"run": run_as, **judging.result(every, known)})
+    after = kept_before(wanted.results, NAME)
+    PAGE.write_text(page(after))
+    for name in judging.changed(before, after):
+        print(f"{NAME}: not as on {before['date']}: {name}")
+    for part in judging.unneeded(every, known):
+        print(f"{NAME}: has a reason to fail and does not: {part}")
+    return verdict(NAME, judging.broken(every, known), path)
+
+
+def main() -> int:
+    """Read the arguments, run, keep the result; gives the exit code."""
+    wanted = arguments()
+    if wanted.document:
+        PAGE.write_text(page(kept_before(wanted.results, NAME)))
+        return 0
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        why = machine.obstacle((scratch, cache_directory(os.environ)), os.environ)
+        if why:
+            print(f"{NAME}: no real node on this machine: {why}", file=sys.stderr)
+            return 1
+        try:
+            re.compile(wanted.focus)
+            every = tests(found(print), wanted, scratch)
+        except (SandboxError, RuntimeError, re.error) as error:
+            print(f"{NAME}: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print(f"{NAME}: given up; everything that was started has ended", file=sys.stderr)
+            return 130
+    known = judging.reasons(judging.REASONS.read_text())
+    told(every)
+    if wanted.only:
+        return 0
+    if wanted.focus or wanted.serial:
+        return of_a_part(every, known)
+    return of_the_whole(every, known, wanted)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

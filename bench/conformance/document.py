@@ -1,0 +1,113 @@
+"""The page that says how much of Kubernetes' own suite passes through a virtual node, made from a result."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.conformance.suite import SIGS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
+_HEAD = """\
+# Conformance through a virtual node
+
+`e2e.test` is the suite by which Kubernetes tells whether a cluster conforms. `make conformance` runs its tests of
+{sigs} against a cluster with a real node (kubelet, containerd, runc), and then
+against an upper cluster whose only node is the virtual node that stands for the cluster of that same real node. Each
+test that passes directly has to pass through the virtual node.
+
+<!-- Made by `python -m bench.conformance --document` from bench/results/conformance.json and
+bench/conformance/reasons.yaml. -->
+| | tests | pass directly | pass through the virtual node | of those that pass directly |
+|---|---|---|---|---|
+"""
+_MADE = """
+{share:.1%} of what passes on the real node passes through the virtual node.
+
+Made on {date} with tensile {tensile}, Kubernetes {cluster} and Python {python}, by
+`python -m bench.conformance{options}`: {procs} processes, {times}, upstream's time limits, no test tried twice. The
+tests are those that are [Conformance] and neither Serial nor Slow.
+"""
+_THROUGH = """
+## Pass directly, not through the virtual node
+"""
+_NONE = "None.\n"
+_DIRECT = """
+## Fail on the real node too
+These say nothing of a virtual node. The sandbox's real node has no kube-proxy, no cluster DNS and no way to a registry.
+
+"""
+_ALONE = """
+## Leave themselves out
+"""
+_AGAIN = """
+## Run it
+It needs what a real node needs: root on Linux, and Go modules and packages once (`tensile sandbox up --real-node` says
+what is missing). The suite, Ginkgo and `agnhost` are built from the sandbox's Kubernetes version into the user's cache;
+the images that the tests ask for are made of them and of a static busybox, so that no registry is asked for anything.
+
+<!-- not run: it takes most of an hour -->
+```sh
+make conformance
+```
+
+`python -m bench.conformance --focus 'StatefulSet.*evicted'` runs some of the tests, `--only through` one side,
+`--serial` also those that are Serial or Slow, `--runs 2` all of it twice, and `--keep DIR` leaves the logs there. Only
+a run of the whole is kept, and tells which tests went otherwise than the last time. It ends with 1 when a test passes
+directly and fails through the virtual node without a reason in `bench/conformance/reasons.yaml`.
+"""
+
+
+def page(kept: dict[str, Any]) -> str:
+    """Return the text of the page for a result as it was kept."""
+    through, direct, alone = kept["failing_through"], kept["failing_directly"], kept["left_out_by_themselves"]
+    parts = [_HEAD.format(sigs=_listed(SIGS)), *map(_row, kept["table"]), _made(kept), _THROUGH]
+    parts += [_reasons(through)] if through else [_NONE]
+    parts += [_DIRECT, _reasons(direct)] if direct else []
+    parts += [_ALONE, _pairs("what it says", alone.items())] if alone else []
+    return "".join([*parts, _AGAIN])
+
+
+def _made(kept: dict[str, Any]) -> str:
+    """Return the paragraph that says with what a result was made, and how."""
+    run = kept["run"]
+    return _MADE.format(
+        **kept["versions"],
+        share=kept["share"],
+        date=kept["date"][:10],
+        options=f" --runs {run['runs']}" if run["runs"] > 1 else "",
+        procs=run["procs"],
+        times=_times(run["runs"], kept["unsteady"]),
+    )
+
+
+def _times(runs: int, unsteady: Sequence[str]) -> str:
+    """Return how often each side was run, and whether the runs agree."""
+    if runs == 1:
+        return "once"
+    return f"{runs} times, {f'and {len(unsteady)} tests differ' if unsteady else 'with the same outcome each time'}"
+
+
+def _row(row: dict[str, Any]) -> str:
+    """Return a line of the table."""
+    return f"| {row['sig']} | {row['run']} | {row['direct']} | {row['through']} | {row['both']} |\n"
+
+
+def _reasons(failing: Sequence[dict[str, Any]]) -> str:
+    """Return the table of tests that fail, with why."""
+    return _pairs("why", [(one["name"], one["why"]) for one in failing])
+
+
+def _pairs(title: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """Return a table of tests and what is said of each."""
+    lines = "".join(f"| {_cell(name)} | {_cell(words)} |\n" for name, words in pairs)
+    return f"| test | {title} |\n|---|---|\n{lines}"
+
+
+def _cell(text: str) -> str:
+    """Return text as it stands in a table."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return words as a sentence lists them."""
+    return f"{', '.join(words[:-1])} and {words[-1]}"
