@@ -313,14 +313,17 @@ class Fleet:
     def _objection(self, name: str, uid: str) -> Objection | None:
         """Return under which other name the cluster of that UID is open, None under none.
 
-        Of two names for one cluster, the one under which it has answered keeps it, else the one opened first.
+        Of two names for one cluster, the one under which it has answered keeps it, else the one that is to have it and
+        leads there, else the one opened first.
         """
         claimed = self._claim(name, uid)
         if claimed is not None:
             return claimed
-        names = list(self._open)
+        names, own = list(self._open), self._open[name].cluster
         for place, (other, entry) in enumerate(self._open.items()):
             is_first = place < names.index(name) or entry.identified.is_set()
+            if own.pin != uid and _server(entry.cluster.access) == _server(own.access):
+                is_first = True
             if other != name and entry.cluster.pin == uid and is_first:
                 return Objection(f"the same cluster as lower {other}" if other else "the upper cluster itself")
         return None

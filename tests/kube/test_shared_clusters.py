@@ -146,11 +146,21 @@ async def test_another_cluster_than_before_is_told_before_one_that_has_a_name() 
         assert await fleet.identified("a") == "one"
 
 
+async def test_the_name_that_is_to_have_a_cluster_is_not_refused_for_one_opened_before(apiserver: Apiserver) -> None:
+    """Whichever of them answers first: one whose Node notes another cluster does not take its place."""
+    async with watched() as (fleet, news):
+        fleet.open("a", access_to(apiserver.port))
+        fleet.open("b", access_to(apiserver.port), pin=UID)
+        assert "the same cluster as lower b" in await refused(fleet, news, "a")
+        assert await fleet.identified("b") == UID
+        assert not fleet.is_identified("a")
+
+
 async def test_the_first_name_for_a_server_is_tried_before_the_next() -> None:
     """Or which of the two is refused would be chance."""
     server = Apiserver()
     server.play("identity", Hang())
-    async with served(server), watched() as (fleet, news):
+    async with served(server), watched(patience=0.2) as (fleet, news):
         fleet.open("a", access_to(server.port))
         fleet.open("b", access_to(server.port))
         await news.until(lambda: fleet.health("a").error.startswith("no answer"))
