@@ -28,9 +28,9 @@ BANNED = {
 }
 EDGES = {
     "app", "cluster", "clusters", "doctor/contact", "doctor/gathering", "doctor/questions", "election", "extending",
-    "followed", "hookport", "inforce", "inspection/reading", "joined", "kube/access", "kube/aio", "kube/rest",
+    "followed", "hookport", "inforce", "inspection/reading", "joined", "kube/access", "kube/aio",
     "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/paging", "kube/pluginrun", "kube/secretfile",
-    "kube/share", "kube/tail",
+    "kube/rest", "kube/share", "kube/tail",
     "kube/transport", "kubelet/api/authentication", "kubelet/api/authority", "kubelet/api/authorization",
     "kubelet/api/certs", "kubelet/api/dialogue", "kubelet/api/enrolment", "kubelet/api/exec", "kubelet/api/listener",
     "kubelet/api/logs", "kubelet/api/lower", "kubelet/api/meter", "kubelet/api/pipe", "kubelet/api/presence",

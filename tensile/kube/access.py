@@ -20,8 +20,9 @@ from tensile.kube import tls
 from tensile.kube.address import read_server
 from tensile.kube.files import Watched, read_small, watched
 from tensile.kube.kubeconfig import MAX_BYTES, Entry, Material, decode, parse
-from tensile.kube.plugin import LONGEST_TOKEN, MARGIN, Plugin, is_token, question, read_answer
+from tensile.kube.plugin import MARGIN, Plugin, question, read_answer
 from tensile.kube.pluginrun import run_plugin
+from tensile.kube.sections import LONGEST_TOKEN, is_token
 from tensile.kube.tls import Papers
 from tensile.kube.wording import shown
 
@@ -216,8 +217,8 @@ async def _ask(entry: Entry, plugin: Plugin, origin: str, clock: Clock) -> tuple
     """Run the exec plugin; give the entry with its answer, and until when that is good."""
     authority = base64.b64encode(_pem(entry.authority)).decode()
     asked = question(plugin, entry.server, entry.server_name, authority)
-    answer = read_answer(await run_plugin(plugin, asked, origin), plugin.version, origin)
-    certificate, key = Material(answer.certificate), Material(answer.key)
+    answer = read_answer(await run_plugin(plugin, asked, origin), plugin.api_version, origin)
+    certificate, key = Material(answer.certificate.encode()), Material(answer.key.encode())
     answered = replace(entry, token=answer.token, certificate=certificate, key=key, plugin=None)
     left = math.inf if answer.until is None else max(answer.until - time.time() - MARGIN, 0.0)
     return answered, clock() + left

@@ -9,59 +9,20 @@ that Kubernetes has there, and of its content only what the one who named it has
 """
 
 import base64
-import binascii
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from tensile.errors import AccessError
 from tensile.kube.address import Address, check_server_name, read_server
-from tensile.kube.plugin import LONGEST_TOKEN, Plugin, is_token, read_plugin
-from tensile.kube.wording import key_shown, shown
+from tensile.kube.plugin import Plugin
+from tensile.kube.sections import Name, Section, Text, Token, demanding, read, wrong
+from tensile.kube.wording import shown
 from tensile.yamltext import MAX_BYTES, compose
 from tensile.yamltree import plain
 
 __all__ = ["MAX_BYTES", "AccessError", "Entry", "Material", "decode", "parse"]
-
-_CLUSTER_KEYS = frozenset(
-    (
-        "server",
-        "tls-server-name",
-        "insecure-skip-tls-verify",
-        "certificate-authority",
-        "certificate-authority-data",
-        "proxy-url",
-        "disable-compression",
-        "extensions",
-    )
-)
-_USER_KEYS = frozenset(
-    (
-        "client-certificate",
-        "client-certificate-data",
-        "client-key",
-        "client-key-data",
-        "token",
-        "tokenFile",
-        "exec",
-        "extensions",
-    )
-)
-_REFUSED_CLUSTER = {
-    "insecure-skip-tls-verify": "give certificate-authority-data instead: without it anybody can pose as the cluster",
-    "proxy-url": "proxies are not supported: give a server address that is reachable directly",
-}
-_BASIC = "Kubernetes removed passwords in 1.19: use a token, tokenFile or client certificate"
-_IMPERSONATION = "impersonation is not supported: give the credential of the account itself"
-_REFUSED_USER = {
-    "auth-provider": "Kubernetes removed auth providers in 1.26: use a token, tokenFile or client certificate",
-    "username": _BASIC,
-    "password": _BASIC,
-    "as": _IMPERSONATION,
-    "as-uid": _IMPERSONATION,
-    "as-groups": _IMPERSONATION,
-    "as-user-extra": _IMPERSONATION,
-}
 
 
 class Material(NamedTuple):
@@ -99,37 +60,99 @@ class Entry:
         return [file for file in (*found, self.token_file) if file]
 
 
-class _Section(NamedTuple):
-    """A mapping of the file and the words for where it stands."""
+def _key(name: str) -> str:
+    """Return the key of a field."""
+    return name.rstrip("_").replace("_", "-")
 
-    where: str
-    values: Mapping[str, Any]
 
-    def text(self, key: str) -> str:
-        """Give the text under `key`, "" when it is absent or null."""
-        value = self.values.get(key)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            raise AccessError(f"{self.where}: {key} must be text", "put it in quotes")
-        return value
+def _refused(advice: str) -> BeforeValidator:
+    """Refuse a key that is set, to whatever."""
+    return BeforeValidator(demanding(lambda value: value in (None, False, ""), "is refused", advice))
 
-    def check(self, known: frozenset[str], refused: Mapping[str, str]) -> None:
-        """Raise for the first key that is set and not supported, or not known."""
-        for key, advice in refused.items():
-            if self.values.get(key) not in (None, False, ""):
-                raise AccessError(f"{self.where}: {key} is refused", advice)
-        for key in sorted(self.values.keys() - known - refused.keys()):
-            told = key_shown(key, known | refused.keys())
-            raise AccessError(f"{self.where}: {told} is not known", "remove it, or correct its spelling")
 
-    def material(self, key: str) -> Material:
-        """Give what `key` names as a file or `key`-data holds as base64; data wins, as in Kubernetes."""
-        try:
-            data = base64.b64decode("".join(self.text(f"{key}-data").split()), validate=True)
-        except (binascii.Error, ValueError):
-            raise AccessError(f"{self.where}: {key}-data is not base64", "encode the PEM file with base64") from None
-        return Material(data, self.text(key))
+def _decoded(value: Any) -> bytes:
+    """Return what base64 stands for, which may be folded over lines; nothing for null."""
+    try:
+        return base64.b64decode("".join(value.split()), validate=True) if value is not None else b""
+    except (AttributeError, ValueError):
+        raise wrong("is not base64", "encode the PEM file with base64") from None
+
+
+def _allowed(plugin: Any, info: ValidationInfo) -> Any:
+    """Refuse every plugin where the context of the validation says why."""
+    if plugin is not None and info.context:
+        why, _, advice = info.context.partition(": ")
+        raise wrong(f"plugins are refused {why}", advice)
+    return plugin
+
+
+_Data = Annotated[bytes, BeforeValidator(_decoded)]
+_UNCHECKED = _refused("give certificate-authority-data instead: without it anybody can pose as the cluster")
+_PROXY = _refused("proxies are not supported: give a server address that is reachable directly")
+_PROVIDER = _refused("Kubernetes removed auth providers in 1.26: use a token, tokenFile or client certificate")
+_BASIC = _refused("Kubernetes removed passwords in 1.19: use a token, tokenFile or client certificate")
+_IMPERSONATION = _refused("impersonation is not supported: give the credential of the account itself")
+
+
+class _Context(Section, extra="ignore"):
+    """Which cluster, as which user."""
+
+    cluster: Name
+    user: Name
+
+
+class _Cluster(Section, alias_generator=_key):
+    """Where a cluster is, and how it is known. What is refused stands first, and is told first."""
+
+    insecure_skip_tls_verify: Annotated[Any, _UNCHECKED] = None
+    proxy_url: Annotated[Any, _PROXY] = None
+    server: Text = ""
+    tls_server_name: Text = ""
+    certificate_authority: Text = ""
+    certificate_authority_data: _Data = b""
+    disable_compression: Any = None
+    extensions: Any = None
+
+
+class _User(Section, alias_generator=_key):
+    """What is shown to the cluster."""
+
+    auth_provider: Annotated[Any, _PROVIDER] = None
+    username: Annotated[Any, _BASIC] = None
+    password: Annotated[Any, _BASIC] = None
+    as_: Annotated[Any, _IMPERSONATION] = None
+    as_uid: Annotated[Any, _IMPERSONATION] = None
+    as_groups: Annotated[Any, _IMPERSONATION] = None
+    as_user_extra: Annotated[Any, _IMPERSONATION] = None
+    client_certificate: Text = ""
+    client_certificate_data: _Data = b""
+    client_key: Text = ""
+    client_key_data: _Data = b""
+    token: Token = ""
+    token_file: Text = Field(default="", alias="tokenFile")
+    exec: Annotated[Plugin | None, BeforeValidator(_allowed)] = None
+    extensions: Any = None
+
+    @model_validator(mode="after")
+    def _shows_something(self) -> "_User":
+        """Refuse a user that shows nothing, or half a pair."""
+        certificate = self.client_certificate or self.client_certificate_data
+        key = self.client_key or self.client_key_data
+        if bool(certificate) != bool(key):
+            raise wrong("client-certificate and client-key belong together", "give both")
+        if not (certificate or self.token or self.token_file or self.exec):
+            raise wrong("has no credential", "give a token, tokenFile or client certificate")
+        return self
+
+
+_S = TypeVar("_S", bound=Section)
+
+
+class _Config(NamedTuple):
+    """The whole file, and where it is from."""
+
+    origin: str
+    values: dict[str, Any]
 
 
 def decode(data: bytes, origin: str) -> str:
@@ -149,22 +172,29 @@ def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") 
     refused, whatever the plugin is. Raises AccessError.
     """
     config = _load(text, origin)
-    name = context if context is not None else config.text("current-context")
-    if not name:
+    name = config.values.get("current-context") if context is None else context
+    if not name or not isinstance(name, str):
         raise AccessError(f"{origin}: no current-context", "set it in the file, or name a context in the topology")
-    asked = f"context '{shown(name)}'" if context is not None else "current-context"
-    chosen = _named(config, "context", name, f"{origin}: {asked}")
-    cluster = _named(config, "cluster", *_referred(chosen, "cluster"))
-    user = _named(config, "user", *_referred(chosen, "user"))
-    cluster.check(_CLUSTER_KEYS, _REFUSED_CLUSTER)
-    user.check(_USER_KEYS, _REFUSED_USER)
-    if no_plugins and user.values.get("exec") is not None:
-        why, _, advice = no_plugins.partition(": ")
-        raise AccessError(f"{user.where}: exec plugins are refused {why}", advice)
-    return _entry(cluster, user)
+    asked = "current-context" if context is None else f"context '{shown(name)}'"
+    chosen, where = _named(config, "context", _Context, name, f"{origin}: {asked}")
+    cluster, there = _named(config, "cluster", _Cluster, chosen.cluster, f"{where}.cluster")
+    user, _ = _named(config, "user", _User, chosen.user, f"{where}.user", no_plugins=no_plugins)
+    address = read_server(cluster.server, there)
+    check_server_name(cluster.tls_server_name, there)
+    return Entry(
+        server=cluster.server.rstrip("/"),
+        address=address,
+        server_name=cluster.tls_server_name,
+        authority=Material(cluster.certificate_authority_data, cluster.certificate_authority),
+        certificate=Material(user.client_certificate_data, user.client_certificate),
+        key=Material(user.client_key_data, user.client_key),
+        token="" if user.token_file else user.token,
+        token_file=user.token_file,
+        plugin=user.exec,
+    )
 
 
-def _load(text: str, origin: str) -> _Section:
+def _load(text: str, origin: str) -> _Config:
     """Read the text, within the limits of every configuration, into a mapping."""
     document = compose(text, what="kubeconfig")
     for flaw in document.flaws:
@@ -174,19 +204,13 @@ def _load(text: str, origin: str) -> _Section:
         raise AccessError(f"{origin}: no kubeconfig", "expected the keys clusters, users and contexts")
     if loaded.get("kind") not in (None, "Config") or loaded.get("apiVersion") not in (None, "v1"):
         raise AccessError(f"{origin}: no kubeconfig", "expected kind Config and apiVersion v1")
-    return _Section(origin, loaded)
+    return _Config(origin, loaded)
 
 
-def _referred(context: _Section, key: str) -> tuple[str, str]:
-    """Give the name that a context refers to under `key`, and where it does."""
-    name = context.text(key)
-    if not name:
-        raise AccessError(f"{context.where}: names no {key}", "add one")
-    return name, f"{context.where}.{key}"
-
-
-def _named(config: _Section, sort: str, name: str, asker: str) -> _Section:
-    """Find the entry called `name` in the list of contexts, clusters or users, and give its body.
+def _named(
+    config: _Config, sort: str, section: type[_S], name: str, asker: str, *, no_plugins: str = ""
+) -> tuple[_S, str]:
+    """Return the entry called `name` of the list of contexts, clusters or users, and where its body stands.
 
     `asker` says in errors where the name stands.
     """
@@ -199,44 +223,6 @@ def _named(config: _Section, sort: str, name: str, asker: str) -> _Section:
         )
     where = [f"{sort}s[{place}]" for place in found]
     if len(found) > 1:
-        raise AccessError(f"{config.where}: {' and '.join(where[:2])} have one name", "remove one, or rename it")
-    body = entries[found[0]].get(sort)
-    if not isinstance(body, dict):
-        raise AccessError(
-            f"{config.where}: {where[0]} has no {sort} in it", f"write the mapping {sort} beside its name"
-        )
-    return _Section(f"{config.where}: {where[0]}.{sort}", body)
-
-
-def _entry(cluster: _Section, user: _Section) -> Entry:
-    """Put together what cluster and user say."""
-    server, server_name = cluster.text("server"), cluster.text("tls-server-name")
-    address = read_server(server, cluster.where)
-    check_server_name(server_name, cluster.where)
-    token_file = user.text("tokenFile")
-    plugin = user.values.get("exec")
-    entry = Entry(
-        server=server.rstrip("/"),
-        address=address,
-        server_name=server_name,
-        authority=cluster.material("certificate-authority"),
-        certificate=user.material("client-certificate"),
-        key=user.material("client-key"),
-        token="" if token_file else user.text("token").strip(),
-        token_file=token_file,
-        plugin=None if plugin is None else read_plugin(plugin, user.where),
-    )
-    _demand_credential(entry, user.where)
-    return entry
-
-
-def _demand_credential(entry: Entry, where: str) -> None:
-    """Refuse an entry that shows nothing, half a pair, or a token that is none."""
-    if any(entry.certificate) != any(entry.key):
-        raise AccessError(f"{where}: client-certificate and client-key belong together", "give both")
-    if not (any(entry.certificate) or entry.token or entry.token_file or entry.plugin):
-        raise AccessError(f"{where}: has no credential", "give a token, tokenFile or client certificate")
-    if not is_token(entry.token):
-        raise AccessError(
-            f"{where}: token is not one line of at most {LONGEST_TOKEN} visible characters", "give the bare token"
-        )
+        raise AccessError(f"{config.origin}: {' and '.join(where[:2])} have one name", "remove one, or rename it")
+    place = f"{config.origin}: {where[0]}.{sort}"
+    return read(section, entries[found[0]].get(sort), place, no_plugins), place

@@ -1,145 +1,29 @@
 """An exec plugin of a kubeconfig: what starts it, what it is asked, and what its answer is worth.
 
 A plugin is a program that prints a credential. Which one is a kubeconfig's word, so it is taken by absolute path alone,
-and everything in its section that is not understood is refused. Nothing is run here.
+and everything in its section that is not understood is refused. In its answer keys that are not known are passed over,
+as Kubernetes does: what they say changes nothing about the credential. Nothing is run here.
 """
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, get_args
 
 import orjson
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from tensile.errors import AccessError
-from tensile.kube.wording import key_shown
+from tensile.kube.sections import Section, Text, Token, demanding, told, wrong
 
-VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 MARGIN = 60.0
 """Seconds before its end in which a credential is not used any more."""
-LONGEST_TOKEN = 1 << 15
 
-_KEYS = frozenset(("command", "args", "env", "apiVersion", "installHint", "provideClusterInfo", "interactiveMode"))
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOKEN = re.compile(rf"[\x21-\x7e]{{0,{LONGEST_TOKEN}}}")
 
 
-class Plugin(NamedTuple):
-    """A program by absolute path, with its arguments and variables; `version` is the form of its answer.
-
-    `tells_cluster`: it wants to be told which cluster the credential is for.
-    """
-
-    command: str
-    arguments: tuple[str, ...]
-    variables: Mapping[str, str]
-    version: str
-    tells_cluster: bool
-
-
-class Credential(NamedTuple):
-    """What a plugin gave: a token, or a certificate and its key in PEM; `until` is seconds since 1970, if told."""
-
-    token: str
-    certificate: bytes
-    key: bytes
-    until: float | None
-
-
-def read_plugin(section: Any, where: str) -> Plugin:
-    """Read the exec section of a user; `where` says in the AccessError where it stands."""
-    if not isinstance(section, Mapping):
-        raise AccessError(f"{where}: exec must be a mapping with command and apiVersion")
-    for key in section.keys() - _KEYS:
-        raise AccessError(f"{where}: exec.{key_shown(key, _KEYS)} is not known", "remove it")
-    if section.get("interactiveMode") == "Always":
-        raise AccessError(
-            f"{where}: exec.interactiveMode Always is refused: nobody is there to be asked", "take it out"
-        )
-    if section.get("apiVersion") not in VERSIONS:
-        raise AccessError(f"{where}: exec.apiVersion must be one of {', '.join(VERSIONS)}")
-    return Plugin(
-        _command(section.get("command"), where),
-        _arguments(section.get("args"), where),
-        _variables(section.get("env"), where),
-        section["apiVersion"],
-        section.get("provideClusterInfo") is True,
-    )
-
-
-def question(plugin: Plugin, server: str, server_name: str, authority: str) -> str:
-    """Give what the plugin is told in KUBERNETES_EXEC_INFO; `authority` is the cluster's CA in base64."""
-    spec: dict[str, Any] = {"interactive": False}
-    if plugin.tells_cluster:
-        told = {"server": server, "tls-server-name": server_name, "certificate-authority-data": authority}
-        spec["cluster"] = {key: value for key, value in told.items() if value}
-    return orjson.dumps({"apiVersion": plugin.version, "kind": "ExecCredential", "spec": spec}).decode()
-
-
-def read_answer(output: bytes, version: str, where: str) -> Credential:
-    """Read what a plugin printed; nothing of it is repeated in the AccessError."""
-    try:
-        answer = orjson.loads(output)
-    except orjson.JSONDecodeError:
-        raise AccessError(f"{where}: the exec plugin did not print JSON", "run it by hand") from None
-    status = answer.get("status") if isinstance(answer, dict) else None
-    if not isinstance(status, dict) or (answer.get("kind"), answer.get("apiVersion")) != ("ExecCredential", version):
-        raise AccessError(f"{where}: the exec plugin did not print an ExecCredential of {version}", "run it by hand")
-    found = Credential(
-        _text(status, "token").strip(),
-        _text(status, "clientCertificateData").encode(),
-        _text(status, "clientKeyData").encode(),
-        _moment(status.get("expirationTimestamp")),
-    )
-    if not is_token(found.token) or not (found.token or (found.certificate and found.key)):
-        raise AccessError(
-            f"{where}: the exec plugin gave no credential: neither a token nor a certificate with its key",
-            "run it by hand",
-        )
-    return found
-
-
-def is_token(token: str) -> bool:
-    """Say whether a text may stand in a request's header as it is: what else may follow a line break there."""
-    return _TOKEN.fullmatch(token) is not None
-
-
-def _command(command: Any, where: str) -> str:
-    """Give the path of the program, which says by itself what is run."""
-    parts = command.split("/") if isinstance(command, str) else []
-    if parts[:1] != [""] or any(part in (".", "..") for part in parts) or not command.isprintable():
-        raise AccessError(f"{where}: exec.command is refused", "give its absolute path")
-    return str(command)
-
-
-def _arguments(given: Any, where: str) -> tuple[str, ...]:
-    """Give the program's arguments."""
-    found = given or ()
-    if not isinstance(found, list | tuple) or not all(isinstance(one, str) and "\0" not in one for one in found):
-        raise AccessError(f"{where}: exec.args must be a list of texts", "put them in quotes")
-    return tuple(found)
-
-
-def _variables(given: Any, where: str) -> dict[str, str]:
-    """Give the program's own variables."""
-    found = given or ()
-    if not isinstance(found, list | tuple) or not all(map(_is_variable, found)):
-        raise AccessError(f"{where}: exec.env must be a list of mappings with a name and a value, both text")
-    return {one["name"]: one["value"] for one in found}
-
-
-def _is_variable(one: Any) -> bool:
-    """Tell what can be a variable of a program."""
-    if not isinstance(one, Mapping) or one.keys() != {"name", "value"}:
-        return False
-    name, value = one["name"], one["value"]
-    return isinstance(name, str) and bool(_VARIABLE.fullmatch(name)) and isinstance(value, str) and "\0" not in value
-
-
-def _text(status: Mapping[str, Any], key: str) -> str:
-    """Give the text under a key, "" for anything else."""
-    value = status.get(key)
-    return value if isinstance(value, str) else ""
+def _is_absolute(command: str) -> bool:
+    """Tell a path that says by itself what is run."""
+    return command.startswith("/") and not {".", ".."} & {*command.split("/")} and command.isprintable()
 
 
 def _moment(expiry: Any) -> float | None:
@@ -148,3 +32,84 @@ def _moment(expiry: Any) -> float | None:
         return datetime.fromisoformat(str(expiry)).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+_NO_PERSON = demanding(lambda mode: mode != "Always", "Always is refused: nobody is there to be asked", "take it out")
+_LISTED = BeforeValidator(lambda value: () if value is None else value)
+_Path = Annotated[Text, AfterValidator(demanding(_is_absolute, "is refused", "give its absolute path"))]
+_Passed = Annotated[str, AfterValidator(demanding(lambda text: "\0" not in text, "has a zero byte", "remove it"))]
+_Called = Annotated[str, AfterValidator(demanding(_VARIABLE.fullmatch, "names no variable", "use letters, digits, _"))]
+
+
+_Version = Literal["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"]
+
+
+class _Variable(Section):
+    """A variable of the program's environment."""
+
+    name: _Called
+    value: _Passed
+
+
+class Plugin(Section):
+    """The exec section of a user: a program by absolute path, its arguments and variables, the form of its answer.
+
+    `provide_cluster_info`: it wants to be told which cluster the credential is for.
+    """
+
+    command: _Path = Field(default="", validate_default=True)
+    args: Annotated[tuple[_Passed, ...], _LISTED] = ()
+    env: Annotated[tuple[_Variable, ...], _LISTED] = ()
+    api_version: _Version = Field(description=f"write {' or '.join(get_args(_Version))}")
+    install_hint: Any = None
+    provide_cluster_info: bool | None = None
+    interactive_mode: Annotated[Literal["Never", "IfAvailable"] | None, BeforeValidator(_NO_PERSON)] = None
+
+
+class Credential(Section, extra="ignore"):
+    """What a plugin gave: a token, or a certificate and its key in PEM; `until` is seconds since 1970, if told."""
+
+    token: Token = ""
+    certificate: Text = Field(default="", alias="clientCertificateData")
+    key: Text = Field(default="", alias="clientKeyData")
+    until: Annotated[float | None, BeforeValidator(_moment)] = Field(default=None, alias="expirationTimestamp")
+
+    @model_validator(mode="after")
+    def _shows_something(self) -> "Credential":
+        if not (self.token or (self.certificate and self.key)):
+            raise wrong("has neither a token nor a certificate with its key", "run it by hand")
+        return self
+
+
+class _Answer(Section, extra="ignore"):
+    """What a plugin printed, in the version that its section names."""
+
+    kind: Literal["ExecCredential"]
+    api_version: str
+    status: Credential
+
+    @model_validator(mode="after")
+    def _is_asked_for(self, info: ValidationInfo) -> "_Answer":
+        if self.api_version != info.context:
+            raise wrong("apiVersion is another", "run it by hand")
+        return self
+
+
+def question(plugin: Plugin, server: str, server_name: str, authority: str) -> str:
+    """Give what the plugin is told in KUBERNETES_EXEC_INFO; `authority` is the cluster's CA in base64."""
+    spec: dict[str, Any] = {"interactive": False}
+    if plugin.provide_cluster_info:
+        told = {"server": server, "tls-server-name": server_name, "certificate-authority-data": authority}
+        spec["cluster"] = {key: value for key, value in told.items() if value}
+    return orjson.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}).decode()
+
+
+def read_answer(output: bytes, version: str, where: str) -> Credential:
+    """Read what a plugin printed; nothing of it is repeated in the AccessError."""
+    try:
+        return _Answer.model_validate_json(output, by_alias=True, by_name=False, context=version).status
+    except ValidationError as error:
+        what, _ = told(_Answer, error)
+        raise AccessError(
+            f"{where}: the exec plugin did not print an ExecCredential of {version} ({what})", "run it by hand"
+        ) from None

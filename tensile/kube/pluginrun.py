@@ -29,7 +29,7 @@ async def run_plugin(
 ) -> bytes:
     """Run a plugin with what it is asked, and give what it printed; raises AccessError when it fails."""
     inherited = {name: environment[name] for name in _INHERITED if name in environment}
-    variables = {**inherited, **plugin.variables, "KUBERNETES_EXEC_INFO": asked}
+    variables = {**inherited, **{one.name: one.value for one in plugin.env}, "KUBERNETES_EXEC_INFO": asked}
     name = shown(plugin.command)
     _demand_program(plugin.command, f"{where}: the exec plugin {name}")
     try:
@@ -84,7 +84,7 @@ async def _started(plugin: Plugin, variables: Mapping[str, str], output: int) ->
     try:
         return await asyncio.create_subprocess_exec(
             plugin.command,
-            *plugin.arguments,
+            *plugin.args,
             env=variables,
             stdin=DEVNULL,
             stdout=output,

@@ -35,32 +35,32 @@ def _section(annotation: Any) -> type[Section] | None:
     return next((section for section in found if section), None)
 
 
-def _section_at(path: Path) -> type[Section] | None:
-    """Find the section at a place of the file, None where keys are the user's own."""
-    section: type[Section] | None = TopologyFile
-    for step in path:
-        if isinstance(step, str):
-            field = _fields(section).get(step)
-            section = _section(field.annotation) if field else None
-    return section
-
-
 def _fields(section: type[Section] | None) -> dict[str, FieldInfo]:
     """Give a section's fields by the keys that they have in the file."""
     found = section.model_fields.values() if section else ()
     return {str(field.alias): field for field in found}
 
 
+def fields_at(whole: type[Section], path: Path) -> dict[str, FieldInfo]:
+    """Return the fields at a place of a section, by their keys; none where keys are the user's own."""
+    section: type[Section] | None = whole
+    for step in path:
+        if isinstance(step, str):
+            field = _fields(section).get(step)
+            section = _section(field.annotation) if field else None
+    return _fields(section)
+
+
 def _unknown(_: ErrorDetails, path: Path) -> str:
     """Say which key was likely meant."""
-    known = _fields(_section_at(path[:-1]))
+    known = fields_at(TopologyFile, path[:-1])
     guess = closest(path[-1], known)
     return f"unknown key{guess}" if guess else f"unknown key; known here: {', '.join(known)}"
 
 
 def _missing(_: ErrorDetails, path: Path) -> str:
     """Say what must be given."""
-    field = _fields(_section_at(path[:-1])).get(str(path[-1]))
+    field = fields_at(TopologyFile, path[:-1]).get(str(path[-1]))
     only = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
     return f"missing; write {path[-1]}: {only[0]}" if len(only) == 1 else "missing; it must be given"
 
@@ -95,7 +95,7 @@ def _truth(error: ErrorDetails, _: Path) -> str:
 
 def _mapping(error: ErrorDetails, path: Path) -> str:
     """Say that a mapping is wanted, and of what."""
-    known = _fields(_section_at(path))
+    known = fields_at(TopologyFile, path)
     of = f" with keys out of {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
     return f"is {show(error['input'])}, must be a mapping{of}"
 
@@ -137,6 +137,6 @@ _WORDS: dict[str, Callable[[ErrorDetails, Path], str]] = {
 def explain(error: ErrorDetails, path: Path) -> str:
     """Say an error in words; `path` is its place in the file."""
     words = _WORDS.get(error["type"], _own)(error, path)
-    field = _fields(_section_at(path[:-1])).get(str(path[-1])) if path else None
+    field = fields_at(TopologyFile, path[:-1]).get(str(path[-1])) if path else None
     is_null = error["input"] is None and field is not None and not field.is_required()
     return f"{words}; leave the key out for its default" if is_null else words

@@ -23,6 +23,7 @@ class Section(BaseModel):
         strict=True,
         frozen=True,
         extra="forbid",
+        hide_input_in_errors=True,
         alias_generator=to_camel,
         validate_by_name=True,
         validate_by_alias=True,

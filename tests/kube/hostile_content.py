@@ -77,7 +77,7 @@ TEXTS = (
     Hostile(
         "names that rule a terminal", written(**{"current-context": "\x1b]0;owned\x07\nok"}), "no context of that name"
     ),
-    Hostile("a user that is none", written(users=[{"name": "me", "user": "root"}]), "has no user in it"),
+    Hostile("a user that is none", written(users=[{"name": "me", "user": "root"}]), "users[0].user: must be a mapping"),
     Hostile(
         "a token with a header behind it", written({"token": f"a\r\nX-Remote-User: {SECRET}"}), "token is not one line"
     ),

@@ -16,7 +16,7 @@ from papers import Papers, inline, kubeconfig
 from tensile.kube.access import AccessError, from_kubeconfig, from_text
 
 ALL = (*hostile_sections.ALL, *hostile_content.ALL)
-KINDS = 110
+KINDS = 148
 LIMIT = 10.0
 PYTHON = (sys.prefix, sys.base_prefix)
 """Where modules are, which may be imported meanwhile."""

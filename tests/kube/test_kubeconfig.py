@@ -82,7 +82,7 @@ REFUSED = {
     "token must be text": ({"token": 12345}, {}, {}),
     "token is not one line": ({"token": f"a\n{SECRET}"}, {}, {}),
     "exec must be a mapping": ({"exec": "run-me"}, {}, {}),
-    "users[0] has no user in it": (None, {}, {}),
+    "users[0].user: must be a mapping": (None, {}, {}),
     "tokenfile is not known": ({**TOKEN, "tokenfile": "t"}, {}, {}),
     "no current-context": (TOKEN, {}, {"current-context": ""}),
     "current-context: no context of that name is defined (of 1): define it, or name another": (
@@ -92,7 +92,11 @@ REFUSED = {
     ),
     "contexts[0].context.user: no user of that name is defined (of 0)": (TOKEN, {}, {"users": []}),
     "contexts[0].context.cluster: no cluster of that name is defined": (TOKEN, {}, {"clusters": None}),
-    "names no user": (TOKEN, {}, {"contexts": [{"name": "here", "context": {"cluster": "there"}}]}),
+    "contexts[0].context: user is missing": (
+        TOKEN,
+        {},
+        {"contexts": [{"name": "here", "context": {"cluster": "there"}}]},
+    ),
     "contexts[0] and contexts[1] have one name": (
         TOKEN,
         {},

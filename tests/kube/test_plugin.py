@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from papers import Papers, inline
+from papers import Papers, inline, kubeconfig
 from pluginkit import V1, exec_config, plugin, script
 
 from tensile.errors import AccessError
 from tensile.kube.access import Access, from_kubeconfig
+from tensile.kube.kubeconfig import parse
 from tensile.kube.plugin import Plugin, question, read_answer
 from tensile.kube.pluginrun import MOST, run_plugin
 
@@ -37,7 +38,7 @@ def bearer(access: Access) -> str:
 
 def named(path: Path, *arguments: str) -> Plugin:
     """Name a plugin as a kubeconfig would."""
-    return Plugin(str(path), arguments, {}, V1, tells_cluster=False)
+    return Plugin(command=str(path), args=arguments, api_version=V1)
 
 
 async def allowed(config: Path, clock: Clock | None = None) -> Access:
@@ -82,7 +83,7 @@ async def test_a_plugin_learns_of_the_cluster_when_it_asks_to(home: Path, papers
 
 def test_what_a_cluster_does_not_have_is_not_told() -> None:
     """An absent CA or name is left out instead of given as an empty one."""
-    asked = json.loads(question(Plugin("/x", (), {}, V1, tells_cluster=True), "https://a", "", ""))
+    asked = json.loads(question(Plugin(command="/x", api_version=V1, provide_cluster_info=True), "https://a", "", ""))
     assert asked["spec"]["cluster"] == {"server": "https://a"}
 
 
@@ -113,7 +114,7 @@ async def test_a_plugin_may_give_a_certificate(home: Path, papers: Papers) -> No
     ("lines", "words"),
     [
         ("exit 3", "failed with code 3"),
-        (f"echo {SECRET}", "did not print JSON"),
+        (f"echo {SECRET}", "did not print an ExecCredential of client.authentication.k8s.io/v1 (no JSON)"),
         (f"echo {SECRET} >&2; exit 1", "failed with code 1"),
         (f'echo \'{{"kind": "{SECRET}"}}\'', "did not print an ExecCredential"),
         (f"echo '[\"{SECRET}\"]'", "did not print an ExecCredential"),
@@ -129,12 +130,58 @@ async def test_a_plugin_that_fails_is_an_error_that_shows_nothing(home: Path, li
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize("status", [{}, {"clientKeyData": "k"}, {"token": "a\nb"}, {"token": 5}, {"token": "\u0442"}])
-def test_a_plugin_that_gives_nothing_is_an_error(status: dict[str, object]) -> None:
-    """An answer without a token and without a certificate is no credential, nor is a token of two lines."""
+NOTHING = "status has neither a token nor a certificate with its key"
+NO_TOKEN = "status.token is not one line of at most 32768 visible characters"
+GIVES_NOTHING = {
+    "nothing": ({}, NOTHING),
+    "half a pair": ({"clientKeyData": "k"}, NOTHING),
+    "two lines": ({"token": f"a\n{SECRET}"}, NO_TOKEN),
+    "other letters": ({"token": f"\u0442{SECRET}"}, NO_TOKEN),
+    "without end": ({"token": SECRET * 5000}, NO_TOKEN),
+    "a number": ({"token": 5}, "status.token must be text"),
+    "a list": ({"clientCertificateData": [SECRET]}, "status.clientCertificateData must be text"),
+    "no mapping": ([SECRET], "status must be a mapping"),
+}
+
+
+@pytest.mark.parametrize("sort", GIVES_NOTHING)
+def test_a_plugin_that_gives_nothing_is_an_error(sort: str) -> None:
+    """What is missing, or is none, is named by its key; nothing of the answer is repeated."""
+    status, words = GIVES_NOTHING[sort]
     output = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status}).encode()
-    with pytest.raises(AccessError, match="gave no credential"):
+    with pytest.raises(AccessError) as refused:
         read_answer(output, V1, "f")
+    assert str(refused.value) == f"f: the exec plugin did not print an ExecCredential of {V1} ({words}): run it by hand"
+
+
+def test_what_else_a_plugin_prints_is_passed_over() -> None:
+    """Kubernetes does so: keys of later forms, and null for what is not given."""
+    status = {"token": " t\n", "clientKeyData": None, "later": {"a": 1}}
+    output = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "spec": {}, "status": status}).encode()
+    found = read_answer(output, V1, "f")
+    assert (found.token, found.certificate, found.key, found.until) == ("t", "", "", None)
+    assert "t'" not in repr(found)
+
+
+def test_all_that_kubernetes_has_in_the_section_is_read() -> None:
+    """Also hints for people and null for what is not given; the variables' values are not shown."""
+    section = {
+        "command": "/x",
+        "apiVersion": V1,
+        "args": ["-c", ""],
+        "env": [{"name": "N", "value": SECRET}],
+        "installHint": "fetch it",
+        "provideClusterInfo": True,
+        "interactiveMode": "IfAvailable",
+    }
+    found = parse(kubeconfig({"exec": section}), None, "f").plugin
+    assert found is not None
+    assert (found.command, found.args, found.api_version) == ("/x", ("-c", ""), V1)
+    assert [(one.name, one.value) for one in found.env] == [("N", SECRET)]
+    assert found.provide_cluster_info
+    assert SECRET not in f"{found!r}{found}"
+    empty = {"command": "/x", "apiVersion": V1, "args": None, "env": None, "interactiveMode": None}
+    assert parse(kubeconfig({"exec": empty}), None, "f").plugin == Plugin(command="/x", api_version=V1)
 
 
 def test_an_answer_of_another_form_is_refused() -> None:

@@ -1,9 +1,10 @@
 """Errors about a kubeconfig repeat nothing of it, since whoever names it may have named any Secret or file."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
+import orjson
 import pytest
 import yaml
 from scripted import Answer, Apiserver
@@ -13,6 +14,7 @@ from tensile.errors import AccessError, ClusterError
 from tensile.kube.access import from_text
 from tensile.kube.client import HttpCluster
 from tensile.kube.kubeconfig import parse
+from tensile.kube.plugin import read_answer
 from tensile.objects import POD
 
 CANARY = "can4ry-7f3a9b2c"
@@ -122,6 +124,46 @@ async def test_what_is_wrong_in_a_kubeconfig_is_told_by_its_place(number: int) -
     except AccessError as error:
         told = str(error)
     assert not [part for part in (CANARY, "there", "here") if part in told.replace("where", "")]
+
+
+EXEC = {
+    "exec": {
+        "command": "/x",
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "args": ["a"],
+        "env": [{"name": "N", "value": "v"}],
+        "provideClusterInfo": True,
+        "interactiveMode": "Never",
+    }
+}
+ANSWER: dict[str, Any] = {
+    "apiVersion": "client.authentication.k8s.io/v1",
+    "kind": "ExecCredential",
+    "status": {"token": "t", "clientCertificateData": "c", "clientKeyData": "k", "expirationTimestamp": "2020-01-01"},
+}
+
+
+@pytest.mark.parametrize("section", list(altered(EXEC)))
+def test_what_is_wrong_with_an_exec_plugin_is_told_by_its_place(section: object) -> None:
+    """Whichever part of its section is another, is missing, or has another name."""
+    text = yaml.safe_dump({**WHOLE, "users": [{"name": "me", "user": section}]})
+    assert CANARY not in words_of(lambda: parse(text, None, "f"))
+
+
+@pytest.mark.parametrize("answer", list(altered(ANSWER)))
+def test_what_is_wrong_with_a_plugins_answer_is_told_by_its_place(answer: object) -> None:
+    """Whichever part of it is another, is missing, or has another name."""
+    output = orjson.dumps(answer)
+    assert CANARY not in words_of(lambda: read_answer(output, ANSWER["apiVersion"], "f"))
+
+
+def words_of(reading: Callable[[], object]) -> str:
+    """Return the words of a refusal, "" for none."""
+    try:
+        reading()
+    except AccessError as error:
+        return str(error)
+    return ""
 
 
 def test_who_names_a_context_is_told_that_it_is_not_there() -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from tensile.cluster import Cluster
-from tensile.kube.plugin import is_token
+from tensile.kube.sections import is_token
 from tensile.kubelet.api.refusal import Refused
 from tensile.kubelet.api.reviews import Reviews
 from tensile.kubelet.api.target import Log

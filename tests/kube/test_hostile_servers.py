@@ -1,0 +1,225 @@
+"""What a server or the environment of the engine tries with the requests themselves, and that nothing comes of it."""
+
+import asyncio
+import gzip
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from itertools import repeat
+from pathlib import Path
+
+import orjson
+import pytest
+from papers import Papers, inline, kubeconfig
+from scripted import Answer, Apiserver, Stream, access_to, pod, running
+
+import tensile
+from tensile.cluster import Selection
+from tensile.errors import Denied, Unreachable
+from tensile.kube.bounds import PAGE, REFUSAL, TooLarge
+from tensile.kube.client import HttpCluster
+from tensile.kube.rest import Pool
+from tensile.objects import POD, Ref
+
+REF = Ref("a", POD, "default", "web")
+TOKEN = {"Authorization": "Bearer hunter2-do-not-show"}
+ROOT = Path(tensile.__file__).parent.parent
+GIGABYTE = 1 << 30
+BLOCK = bytes(1 << 18)
+UNREAD_AT_MOST = 32 << 20
+"""Bytes that a server gets rid of beyond what is read: the buffers of two sockets and of aiohttp, amply."""
+
+
+async def _read(cluster: HttpCluster) -> object:
+    return await cluster.read(REF)
+
+
+async def _write(cluster: HttpCluster) -> object:
+    return await cluster.create(REF, pod("web", 1))
+
+
+async def _watch(cluster: HttpCluster) -> object:
+    return [event async for event in cluster.watch(POD, Selection(), "1", 60)]
+
+
+SORTS = {"list": _read, "write": _write, "watch": _watch}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("sort", SORTS)
+async def test_no_credential_follows_a_redirect(apiserver: Apiserver, sort: str, status: int) -> None:
+    """The server that it leads to is not even connected to, by whichever status and request."""
+    async with running(Apiserver()) as other:
+        cluster = HttpCluster("a", access_to(apiserver.port, TOKEN), timeout=5.0, margin=0.2)
+        apiserver.play(sort, *[Answer(status, b"", {"Location": f"http://127.0.0.1:{other.port}/api"})] * 5)
+        with pytest.raises(Unreachable, match=f"a redirect, HTTP {status}"):
+            await SORTS[sort](cluster)
+        assert apiserver.asked[0].headers["authorization"] == TOKEN["Authorization"]
+        assert (other.connections, other.asked) == (0, [])
+        await cluster.close()
+
+
+@pytest.mark.parametrize("sort", SORTS)
+async def test_no_cookie_is_kept(apiserver: Apiserver, cluster: HttpCluster, sort: str) -> None:
+    """What a server has set does not come back to it."""
+    status, body = (403, b"{}") if sort == "watch" else (200, orjson.dumps(pod("web", 1)))
+    apiserver.play(sort, *[Answer(status, body, {"Set-Cookie": "a=b; Path=/"})] * 2)
+    for _ in range(2):
+        with suppress(Denied):
+            await SORTS[sort](cluster)
+    assert [asked.sort for asked in apiserver.asked] == [sort, sort]
+    assert [asked for asked in apiserver.asked if "cookie" in asked.headers] == []
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+import tensile
+from tensile.cluster import Selection
+from tensile.kube.access import from_kubeconfig
+from tensile.kube.aio import aiohttp
+from tensile.kube.client import HttpCluster
+from tensile.objects import POD
+
+async def main(other):
+    cluster = HttpCluster("a", await from_kubeconfig(Path("f")))
+    await cluster.version()
+    assert [event async for event in cluster.watch(POD, Selection(), "1", 60)] == []
+    await cluster.close()
+    async with aiohttp.ClientSession(trust_env=True) as session, session.get(other) as answer:
+        await answer.read()
+
+asyncio.run(main(sys.argv[1]))
+"""
+"""A program that asks a cluster, and then somebody else in the way that programs mostly do."""
+
+
+async def test_no_proxy_and_no_password_of_the_environment_is_used(home: Path, papers: Papers) -> None:
+    """Only who asks for it, as the program does in the end, is led to the proxy and shows what ~/.netrc has."""
+    pair = {"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.alice_key)}
+    cluster = {"certificate-authority-data": inline(papers.authority.pem)}
+    (home / ".netrc").write_text("default login admin password hunter2\n")
+    (home / ".netrc").chmod(0o600)
+    async with running(Apiserver(), papers.server_context(ask=True)) as server, running(Apiserver()) as proxy:
+        server.play("watch", Stream().end())
+        (home / "f").write_text(kubeconfig(pair, cluster, server=f"https://127.0.0.1:{server.port}"))
+        names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WS_PROXY", "WSS_PROXY")
+        led = {name: f"http://127.0.0.1:{proxy.port}" for upper in names for name in (upper, upper.lower())}
+        variables = {**os.environ, **led, "NO_PROXY": "", "no_proxy": "", "HOME": str(home), "PYTHONPATH": str(ROOT)}
+        variables.pop("NETRC", None)
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CHILD, "http://elsewhere.example/control", env=variables, cwd=home
+        )
+        assert await child.wait() == 0
+    assert [asked.sort for asked in server.asked] == ["version", "watch"]
+    assert [asked for asked in server.asked if {"authorization", "proxy-authorization"} & asked.headers.keys()] == []
+    assert [asked.path for asked in proxy.asked] == ["/control"]
+    assert proxy.asked[0].headers["authorization"].startswith("Basic ")
+
+
+class Pouring:
+    """A server that answers everything with the same pieces; `sent` counts their bytes as they leave."""
+
+    def __init__(self, head: bytes, pieces: Callable[[], Iterator[bytes]], seconds: float = 0.0) -> None:
+        self.head = head
+        self.pieces = pieces
+        self.seconds = seconds
+        self.port = 0
+        self.sent = 0
+        self.ended = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the one request of a connection."""
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 " + self.head + b"\r\n\r\n")
+            for piece in self.pieces():
+                writer.write(piece)
+                await writer.drain()
+                self.sent += len(piece)
+                await asyncio.sleep(self.seconds)
+        self.ended.set()
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def pouring(poured: Pouring) -> AsyncIterator[Pool]:
+    """Serve it, and give connections to ask with; in the end it has noticed that nobody reads any more."""
+    pool = Pool()
+    async with await asyncio.start_server(poured.serve, "127.0.0.1", 0) as server:
+        poured.port = server.sockets[0].getsockname()[1]
+        async with asyncio.timeout(60):
+            yield pool
+            await pool.close()
+            await poured.ended.wait()
+
+
+def gigabyte() -> Iterator[bytes]:
+    """Give a gigabyte in pieces."""
+    return repeat(BLOCK, GIGABYTE // len(BLOCK))
+
+
+def in_chunks() -> Iterator[bytes]:
+    """Give a gigabyte as chunks of HTTP."""
+    return repeat(b"%x\r\n%b\r\n" % (len(BLOCK), BLOCK), GIGABYTE // len(BLOCK))
+
+
+JSON = b"\r\nContent-Type: application/json\r\n"
+LONG = {
+    "declared": (JSON + b"Content-Length: %d" % GIGABYTE, gigabyte),
+    "in chunks": (JSON + b"Transfer-Encoding: chunked", in_chunks),
+    "to the end": (JSON + b"Connection: close", gigabyte),
+}
+
+
+@pytest.mark.parametrize("form", LONG)
+async def test_a_gigabyte_is_read_as_far_as_its_bound(form: str) -> None:
+    """The connection ends there, and the server keeps the rest."""
+    head, pieces = LONG[form]
+    poured = Pouring(b"200 OK" + head, pieces)
+    async with pouring(poured) as pool:
+        with pytest.raises(TooLarge, match="an answer of more than 16 MiB"):
+            await pool.call(access_to(poured.port), "GET", "/x", {}, most=PAGE)
+    assert poured.sent < PAGE + UNREAD_AT_MOST
+
+
+@pytest.mark.parametrize("form", LONG)
+async def test_of_an_error_of_a_gigabyte_the_beginning_is_read(form: str) -> None:
+    """Its status counts."""
+    head, pieces = LONG[form]
+    poured = Pouring(b"500 Internal Server Error" + head, pieces)
+    async with pouring(poured) as pool:
+        found = await pool.call(access_to(poured.port), "GET", "/x", {})
+    assert (found.status, len(found.body)) == (500, REFUSAL)
+    assert poured.sent < UNREAD_AT_MOST
+
+
+PACKED = gzip.compress(bytes(64 << 20))
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_nothing_is_unpacked(coding: str) -> None:
+    """Of what a server has packed, unasked, the packed bytes are the answer, which is no JSON."""
+    poured = Pouring(
+        b"200 OK" + JSON + b"Content-Encoding: %b\r\nContent-Length: %d" % (coding.encode(), len(PACKED)),
+        lambda: iter((PACKED,)),
+    )
+    async with pouring(poured) as pool:
+        assert (await pool.call(access_to(poured.port), "GET", "/x", {})).body == PACKED
+    async with pouring(poured):
+        cluster = HttpCluster("a", access_to(poured.port))
+        with pytest.raises(Unreachable, match="JSON"):
+            await cluster.read(REF)
+        await cluster.close()
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"500 Internal Server Error"])
+async def test_a_body_that_drips_is_given_up_in_time(status: bytes) -> None:
+    """A byte now and then is no progress: the time is for the whole answer, also for that of an error."""
+    poured = Pouring(status + JSON + b"Content-Length: %d" % GIGABYTE, lambda: repeat(b" ", GIGABYTE), seconds=0.02)
+    async with pouring(poured):
+        cluster = HttpCluster("a", access_to(poured.port), timeout=0.5)
+        with pytest.raises(Unreachable, match="did not answer in time"):
+            await cluster.create(REF, pod("web", 1))
+        await cluster.close()
