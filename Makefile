@@ -68,7 +68,7 @@ faults: setup ## Crashes, outages, strangers, refusals, two engines, watches tha
 	@failed=0; for trial in crash outage away pause credentials strangers; do \
 	$(BIN)/python -m bench.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
 	for trial in everywrite watches denials twins tokens top likeness placement replicas sequences sequences.real \
-	sequences.races sequences.pairs hostility hostility.real guarded drain burst diagnoses predictions kubectl bugs \
+	sequences.races sequences.pairs hostility hostility.real guarded drain burst preemption diagnoses predictions kubectl bugs \
 	rights replaced install image hostile; do $(BIN)/python -m bench.$$trial || failed=1; done; exit $$failed
 
 # FOCUS, ONLY (direct or through), RUNS, PROCS and SERIAL can be given, e.g. `make conformance FOCUS=StatefulSet`.

@@ -4,7 +4,8 @@
 
 In memory: from the question's bytes to the answer's, with each pod made as it would be below; no network, no TLS.
 Measured are a burst of equal pods that fit, one that fits nowhere, its siblings, and pods of a new kind each time that
-fit nowhere. Each pod of the burst then has to have a node of its own.
+fit nowhere; then pods of higher priority that fit nowhere either: of a kind for which others could go, and of new kinds
+for which nobody could; and the answer to who has to go. Each pod of the burst has to have a node of its own.
 """
 
 import argparse
@@ -23,12 +24,16 @@ from tensile.kubelet.place import Placement
 from tensile.kubelet.projection import lower_pod
 from tensile.names import owner_of
 from tensile.policy.extender import Extender, Site
-from tensile.policy.ground import Ground
+from tensile.policy.ground import Ground, PodName
 from tensile.policy.placing.reading import node_of, pod_of
+from tensile.policy.preempting import Preempting
+from tensile.policy.residents import Residents
 from tensile.policy.seeking import Seeker
+from tensile.policy.victims import Above
 
 NAME = "extender"
 BARS = {"fits": 5.0, "nowhere_first": 30.0, "nowhere_siblings": 2.0, "nowhere_new_kinds": 30.0}
+BARS |= {"preempting_siblings": 5.0, "preempting_in_vain": 250.0, "preempt_verb": 250.0}
 """Milliseconds: the 99th percentile where there are many, else the one."""
 _CPU, _FULL = 16, 14
 
@@ -45,7 +50,7 @@ def pod(name: str, cpu: str, **spec: Any) -> Manifest:
 
 def site(name: str, nodes: int) -> Site:
     """Make a lower whose nodes have room for two small pods each."""
-    ground = Ground()
+    ground, residents = Ground(), Residents()
     for number in range(nodes):
         room = {"cpu": str(_CPU), "memory": "64Gi", "pods": "110"}
         labels = {"kubernetes.io/hostname": f"n{number}"}
@@ -55,8 +60,24 @@ def site(name: str, nodes: int) -> Site:
         for each in range(_FULL):
             there = pod(f"r{number}-{each}", "1", nodeName=f"n{number}")
             ground.put_pod(pod_of(there, settled=True))
+            there["spec"]["priority"] = 2000 if each else 0
+            residents.put(("default", f"r{number}-{each}"), there)
+    room = {"cpu": str(_CPU * nodes), "memory": f"{64 * nodes}Gi", "pods": str(110 * nodes)}
+    virtual = node_of({"metadata": {"name": name}, "status": {"allocatable": room}})
+
+    def copy_of(known: PodName) -> str:
+        """Give the UID of a pod below, which is the name here."""
+        return known[1]
+
     place = Placement(owner_of("upper", "demo"), name, "default", "uid", virtual_nodes=frozenset({name}))
-    return Site(partial(lower_pod, place=place), ground, Seeker(ground), lambda: True)
+    return Site(
+        partial(lower_pod, place=place),
+        ground,
+        Seeker(ground),
+        lambda: True,
+        residents=residents,
+        above=lambda: Above(virtual, residents.pods, residents.used, copy_of, lambda _: True, lambda _: None),
+    )
 
 
 def asked(extender: Extender, wanted: Manifest, names: list[str]) -> tuple[float, list[str]]:
@@ -69,6 +90,17 @@ def asked(extender: Extender, wanted: Manifest, names: list[str]) -> tuple[float
         left = orjson.dumps({"Pod": wanted, "Nodes": None, "NodeNames": answer["NodeNames"]})
         orjson.dumps(extender.prioritize(orjson.loads(left)))
     return (time.perf_counter() - begin) * 1000, answer["NodeNames"]
+
+
+def preempted(extender: Extender, wanted: Manifest, names: list[str]) -> float:
+    """Ask who has to go for one pod; gives the milliseconds."""
+    victims = {name: {"Pods": [{"UID": "r0-0"}], "NumPDBViolations": 0} for name in names}
+    question = orjson.dumps({"Pod": wanted, "NodeNameToMetaVictims": victims})
+    begin = time.perf_counter()
+    *_, answer = Preempting(extender).answer(orjson.loads(question), (), 0.0)
+    orjson.dumps(answer)
+    assert answer["NodeNameToMetaVictims"], "somebody could go"
+    return (time.perf_counter() - begin) * 1000
 
 
 def measured(given: argparse.Namespace) -> dict[str, Any]:
@@ -88,7 +120,17 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
     kinds = [
         asked(extender, pod(f"kind{number}", "3", nodeSelector={"kind": str(number)}), names)[0] for number in range(50)
     ]
+    high = {"priority": 1000}
+    curable = [asked(extender, pod(f"high{number}", "3", **high), names)[0] for number in range(given.pods)]
+    vain = [pod(f"vain{number}", "4", **high) for number in range(50)]
+    for number, each in enumerate(vain):
+        each["metadata"]["labels"]["kind"] = str(number)
+    in_vain = [asked(extender, each, names)[0] for each in vain]
+    verb = [preempted(extender, pod(f"verb{number}", "3", **high), names) for number in range(20)]
     found = {
+        "preempting_siblings": percentile(sorted(curable[1:]), 0.99),
+        "preempting_in_vain": percentile(sorted(in_vain), 0.99),
+        "preempt_verb": percentile(sorted(verb), 0.99),
         "fits": percentile(sorted(burst), 0.99),
         "fits_p50": percentile(sorted(burst), 0.5),
         "nowhere_first": nowhere[0],

@@ -64,6 +64,7 @@ def everything(file: Manifest) -> None:
     file["serviceAccounts"] = {"identity": "upper"}
     file["webhook"] = {"enabled": True}
     file["descheduler"] = {"enabled": True}
+    file["extender"] = {**file.get("extender", {}), "enabled": True}
     for key in ("tlsCertFile", "tlsKeyFile"):
         file["kubelet"].pop(key, None)
 

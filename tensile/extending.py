@@ -22,8 +22,9 @@ from tensile.kubelet.api.certs import Serving
 from tensile.kubelet.prospects import Prospects
 from tensile.nodeports import authority_of, files_of
 from tensile.objects import timestamp
-from tensile.policy.extender import Extender, Site
+from tensile.policy.extender import Extender, Site, Want
 from tensile.policy.extenderport import ExtenderPort, listening
+from tensile.policy.preemptor import Preemptor
 from tensile.policy.survey import Survey
 from tensile.supervision import supervised
 from tensile.topology import Extender as Section
@@ -65,20 +66,24 @@ class Extending:
         upper: Cluster,
         directory: Path,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now = now
+        self._clock = clock
         self._world = world
         self._upper = upper
         self._directory = directory
         self._surveys: dict[str, Survey] = {}
         self._sites: dict[str, Site] = {}
+        self._wants: dict[str, Want] = {}
+        self._preemptor = Preemptor(upper, lambda: self._port.extender if self._port else None, clock=clock, now=now)
         self._port: ExtenderPort | None = None
         self._section: Section
         self._papers: _Papers | None = None
         self._latest: _Papers | None = None
         """Those that were made last, be it for a port that could not be had."""
         self._tls: ssl.SSLContext
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
 
     @property
@@ -96,8 +101,9 @@ class Extending:
             papers = self._papers_of(topology)
             await self._listen(topology.extender, await papers.tls())
             self._papers = papers
-        if self._looking is None:
-            self._looking = supervised("certificates of the extender", self._keep_looking)
+        if not self._tasks:
+            looking = supervised("certificates of the extender", self._keep_looking)
+            self._tasks = [looking, supervised("preemption", self._preemptor.run)]
         self.follow()
 
     def follow(self) -> None:
@@ -118,7 +124,7 @@ class Extending:
         The upper scheduler asks about such a pod again when something has happened above, or after minutes: room
         below is nothing that it sees, unless the virtual node says so.
         """
-        found = [name for name, survey in self._surveys.items() if survey.is_relieved(time.monotonic())]
+        found = [name for name, survey in self._surveys.items() if survey.is_relieved(self._clock())]
         for name in found:
             self._surveys[name].lower.room = timestamp(self._now())
         return found
@@ -131,10 +137,11 @@ class Extending:
 
     async def close(self) -> None:
         """Serve no more, and know nothing any more."""
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._wants.clear()
         async with self._changing:
             port, self._port, self._papers = self._port, None, None
             if port is not None:
@@ -153,13 +160,15 @@ class Extending:
 
     async def _listen(self, section: Section, tls: ssl.SSLContext) -> None:
         """Take the port, or change it; what was listened on before is given up once the new one is had."""
-        extender = Extender(self._sites, section.strategy)
+        extender = Extender(self._sites, section.strategy, self._wants)
         before = self._port
         if before is not None and (self._section.bind, self._section.port) == (section.bind, section.port):
             before.extender = extender
             await self._show(before, tls)
         else:
-            port = ExtenderPort(listening(section.bind, section.port), extender, clock=time.monotonic)
+            taken, preemptor = listening(section.bind, section.port), self._preemptor
+            budgets, heed = preemptor.budgets, preemptor.heed
+            port = ExtenderPort(taken, extender, clock=self._clock, budgets=budgets, answered=heed)
             await port.show(tls)
             self._port, self._tls = port, tls
             if before is not None:

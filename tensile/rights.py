@@ -15,6 +15,7 @@ from tensile.objects import (
     ACCESS_REVIEW,
     CLAIM,
     CONFIG_MAP,
+    DISRUPTION_BUDGET,
     EVENT,
     LEASE,
     NAMESPACE,
@@ -78,7 +79,7 @@ def upper_rights(topology: Topology, *, place: Place | None = None, takes_turns:
     `place` is the ConfigMap that holds the topology, None where a file does; `takes_turns` says whether it is one of
     several engines that do so by a Lease.
     """
-    found = [*_ABOVE, *_controllers(topology.enabled, above=True)]
+    found = [*_ABOVE, *_controllers(topology.enabled, above=True), *_preempting(topology)]
     if topology.kubelet.tls_cert_file is None:
         found.append(Right(SIGNING_REQUEST, ("create", "get"), "serving certificates of virtual nodes"))
     if "PV" in topology.enabled:
@@ -107,6 +108,7 @@ def lower_rights(lower: Lower) -> list[Right]:
 _BARE = "pods without a controller that are moved"
 _AT_CREATION = "tolerations that pods get when they are created"
 _AT_CREATION_LOST = "the MutatingAdmissionPolicy: the engine patches the tolerations of each pod after it is bound"
+_PREEMPTED = "preemption for pods that only the real nodes behind a virtual node refuse"
 _EVICTED = "evictions by descheduler and maintenance: drain"
 """May always be: it is less than the deletion of pods, and who has to drain a cluster has no time for roles."""
 _ABOVE = (
@@ -169,6 +171,12 @@ def _admission(topology: Topology) -> Iterator[Right]:
         yield _taken_back(ref_of(topology))
     for ref in (policy_ref(topology), binding_ref(topology)):
         yield from _one(ref, ("get", *WRITTEN), _AT_CREATION, lost=_AT_CREATION_LOST)
+
+
+def _preempting(topology: Topology) -> Iterator[Right]:
+    """Return the right on what says how many pods may go at a time; their deletion is a right that there is anyway."""
+    if topology.extender.enabled:
+        yield Right(DISRUPTION_BUDGET, ("list",), _PREEMPTED, lost=_PREEMPTED)
 
 
 def _taken_back(ref: Ref) -> Right:

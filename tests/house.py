@@ -36,7 +36,7 @@ EDGES = {
     "kubelet/api/logs", "kubelet/api/lower", "kubelet/api/meter", "kubelet/api/pipe", "kubelet/api/presence",
     "kubelet/api/server", "kubelet/api/service", "kubelet/api/use", "kubelet/api/wire", "kubelet/eventmirror",
     "kubelet/heartbeat", "marking", "nodeports", "oneshot", "planning", "policy/extenderport", "policy/front",
-    "policy/listening", "policy/policyregistration", "policy/webhook",
+    "policy/listening", "policy/policyregistration", "policy/preemptor", "policy/webhook",
     "reconcile/apply", "reconcile/issuing", "reconcile/loop",
     "reconcile/mapsource", "reconcile/reading", "reconcile/rehearsal", "reconcile/source", "reconcile/vacancy",
     "reconcile/workqueue", "running", "status/inquiry", "status/keeper", "supervision", "telemetry/server", "trials",

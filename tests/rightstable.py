@@ -23,6 +23,7 @@ EVERYTHING = {
     "serviceAccounts": {"identity": "upper"},
     "webhook": {"enabled": True},
     "descheduler": {"enabled": True},
+    "extender": {"enabled": True},
 }
 """A topology that asks for all there is."""
 PLACE = Place("that of the topology's ConfigMap", "topology")

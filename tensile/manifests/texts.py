@@ -37,6 +37,7 @@ extenders:
 - urlPrefix: https://CLUSTER-IP:{port}
   filterVerb: filter
   prioritizeVerb: prioritize
+  preemptVerb: preempt  # who has to go for a pod of higher priority, so that a real node has room
   weight: 5  # 1 is as much as one of the scheduler's own scores; 5 outweighs how full virtual nodes look
   enableHTTPS: true
   tlsConfig:
@@ -46,7 +47,7 @@ extenders:
   httpTimeout: 2s  # an answer takes milliseconds, but for an engine busy with a burst; all scheduling waits for it
   nodeCacheCapable: true  # required: nodes are sent as names
   ignorable: true  # without the engine pods are scheduled as if there were no extender
-  # No managedResources: every pod is asked about. No bindVerb and no preemptVerb: the scheduler binds by itself.
+  # No managedResources: every pod is asked about. No bindVerb: the scheduler binds by itself.
 """
 
 _DISABLED = "# For later: this topology does not enable the extender, so nobody would answer.\n"

@@ -20,6 +20,8 @@ from aiohttp import web
 from tensile import sockets
 from tensile.policy.extender import Extender
 from tensile.policy.front import Bounds, Front
+from tensile.policy.preempting import Preempting
+from tensile.policy.victims import Budget
 from tensile.telemetry import described
 
 SCHEDULER = "system:kube-scheduler"
@@ -36,6 +38,12 @@ _NO_QUESTION = (
     "not the ExtenderArgs of a kube-scheduler with the names of nodes: set nodeCacheCapable: true for this extender in "
     "the scheduler's configuration"
 )
+_FIELDS = {"/preempt": ("NodeNameToMetaVictims", dict)}
+"""What a question has to hold, where that is not a list of names of nodes.
+
+One that has whole nodes in its place is none: its scheduler would take names in the answer for no node at all.
+"""
+Budgets = Callable[[], Awaitable[Collection[Budget] | None]]
 _Decide = Callable[[Mapping[str, Any]], Awaitable[Any]]
 _log = structlog.get_logger("tensile.extender")
 
@@ -53,6 +61,7 @@ class ExtenderPort:
     """Serves on a port that was taken, from the first `show` to `close`.
 
     `callers` are the users who may ask; `clock` gives seconds. `extender` may be another one between two questions.
+    `budgets` gives the disruption budgets of now, None where they cannot be known; `answered` is told of each filter.
     """
 
     def __init__(
@@ -61,14 +70,22 @@ class ExtenderPort:
         extender: Extender,
         *,
         clock: Callable[[], float],
+        budgets: Budgets | None = None,
+        answered: Callable[[], None] = lambda: None,
         callers: Collection[str] = (SCHEDULER,),
     ) -> None:
         self.extender = extender
+        self._budgets = budgets
+        self._answered_one = answered
         self._front = Front(port, self._serve, Bounds(_LARGEST))
         self._clock = clock
         self._callers = frozenset(callers)
         self._has_refused = False
-        self._ways: Mapping[str, _Decide] = {"/filter": self._filtered, "/prioritize": self._prioritized}
+        self._ways: Mapping[str, _Decide] = {
+            "/filter": self._filtered,
+            "/prioritize": self._prioritized,
+            "/preempt": self._preempted,
+        }
 
     @property
     def port(self) -> int:
@@ -96,12 +113,22 @@ class ExtenderPort:
             return web.Response(status=HTTPStatus.NOT_FOUND)
         if request.method != "POST":
             return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED)
-        return await self._answered(request, decide)
+        wanted, kind = _FIELDS.get(request.path, ("NodeNames", list))
+        return await self._answered(request, decide, lambda question: isinstance(question.get(wanted), kind))
 
     async def _filtered(self, question: Mapping[str, Any]) -> Any:
         """Filter the nodes; between two lowers others have their turn."""
         answer: Any = None
         for answer in self.extender.filtered(question, self._clock()):  # noqa: B007 - the last one counts
+            await asyncio.sleep(0)
+        self._answered_one()
+        return answer
+
+    async def _preempted(self, question: Mapping[str, Any]) -> Any:
+        """Say who goes; between two real nodes others have their turn."""
+        answer: Any = None
+        found = await self._budgets() if self._budgets is not None else None
+        for answer in Preempting(self.extender).answer(question, found, self._clock()):  # noqa: B007
             await asyncio.sleep(0)
         return answer
 
@@ -109,7 +136,7 @@ class ExtenderPort:
         return self.extender.prioritize(question)
 
     async def _answered(
-        self, request: web.BaseRequest, decide: Callable[[Mapping[str, Any]], Awaitable[Any]]
+        self, request: web.BaseRequest, decide: _Decide, is_whole: Callable[[Mapping[str, Any]], bool]
     ) -> web.Response:
         """Answer a question; one that is none is refused with words, and a defect costs this answer only."""
         caller = _caller(request)
@@ -120,7 +147,7 @@ class ExtenderPort:
         if body is None:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         question = _question(body)
-        if question is None:
+        if question is None or not is_whole(question):
             return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{self._refuse()}\n")
         try:
             return web.Response(body=orjson.dumps(await decide(question)), content_type="application/json")
@@ -144,10 +171,7 @@ def _caller(request: web.BaseRequest) -> str:
 
 
 def _question(body: bytes) -> dict[str, Any] | None:
-    """Read a question, None for what is none.
-
-    So is one that has whole nodes for names: its scheduler would take names in the answer for no node at all.
-    """
+    """Read a question, None for what is none."""
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -155,4 +179,4 @@ def _question(body: bytes) -> dict[str, Any] | None:
     pod = found.get("Pod") if isinstance(found, dict) else None
     if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict) or not isinstance(pod.get("spec"), dict):
         return None
-    return dict(found) if isinstance(found.get("NodeNames"), list) else None
+    return dict(found)

@@ -21,12 +21,24 @@ SORTED = msgspec.json.Encoder(order="sorted")
 _FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 
 
+class Nominee(NamedTuple):
+    """A pod that waits until `victims` (by their names below) have gone; `uid` and `priority` are the pod's above."""
+
+    uid: str
+    priority: int
+    victims: frozenset[PodName]
+
+
 class Promise(NamedTuple):
-    """Room on a node that is kept for a pod that is on its way, from a moment in seconds on."""
+    """Room on a node that is kept for a pod that is on its way, from a moment in seconds on.
+
+    With a `nominee` others have to make the room first, and the node holds more than it can until they have gone.
+    """
 
     pod: Pod
     node: str
     since: float
+    nominee: Nominee | None = None
 
 
 class Ground:
@@ -44,6 +56,7 @@ class Ground:
         self.offered: Counter[str] = Counter()
         self.used: Counter[str] = Counter()
         """Sums over all nodes, in milli-units."""
+        self._nominees: set[PodName] = set()
         self._there: dict[PodName, Pod] = {}
         self._early: dict[str, set[PodName]] = {}
         """Pods on nodes that are not known yet: each kind of object is told on a watch of its own."""
@@ -75,6 +88,7 @@ class Ground:
         promised = self._traded(name, pod.node)
         if promised and (promised.node, promised.pod.requests) == (pod.node, pod.requests):
             del self.promises[name]
+            self._nominees.discard(name)
             self._unseat(name, pod.node)
         self.break_promise(name)
         known = self._there.get(name)
@@ -95,43 +109,74 @@ class Ground:
         """Say whether a pod has its node."""
         return name in self._there
 
+    def place_of(self, name: PodName) -> str:
+        """Return the node that a pod has, "" where it has none."""
+        found = self._there.get(name)
+        return found.node if found else ""
+
     def pledged(self, node: str) -> list[PodName]:
         """Give the pods that are expected on a node and are not there yet."""
         place = self.snapshot.nodes.get(node)
         names = place.pods if place else self._early.get(node, ())
         return [name for name in names if name in self.promises]
 
+    def nominees(self, below: float = inf) -> dict[PodName, Promise]:
+        """Return what is kept for nominees of a lower priority than `below`."""
+        found = ((name, self.promises[name]) for name in self._nominees)
+        return {name: one for name, one in found if one.nominee is not None and one.nominee.priority < below}
+
     def is_crowded(self, node: str) -> bool:
-        """Say whether more is on a node, or expected there, than it has room for."""
+        """Say whether more is on a node, or expected there, than it has room for, once all victims there have gone."""
         place = self.snapshot.nodes.get(node)
         if place is None:
             return True
-        over = any(amount > place.allocatable.get(name, 0) for name, amount in place.used.items())
-        return over or len(place.pods) > place.room
+        going = [place.pods[name] for name in self._victims() if name in place.pods]
+        freed = Counter[str]()
+        for pod in going:
+            freed.update(pod.requests)
+        over = any(amount - freed[name] > place.allocatable.get(name, 0) for name, amount in place.used.items())
+        return over or len(place.pods) - len(going) > place.room
+
+    def is_ready(self, node: str) -> bool:
+        """Report whether all victims on a node have gone, and there is room for who is expected there."""
+        place = self.snapshot.nodes.get(node)
+        return place is not None and place.pods.keys().isdisjoint(self._victims()) and not self.is_crowded(node)
 
     def put_spaces(self, spaces: Mapping[str, Mapping[str, str]]) -> None:
         """Take the labels of namespaces as they are now."""
         self.snapshot.spaces = spaces
         self._grow()
 
-    def promise(self, pod: Pod, node: str, now: float) -> None:
+    def promise(self, pod: Pod, node: str, now: float, nominee: Nominee | None = None) -> None:
         """Keep room on a node for a pod; a promise that was made to it before is taken back."""
         name = (pod.namespace, pod.name)
         if name in self._there:
             return
         self.break_promise(name)
-        self.promises[name] = Promise(pod, node, now)
+        self.promises[name] = Promise(pod, node, now, nominee)
+        if nominee is not None:
+            self._nominees.add(name)
         self._add(pod, node)
 
     def confirm(self, name: PodName) -> None:
         """Keep what was promised to a pod until it has come, or somebody takes it back."""
         found = self.promises.get(name)
         if found:
-            self.promises[name] = found._replace(since=inf)
+            self._nominees.discard(name)
+            self.promises[name] = found._replace(since=inf, nominee=None)
+
+    def refresh(self, now: float) -> None:
+        """Keep room for nominees from now on whose victims are ending: how long that takes is for those to say."""
+        for name, one in self.nominees().items():
+            assert one.nominee is not None
+            victims = (self._there.get(victim) for victim in one.nominee.victims)
+            if any(victim is not None and victim.ending for victim in victims):
+                self.promises[name] = one._replace(since=now)
 
     def break_promise(self, name: PodName) -> None:
         """Give room back, where some is kept."""
         found = self.promises.pop(name, None)
+        self._nominees.discard(name)
         if found:
             self._take(name, found.node)
             self._grow()
@@ -140,6 +185,10 @@ class Ground:
         """Give back what was promised before a moment."""
         for name in [name for name, one in self.promises.items() if one.since < before]:
             self.break_promise(name)
+
+    def _victims(self) -> frozenset[PodName]:
+        """Return who goes for nominees."""
+        return frozenset[PodName]().union(*(one.nominee.victims for one in self.nominees().values() if one.nominee))
 
     def _traded(self, name: PodName, node: str) -> Promise | None:
         """Give what was promised to a pod that came to a node, where another like it is expected in its place."""

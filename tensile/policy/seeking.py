@@ -12,6 +12,7 @@ from tensile.policy.filling import ALONE
 from tensile.policy.ground import Ground, kind_of
 from tensile.policy.placement import Refusal, message, prepare
 from tensile.policy.placing.check import Judge
+from tensile.policy.placing.cures import is_curable
 from tensile.policy.placing.snapshot import Node, Pod
 
 _KEPT = 256
@@ -23,8 +24,8 @@ _LOOKED_AT = 8
 class _Search:
     """What is known of pods of one kind: nodes that may do, the next one last, and why none does once that is known.
 
-    `pod` is one of them. It holds until the ground's `grown` is another one (`alone`), or its `changed`, where nodes
-    depend on each other.
+    `pod` is one of them; `curable` is whether it is other pods that keep it from a node. It holds until the ground's
+    `grown` is another one (`alone`), or its `changed`, where nodes depend on each other.
     """
 
     pod: Pod
@@ -34,6 +35,7 @@ class _Search:
     left: list[Node]
     refusals: list[tuple[str, ...]] = field(default_factory=list)
     why: str = ""
+    curable: bool = False
 
 
 class Seeker:
@@ -46,15 +48,23 @@ class Seeker:
     def find(self, pod: Pod) -> tuple[str, str]:
         """Give a node for a pod and "", or "" and why there is none, as the kube-scheduler would say it."""
         search = self._search(pod)
+        known: tuple[str, ...] = ()
         while search.left:
-            reasons = _reasons(search.left[-1], search.judges)
+            reasons = first_reasons(search.left[-1], search.judges)
             if not reasons:
                 return search.left[-1].name, ""
             search.refusals.append(reasons)
+            if not search.curable and reasons is not known:
+                known = reasons
+                search.curable = is_curable(search.pod, search.left[-1], reasons)
             search.left.pop()
         if not search.why:
             search.why = message(0, len(search.refusals), search.refusals)
         return "", search.why
+
+    def is_curable(self, pod: Pod) -> bool:
+        """Report whether it is other pods that keep a pod, for which there is no node, from one of them."""
+        return self._search(pod).curable
 
     def relieved(self) -> bool:
         """Say whether there is a node now for a kind of pods that had none when somebody asked last.
@@ -90,8 +100,8 @@ class Seeker:
         return self.ground.grown if alone else self.ground.changed
 
 
-def _reasons(node: Node, judges: list[Judge]) -> tuple[str, ...]:
-    """Give the reasons of the first check that a node does not pass."""
+def first_reasons(node: Node, judges: list[Judge]) -> tuple[str, ...]:
+    """Return the reasons of the first check that a node does not pass."""
     for judge in judges:
         reasons = judge(node)
         if reasons:

@@ -16,9 +16,11 @@ from tensile.policy import live
 from tensile.policy.extender import LAPSE, Site, seeking
 from tensile.policy.ground import Ground, PodName, kind_of
 from tensile.policy.placement import asks_too_much
-from tensile.policy.placing.reading import pod_of
+from tensile.policy.placing.reading import node_of, pod_of
+from tensile.policy.residents import Residents
 from tensile.policy.seeking import Seeker
-from tensile.reconcile.podfacts import lives_below
+from tensile.policy.victims import Above
+from tensile.reconcile.podfacts import lives_below, mirrors
 
 if TYPE_CHECKING:
     from tensile.policy.placing.selectors import Labels
@@ -58,12 +60,16 @@ class Survey:
         self.lower = lower
         self.ground = Ground()
         self.seeker = Seeker(self.ground)
-        self.site = Site(prospects.below, self.ground, self.seeker, self._is_known, lower.namespace)
+        self.residents = Residents()
+        self.site = Site(
+            prospects.below, self.ground, self.seeker, self._is_known, lower.namespace, self.residents, self._above
+        )
         self._world = world
         self._prospects = prospects
         self._told = bound
         self._spaces: dict[str, Labels] = {}
         self._unseated: dict[PodName, _Waiting] = {}
+        self._seated: set[PodName] = set()
         self._tried = -1
         self._heard: list[tuple[Cache, Listener]] = [
             (lower.place_nodes, self._node),
@@ -87,9 +93,15 @@ class Survey:
         self.ground.break_promise(self._name(pod))
 
     def is_relieved(self, now: float) -> bool:
-        """Say whether a pod that was refused would find a node now, in seconds; of each kind that is said once."""
+        """Say whether a pod that was refused would find a node now, in seconds; of each kind that is said once.
+
+        So it is of a nominee for which there is room now: the pods above that made it may be gone since long.
+        """
+        self.ground.refresh(now)
         self.ground.lapse(now - LAPSE)
-        return self._is_known() and self.seeker.relieved()
+        before, seated = self._seated, self.ground.nominees()
+        self._seated = {name for name, one in seated.items() if self.ground.is_ready(one.node)}
+        return self._is_known() and (bool(self._seated - before) or self.seeker.relieved())
 
     def _is_known(self) -> bool:
         """Say whether everything is known that counts; those that have no room yet get theirs first."""
@@ -146,6 +158,7 @@ class Survey:
     def _bound(self, delta: Delta) -> None:
         """Take what becomes of a pod that is bound to the virtual node."""
         before, after = delta.before, delta.after
+        self._resides(delta.entry, after)
         is_same = before is not None and after is not None and before.uid == after.uid
         if before is not None and _takes_room(before) and not (is_same and self._counts(after)):
             self._unseated.pop(self._name(before), None)
@@ -154,9 +167,48 @@ class Survey:
             self._told(self, after)
             self._expect(after)
 
+    def _resides(self, upper: Entry, now: Entry | None) -> None:
+        """Take a pod as far as it takes anything of the virtual node."""
+        if now is None or now.facts.terminal:
+            self.residents.remove(self._name(upper))
+        else:
+            self.residents.put(self._name(upper), now.manifest())
+
     def _counts(self, upper: Entry | None) -> bool:
         """Say whether a pod takes room below, or is going to, as the topology is now."""
         return upper is not None and _takes_room(upper, self._world.topology.exclude_namespaces)
+
+    # The virtual node.
+
+    def _above(self) -> Above | None:
+        """Return the virtual node as the upper scheduler sees it, None while it has none."""
+        node = self._world.upper.nodes.get("", self.lower.node)
+        if node is None:
+            return None
+        residents = self.residents
+        return Above(
+            node_of(node.manifest()), residents.pods, residents.used, self._copy_of, self._is_ours, self._labels
+        )
+
+    def _copy_of(self, name: PodName) -> str:
+        """Return the UID of the pod below that mirrors the resident of that name, "" where none does."""
+        upper, copy = self._upper(name), self.lower.pods.get(*name)
+        is_mirror = upper is not None and copy is not None and mirrors(copy, upper, self._world.owner)
+        return copy.uid if copy is not None and is_mirror else ""
+
+    def _is_ours(self, name: PodName) -> bool:
+        """Report whether a resident is a pod that is mirrored."""
+        upper = self._upper(name)
+        return upper is not None and lives_below(upper, self._world.topology.exclude_namespaces)
+
+    def _upper(self, name: PodName) -> Entry | None:
+        resident = self.residents.pods.get(name)
+        return self.lower.upper_pods.get(resident.pod.namespace, resident.pod.name) if resident else None
+
+    def _labels(self, namespace: str) -> "Labels | None":
+        """Return the labels of an upper namespace."""
+        found = self._world.upper.namespaces.get("", namespace)
+        return labels(found.manifest()) if found is not None else None
 
     # Promises.
 
@@ -208,11 +260,11 @@ class Survey:
         for name in self.ground.pledged(node) if self.ground.promises else ():
             if not self.ground.is_crowded(node):
                 return
-            pod, _, since = self.ground.promises[name]
+            pod, _, since, nominee = self.ground.promises[name]
             self.ground.break_promise(name)
             other, _ = self.seeker.find(pod)
-            if other:
-                self.ground.promise(pod, other, since)
+            if other or nominee is not None:
+                self.ground.promise(pod, other or node, since, nominee)
             elif since == inf:
                 self._unseat(name)
 

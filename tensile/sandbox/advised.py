@@ -22,6 +22,7 @@ def configuration(layout: Layout, port: int) -> str:
         "urlPrefix": f"https://{LOOPBACK}:{port}",
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
         "weight": WEIGHT,
         "enableHTTPS": True,
         "tlsConfig": {

@@ -27,6 +27,7 @@ from tensile.sandbox.state import Options
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 APPS = "apis/apps/v1"
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 NODES = 4
 CPUS = int(RESOURCES["cpu"])
 TOO_LARGE = str(CPUS + 8)
@@ -49,9 +50,9 @@ class Advised(Ground):
         await polled(lambda: all(cache.synced for lower in lowers for cache in lower.place_caches()))
         await self.calm()
 
-    async def deployed(self, name: str, replicas: int, cpu: str) -> str:
-        """Make a Deployment, and give the query for its pods."""
-        template = self.template({"app": name}, {"terminationGracePeriodSeconds": 1})
+    async def deployed(self, name: str, replicas: int, cpu: str, **more: str) -> str:
+        """Make a Deployment, and give the query for its pods; `more` is added to their spec."""
+        template = self.template({"app": name}, {"terminationGracePeriodSeconds": 1, **more})
         template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
         spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
         await self.upper.create(self.path("deployments", api=APPS), {"metadata": {"name": name}, "spec": spec})
@@ -172,6 +173,62 @@ async def test_a_burst_is_not_sent_where_it_finds_no_room(ground: Advised) -> No
     assert sum("nodeName" in pod["spec"] for pod in pods.values()) == places
     assert len(await ground.below(query)) == places
     await ground.remove("burst")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def urgent(ground: Advised) -> AsyncIterator[str]:
+    """Make a priority class above all others; gives its name."""
+    name = f"urgent-{ground.mark}"
+    await ground.upper.create(PRIORITIES, {"metadata": {"name": name}, "value": 1000})
+    yield name
+    await ground.upper.delete(f"{PRIORITIES}/{name}")
+
+
+@pytest.mark.parametrize("each", [pytest.param("20", id="fragments"), pytest.param(str(CPUS), id="full")])
+async def test_one_goes_for_a_pod_of_higher_priority(ground: Advised, urgent: str, each: str) -> None:
+    """Be it that the sum has room, and the scheduler sees nobody who has to go, or not; its successor waits."""
+    crowd = await ground.deployed("crowd", NODES * len(LOWERS), each)
+    before = await ground.upper.until_all(crowd, lambda found: sum(map(is_ready, found.values())) == len(found) == 8)
+    query = await ground.deployed("urgent", 1, "24", priorityClassName=urgent)
+    pods = await ground.upper.until_all(query, lambda found: any(map(is_ready, found.values())))
+    after = await ground.upper.until_all(
+        crowd,
+        lambda found: (
+            len(found) == len(before)
+            and sum(map(is_ready, found.values())) == len(before) - 1
+            and any(map(unschedulable, found.values()))
+        ),
+    )
+    (gone,) = before.keys() - after.keys()
+    (sent,) = await ground.below(query)
+    (place,) = {one["spec"]["nodeName"] for one in pods.values()}
+    assert before[gone]["spec"]["nodeName"] == place
+    on_node = [pod for pod in await ground.below(crowd) if pod["spec"].get("nodeName") == sent["spec"]["nodeName"]]
+    assert on_node == []
+    fields = f"involvedObject.uid={before[gone]['metadata']['uid']},reason=Preempted"
+    (told,) = (await ground.upper.until_all(f"{ground.path('events')}?fieldSelector={fields}", bool)).values()
+    assert told["message"].endswith(f"on node {place}")
+    await ground.remove("urgent")
+    await ground.remove("crowd")
+
+
+@pytest.mark.usefixtures("full")
+async def test_where_nobody_could_help_none_goes(ground: Advised, urgent: str) -> None:
+    """Strangers have what is missing, though the sum has room: the pod stays above, and the scheduler says why."""
+    small = await ground.deployed("small", 1, SMALL)
+    before = await ground.upper.until_all(small, lambda found: any(map(is_ready, found.values())))
+    query = await ground.deployed("urgent", 1, "8", priorityClassName=urgent)
+    pods = await ground.upper.until_all(query, lambda found: any(map(unschedulable, found.values())))
+    (pod,) = pods.values()
+    assert "Preemption is not helpful for scheduling" in unschedulable(pod)
+    large = await ground.deployed("large", 1, TOO_LARGE, priorityClassName=urgent)
+    await ground.upper.until_all(large, lambda found: any(map(unschedulable, found.values())))
+    after = await ground.upper.until_all(small, lambda found: any(map(is_ready, found.values())))
+    assert {name: one["metadata"]["uid"] for name, one in after.items()} == {
+        name: one["metadata"]["uid"] for name, one in before.items()
+    }
+    for name in ("large", "urgent", "small"):
+        await ground.remove(name)
 
 
 async def test_it_is_switched_off_and_on_while_the_engine_runs(ground: Advised) -> None:

@@ -12,6 +12,8 @@ import aiohttp
 import orjson
 import pytest
 from placekit import asking, node, pod
+from preemptkit import Behind, There, wants
+from preemptkit import extender as preempting
 from test_extender import extender
 from test_ground import ground
 
@@ -21,6 +23,7 @@ from tensile.kubelet.api.certs import tls_context
 from tensile.policy.extender import seeking
 from tensile.policy.extenderport import SCHEDULER, ExtenderPort, listening
 from tensile.policy.ground import kind_of
+from tensile.policy.victims import Budget
 from tensile.sandbox.certificates import Authority, Pair, authority
 
 NOW = datetime.now(UTC)
@@ -136,6 +139,39 @@ def test_replicas_are_alike_whatever_their_tokens_are_called() -> None:
     assert kind_of(seeking(first)) != kind_of(seeking(second))
 
 
+async def test_a_scheduler_is_told_who_has_to_go(papers: Papers) -> None:
+    """In the form of the kube-scheduler's extender API; by one that has no names of victims nothing is answered."""
+    heard: list[str] = []
+
+    async def budgets() -> list[Budget]:
+        """Give none."""
+        return []
+
+    made = ExtenderPort(
+        listening(HOST, 0),
+        preempting(Behind({"n": "4"}, There("a", "n", "4"))),
+        clock=lambda: 0.0,
+        budgets=budgets,
+        answered=lambda: heard.append("filter"),
+    )
+    await made.show(papers.serving(papers.ours))
+    victims = {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0}
+    asked = {"Pod": wants(), "NodeNameToVictims": None, "NodeNameToMetaVictims": {"v": victims, "w": victims}}
+    async with aiohttp.ClientSession() as session:
+        for path, body, status in (
+            ("filter", {"Pod": wants(), "NodeNames": ["v"]}, 200),
+            ("preempt", {**asked, "NodeNameToMetaVictims": None}, 400),
+            ("preempt", asked, 200),
+        ):
+            url = f"https://{HOST}:{made.port}/{path}"
+            async with session.post(url, ssl=papers.client(papers.ours), json=body) as answer:
+                assert answer.status == status
+                told = await answer.read()
+    assert orjson.loads(told) == {"NodeNameToMetaVictims": {"w": victims, "v": victims}}
+    assert heard == ["filter"]
+    await made.close()
+
+
 async def test_what_was_answered_is_promised(ask: Ask) -> None:
     """From one connection to the next."""
     assert (await ask("/filter", question("3", "a")))[1]["NodeNames"] == ["a"]
@@ -187,7 +223,7 @@ async def test_a_defect_costs_one_answer(ask: Ask, capsys: pytest.CaptureFixture
 
 
 async def test_other_paths_and_methods_are_none_of_it(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
-    """There is nothing to bind or to preempt, and nothing to read."""
+    """There is nothing to bind, and nothing to read."""
     assert (await ask("/bind", question("1", "a")))[0] == 404
     async with aiohttp.ClientSession() as session:
         url = f"https://{HOST}:{port.port}/filter"

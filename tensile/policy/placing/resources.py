@@ -63,12 +63,12 @@ def _written(name: str, amount: int) -> str:
 def _taken(node: Node, wanted: tuple[HostPort, ...]) -> Pod | None:
     """Give a pod on the node that has one of the ports."""
     for pod in node.pods.values():
-        if pod.ports and any(_collide(one, other) for one in pod.ports for other in wanted):
+        if pod.ports and any(collide(one, other) for one in pod.ports for other in wanted):
             return pod
     return None
 
 
-def _collide(one: HostPort, other: HostPort) -> bool:
+def collide(one: HostPort, other: HostPort) -> bool:
     """Say whether two ports cannot be on one node: one that is on all addresses is on each."""
     if one.port != other.port or one.protocol != other.protocol:
         return False
