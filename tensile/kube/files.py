@@ -1,38 +1,18 @@
-"""Small files that others may write or swap: read whole in bounded time, and looked at again for next to nothing.
+"""Small files that others may write or swap: read whole in bounded time.
 
 A path in a kubeconfig can lead to a pipe that nobody writes, to a device, or to a file without end, so only regular
-files are opened, and only so much is read. Whether one has changed is told by what the system knows of it, so that
-looking costs microseconds; links are followed, as mounted Secrets are swapped by one.
+files are opened, and only so much is read.
 """
 
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from tensile.errors import AccessError
 from tensile.kube.wording import shown
 
 _LONGEST_PATH = 200
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_Mark = tuple[int, ...]
-
-
-class Watched(NamedTuple):
-    """Files and how they were when looked at; equal when none of them was touched in between."""
-
-    paths: tuple[Path, ...] = ()
-    marks: tuple[_Mark, ...] = ()
-
-    def again(self) -> "Watched":
-        """Look at the same files now."""
-        return Watched(self.paths, tuple(map(_mark, self.paths)))
-
-
-def watched(paths: Iterable[str | Path]) -> Watched:
-    """Look at files, before they are read, so that what happens to them while they are read counts as a change."""
-    return Watched(tuple(map(Path, paths))).again()
 
 
 def read_small(path: str | Path, most: int) -> bytes:
@@ -57,12 +37,3 @@ def _demand_regular(found: os.stat_result, name: str) -> None:
     """Refuse pipes, devices, sockets and folders, which are not even opened: some devices act on that."""
     if not stat.S_ISREG(found.st_mode):
         raise AccessError(f"{name}: not a file", "name a regular file")
-
-
-def _mark(path: Path) -> _Mark:
-    """Give what changes whenever a file does; nothing for one that is not there."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
