@@ -1,22 +1,36 @@
-"""Tokens end, kubeconfigs are swapped, CAs are rotated, and another cluster answers at a known address.
+"""Tokens end; client certificates, CAs, kubeconfigs and Secrets are swapped; another cluster answers at an address.
 
     .venv/bin/python -m bench.credentials --pods 20 --rounds 5
 
-While it lasts, no pod is deleted or started again in any cluster, and the cluster that is not the right one is not
-written to. Five seconds after it was put right at the latest, a pod that was bound meanwhile is Ready.
+While it lasts, pods are written to all the time, no pod is deleted or started again in any cluster, and the cluster
+that is not the right one is not written to. Two seconds after the file (the Secret, the address) was put right at the
+latest, the cluster is called with what is new; after five, a pod that was bound meanwhile is Ready.
 """
 
 import asyncio
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from http import HTTPStatus
+from itertools import count
 from typing import Any
 
 from bench import oracles
 from bench.parties import nodes_usable
-from bench.sites import DEPLOYMENTS, NODES, PODS, until, until_gone
-from bench.swaps import PROBE, AddressTurned, AuthorityRotated, FileSwapped, Swap, TokenEnds
+from bench.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Refused, until, until_gone
+from bench.swaps import (
+    PROBE,
+    AddressTurned,
+    AuthorityRotated,
+    CertificateRotated,
+    FileSwapped,
+    SecretRotated,
+    Swap,
+    TokenEnds,
+)
 from bench.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.workload import deployment, pod
 from tensile.names import LOWER_REACHABLE
@@ -26,9 +40,13 @@ from tensile.sandbox.layout import UPPER
 from tensile.sandbox.state import Options
 
 AT_MOST = 5.0
+CALLED_IN = 2.0
+BEAT = 0.05
+"""Seconds between two writes to pods."""
 NOTICED_IN = 60.0
 HOLD = 3.0
 GROUP = "swapped"
+LOAD = "bench/load"
 READ = "credential was read anew"
 VICTIM, STRANGER = "lower-a", "lower-b"
 
@@ -39,7 +57,9 @@ def swaps(trial: Trial) -> list[Swap]:
         TokenEnds(trial, VICTIM),
         TokenEnds(trial, UPPER),
         FileSwapped(trial, VICTIM, STRANGER),
+        CertificateRotated(trial, VICTIM),
         AuthorityRotated(trial, VICTIM),
+        SecretRotated(trial, VICTIM),
         AddressTurned(trial, VICTIM, STRANGER),
     ]
 
@@ -52,7 +72,8 @@ async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[
     await trial.settled(pods * len(names))
     try:
         await prepared(trial, swap)
-        found = [await once(trial, swap, number) for number in range(rounds)]
+        async with written_to(trial):
+            found = [await once(trial, swap, number) for number in range(rounds)]
     finally:
         await swap.end()
     await nodes_usable(trial.upper, len(trial.lowers))
@@ -91,7 +112,9 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
     await swap.mend()
     await until_ready(trial, name)
     took = time.monotonic() - begin
+    called = await first_call(trial, swap, positions[swap.victim])
     broken = [*condition, *written, *replaced(before, during, name)]
+    broken += [f"{swap.victim} was called only after {called:.1f} s"] if called > CALLED_IN else []
     broken += [f"{name} was Ready only {took:.1f} s after it was put right"] if took > AT_MOST else []
     after = await trial.settled(len(before.upper) + 1)
     broken += replaced(before, after, name)
@@ -99,7 +122,55 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
         records = audit.read(site.audit_log, positions[site.name])
         broken += oracles.deletions(one for one in records if one.get("objectRef", {}).get("name") != PROBE)
     await remove(trial, name)
-    return {"swap": swap.name, "noticed_s": round(noticed, 2), "resumed_s": round(took, 2), "broken": broken}
+    took_s = {"noticed_s": noticed, "called_s": called, "resumed_s": took}
+    return {"swap": swap.name, **{what: round(seconds, 2) for what, seconds in took_s.items()}, "broken": broken}
+
+
+@asynccontextmanager
+async def written_to(trial: Trial) -> AsyncIterator[None]:
+    """Have pods written to all the time, one after another, as somebody does who sets annotations."""
+
+    async def write() -> None:
+        """Write for ever."""
+        for number in count():
+            with suppress(*AWAY):
+                for one in (await trial.snapshot()).upper:
+                    path = f"{PODS.format(NAMESPACE)}/{one['metadata']['name']}"
+                    with suppress(Refused):
+                        await trial.upper.call("PATCH", path, {"metadata": {"annotations": {LOAD: f"{number}"}}}, MERGE)
+                    await asyncio.sleep(BEAT)
+            await asyncio.sleep(BEAT)
+
+    writing = asyncio.create_task(write())
+    try:
+        yield
+    finally:
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+
+
+async def first_call(trial: Trial, swap: Swap, position: int) -> float:
+    """Give how many seconds after it was put right the engine called the cluster again and was let in."""
+    site = trial.lowers.get(swap.victim, trial.upper)
+    found: list[float] = []
+
+    async def is_told() -> bool:
+        """Look at the audit log."""
+        records = audit.read(site.audit_log, position)
+        found[:] = [since for one in records if (since := accepted(one) - swap.mended) > 0]
+        return bool(found)
+
+    await until(is_told, f"{swap.victim} is called", NOTICED_IN)
+    return min(found)
+
+
+def accepted(record: audit.Record) -> float:
+    """Give when a request of the engine came in that was let in, in seconds since 1970, 0 for no such one."""
+    status = record.get("responseStatus", {}).get("code")
+    if not record.get("userAgent", "").startswith(AGENT) or status == HTTPStatus.UNAUTHORIZED:
+        return 0.0
+    return datetime.fromisoformat(record["requestReceivedTimestamp"]).timestamp()
 
 
 async def bind(trial: Trial, name: str) -> None:

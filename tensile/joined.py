@@ -117,6 +117,7 @@ class Joined:
         self._since = asyncio.get_running_loop().time()
         self._kept: KeptKubeconfig | None = None
         self._secret_changed = asyncio.Event()
+        self._heeds_secret = False
         self._objection = ""
         self._access_known: Access | None = None
         self.lower: LowerWorld
@@ -152,6 +153,7 @@ class Joined:
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
         if connect and self._kept is not None:
+            self._heeds_secret = True
             self._world.upper.secrets.subscribe(self._note_secret)
             self._world.upper.secrets.on_sync(self._secret_changed.set)
             self._tasks.append(supervised(f"credentials of {spec.name}", partial(self._keep_credentials, self._kept)))
@@ -180,7 +182,8 @@ class Joined:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._world.upper.secrets.unsubscribe(self._note_secret, self._secret_changed.set)
+        if self._heeds_secret:
+            self._world.upper.secrets.unsubscribe(self._note_secret, self._secret_changed.set)
         await self._fleet.leave(UPPER, self.lower.upper_pods)
         if self.lower.name in self._fleet.names():
             await self._fleet.close(self.lower.name)

@@ -1,12 +1,16 @@
 """Reading credentials that may be had or not, quickly or slowly, while nobody waits."""
 
 import asyncio
+from pathlib import Path
 
+from filekit import heard
+from papers import kubeconfig
 from virtualtime import in_virtual_time
 from worldkit import A, B, topology
 
 from tensile.errors import AccessError
 from tensile.filewatch import FileWatcher
+from tensile.kube.access import Access, from_kubeconfig
 from tensile.topology import Lower
 from tensile.trials import PATIENCE, RETRY, Trials
 
@@ -145,6 +149,33 @@ async def test_lowers_are_read_beside_each_other() -> None:
     assert await trials.objection(FIRST) == READING
     desk.seconds = 0.0
     assert await trials.objection(SECOND) == ""
+
+
+async def test_files_that_cannot_be_used_are_read_again_when_they_change(tmp_path: Path) -> None:
+    """Not before, and at once then: a kubeconfig that is not there yet, and after it the token that it names."""
+    read: list[str] = []
+    spec = FIRST.model_copy(update={"kubeconfig": "later"})
+    text = kubeconfig({"tokenFile": "token"})
+
+    async def access(spec: Lower) -> Access:
+        """Read the files."""
+        read.append(spec.name)
+        return await from_kubeconfig(tmp_path / (spec.kubeconfig or ""))
+
+    watcher = FileWatcher()
+    trials = Trials(access, watcher)
+    for name, content, words in (("later", text, "later: cannot be read"), ("token", "t", "token: cannot be read")):
+        before = len(read)
+        for _ in range(3):
+            assert words in await trials.objection(spec)
+        async with heard(watcher, tmp_path / name):
+            assert len(read) == max(before, 1)
+            (tmp_path / name).write_text(content)
+        await asyncio.wait({trial.task for trial in trials._trials.values()})
+    assert await trials.objection(spec) == ""
+    assert len(read) == 3
+    await trials.close()
+    await watcher.close()
 
 
 @in_virtual_time

@@ -5,13 +5,16 @@ Certificates are asked for where none are given, and what cannot be had is said 
 
 import asyncio
 import socket
+import ssl
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from answering import Answering, Held
+from cryptography.x509 import load_der_x509_certificate
+from filekit import heard
 from kubelet_lab import Notes, Stream, leak_watch, request, until
-from kubelet_pki import Pki
+from kubelet_pki import SERVER, Pki
 from structlog.testing import capture_logs
 from worldkit import OWNER_HERE, opened
 
@@ -182,6 +185,35 @@ async def test_a_node_that_loses_the_port_where_it_stayed_is_said_again(tmp_path
             await ports.close()
         assert [(each["log_level"], each["node"]) for each in logs] == [("warning", "lower-0"), ("error", "lower-0")]
         assert all(f"port {taken}" in each.get("why", each.get("error")) for each in logs)
+
+
+async def shown(port: int) -> str:
+    """Give the serial number of the certificate that is shown at a port."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection(ADDRESS, port, ssl=trusting)
+    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    return str(load_der_x509_certificate(found).serial_number)
+
+
+async def test_a_renewed_pair_is_shown_once_its_change_is_heard_of(tmp_path: Path, pki: Pki) -> None:
+    """One that is half written changes nothing."""
+    async with leak_watch():
+        watcher, given = FileWatcher(), with_files(tmp_path, pki, spare_ports(1))
+        ports = NodePorts(given, tmp_path, Answering(""), ADDRESS, watcher)
+        await ports.open(alone(given))
+        port = ports.port("lower-0")
+        first = await shown(port)
+        renewed = pki.servers.issue("renewed", usage=SERVER)
+        async with heard(watcher, tmp_path / "c"):
+            (tmp_path / "c").write_bytes(renewed.certificate)
+        assert await shown(port) == first
+        async with heard(watcher, tmp_path / "k"):
+            (tmp_path / "k").write_bytes(renewed.key)
+        assert await shown(port) != first
+        await ports.close()
+        await watcher.close()
 
 
 # Who is to be where.

@@ -171,9 +171,9 @@ async def test_what_is_renewed_counts_without_a_restart(here: Scene) -> None:
     """Another certificate and another authority of callers, when a change of their files is heard of."""
     await here.made.open(here.topology())
     serving, callers = authority("serving-2", NOW), authority("callers-2", NOW)
+    assert await here.names(asking("one")) == [A, B]
     async with heard(here.watcher, *here.files):
         here.write(serving, callers)
-        assert await here.names(asking("one")) == [A, B]
     await here.made.look()
     assert await here.names(asking("two"), serving=serving, callers=callers) == []
     for old in ({"serving": here.serving, "callers": callers}, {"serving": serving, "callers": here.callers}):
