@@ -134,7 +134,7 @@ class FileWatcher:
         self._lock = threading.Lock()
         self._edited = threading.Event()
         self._ended: asyncio.Event | None = None
-        self._thread: threading.Thread
+        self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
 
     def watch(self, seen: Watched, hear: Callable[[], object]) -> FileWatch:
@@ -169,6 +169,7 @@ class FileWatcher:
             watch.close()
         if self._ended is not None:
             await self._ended.wait()
+        if self._thread is not None:
             self._thread.join()
 
     def _turn(self, ended: asyncio.Event) -> tuple[FileWatch, ...]:
@@ -183,9 +184,13 @@ class FileWatcher:
             return found
 
     def _tell(self, watches: Sequence[FileWatch]) -> None:
-        """Have the loop hear of changes; one that is closed has nobody who hears."""
-        with suppress(RuntimeError):
+        """Have the loop hear of changes; in one that has ended nobody hears any more, and nothing is watched for it."""
+        try:
             self._loop.call_soon_threadsafe(self._stir, watches)
+        except RuntimeError:
+            with self._lock:
+                self._watches.clear()
+            self._edited.set()
 
     def _stir(self, watches: Sequence[FileWatch]) -> None:
         for watch in watches:
@@ -262,6 +267,8 @@ class _Rounds:
         self._given: dict[FileWatch, Watched] = {}
         self._last: dict[FileWatch, Watched] = {}
         self._said: set[str] = set()
+        self._missed: set[str] = set()
+        """What was to be watched last and not there any more."""
 
     def run(self, ended: asyncio.Event) -> None:
         """Watch until there is nothing to watch."""
@@ -282,10 +289,12 @@ class _Rounds:
         survey = self._survey(watches)
         try:
             told = self._how.notify(sorted(survey.targets))
-        except FileNotFoundError:
-            self._edited.wait(_STEP / 1000)
-            return
         except (OSError, RuntimeError) as error:
+            is_new = survey.targets != self._missed
+            self._missed = survey.targets
+            if isinstance(error, FileNotFoundError) and is_new:
+                self._edited.wait(_STEP / 1000)
+                return
             self._go_blind(str(error))
             self._look_on(watches, _AGAIN)
             return

@@ -409,3 +409,39 @@ async def test_files_are_read_once_and_again_when_they_changed(file: Path) -> No
         put(file, "third")
         assert kept.read(file) == b"third"
         kept.close()
+
+
+async def test_a_directory_that_goes_while_it_is_about_to_be_watched_costs_nothing(file: Path) -> None:
+    """It is looked again what there is; only what stays missing is looked at instead."""
+    begun, tries = Begun(), 0
+
+    def notify(paths: Sequence[str]) -> Notifier:
+        """Miss one of them, the first time."""
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise FileNotFoundError("No such file or directory")
+        return begun.notify(paths)
+
+    with capture_logs() as logs:
+        async with ears(FileWatcher(notify)) as here:
+            here.watch(file)
+            await begun.until(file.parent)
+            put(file, "other")
+            assert await here.next() == "f"
+    assert (tries, logs) == (2, [])
+
+
+def test_nothing_is_watched_for_a_loop_that_has_ended(file: Path) -> None:
+    """Whoever forgot to close leaves no thread behind, once there is something to tell."""
+    watcher = FileWatcher()
+
+    async def leave() -> None:
+        """Watch, and go."""
+        watcher.watch(watched([file]), lambda: None)
+
+    asyncio.run(leave())
+    (thread,) = (one for one in threading.enumerate() if one.name == "file notices")
+    file.write_text("other")
+    thread.join(PATIENCE)
+    assert threads() == []
