@@ -1,7 +1,9 @@
 """Tokens end; client certificates, CAs, kubeconfigs and Secrets are swapped; another cluster answers at an address.
 
     .venv/bin/python -m bench.credentials --pods 20 --rounds 5
+    .venv/bin/python -m bench.credentials --files
 
+With `--files` only what a lower cluster's credential is in is swapped, 25 times; its result is kept beside the other.
 While it lasts, pods are written to all the time, no pod is deleted or started again in any cluster, and the cluster
 that is not the right one is not written to. Two seconds after the file (the Secret, the address) was put right at the
 latest, the cluster is called with what is new; after five, a pod that was bound meanwhile is Ready.
@@ -10,7 +12,7 @@ latest, the cluster is called with what is new; after five, a pod that was bound
 import asyncio
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -46,22 +48,22 @@ BEAT = 0.05
 NOTICED_IN = 60.0
 HOLD = 3.0
 GROUP = "swapped"
+FILES = "--files"
 LOAD = "bench/load"
 READ = "credential was read anew"
 VICTIM, STRANGER = "lower-a", "lower-b"
 
 
-def swaps(trial: Trial) -> list[Swap]:
-    """Give every swap that there is, one after another."""
-    return [
+def swaps(trial: Trial, *, files: bool) -> list[Swap]:
+    """Give every swap that there is, one after another; `files`: of one lower's files and Secret only."""
+    found: list[Swap] = [
         TokenEnds(trial, VICTIM),
-        TokenEnds(trial, UPPER),
         FileSwapped(trial, VICTIM, STRANGER),
         CertificateRotated(trial, VICTIM),
-        AuthorityRotated(trial, VICTIM),
         SecretRotated(trial, VICTIM),
-        AddressTurned(trial, VICTIM, STRANGER),
+        AuthorityRotated(trial, VICTIM),
     ]
+    return found if files else [*found, TokenEnds(trial, UPPER), AddressTurned(trial, VICTIM, STRANGER)]
 
 
 async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[str, Any]]:
@@ -72,7 +74,7 @@ async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[
     await trial.settled(pods * len(names))
     try:
         await prepared(trial, swap)
-        async with written_to(trial):
+        async with written_to(trial, swap):
             found = [await once(trial, swap, number) for number in range(rounds)]
     finally:
         await swap.end()
@@ -127,14 +129,15 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def written_to(trial: Trial) -> AsyncIterator[None]:
-    """Have pods written to all the time, one after another, as somebody does who sets annotations."""
+async def written_to(trial: Trial, swap: Swap) -> AsyncIterator[None]:
+    """Have pods written to all the time, one after another, but for those of the cluster that is to be left alone."""
 
     async def write() -> None:
         """Write for ever."""
         for number in count():
             with suppress(*AWAY):
-                for one in (await trial.snapshot()).upper:
+                found = (await trial.snapshot()).upper
+                for one in (each for each in found if each["spec"].get("nodeName") != swap.stranger):
                     path = f"{PODS.format(NAMESPACE)}/{one['metadata']['name']}"
                     with suppress(Refused):
                         await trial.upper.call("PATCH", path, {"metadata": {"annotations": {LOAD: f"{number}"}}}, MERGE)
@@ -245,12 +248,17 @@ def _without(pods: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [one for one in pods if one["metadata"]["name"] != name]
 
 
+def arguments(parser: ArgumentParser) -> None:
+    """Add what says which swaps."""
+    parser.add_argument(FILES, action="store_true", help="swap only what one lower's credential is in")
+
+
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     """Go through every swap."""
     runs = []
     async with Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()
-        for swap in swaps(trial):
+        for swap in swaps(trial, files=given.files):
             found = await ordeal(trial, swap, given.pods // len(trial.lowers), given.rounds)
             for one in found:
                 print(" ".join(f"{key}={value}" for key, value in one.items()), flush=True)
@@ -259,4 +267,6 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("credentials", scenario, Options(nodes=1), pods=20, rounds=5, words=__doc__ or ""))
+    name = "credentials-files" if FILES in sys.argv else "credentials"
+    options = Options(nodes=1)
+    sys.exit(run(name, scenario, options, pods=20, rounds=5, words=__doc__ or "", arguments=arguments))

@@ -228,8 +228,9 @@ class SecretRotated:
         await until(is_open, "the engine has gone over", RECOVERED_IN)
 
     async def _write(self, pair: Pair) -> float:
-        await self._trial.upper.call("PATCH", f"{SECRETS}/{ACCOUNT}", {"data": self._data(pair)}, media=MERGE)
-        return time.time()
+        data, begin = self._data(pair), time.time()
+        await self._trial.upper.call("PATCH", f"{SECRETS}/{ACCOUNT}", {"data": data}, media=MERGE)
+        return begin
 
     def _data(self, pair: Pair) -> dict[str, str]:
         inline = (b64encode(one).decode() for one in (pair.certificate, pair.key))
