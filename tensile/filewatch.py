@@ -11,6 +11,7 @@ What blocks (looking at files, waiting for notices) is done in a thread, which r
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -300,18 +301,28 @@ class _Rounds:
             return
         try:
             self._compare(watches)
-            self._attend(told, survey)
+            self._attend(told, survey, watches)
         except RuntimeError as error:
             self._go_blind(str(error))
             self._look_on(watches, _AGAIN)
         finally:
             told.close()
 
-    def _attend(self, told: Notifier, survey: _Survey) -> None:
-        """Hear what the system tells, until some file may be elsewhere, or others are to be watched."""
+    def _attend(self, told: Notifier, survey: _Survey, watches: Sequence[FileWatch]) -> None:
+        """Hear what the system tells, until some file may be elsewhere, or others are to be watched.
+
+        Notices are followed by a look at everything, at most as often as files are looked at without any: watchfiles
+        loses what comes while it hands over what came before, and the system what comes in a flood.
+        """
+        compared, is_due = time.monotonic(), False
         while not self._edited.is_set():
-            found = told.watch(_DEBOUNCE, _STEP, int(self._how.look * 1000) if survey.dark else 0, self._edited)
+            patience = int(self._how.look * 1000) if survey.dark or is_due else 0
+            found = told.watch(_DEBOUNCE, _STEP, patience, self._edited)
             self._look(survey.dark)
+            is_due = is_due or not isinstance(found, str)
+            if is_due and (found == "timeout" or time.monotonic() - compared >= self._how.look):
+                self._compare(watches)
+                compared, is_due = time.monotonic(), False
             if not isinstance(found, str):
                 names = {name for _, name in found if name in survey.concerned}
                 self._note({watch for name in names for watch in survey.concerned[name]})

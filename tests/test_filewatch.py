@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -322,6 +323,29 @@ class Silent:
 
     def close(self) -> None:
         """Tell no more."""
+
+
+class Forgetful(Silent):
+    """What loses the notice of a change while it tells of something else."""
+
+    def __init__(self, change: Callable[[], object]) -> None:
+        super().__init__([])
+        self._changes = [change]
+
+    def watch(self, most: int, step: int, timeout_ms: int, stop_event: threading.Event) -> set[tuple[int, str]] | str:
+        """Tell once, then wait in vain."""
+        if self._changes:
+            self._changes.pop()()
+            return {(1, "/elsewhere")}
+        super().watch(most, step, timeout_ms, stop_event)
+        return "stop" if stop_event.is_set() else "timeout"
+
+
+async def test_a_change_whose_notice_is_lost_is_found_by_a_look_after_others(file: Path) -> None:
+    """As watchfiles loses one that comes while it hands over what came before."""
+    async with ears(FileWatcher(lambda _paths: Forgetful(partial(put, file, "other")), look=0.05)) as here:
+        here.watch(file)
+        assert await here.next() == "f"
 
 
 class Failing(Silent):
