@@ -1,22 +1,38 @@
-"""Tokens end, kubeconfigs are swapped, CAs are rotated, and another cluster answers at a known address.
+"""Tokens end; client certificates, CAs, kubeconfigs and Secrets are swapped; another cluster answers at an address.
 
     .venv/bin/python -m bench.credentials --pods 20 --rounds 5
+    .venv/bin/python -m bench.credentials --files
 
-While it lasts, no pod is deleted or started again in any cluster, and the cluster that is not the right one is not
-written to. Five seconds after it was put right at the latest, a pod that was bound meanwhile is Ready.
+With `--files` only what a lower cluster's credential is in is swapped, 25 times; its result is kept beside the other.
+While it lasts, pods are written to all the time, no pod is deleted or started again in any cluster, and the cluster
+that is not the right one is not written to. Two seconds after the file (the Secret, the address) was put right at the
+latest, the cluster is called with what is new; after five, a pod that was bound meanwhile is Ready.
 """
 
 import asyncio
 import sys
 import time
-from argparse import Namespace
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from http import HTTPStatus
+from itertools import count
 from typing import Any
 
 from bench import oracles
 from bench.parties import nodes_usable
-from bench.sites import DEPLOYMENTS, NODES, PODS, until, until_gone
-from bench.swaps import PROBE, AddressTurned, AuthorityRotated, FileSwapped, Swap, TokenEnds
+from bench.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Refused, until, until_gone
+from bench.swaps import (
+    PROBE,
+    AddressTurned,
+    AuthorityRotated,
+    CertificateRotated,
+    FileSwapped,
+    SecretRotated,
+    Swap,
+    TokenEnds,
+)
 from bench.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.workload import deployment, pod
 from tensile.names import LOWER_REACHABLE
@@ -26,22 +42,28 @@ from tensile.sandbox.layout import UPPER
 from tensile.sandbox.state import Options
 
 AT_MOST = 5.0
+CALLED_IN = 2.0
+BEAT = 0.05
+"""Seconds between two writes to pods."""
 NOTICED_IN = 60.0
 HOLD = 3.0
 GROUP = "swapped"
+FILES = "--files"
+LOAD = "bench/load"
 READ = "credential was read anew"
 VICTIM, STRANGER = "lower-a", "lower-b"
 
 
-def swaps(trial: Trial) -> list[Swap]:
-    """Give every swap that there is, one after another."""
-    return [
+def swaps(trial: Trial, *, files: bool) -> list[Swap]:
+    """Give every swap that there is, one after another; `files`: of one lower's files and Secret only."""
+    found: list[Swap] = [
         TokenEnds(trial, VICTIM),
-        TokenEnds(trial, UPPER),
         FileSwapped(trial, VICTIM, STRANGER),
+        CertificateRotated(trial, VICTIM),
+        SecretRotated(trial, VICTIM),
         AuthorityRotated(trial, VICTIM),
-        AddressTurned(trial, VICTIM, STRANGER),
     ]
+    return found if files else [*found, TokenEnds(trial, UPPER), AddressTurned(trial, VICTIM, STRANGER)]
 
 
 async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[str, Any]]:
@@ -52,7 +74,8 @@ async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[
     await trial.settled(pods * len(names))
     try:
         await prepared(trial, swap)
-        found = [await once(trial, swap, number) for number in range(rounds)]
+        async with written_to(trial, swap):
+            found = [await once(trial, swap, number) for number in range(rounds)]
     finally:
         await swap.end()
     await nodes_usable(trial.upper, len(trial.lowers))
@@ -91,7 +114,9 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
     await swap.mend()
     await until_ready(trial, name)
     took = time.monotonic() - begin
+    called = await first_call(trial, swap, positions[swap.victim])
     broken = [*condition, *written, *replaced(before, during, name)]
+    broken += [f"{swap.victim} was called only after {called:.1f} s"] if called > CALLED_IN else []
     broken += [f"{name} was Ready only {took:.1f} s after it was put right"] if took > AT_MOST else []
     after = await trial.settled(len(before.upper) + 1)
     broken += replaced(before, after, name)
@@ -99,7 +124,56 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
         records = audit.read(site.audit_log, positions[site.name])
         broken += oracles.deletions(one for one in records if one.get("objectRef", {}).get("name") != PROBE)
     await remove(trial, name)
-    return {"swap": swap.name, "noticed_s": round(noticed, 2), "resumed_s": round(took, 2), "broken": broken}
+    took_s = {"noticed_s": noticed, "called_s": called, "resumed_s": took}
+    return {"swap": swap.name, **{what: round(seconds, 2) for what, seconds in took_s.items()}, "broken": broken}
+
+
+@asynccontextmanager
+async def written_to(trial: Trial, swap: Swap) -> AsyncIterator[None]:
+    """Have pods written to all the time, one after another, but for those of the cluster that is to be left alone."""
+
+    async def write() -> None:
+        """Write for ever."""
+        for number in count():
+            with suppress(*AWAY):
+                found = (await trial.snapshot()).upper
+                for one in (each for each in found if each["spec"].get("nodeName") != swap.stranger):
+                    path = f"{PODS.format(NAMESPACE)}/{one['metadata']['name']}"
+                    with suppress(Refused):
+                        await trial.upper.call("PATCH", path, {"metadata": {"annotations": {LOAD: f"{number}"}}}, MERGE)
+                    await asyncio.sleep(BEAT)
+            await asyncio.sleep(BEAT)
+
+    writing = asyncio.create_task(write())
+    try:
+        yield
+    finally:
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+
+
+async def first_call(trial: Trial, swap: Swap, position: int) -> float:
+    """Give how many seconds after it was put right the engine called the cluster again and was let in."""
+    site = trial.lowers.get(swap.victim, trial.upper)
+    found: list[float] = []
+
+    async def is_told() -> bool:
+        """Look at the audit log."""
+        records = audit.read(site.audit_log, position)
+        found[:] = [since for one in records if (since := accepted(one) - swap.mended) > 0]
+        return bool(found)
+
+    await until(is_told, f"{swap.victim} is called", NOTICED_IN)
+    return min(found)
+
+
+def accepted(record: audit.Record) -> float:
+    """Give when a request of the engine came in that was let in, in seconds since 1970, 0 for no such one."""
+    status = record.get("responseStatus", {}).get("code")
+    if not record.get("userAgent", "").startswith(AGENT) or status == HTTPStatus.UNAUTHORIZED:
+        return 0.0
+    return datetime.fromisoformat(record["requestReceivedTimestamp"]).timestamp()
 
 
 async def bind(trial: Trial, name: str) -> None:
@@ -174,12 +248,17 @@ def _without(pods: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [one for one in pods if one["metadata"]["name"] != name]
 
 
+def arguments(parser: ArgumentParser) -> None:
+    """Add what says which swaps."""
+    parser.add_argument(FILES, action="store_true", help="swap only what one lower's credential is in")
+
+
 async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     """Go through every swap."""
     runs = []
     async with Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()
-        for swap in swaps(trial):
+        for swap in swaps(trial, files=given.files):
             found = await ordeal(trial, swap, given.pods // len(trial.lowers), given.rounds)
             for one in found:
                 print(" ".join(f"{key}={value}" for key, value in one.items()), flush=True)
@@ -188,4 +267,6 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("credentials", scenario, Options(nodes=1), pods=20, rounds=5, words=__doc__ or ""))
+    name = "credentials-files" if FILES in sys.argv else "credentials"
+    options = Options(nodes=1)
+    sys.exit(run(name, scenario, options, pods=20, rounds=5, words=__doc__ or "", arguments=arguments))

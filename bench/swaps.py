@@ -5,6 +5,7 @@ their tools change it: whole files, renamed into place.
 """
 
 import asyncio
+import time
 from base64 import b64encode
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
@@ -12,12 +13,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
 
 from bench import oracles
-from bench.sites import PODS, Manifest, Refused, Site, patiently, until, until_gone
+from bench.sites import MERGE, PODS, Manifest, Refused, Site, patiently, until, until_gone
 from bench.trial import Trial
 from bench.workload import pod
-from tensile.sandbox.certificates import authority
+from tensile.sandbox.certificates import Authority, Pair, authority
+from tensile.sandbox.credentials import ADMINISTRATORS
 
 ACCOUNT = "bench-engine"
 HOME = "kube-system"
@@ -29,6 +34,7 @@ APISERVER = "kube-apiserver"
 NAME = "rotated.example"
 PROBE = "swaps-probe"
 RECOVERED_IN = 60.0
+REFUSED = "credential not accepted"
 
 
 class Swap(Protocol):
@@ -36,6 +42,7 @@ class Swap(Protocol):
 
     `victim` is the cluster, `words` what the engine logs of it, `reason` of the node's LowerReachable while it lasts
     ("" where nothing is told at once), `stranger` the cluster that has to be left alone meanwhile ("" for none).
+    `mended` is when it was put right last, in seconds since 1970: when the file was changed, once all else was done.
     """
 
     name: str
@@ -43,6 +50,7 @@ class Swap(Protocol):
     words: str
     reason: str
     stranger: str
+    mended: float
 
     async def prepare(self) -> bool:
         """Do what is to be done once; says whether the engine has to read something anew for it."""
@@ -64,9 +72,9 @@ class Kubeconfig:
         self.path = trial.sandbox.directory / f"{cluster}.kubeconfig"
         self.text = self.path.read_text()
 
-    def write(self, text: str = "") -> None:
-        """Put another text, or the first one, in its place, whole at once."""
-        put(self.path, (text or self.text).encode())
+    def write(self, text: str = "") -> float:
+        """Put another text, or the first one, in its place, whole at once; gives when that was."""
+        return put(self.path, (text or self.text).encode())
 
     def edited(self, user: dict[str, Any] | None = None, **cluster: str) -> str:
         """Give the first text with another user, or fields of the cluster."""
@@ -82,7 +90,8 @@ class Kubeconfig:
 class TokenEnds:
     """The token in a file ends; later another one is in the file. The token hangs on a Secret, which is deleted."""
 
-    words, reason, stranger = "credential not accepted", "", ""
+    words, reason, stranger = REFUSED, "", ""
+    mended = 0.0
 
     def __init__(self, trial: Trial, victim: str) -> None:
         self.name, self.victim = f"token of {victim}", victim
@@ -107,7 +116,7 @@ class TokenEnds:
 
     async def mend(self) -> None:
         """Give another token."""
-        put(self._file, await self._token())
+        self.mended = put(self._file, await self._token())
 
     async def end(self) -> None:
         """Go back to the certificate."""
@@ -130,10 +139,132 @@ class TokenEnds:
         return await self._site.call("GET", f"{path}/{body['metadata']['name']}")
 
 
+class CertificateRotated:
+    """The client certificate and its key, in files of their own, come to be of nobody, and later of another user."""
+
+    words, reason, stranger = REFUSED, "", ""
+    mended = 0.0
+
+    def __init__(self, trial: Trial, victim: str) -> None:
+        self.name, self.victim = "client certificate", victim
+        self._kubeconfig = Kubeconfig(trial, victim)
+        self._files = [self._kubeconfig.path.with_suffix(suffix) for suffix in (".client-crt", ".client-key")]
+        self._signers = Signers(trial, victim)
+
+    async def prepare(self) -> bool:
+        """Have the engine use files."""
+        self._put(self._signers.good())
+        certificate, key = (file.name for file in self._files)
+        self._kubeconfig.write(self._kubeconfig.edited({"client-certificate": certificate, "client-key": key}))
+        return True
+
+    async def strike(self) -> None:
+        """Write a certificate of an authority that the cluster does not know."""
+        self._put(self._signers.bad())
+
+    async def mend(self) -> None:
+        """Write another good one."""
+        self.mended = self._put(self._signers.good())
+
+    async def end(self) -> None:
+        """Go back to the first kubeconfig."""
+        self._kubeconfig.write()
+
+    def _put(self, pair: Pair) -> float:
+        put(self._files[0], pair.certificate)
+        return put(self._files[1], pair.key)
+
+
+class SecretRotated:
+    """The kubeconfig is in a Secret of the upper cluster: its user comes to be nobody, and later another one."""
+
+    words, reason, stranger = REFUSED, "", ""
+    mended = 0.0
+
+    def __init__(self, trial: Trial, victim: str) -> None:
+        self.name, self.victim = "Secret", victim
+        self._trial = trial
+        self._kubeconfig = Kubeconfig(trial, victim)
+        self._topology = trial.sandbox.directory / "topology.yaml"
+        self._before = self._topology.read_bytes()
+        self._signers = Signers(trial, victim)
+
+    async def prepare(self) -> bool:
+        """Have the topology name the Secret; return when the engine has gone over to it."""
+        body = {"metadata": {"name": ACCOUNT}, "data": self._data(self._signers.good())}
+        await self._trial.upper.call("POST", SECRETS, body)
+        found = yaml.safe_load(self._before)
+        for lower in found["lowers"]:
+            if lower["name"] == self.victim:
+                del lower["kubeconfig"]
+                lower["kubeconfigSecret"] = {"namespace": HOME, "name": ACCOUNT}
+        said = self._trial.log.stat().st_size
+        put(self._topology, yaml.safe_dump(found).encode())
+        await self._said(said)
+        return False
+
+    async def strike(self) -> None:
+        """Write a kubeconfig that gets nobody in."""
+        await self._write(self._signers.bad())
+
+    async def mend(self) -> None:
+        """Write a good one of another user."""
+        self.mended = await self._write(self._signers.good())
+
+    async def end(self) -> None:
+        """Go back to the file."""
+        said = self._trial.log.stat().st_size
+        put(self._topology, self._before)
+        await self._said(said)
+        await self._trial.upper.remove(f"{SECRETS}/{ACCOUNT}")
+
+    async def _said(self, since: int) -> None:
+        """Wait until the engine has put the edit in force, and the cluster has answered anew."""
+
+        async def is_open() -> bool:
+            """Look at what was logged since."""
+            return b"cluster answers" in self._trial.log.read_bytes()[since:]
+
+        await until(is_open, "the engine has gone over", RECOVERED_IN)
+
+    async def _write(self, pair: Pair) -> float:
+        data, begin = self._data(pair), time.time()
+        await self._trial.upper.call("PATCH", f"{SECRETS}/{ACCOUNT}", {"data": data}, media=MERGE)
+        return begin
+
+    def _data(self, pair: Pair) -> dict[str, str]:
+        inline = (b64encode(one).decode() for one in (pair.certificate, pair.key))
+        user = dict(zip(("client-certificate-data", "client-key-data"), inline, strict=True))
+        return {"kubeconfig": b64encode(self._kubeconfig.edited(user).encode()).decode()}
+
+
+class Signers:
+    """Who signs users of a cluster that may do everything, each another one, and who only seems to."""
+
+    def __init__(self, trial: Trial, cluster: str) -> None:
+        pki, now = trial.sandbox.clusters[cluster].audit_log.parent / "pki", datetime.now(UTC)
+        pair = Pair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
+        key = load_pem_private_key(pair.key, None)
+        assert isinstance(key, EllipticCurvePrivateKey)
+        self._signer = Authority(pair, load_pem_x509_certificate(pair.certificate).subject, key, now)
+        self._stranger = authority(f"{cluster}-ca", now)
+        self._number = 0
+
+    def good(self) -> Pair:
+        """Sign a user."""
+        self._number += 1
+        return self._signer.issue(f"{ACCOUNT}-{self._number}", (ADMINISTRATORS,))
+
+    def bad(self) -> Pair:
+        """Sign a user by an authority that is another one of the same name."""
+        return self._stranger.issue(ACCOUNT, (ADMINISTRATORS,))
+
+
 class FileSwapped:
     """The kubeconfig of one cluster comes to hold that of another one, with all rights there."""
 
     words, reason = "another cluster answers", "WrongCluster"
+    mended = 0.0
 
     def __init__(self, trial: Trial, victim: str, stranger: str) -> None:
         self.name, self.victim, self.stranger = "kubeconfig", victim, stranger
@@ -150,7 +281,7 @@ class FileSwapped:
 
     async def mend(self) -> None:
         """Write its own."""
-        self._kubeconfig.write()
+        self.mended = self._kubeconfig.write()
 
     async def end(self) -> None:
         """Write its own, once more."""
@@ -164,6 +295,7 @@ class AuthorityRotated:
     """
 
     words, reason, stranger = "not trusted", "", ""
+    mended = 0.0
 
     def __init__(self, trial: Trial, victim: str) -> None:
         self.name, self.victim = "authority", victim
@@ -191,7 +323,7 @@ class AuthorityRotated:
 
     async def mend(self) -> None:
         """Write the CA that is in force now."""
-        put(self._file, self._pem)
+        self.mended = put(self._file, self._pem)
 
     async def end(self) -> None:
         """Go back to the certificate that everybody else sees."""
@@ -210,6 +342,7 @@ class AddressTurned:
     """Another cluster answers at the address; it accepts the credential, and its certificate is trusted."""
 
     words, reason = "another cluster answers", "WrongCluster"
+    mended = 0.0
 
     def __init__(self, trial: Trial, victim: str, stranger: str) -> None:
         self.name, self.victim, self.stranger = "address", victim, stranger
@@ -240,6 +373,7 @@ class AddressTurned:
 
     async def mend(self) -> None:
         """Turn it back."""
+        self.mended = time.time()
         self._switch.turn(self._ports[self.victim])
 
     async def end(self) -> None:
@@ -339,9 +473,10 @@ async def works(site: Site) -> None:
     await until_gone(site, pods, f"fieldSelector=metadata.name%3D{PROBE}", RECOVERED_IN)
 
 
-def put(path: Path, content: bytes) -> None:
-    """Write a file whole at once."""
+def put(path: Path, content: bytes) -> float:
+    """Write a file whole at once; gives when it was there."""
     scratch = path.with_name(f"{path.name}.new")
     scratch.touch(mode=0o600)
     scratch.write_bytes(content)
     scratch.rename(path)
+    return time.time()

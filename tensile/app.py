@@ -96,13 +96,17 @@ class Engine:
         world = await self.clusters.make_world(self.topology, self._address(self.topology))
         _say_without_alias(world)
         self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
-        self.extender = Extending(world, self.clusters.connections[UPPER], self._ways.directory)
+        self.extender = Extending(
+            world, self.clusters.connections[UPPER], self._ways.directory, self.clusters.fleet.watcher
+        )
         self._hooked, self._extended = InForce("webhook", self.hook), InForce("extender", self.extender)
         self._parts = (self._hooked, self._extended)
         self.admission = PolicyRegistration(self.clusters.connections[UPPER], world.owner, own_namespace())
         await self._hooked.open(self.topology)
         timing = Timing(utc_now, random.random)
-        self.trials = Trials(lambda spec: self._ways.lower_access(spec, world.upper.secrets))
+        self.trials = Trials(
+            lambda spec: self._ways.lower_access(spec, world.upper.secrets), self.clusters.fleet.watcher
+        )
         self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
         await self._serve()
 
@@ -219,11 +223,13 @@ class Engine:
     def _home_of_webhook(self, world: World) -> Hooks:
         upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
         nodes, home = world.upper.nodes, self._ways.directory
-        return Hooks(upper, world.owner, home, claims, nodes, own_namespace(), lambda: self._leads)
+        watcher = self.clusters.fleet.watcher
+        return Hooks(upper, world.owner, home, claims, nodes, watcher, own_namespace(), lambda: self._leads)
 
     def _ports(self, topology: Topology) -> NodePorts:
         upper = self.clusters.connections[UPPER]
-        return NodePorts(topology, self._ways.directory, upper, self._address(topology))
+        directory, watcher = self._ways.directory, self.clusters.fleet.watcher
+        return NodePorts(topology, directory, upper, self._address(topology), watcher)
 
     def _address(self, topology: Topology) -> str:
         return node_address(topology, self.clusters.upper_address)

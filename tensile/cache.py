@@ -276,9 +276,11 @@ class Cache:
         """Call `listener` after every change, until `unsubscribe`."""
         self._listeners.append(listener)
 
-    def unsubscribe(self, listener: Listener) -> None:
-        """Call a listener no more."""
+    def unsubscribe(self, listener: Listener, waiting: Callable[[], None] | None = None) -> None:
+        """Call a listener no more, nor one that is `waiting` for the cache to become complete."""
         self._listeners.remove(listener)
+        if waiting is not None:
+            self._waiting.remove(waiting)
 
     def on_sync(self, listener: Callable[[], None]) -> None:
         """Call `listener` each time the cache becomes complete, after the changes that this brought."""

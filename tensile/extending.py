@@ -1,14 +1,15 @@
 """The scheduler extender of the topology in force, as the engine holds it: its port, its TLS, and what it knows.
 
 It shows the kubelet API's certificate, and heeds the same authority of callers: both are called by programs of the
-upper cluster, on the same machine. Files are looked at again and again, so that what is renewed counts without a
-restart. Nothing is known of the lowers' nodes and pods while it is not enabled.
+upper cluster, on the same machine. Files are watched, so that what is renewed counts without a restart. Nothing is
+known of the lowers' nodes and pods while it is not enabled.
 """
 
 import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +18,11 @@ import structlog
 
 from tensile.cache import Entry
 from tensile.cluster import Cluster
+from tensile.filewatch import FileWatcher, KeptFiles
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.certs import Serving
 from tensile.kubelet.prospects import Prospects
-from tensile.nodeports import authority_of, files_of
+from tensile.nodeports import authority_of, files_of, kept_files
 from tensile.objects import timestamp
 from tensile.policy.extender import Extender, Site, Want
 from tensile.policy.extenderport import ExtenderPort, listening
@@ -32,7 +34,7 @@ from tensile.topology import Kubelet, Topology
 from tensile.world import World
 
 _LOOK = 10.0
-"""Seconds between two looks at certificates."""
+"""Seconds between two looks at what no file tells of: a published authority, the end of a certificate of our own."""
 _WHO = "extender"
 _ADVICE = (
     "the upper scheduler cannot verify it: set kubelet.tlsCertFile and kubelet.tlsKeyFile, and the certificate's "
@@ -47,6 +49,7 @@ class _Papers(NamedTuple):
     section: Kubelet
     serving: Serving
     authority: ClientAuthority
+    files: KeptFiles
 
     async def tls(self) -> ssl.SSLContext:
         """Give the TLS of now; raises TensileError where there has been no good certificate yet."""
@@ -56,8 +59,8 @@ class _Papers(NamedTuple):
 class Extending:
     """Serves the extender where the topology in force wants it, from the first `open` to `close`.
 
-    Paths of the topology are relative to `directory`; `upper` is asked for the authority of callers, `now` gives the
-    time of day.
+    Paths of the topology are relative to `directory`, and `watcher` watches them; `upper` is asked for the authority of
+    callers, `now` gives the time of day.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class Extending:
         world: World,
         upper: Cluster,
         directory: Path,
+        watcher: FileWatcher,
+        *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,6 +78,8 @@ class Extending:
         self._world = world
         self._upper = upper
         self._directory = directory
+        self._watcher = watcher
+        self._touched = asyncio.Event()
         self._surveys: dict[str, Survey] = {}
         self._sites: dict[str, Site] = {}
         self._wants: dict[str, Want] = {}
@@ -94,13 +101,15 @@ class Extending:
     async def open(self, topology: Topology) -> None:
         """Do from now on as a topology says; raises TensileError, and all is as before, where that is not possible."""
         if not topology.extender.enabled:
-            self._latest = None
             await self.close()
+            self._latest = None
             return
         async with self._changing:
             papers = self._papers_of(topology)
             await self._listen(topology.extender, await papers.tls())
-            self._papers = papers
+            before, self._papers = self._papers, papers
+            if before is not None and before is not papers:
+                before.files.close()
         if not self._tasks:
             looking = supervised("certificates of the extender", self._keep_looking)
             self._tasks = [looking, supervised("preemption", self._preemptor.run)]
@@ -143,7 +152,10 @@ class Extending:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._wants.clear()
         async with self._changing:
-            port, self._port, self._papers = self._port, None, None
+            port, papers, self._port, self._papers = self._port, self._papers, None, None
+            for each in (papers, self._latest):
+                if each is not None:
+                    each.files.close()
             if port is not None:
                 await port.close()
         self.follow()
@@ -153,8 +165,12 @@ class Extending:
         kubelet, address = topology.kubelet, self._world.node_address
         known = self._latest
         if known is None or (known.section, known.serving.address) != (kubelet, address):
-            serving = Serving(_log, address, files_of(topology, self._directory), advice=_ADVICE)
-            known = _Papers(kubelet, serving, authority_of(topology, self._directory, self._upper, _log))
+            kept = kept_files(topology, self._directory, self._watcher, self._touched.set)
+            serving = Serving(_log, address, files_of(topology, self._directory), advice=_ADVICE, read=kept.read)
+            authority = authority_of(topology, self._directory, self._upper, _log, kept.read)
+            if known is not None and known is not self._papers:
+                known.files.close()
+            known = _Papers(kubelet, serving, authority, kept)
         self._latest = known
         return known
 
@@ -182,7 +198,10 @@ class Extending:
 
     async def _keep_looking(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self._touched.wait()
+            self._touched.clear()
             await self.look()
 
     def _bound(self, survey: Survey, pod: Entry) -> None:

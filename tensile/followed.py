@@ -18,6 +18,7 @@ from tensile.cache import Cache
 from tensile.cluster import Cluster, Selection
 from tensile.clusters import utc_now
 from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
+from tensile.filewatch import FileWatcher
 from tensile.joined import Ways
 from tensile.kube.fleet import Feed, Fleet
 from tensile.objects import CONFIG_MAP, UPPER, Ref
@@ -68,8 +69,9 @@ class Followed(Protocol):
 class FollowedFile:
     """A topology file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, watcher: FileWatcher) -> None:
         self._path = path
+        self._watcher = watcher
         self._whole = b""
 
     @property
@@ -85,7 +87,7 @@ class FollowedFile:
 
     def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
         """Give each state of the file after the first."""
-        return source.follow(self._path, first, whole=self._whole)
+        return source.follow(self._path, first, self._watcher, whole=self._whole)
 
     def tell(self, reading: Reading) -> None:
         """Pass over it: nobody reads answers beside a file."""
@@ -100,11 +102,11 @@ class FollowedFile:
 class FollowedMap:
     """A topology in a ConfigMap of the upper cluster, reached by `ways`; what `standing` says is told beside it."""
 
-    def __init__(self, place: Place, ways: Ways, standing: Standing) -> None:
+    def __init__(self, place: Place, ways: Ways, standing: Standing, watcher: FileWatcher) -> None:
         self._place = place
         self._ways = ways
         self._standing = standing
-        self._fleet = Fleet(chance=random.random)
+        self._fleet = Fleet(chance=random.random, watcher=watcher)
         self._topology, self._status = Cache(), Cache()
         self._changed = asyncio.Event()
         self._topology.subscribe(lambda _delta: self._changed.set())

@@ -80,7 +80,7 @@ class WebhookAlone:
         owner = owner_of(await self._fleet.identified(UPPER), self.topology.name)
         known, nodes = Cache(claims.digest, claims.INDEXES), Cache(digest_node)
         self._fleet.follow(node_feed(nodes))
-        home = Hooks(cluster, owner, self._ways.directory, known, nodes, own_namespace())
+        home = Hooks(cluster, owner, self._ways.directory, known, nodes, self._fleet.watcher, own_namespace())
         self.port = HookPort(home, self._fleet)
         self._in_force = InForce("webhook", self.port)
         await self._in_force.open(self.topology)

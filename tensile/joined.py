@@ -16,11 +16,11 @@ import orjson
 import structlog
 
 from tensile import descriptors
-from tensile.cache import Cache
+from tensile.cache import Cache, Delta
 from tensile.cluster import Cluster
 from tensile.errors import ClusterError, TensileError
 from tensile.feeds import bound_feed, lower_feeds, lower_world
-from tensile.kube.access import NAME_ONE, Access, AccessError, from_kubeconfig, in_cluster
+from tensile.kube.access import NAME_ONE, Access, AccessError, NoAccess, from_kubeconfig, in_cluster
 from tensile.kube.fleet import Fleet
 from tensile.kube.secretfile import KeptKubeconfig
 from tensile.kube.tokenclaims import account_namespace
@@ -115,6 +115,8 @@ class Joined:
         self.events: EventMirror | None = None
         self._since = asyncio.get_running_loop().time()
         self._kept: KeptKubeconfig | None = None
+        self._secret_changed = asyncio.Event()
+        self._heeds_secret = False
         self._objection = ""
         self._access_known: Access | None = None
         self.lower: LowerWorld
@@ -150,6 +152,9 @@ class Joined:
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
         if connect and self._kept is not None:
+            self._heeds_secret = True
+            self._world.upper.secrets.subscribe(self._note_secret)
+            self._world.upper.secrets.on_sync(self._secret_changed.set)
             self._tasks.append(supervised(f"credentials of {spec.name}", partial(self._keep_credentials, self._kept)))
         upper = self._fleet.cluster(UPPER)
         if connect and busy is not None:
@@ -184,6 +189,8 @@ class Joined:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._heeds_secret:
+            self._world.upper.secrets.unsubscribe(self._note_secret, self._secret_changed.set)
         await self._fleet.leave(UPPER, self.lower.upper_pods)
         if self.lower.name in self._fleet.names():
             await self._fleet.close(self.lower.name)
@@ -215,6 +222,7 @@ class Joined:
             self._learn_mapping()
             self._note_met()
             self._open(access, self._known_identity())
+            self._secret_changed.set()
             lower.refusal = ""
         self._recognise(self._fleet.cluster(lower.name).access)
         await self._identified()
@@ -268,15 +276,29 @@ class Joined:
 
     async def _access(self) -> Access:
         """Read the credentials, for ever if need be."""
+        while True:
+            try:
+                return await self._credentials()
+            except TensileError as error:
+                if str(error) != self.lower.refusal:
+                    self.lower.refusal = str(error)
+                    _log.error("lower cluster cannot be reached", lower=self.lower.name, error=str(error))
+                    self._wake(self.lower.name)
+                refused = error
+            await self._worth_another_try(refused)
 
-        def tell(error: TensileError) -> None:
-            if str(error) != self.lower.refusal:
-                self.lower.refusal = str(error)
-                _log.error("lower cluster cannot be reached", lower=self.lower.name, error=str(error))
-                self._wake(self.lower.name)
-
-        pause = _RETRY if self._kept is None else _LOOK
-        return await insist(self._credentials, TensileError, lambda: pause, tell)
+    async def _worth_another_try(self, refused: TensileError) -> None:
+        """Wait until credentials that were refused may be others; what nobody tells of is tried again in time."""
+        changed = asyncio.Event()
+        if isinstance(refused, NoAccess) and not refused.asked:
+            with self._fleet.watcher.watch(refused.files, changed.set):
+                await changed.wait()
+        elif isinstance(refused, AccessError) and self._kept is not None:
+            self._secret_changed.clear()
+            if not self._kept.is_other():
+                await self._secret_changed.wait()
+        else:
+            await asyncio.sleep(_RETRY if self._kept is None else _LOOK)
 
     def _check_room(self) -> None:
         """Raise TensileError where the lowers before this one in the file leave it too few descriptors."""
@@ -303,7 +325,8 @@ class Joined:
         What is known of the cluster stays. A bad Secret is only said.
         """
         while True:
-            await asyncio.sleep(_LOOK)
+            await self._secret_changed.wait()
+            self._secret_changed.clear()
             if self.lower.name in self._fleet.names():
                 access = await found.look()
                 self._warn(self._objection or found.trouble)
@@ -312,6 +335,12 @@ class Joined:
                     _log.info(
                         "the kubeconfig changed: another way is taken", lower=self.lower.name, origin=access.origin
                     )
+
+    def _note_secret(self, delta: Delta) -> None:
+        """Note a change of the Secret that holds the kubeconfig."""
+        ref = self.lower.spec.kubeconfig_secret
+        if ref is not None and (delta.entry.namespace, delta.entry.name) == (ref.namespace, ref.name):
+            self._secret_changed.set()
 
     def _warn(self, words: str) -> None:
         """Have the node say what is wrong with the credentials on record, once."""

@@ -12,12 +12,14 @@ import structlog
 from tensile.cluster import Cluster
 from tensile.descriptors import parts, soft_limit
 from tensile.errors import TensileError
+from tensile.filewatch import FileWatcher, KeptFiles
+from tensile.kube.files import read_regular
 from tensile.kubelet.api.authentication import Authenticator
 from tensile.kubelet.api.authority import CALLERS as _CALLERS_CA
 from tensile.kubelet.api.authority import CALLERS_KEY as _CALLERS_KEY
 from tensile.kubelet.api.authority import ClientAuthority
 from tensile.kubelet.api.authorization import Authorizer
-from tensile.kubelet.api.certs import Serving, ServingFiles
+from tensile.kubelet.api.certs import Read, Serving, ServingFiles
 from tensile.kubelet.api.enrolment import Enrolment
 from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.api.seating import Seat
@@ -53,10 +55,11 @@ class NodePorts:
     them can do so before it is needed.
     """
 
-    def __init__(self, topology: Topology, directory: Path, upper: Cluster, address: str) -> None:
+    def __init__(self, topology: Topology, directory: Path, upper: Cluster, address: str, watcher: FileWatcher) -> None:
         files = files_of(topology, directory)
-        authority = authority_of(topology, directory, upper, _log)
-        serving = Serving(_log, address, files)
+        self._files = kept_files(topology, directory, watcher)
+        authority = authority_of(topology, directory, upper, _log, self._files.read)
+        serving = Serving(_log, address, files, read=self._files.read)
         self._server = KubeletServer(
             Gate(serving, authority, Authenticator(upper, _log), Authorizer(upper, _log)),
             _log,
@@ -93,6 +96,7 @@ class NodePorts:
         for node in tuple(self._enrolling):
             await _ended(self._enrolling.pop(node))
         await self._server.close()
+        self._files.close()
 
     def port(self, node: str) -> int:
         """Give the port on which a node is served, 0 for none."""
@@ -142,7 +146,16 @@ def files_of(topology: Topology, directory: Path) -> ServingFiles | None:
     return ServingFiles(directory / certificate, directory / key) if certificate and key else None
 
 
-def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log) -> ClientAuthority:
+def kept_files(
+    topology: Topology, directory: Path, watcher: FileWatcher, hear: Callable[[], None] = lambda: None
+) -> KeptFiles:
+    """Give what the files of the kubelet API hold; `hear` is called when they may have changed."""
+    kubelet = topology.kubelet
+    named = (kubelet.tls_cert_file, kubelet.tls_key_file, kubelet.client_ca_file)
+    return KeptFiles(watcher, [directory / file for file in named if file], hear, read=read_regular)
+
+
+def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log, read: Read) -> ClientAuthority:
     """Give who vouches for callers: a file, or what the upper cluster publishes."""
     file = topology.kubelet.client_ca_file
 
@@ -153,7 +166,7 @@ def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log) 
             raise TensileError(f"it has no {_CALLERS_KEY}: the apiserver runs without --client-ca-file")
         return found
 
-    return ClientAuthority(log, directory / file if file else None, None if file else callers)
+    return ClientAuthority(log, directory / file if file else None, None if file else callers, read=read)
 
 
 async def _ended(task: asyncio.Task[None] | None) -> None:

@@ -27,6 +27,7 @@ from tensile.cache import forget_decoded
 from tensile.clusters import utc_now
 from tensile.election import Election, warn_of_leader
 from tensile.errors import PortTaken, TensileError
+from tensile.filewatch import FileWatcher
 from tensile.followed import Followed, FollowedFile, FollowedMap
 from tensile.hookport import WebhookAlone, own_namespace
 from tensile.inforce import InForce
@@ -75,20 +76,21 @@ class Manner(NamedTuple):
 class _Around(NamedTuple):
     """What the engine runs in: the topology it follows, what it says of itself, how it reaches clusters, its end.
 
-    `elects` says whether this engine waits until no other one of its topology drives.
+    `watcher` watches all files; `elects` says whether this engine waits until no other one of its topology drives.
     """
 
     followed: Followed
     standing: Standing
     ways: Ways
+    watcher: FileWatcher
     elects: bool
     stop: asyncio.Event
 
 
 def run(path: Path, *, allow_exec_plugins: bool = False, manner: Manner) -> None:
     """Run on a topology file until SIGTERM or SIGINT; raises TensileError when it cannot begin, or leads no more."""
-    ways = Ways(path.parent, allow_exec_plugins)
-    uvloop.run(_run(FollowedFile(path), Standing(utc_now), ways, manner))
+    ways, watcher = Ways(path.parent, allow_exec_plugins), FileWatcher()
+    uvloop.run(_run(FollowedFile(path, watcher), Standing(utc_now), ways, watcher, manner))
 
 
 def run_map(place: Place, ways: Ways, *, manner: Manner) -> None:
@@ -96,8 +98,8 @@ def run_map(place: Place, ways: Ways, *, manner: Manner) -> None:
 
     async def run() -> None:
         """Follow it, told beside it."""
-        standing = Standing(utc_now)
-        await _run(FollowedMap(place, ways, standing), standing, ways, manner)
+        standing, watcher = Standing(utc_now), FileWatcher()
+        await _run(FollowedMap(place, ways, standing, watcher), standing, ways, watcher, manner)
 
     uvloop.run(run())
 
@@ -115,10 +117,11 @@ class Running(Protocol):
         ...
 
 
-async def _run(followed: Followed, standing: Standing, ways: Ways, manner: Manner) -> None:
+async def _run(followed: Followed, standing: Standing, ways: Ways, watcher: FileWatcher, manner: Manner) -> None:
     descriptors.raise_limit()
-    around = _Around(followed, standing, ways, manner.elects, _stopped_by_signal())
+    around = _Around(followed, standing, ways, watcher, manner.elects, _stopped_by_signal())
     async with AsyncExitStack() as ending:
+        ending.push_async_callback(watcher.close)
         ending.push_async_callback(followed.close)
         if manner.probes is not None:
             probes = ProbeServer(None, manner.probes, partial(_waits, standing))
@@ -143,7 +146,7 @@ async def _run_engine(topology: Topology, around: _Around) -> None:
         topology,
         around.ways,
         Narration(metrics, time.monotonic),
-        Fleet(chance=random.random, observe=metrics.observe),
+        Fleet(chance=random.random, observe=metrics.observe, watcher=around.watcher),
     )
     metrics.readings = readings(engine)
     around.standing.lowers, around.standing.waits = lowers(engine), partial(missing, engine)
@@ -179,7 +182,7 @@ async def _open_telemetry(telemetry: InForce, topology: Topology) -> None:
 
 async def _candidate(engine: Engine, around: _Around, ending: AsyncExitStack) -> Election:
     """Have the engine be one of several; its lease has a connection of its own, which nothing else can hold up."""
-    fleet = Fleet(chance=random.random, patience=_PROBING)
+    fleet = Fleet(chance=random.random, patience=_PROBING, watcher=around.watcher)
     ending.push_async_callback(fleet.close_all)
     upper = fleet.open(UPPER, await around.ways.upper_access(engine.topology.upper), connections=2)
     ref, identity = lease_ref(engine.topology.name), f"{socket.gethostname()}_{uuid4()}"
@@ -218,7 +221,8 @@ async def _drive(engine: Engine, around: _Around, mark: LeadMark) -> None:
 async def _run_webhook(topology: Topology, around: _Around) -> None:
     """Run the webhook and nothing else."""
     metrics = Metrics()
-    alone = WebhookAlone(topology, around.ways, Fleet(chance=random.random, observe=metrics.observe))
+    fleet = Fleet(chance=random.random, observe=metrics.observe, watcher=around.watcher)
+    alone = WebhookAlone(topology, around.ways, fleet)
     around.standing.waits = alone.missing
     telemetry = InForce("telemetry", _Telemetry(alone.missing, metrics, around.standing))
     around.standing.pending = lambda: (*alone.pending, *telemetry.pending)

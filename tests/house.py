@@ -28,7 +28,7 @@ BANNED = {
 }
 EDGES = {
     "app", "cluster", "clusters", "doctor/contact", "doctor/gathering", "doctor/questions", "election", "extending",
-    "followed", "hookport", "inforce", "inspection/reading", "joined", "kube/access", "kube/aio",
+    "filewatch", "followed", "hookport", "inforce", "inspection/reading", "joined", "kube/access", "kube/aio",
     "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/paging", "kube/pluginrun", "kube/secretfile",
     "kube/rest", "kube/share", "kube/tail",
     "kube/transport", "kubelet/api/authentication", "kubelet/api/authority", "kubelet/api/authorization",

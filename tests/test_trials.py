@@ -1,11 +1,16 @@
 """Reading credentials that may be had or not, quickly or slowly, while nobody waits."""
 
 import asyncio
+from pathlib import Path
 
+from filekit import heard
+from papers import kubeconfig
 from virtualtime import in_virtual_time
 from worldkit import A, B, topology
 
 from tensile.errors import AccessError
+from tensile.filewatch import FileWatcher
+from tensile.kube.access import Access, from_kubeconfig
 from tensile.topology import Lower
 from tensile.trials import PATIENCE, RETRY, Trials
 
@@ -39,7 +44,7 @@ class Desk:
 async def test_what_can_be_read_is_not_objected_to() -> None:
     """And is read anew the next time: files change."""
     desk = Desk()
-    trials = Trials(desk.read)
+    trials = Trials(desk.read, FileWatcher())
     assert [await trials.objection(FIRST), await trials.objection(FIRST)] == ["", ""]
     assert desk.asked == ["k/0", "k/0"]
 
@@ -49,7 +54,7 @@ async def test_what_cannot_be_read_is_said_and_tried_again_in_time() -> None:
     """However often somebody asks in between; once it can be read that is known."""
     desk = Desk()
     desk.wrong[A] = "k/0: no such file"
-    trials = Trials(desk.read)
+    trials = Trials(desk.read, FileWatcher())
     for _ in range(4):
         assert await trials.objection(FIRST) == "k/0: no such file"
         await asyncio.sleep(RETRY / 5)
@@ -66,7 +71,7 @@ async def test_a_slow_reading_holds_up_nobody_for_long() -> None:
     """Only the first question waits for it at all, and a later one is told how it ended."""
     desk = Desk()
     desk.seconds = 25.0
-    trials, clock = Trials(desk.read), asyncio.get_running_loop().time
+    trials, clock = Trials(desk.read, FileWatcher()), asyncio.get_running_loop().time
     assert (await trials.objection(FIRST), clock()) == (READING, PATIENCE)
     for second in range(1, 25):
         assert (await trials.objection(FIRST), clock()) == (READING, second)
@@ -79,7 +84,7 @@ async def test_a_slow_reading_that_fails_is_told_before_there_is_another() -> No
     """It rests for as long as a quick one does."""
     desk = Desk()
     desk.seconds, desk.wrong[A] = 25.0, "the exec plugin failed"
-    trials = Trials(desk.read)
+    trials = Trials(desk.read, FileWatcher())
     assert await trials.objection(FIRST) == READING
     await asyncio.sleep(desk.seconds)
     assert (await trials.objection(FIRST), len(desk.asked)) == (desk.wrong[A], 1)
@@ -100,7 +105,7 @@ async def test_a_reading_for_which_descriptors_are_short_is_repeated() -> None:
         if shortages:
             raise OSError(24, "Too many open files")
 
-    trials = Trials(read)
+    trials = Trials(read, FileWatcher())
     assert await trials.objection(FIRST) == shortages.pop()
     await asyncio.sleep(RETRY)
     await trials.objection(FIRST)
@@ -113,7 +118,7 @@ async def test_other_credentials_are_another_reading() -> None:
     """What was read of those before does not count any more, and a reading of them that is under way is given up."""
     desk = Desk()
     desk.wrong[A] = "wrong"
-    trials = Trials(desk.read)
+    trials = Trials(desk.read, FileWatcher())
     assert await trials.objection(FIRST) == "wrong"
     desk.wrong.clear()
     assert await trials.objection(FIRST.model_copy(update={"context": "other"})) == ""
@@ -129,7 +134,7 @@ async def test_what_does_not_concern_the_way_is_no_other_reading() -> None:
     """An edit beside it does not begin anew what takes long."""
     desk = Desk()
     desk.seconds = 25.0
-    trials = Trials(desk.read)
+    trials = Trials(desk.read, FileWatcher())
     for qps in (1, 2, 3):
         assert await trials.objection(FIRST.model_copy(update={"qps": qps})) == READING
     assert (len(desk.asked), desk.given_up) == (1, [])
@@ -140,10 +145,37 @@ async def test_lowers_are_read_beside_each_other() -> None:
     """One that hangs says nothing of another."""
     desk = Desk()
     desk.seconds = 25.0
-    trials = Trials(desk.read)
+    trials = Trials(desk.read, FileWatcher())
     assert await trials.objection(FIRST) == READING
     desk.seconds = 0.0
     assert await trials.objection(SECOND) == ""
+
+
+async def test_files_that_cannot_be_used_are_read_again_when_they_change(tmp_path: Path) -> None:
+    """Not before, and at once then: a kubeconfig that is not there yet, and after it the token that it names."""
+    read: list[str] = []
+    spec = FIRST.model_copy(update={"kubeconfig": "later"})
+    text = kubeconfig({"tokenFile": "token"})
+
+    async def access(spec: Lower) -> Access:
+        """Read the files."""
+        read.append(spec.name)
+        return await from_kubeconfig(tmp_path / (spec.kubeconfig or ""))
+
+    watcher = FileWatcher()
+    trials = Trials(access, watcher)
+    for name, content, words in (("later", text, "later: cannot be read"), ("token", "t", "token: cannot be read")):
+        before = len(read)
+        for _ in range(3):
+            assert words in await trials.objection(spec)
+        async with heard(watcher, tmp_path / name):
+            assert len(read) == max(before, 1)
+            (tmp_path / name).write_text(content)
+        await asyncio.wait({trial.task for trial in trials._trials.values()})
+    assert await trials.objection(spec) == ""
+    assert len(read) == 3
+    await trials.close()
+    await watcher.close()
 
 
 @in_virtual_time
@@ -151,7 +183,7 @@ async def test_at_the_end_nothing_is_read_any_more() -> None:
     """What is under way is given up."""
     desk = Desk()
     desk.seconds = 25.0
-    trials = Trials(desk.read)
+    trials = Trials(desk.read, FileWatcher())
     await trials.objection(FIRST)
     await trials.objection(SECOND)
     await trials.close()

@@ -11,14 +11,16 @@ import os
 import shlex
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensile.errors import AccessError
+from tensile.filewatch import Watched, watched
 from tensile.kube import tls
 from tensile.kube.address import read_server
-from tensile.kube.files import Watched, read_small, watched
+from tensile.kube.files import read_small
 from tensile.kube.kubeconfig import MAX_BYTES, Entry, Material, decode, parse
 from tensile.kube.plugin import MARGIN, Plugin, question, read_answer
 from tensile.kube.pluginrun import run_plugin
@@ -26,7 +28,7 @@ from tensile.kube.sections import LONGEST_TOKEN, is_token
 from tensile.kube.tls import Papers
 from tensile.kube.wording import shown
 
-__all__ = ["Access", "AccessError", "from_kubeconfig", "from_text", "in_cluster"]
+__all__ = ["Access", "AccessError", "NoAccess", "from_kubeconfig", "from_text", "in_cluster"]
 
 Clock = Callable[[], float]
 
@@ -35,6 +37,15 @@ NAME_ONE = "name a kubeconfig under upper.kubeconfig"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _FROM_A_FILE = "because they run programs: use a token or certificate, or start with --allow-exec-plugins"
 _FROM_ELSEWHERE = "in a Secret: use a token or certificate"
+
+
+class NoAccess(AccessError):
+    """Files give no access: as they were at `files`, and with an exec plugin (`asked`) also as that answered."""
+
+    def __init__(self, error: AccessError, files: Watched, *, asked: bool) -> None:
+        super().__init__(error.what, error.advice)
+        self.files = files
+        self.asked = asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +96,9 @@ async def from_kubeconfig(
     """
     origin = shown(path, 200)
     before = watched([path])
-    text = decode(read_small(path, MAX_BYTES), origin)
-    entry = _anchored(parse(text, context, origin, no_plugins="" if allow_exec_plugins else _FROM_A_FILE), path)
+    with _naming(before):
+        text = decode(read_small(path, MAX_BYTES), origin)
+        entry = _anchored(parse(text, context, origin, no_plugins="" if allow_exec_plugins else _FROM_A_FILE), path)
 
     async def renew() -> Access:
         """Read everything anew."""
@@ -158,6 +170,23 @@ async def _open(
     """Make the access of an entry, after its plugin, if any, has answered; `before` is how its own file was."""
     needed = watched(entry.needed())
     files = Watched(before.paths + needed.paths, before.marks + needed.marks)
+    with _naming(files, asked=entry.plugin is not None):
+        return await _read(entry, origin, renew, clock, files)
+
+
+@contextmanager
+def _naming(files: Watched, *, asked: bool = False) -> Iterator[None]:
+    """Have an AccessError tell of the files that it was about."""
+    try:
+        yield
+    except AccessError as error:
+        raise NoAccess(error, files, asked=asked) from None
+
+
+async def _read(
+    entry: Entry, origin: str, renew: Callable[[], Awaitable[Access]], clock: Clock, files: Watched
+) -> Access:
+    """Make the access of an entry whose `files` were looked at."""
     good_until = math.inf
     if entry.plugin is not None:
         entry, good_until = await _ask(entry, entry.plugin, origin, clock)

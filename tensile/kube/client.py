@@ -51,7 +51,7 @@ from tensile.kube.paging import Ask, Pager
 from tensile.kube.shallow import shallow
 from tensile.kube.share import Share
 from tensile.kube.targets import path_of, query_of, shown, target_of
-from tensile.kube.transport import Clock, Dropped, Reply, Request, Sleep, Transport, Untrusted
+from tensile.kube.transport import Clock, Dropped, Reply, Request, Reread, Sleep, Transport, Untrusted
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
 
@@ -165,12 +165,12 @@ class HttpCluster:
         """What somebody has to put right about its credential or address, "" for nothing."""
         health = self.health
         is_told = health.wrong or health.shut_out or health.excessive
-        return health.error if is_told else self._transport.stale
+        return health.error if is_told else self._transport.reread.stale
 
     @property
-    def stale(self) -> str:
-        """Why what its credential was read from cannot be used as it is by now, "" when it can."""
-        return self._transport.stale
+    def reread(self) -> Reread:
+        """What came of reading its credential anew."""
+        return self._transport.reread
 
     async def refresh(self) -> str:
         """Read credential and address anew; "" when another way is taken from now on, else why not."""

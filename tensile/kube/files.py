@@ -1,16 +1,13 @@
-"""Small files that others may write or swap: read whole in bounded time, and looked at again for next to nothing.
+"""Small files that others may write or swap: read whole in bounded time.
 
 A path in a kubeconfig can lead to a pipe that nobody writes, to a device, or to a file without end, so only regular
-files are opened, and only so much is read. Whether one has changed is told by what the system knows of it, so that
-looking costs microseconds; links are followed, as mounted Secrets are swapped by one.
+files are opened, and only so much is read.
 """
 
 import errno
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from tensile.errors import AccessError
 from tensile.kube.wording import shown
@@ -19,7 +16,6 @@ LARGEST = 1 << 20
 """Bytes of a file of certificates, unless another limit is given."""
 _LONGEST_PATH = 200
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_Mark = tuple[int, ...]
 
 
 class Unfit(OSError):
@@ -28,22 +24,6 @@ class Unfit(OSError):
     def __init__(self, what: str, advice: str) -> None:
         super().__init__(errno.EINVAL, what)
         self.advice = advice
-
-
-class Watched(NamedTuple):
-    """Files and how they were when looked at; equal when none of them was touched in between."""
-
-    paths: tuple[Path, ...] = ()
-    marks: tuple[_Mark, ...] = ()
-
-    def again(self) -> "Watched":
-        """Look at the same files now."""
-        return Watched(self.paths, tuple(map(_mark, self.paths)))
-
-
-def watched(paths: Iterable[str | Path]) -> Watched:
-    """Look at files, before they are read, so that what happens to them while they are read counts as a change."""
-    return Watched(tuple(map(Path, paths))).again()
 
 
 def read_small(path: str | Path, most: int) -> bytes:
@@ -76,12 +56,3 @@ def _demand_regular(found: os.stat_result) -> None:
     """Refuse pipes, devices, sockets and folders, which are not even opened: some devices act on that."""
     if not stat.S_ISREG(found.st_mode):
         raise Unfit("not a file", "name a regular file")
-
-
-def _mark(path: Path) -> _Mark:
-    """Give what changes whenever a file does; nothing for one that is not there."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

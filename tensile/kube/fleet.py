@@ -3,7 +3,7 @@
 Whatever one cluster does, hang, refuse, or send nonsense, stays in the tasks and connections of its own. A probe reads
 each cluster's identity every few seconds: it finds a hanging apiserver long before a watch would, and another cluster
 behind a known address before anything is decided from its contents. The files that a credential was read from are
-looked at twice a second: a rotated one is in use before the old one ends.
+watched: a rotated one is in use before the old one ends.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ import structlog
 from tensile.cache import Cache
 from tensile.cluster import Selection, WatchEvent
 from tensile.errors import ClusterError, Denied
-from tensile.kube.access import Access
+from tensile.filewatch import FileWatcher, Watched
+from tensile.kube.access import Access, NoAccess
 from tensile.kube.client import HttpCluster, Observe
 from tensile.kube.denials import Denials
-from tensile.kube.freshness import Freshness
 from tensile.kube.health import NOT_CONTACTED, Health, Objection, WrongCluster
 from tensile.kube.informer import Chance, Informer
 from tensile.kube.limits import Backoff, Pace
@@ -30,8 +30,6 @@ from tensile.kube.transport import Clock, Sleep
 from tensile.objects import NAMESPACE, UPPER, Kind
 from tensile.supervision import supervised
 
-LOOK = 0.5
-"""Seconds between two looks at the files of a credential."""
 SLOWEST = 2.0
 """Seconds between two tries to identify a cluster that is in trouble, unless it asks for more."""
 Claim = Callable[[str, str], Objection | None]
@@ -62,11 +60,17 @@ class _Open:
         self.tried = asyncio.Event()
         self.trouble: ClusterError | None = ClusterError(NOT_CONTACTED)
         self.stale = ""
+        self.touched = False
         self.denials = Denials(cluster.name)
         self.followed: list[tuple[Feed, Informer]] = []
         self.tails: list[Tail] = []
         self.following: dict[int, asyncio.Task[None]] = {}
         self.tasks: list[asyncio.Task[None]] = []
+
+    def touch(self) -> None:
+        """Have the credential read anew."""
+        self.touched = True
+        self.cluster.reread.happened.set()
 
 
 class Fleet:
@@ -74,7 +78,8 @@ class Fleet:
 
     `chance` gives random numbers in [0, 1). `probe` is the time between two reads of a cluster's identity, `patience`
     how long one may take, both in seconds. `observe(name)` makes what hears of a cluster's writes; `notify(name)` is
-    called when a cluster begins or ceases to answer as itself.
+    called when a cluster begins or ceases to answer as itself. `watcher` watches the files of credentials (None: one of
+    its own), and `again` is in how many seconds an exec plugin is asked again that gave none after they changed.
     """
 
     def __init__(
@@ -86,9 +91,14 @@ class Fleet:
         patience: float = 10.0,
         observe: Callable[[str], Observe] | None = None,
         notify: Callable[[str], None] | None = None,
+        watcher: FileWatcher | None = None,
+        again: float = 5.0,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
+        self.watcher = watcher or FileWatcher()
+        self._owns_watcher = watcher is None
+        self._again = again
         self._chance = chance
         self._pace = pace or Pace()
         self._probe = probe
@@ -231,6 +241,8 @@ class Fleet:
     async def close_all(self) -> None:
         """Close every cluster."""
         await asyncio.gather(*self._closing, *(self.close(name) for name in tuple(self._open)))
+        if self._owns_watcher:
+            await self.watcher.close()
 
     def names(self) -> tuple[str, ...]:
         """List the open clusters."""
@@ -361,20 +373,21 @@ class Fleet:
         return None
 
     async def _keep_fresh(self, entry: _Open) -> None:
-        """Look at the credential's files for ever, and read them anew when they have changed."""
+        """Watch the credential's files for ever, and read them anew when they have changed."""
         cluster = entry.cluster
-        freshness = Freshness(cluster.access.files)
-        while True:
-            await self._sleep(LOOK)
-            self._tell_stale(entry)
-            if not freshness.is_due(cluster.access.files.again(), self._clock()):
-                continue
-            problem = await cluster.refresh()
-            if cluster.stale:
-                freshness.note_refused(self._clock())
-            else:
-                freshness.note_read(cluster.access.files)
-            await self._took(entry, problem)
+        with self.watcher.watch(cluster.access.files, entry.touch) as watch:
+            while True:
+                await cluster.reread.happened.wait()
+                cluster.reread.happened.clear()
+                touched, entry.touched = entry.touched, False
+                if touched:
+                    problem = await cluster.refresh()
+                    refused = cluster.reread.refused
+                    if isinstance(refused, NoAccess) and refused.asked:
+                        asyncio.get_running_loop().call_later(self._again, entry.touch)
+                    await self._took(entry, problem)
+                self._tell_stale(entry)
+                watch.follow(_files(cluster))
 
     async def _took(self, entry: _Open, problem: str) -> None:
         """Find out at once who answers there, if another way is taken, and have everybody try it."""
@@ -387,7 +400,7 @@ class Fleet:
 
     def _tell_stale(self, entry: _Open) -> None:
         """Say, once for each reason, that a credential's files cannot be used as they are, and when they can again."""
-        known, entry.stale = entry.stale, entry.cluster.stale
+        known, entry.stale = entry.stale, entry.cluster.reread.stale
         name = entry.cluster.name or "upper"
         if entry.stale and entry.stale != known:
             _log.error(
@@ -429,6 +442,12 @@ class Fleet:
             informer.wake()
         if self._notify:
             self._notify(entry.cluster.name)
+
+
+def _files(cluster: HttpCluster) -> Watched:
+    """Give the files on which a cluster's credential depends: those that it was read from, or could not be."""
+    refused = cluster.reread.refused
+    return refused.files if isinstance(refused, NoAccess) else cluster.access.files
 
 
 def _server(access: Access) -> tuple[str, int, str]:

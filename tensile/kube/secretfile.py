@@ -47,7 +47,7 @@ class KeptKubeconfig:
 
     async def look(self) -> Access | None:
         """Give the way that it describes by now; None where that is the one before, or cannot be used."""
-        if not self._secrets.synced or self._state() == self._seen:
+        if not self._secrets.synced or not self.is_other():
             return None
         before = self._text
         try:
@@ -57,6 +57,10 @@ class KeptKubeconfig:
             return None
         self.trouble = ""
         return found if self._text != before else None
+
+    def is_other(self) -> bool:
+        """Say whether the Secret is not as it was when it was read."""
+        return self._state() != self._seen
 
     def _state(self) -> tuple[str, int] | None:
         entry = self._secrets.get(self._ref.namespace, self._ref.name)

@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -62,12 +62,31 @@ class Reply(NamedTuple):
     renewal: str = ""
 
 
+@dataclass
+class Reread:
+    """What came of reading a credential anew.
+
+    `stale` says why what it was read from cannot be used as it is by now, "" when it can; `refused` is the error
+    behind that, where there is one. `happened` is set by each time.
+    """
+
+    stale: str = ""
+    refused: TensileError | None = None
+    happened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note(self, stale: str = "", refused: TensileError | None = None) -> str:
+        """Note what came of it; gives `stale`."""
+        self.stale, self.refused = stale, refused
+        self.happened.set()
+        return stale
+
+
 class Transport:
     """Connections to one cluster; made inside a running event loop, and closed with `close`.
 
     `account` counts what its answers hold. `connections` bounds concurrent calls, `timeout` is for one call in seconds,
-    from when a connection is free for it. `access` is the way there now; `stale` says why what it was read from cannot
-    be used as it is by now, "" when it can. `anchored`: it stays at its server, whatever its kubeconfig says later.
+    from when a connection is free for it. `access` is the way there now, `reread` what came of reading it anew.
+    `anchored`: it stays at its server, whatever its kubeconfig says later.
     `changed` is called when another way is taken, before anything is sent that way.
     """
 
@@ -85,7 +104,7 @@ class Transport:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.access = access
-        self.stale = ""
+        self.reread = Reread()
         self._anchored = anchored
         self._changed = changed
         self._bucket = bucket
@@ -145,7 +164,7 @@ class Transport:
             if self.access is not refused:
                 return ""
             if self._clock() < self._renew_from:
-                return self.stale or "the credential was read anew just before"
+                return self.reread.stale or "the credential was read anew just before"
             self._renew_from = self._clock() + self._renewal_seconds
             self._renewal_seconds = min(2 * self._renewal_seconds, _RENEWAL_LONGEST)
             return await self._reread()
@@ -157,13 +176,13 @@ class Transport:
 
     def take(self, fresh: Access) -> str:
         """Go another way from now on; "" when it is taken, else why not."""
-        known, self.stale = self.access, ""
+        known = self.access
+        self.reread.note()
         if self._anchored and fresh.url != known.url:
-            self.stale = (
+            return self.reread.note(
                 f"{fresh.origin} names another server by now ({fresh.url}): what was read before stays in use; "
                 "another upper cluster needs a restart"
             )
-            return self.stale
         if fresh.shows() == known.shows():
             self.access = replace(known, files=fresh.files, renew=fresh.renew, good_until=fresh.good_until)
             return f"{fresh.origin} holds the same credential as before"
@@ -204,8 +223,7 @@ class Transport:
         try:
             return self.take(await self.access.renew())
         except TensileError as error:
-            self.stale = str(error)
-            return self.stale
+            return self.reread.note(str(error), error)
 
 
 def _headers(credential: Mapping[str, str], media: str) -> Mapping[str, str]:

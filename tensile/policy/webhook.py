@@ -22,6 +22,7 @@ from tensile.cache import Cache
 from tensile.certificates import Pair, self_signed, serving_tls
 from tensile.cluster import Cluster
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
+from tensile.filewatch import FileWatcher, KeptFiles
 from tensile.kube.files import Unfit, read_regular
 from tensile.names import Owner
 from tensile.objects import Manifest, Ref, metadata
@@ -59,7 +60,7 @@ _log = structlog.get_logger("tensile.webhook")
 
 
 class Pace(NamedTuple):
-    """Seconds: between two looks at what is registered and at files, of a rest after trouble, and of overlap.
+    """Seconds: between two looks at what is registered, of a rest after trouble, and of overlap.
 
     A certificate that was published is shown after the overlap, when every apiserver has heard of it. One that is
     shown from the start counts as heard of after `heard`, until which nobody should be sent here. Where another engine
@@ -102,9 +103,9 @@ class _Own(NamedTuple):
 class Hooks(NamedTuple):
     """Where the webhook is at home: its upper cluster, whose it is, and what it looks things up in.
 
-    Paths of the topology are relative to `directory`; `claims` holds the upper's claims, `nodes` the virtual nodes with
-    the descheduler's notes; `namespace` is where this program runs, "" for in no cluster. `leads` says whether no other
-    engine does.
+    Paths of the topology are relative to `directory`, and `watcher` watches them; `claims` holds the upper's claims,
+    `nodes` the virtual nodes with the descheduler's notes; `namespace` is where this program runs, "" for in no
+    cluster. `leads` says whether no other engine does.
     """
 
     upper: Cluster
@@ -112,6 +113,7 @@ class Hooks(NamedTuple):
     directory: Path
     claims: Cache
     nodes: Cache
+    watcher: FileWatcher
     namespace: str = ""
     leads: Callable[[], bool] = lambda: True
 
@@ -149,6 +151,7 @@ class WebhookServer:
         self._welcome: float | None = None
         """From when on, by the clock, an apiserver may be sent here, None while that is not known."""
         self._woken = asyncio.Event()
+        self._files: dict[tuple[Path, ...], KeptFiles] = {}
         self._trouble = ""
 
     @property
@@ -215,11 +218,13 @@ class WebhookServer:
             self._listening = opened
         if not (same and self._is_asked):
             self._welcome = None
+        self._forget_files(but=webhook)
         self._shown, self._next = first, None if pair == first else _Next(pair, self._now(), self._pace.heard)
         self._served, self._is_reached = webhook, False
 
     async def _deafen(self) -> None:
         listening, self._listening, self._served = self._listening, None, None
+        self._forget_files()
         if listening is not None:
             await listening.close()
 
@@ -243,7 +248,9 @@ class WebhookServer:
             names = names_of(webhook) if self._own is None or webhook.is_reachable else self._own.names
             return self._own_pair(names)
         files = {"tlsCertFile": webhook.tls_cert_file, "tlsKeyFile": webhook.tls_key_file}
-        pair = Pair(*(self._content(field, file) for field, file in files.items()))
+        paths = self._paths(webhook)
+        kept = self._files.setdefault(paths, KeptFiles(self._home.watcher, paths, self._woken.set, read=read_regular))
+        pair = Pair(*(_content(field, path, kept) for field, path in zip(files, paths, strict=True)))
         try:
             serving_tls(pair)
         except OSError as error:
@@ -262,13 +269,15 @@ class WebhookServer:
         self._own = _Own(names, self_signed("tensile", names[0], names, self._now(), LIFE))
         return self._own.pair
 
-    def _content(self, field: str, file: str) -> bytes:
-        path = self._home.directory / file
-        try:
-            return read_regular(path)
-        except OSError as error:
-            advice = error.advice if isinstance(error, Unfit) else "let the engine read it"
-            raise TensileError(f"webhook.{field}: {path}: {error.strerror}: {advice}") from None
+    def _paths(self, webhook: Webhook | None) -> tuple[Path, ...]:
+        """Give the paths of certificate and key, none where the topology names none."""
+        named = (webhook.tls_cert_file, webhook.tls_key_file) if webhook is not None else ()
+        return tuple(self._home.directory / file for file in named if file is not None)
+
+    def _forget_files(self, but: Webhook | None = None) -> None:
+        """Watch the files of what was served no more."""
+        for paths in self._files.keys() - {self._paths(but)}:
+            self._files.pop(paths).close()
 
     def _prepare_next(self, webhook: Webhook) -> None:
         """Have another certificate at hand when the time has come, or the files say so."""
@@ -462,6 +471,14 @@ class WebhookServer:
         if trouble != self._trouble:
             _log.warning("the webhook is served, and cannot be registered as it is", why=trouble)
         self._trouble = trouble
+
+
+def _content(field: str, path: Path, kept: KeptFiles) -> bytes:
+    try:
+        return kept.read(path)
+    except OSError as error:
+        advice = error.advice if isinstance(error, Unfit) else "let the engine read it"
+        raise TensileError(f"webhook.{field}: {path}: {error.strerror}: {advice}") from None
 
 
 def _moved(served: Webhook | None, wanted: Webhook) -> bool:

@@ -1,50 +1,34 @@
 """Follows the topology file: gives each state that it comes to, valid or refused; what is refused changes nothing.
 
 Editors rename, tools delete and write anew, mounted ConfigMaps swap a symlink, and some writers take their time. So
-what counts is the content, never the notice: a notice, or the passing of a second, only says that it is time to
-look, and what was found is taken once a second look finds the same. That also carries file systems without notices,
-and a folder that goes away and comes back.
+what counts is the content, never the notice: that only says that it is time to look, and what was found is taken once a
+second look finds the same.
 
 The beginning of a file is often a valid file, with fewer lowers or with 50 where 500 was. One that begins as the file
 in force does and ends before it is looked at for longer, and where it ends in the middle of a line it is refused.
 """
 
 import asyncio
-import os
 import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import structlog
-from watchfiles import awatch
+from typing import NamedTuple
 
 from tensile.errors import TensileError
+from tensile.filewatch import FileWatcher, watched
 from tensile.reconcile.reading import Judge, Reading, Text, parsed
 from tensile.topology import Problem, Topology, TopologyErrors, decode, parse
 from tensile.yamltext import MAX_BYTES
 from tensile.yamltree import Position
 
-Watch = Callable[..., AsyncGenerator[Any, None]]
-"""Gives something whenever a folder changed, called as watchfiles.awatch is."""
-
 Sleep = Callable[[float], Awaitable[None]]
-
-POLL = 1.0
-"""Seconds between two looks where no notice comes; an idle engine does little else."""
 
 SETTLE = 0.1
 """Seconds for which a file has to stay as it is before it is believed to be whole."""
 
 SHRUNK = 1.0
 """The same for a file that is the beginning of the one in force: whoever cut it may still be writing."""
-
-_DEBOUNCE = 400
-_STEP = 200
-"""Milliseconds between two looks at what the system noticed: a thread wakes up for each."""
-_log = structlog.get_logger("tensile.reconcile.source")
 
 
 class _Look(NamedTuple):
@@ -73,15 +57,18 @@ async def read(path: Path) -> Whole:
 
 
 async def follow(
-    path: Path, first: Topology, *, whole: bytes = b"", watch: Watch = awatch, sleep: Sleep = asyncio.sleep
+    path: Path, first: Topology, watcher: FileWatcher, *, whole: bytes = b"", sleep: Sleep = asyncio.sleep
 ) -> AsyncGenerator[Reading, None]:
     """Give each state of the file from now on, judged against `first` and then against the last good one.
 
     `whole` are the bytes of `first`, where they are known. Never ends by itself; close it or cancel who awaits it.
     """
-    following = _Following(path, first, whole, sleep)
-    async with aclosing(_moments(path, watch, sleep)) as moments:
-        async for _ in moments:
+    following, stirred = _Following(path, first, whole, sleep), asyncio.Event()
+    stirred.set()
+    with watcher.watch(watched([path]), stirred.set):
+        while True:
+            await stirred.wait()
+            stirred.clear()
             if await following.look():
                 yield await following.judge()
 
@@ -129,53 +116,6 @@ class _Following:
         if topology != self._judge.good and self._is_part(found.data) and not found.data.endswith(b"\n"):
             raise _cut_off(self._path, found.data)
         return topology
-
-
-async def _moments(path: Path, watch: Watch, sleep: Sleep) -> AsyncGenerator[None, None]:
-    """Come back whenever it is time to look, which is now for a start."""
-    blind = False
-    yield
-    while True:
-        try:
-            async with aclosing(_notices(path, watch)) as notices:
-                async for _ in notices:
-                    yield
-            continue
-        except FileNotFoundError:
-            pass
-        except (OSError, RuntimeError, ExceptionGroup) as error:
-            if not blind:
-                _log.warning("no notice of changes, looking at the file instead", file=str(path), error=str(error))
-            blind = True
-        await sleep(POLL)
-        yield
-
-
-async def _notices(path: Path, watch: Watch) -> AsyncGenerator[None, None]:
-    """Come back at each notice from the folders, and in between, as long as they are the ones to watch.
-
-    Raises what the system says when it does not let them be watched: FileNotFoundError where there is none.
-    """
-    folders = _folders(path)
-    notices = watch(
-        *folders,
-        watch_filter=None,
-        debounce=_DEBOUNCE,
-        step=_STEP,
-        rust_timeout=int(POLL * 1000),
-        yield_on_timeout=True,
-        recursive=False,
-    )
-    async with aclosing(notices):
-        async for changes in notices:
-            yield
-            if _folders(path) != folders or any(where in folders for _, where in changes):
-                return
-
-
-def _folders(path: Path) -> set[str]:
-    """Give the folder of the path, and of the file that it leads to."""
-    return {str(path.absolute().parent), str(Path(os.path.realpath(path)).parent)}
 
 
 def _look(path: Path) -> _Look:

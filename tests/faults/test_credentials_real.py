@@ -5,7 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from bench.credentials import STRANGER, VICTIM, ordeal
-from bench.swaps import AddressTurned, AuthorityRotated, FileSwapped, Swap, TokenEnds
+from bench.swaps import (
+    AddressTurned,
+    AuthorityRotated,
+    CertificateRotated,
+    FileSwapped,
+    SecretRotated,
+    Swap,
+    TokenEnds,
+)
 from bench.trial import Trial
 from tensile.sandbox.environment import Sandbox
 
@@ -14,6 +22,8 @@ pytestmark = pytest.mark.real
 SWAPS: dict[str, Callable[[Trial], Swap]] = {
     "token": lambda trial: TokenEnds(trial, VICTIM),
     "kubeconfig": lambda trial: FileSwapped(trial, VICTIM, STRANGER),
+    "certificate": lambda trial: CertificateRotated(trial, VICTIM),
+    "secret": lambda trial: SecretRotated(trial, VICTIM),
     "authority": lambda trial: AuthorityRotated(trial, VICTIM),
     "address": lambda trial: AddressTurned(trial, VICTIM, STRANGER),
 }

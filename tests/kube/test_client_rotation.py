@@ -217,7 +217,7 @@ async def test_files_that_cannot_be_used_leave_the_way_as_it_is(apiserver: Apise
 
     async with client(way(apiserver.port, "old", fail)) as cluster:
         assert await cluster.refresh() == "f:3:1: not valid YAML"
-        assert (cluster.complaint, cluster.stale) == ("f:3:1: not valid YAML",) * 2
+        assert (cluster.complaint, cluster.reread.stale) == ("f:3:1: not valid YAML",) * 2
         await cluster.create(REF, pod("web", 1))
         assert [asked.sort for asked in apiserver.asked] == ["identity", "write"]
         assert cluster.health.unreachable_for(1e9) == 0.0

@@ -1,4 +1,4 @@
-"""Small files: what is read of them, and what counts as a change."""
+"""Small files: what is read of them."""
 
 import os
 from collections.abc import Callable
@@ -7,55 +7,8 @@ from pathlib import Path
 import pytest
 
 from tensile.errors import AccessError
-from tensile.kube.files import LARGEST, Unfit, Watched, read_regular, read_small, watched
+from tensile.kube.files import LARGEST, Unfit, read_regular, read_small
 from tensile.kube.wording import shown
-
-
-def rewritten(path: Path) -> None:
-    """Write another content of the same length, with the same time of change as before."""
-    before = path.stat()
-    path.write_bytes(b"two")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-CHANGES = {
-    "written": lambda path: path.write_bytes(b"longer"),
-    "written alike": rewritten,
-    "touched": os.utime,
-    "gone": lambda path: path.unlink(),
-    "renamed over": lambda path: (path.with_name("new").write_bytes(b"one"), path.with_name("new").rename(path)),
-    "a folder now": lambda path: (path.unlink(), path.mkdir()),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_every_way_to_change_a_file_is_seen(home: Path, change: str) -> None:
-    """Also one that leaves length and time as they were; nothing is seen where nothing happened."""
-    path = home / "f"
-    path.write_bytes(b"one")
-    before = watched([path, home / "other"])
-    assert before.again() == before
-    CHANGES[change](path)
-    assert before.again() != before
-
-
-def test_a_swap_of_links_is_seen(home: Path) -> None:
-    """Kubernetes swaps the folder behind a link; the link that the path names stays as it is."""
-    for name in ("one", "two"):
-        (home / name).mkdir()
-        (home / name / "token").write_text("same")
-    (home / "..data").symlink_to("one")
-    (home / "token").symlink_to("..data/token")
-    before = watched([home / "token"])
-    (home / "..new").symlink_to("two")
-    (home / "..new").rename(home / "..data")
-    assert before.again() != before
-
-
-def test_no_files_never_change() -> None:
-    """What was read from no file has nothing to be looked at."""
-    assert Watched().again() == Watched()
-    assert watched(["a\0b"]).again() == watched(["a\0b"])
 
 
 def test_no_more_is_read_than_allowed(home: Path) -> None:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from filekit import heard
 from papers import Papers, inline, kubeconfig
 from scripted import UID, WAIT, Apiserver, News, Stream, listing, pod, refusal, running, told
 from structlog.testing import capture_logs
@@ -32,7 +33,13 @@ class Ground:
         self.news = News()
         self.cache = Cache()
         self.fleet = Fleet(
-            chance=self.news.roll, pace=QUICK, probe=0.02, patience=5.0, notify=self.news.tell, sleep=self._wait
+            chance=self.news.roll,
+            pace=QUICK,
+            probe=0.02,
+            patience=5.0,
+            notify=self.news.tell,
+            again=0.05,
+            sleep=self._wait,
         )
 
     def write(self, server: Apiserver, token: str = "t", text: str = "") -> None:
@@ -199,17 +206,60 @@ async def test_a_kubeconfig_that_is_gone_changes_nothing(home: Path, papers: Pap
 
 
 async def test_a_file_that_comes_after_its_kubeconfig_is_found(home: Path, papers: Papers) -> None:
-    """A kubeconfig that names a token file which is not there yet is tried again without being touched."""
+    """A kubeconfig that names a token file which is not there yet is read again when that comes."""
     async with ground(home, papers) as here:
         await here.open()
         authority = {"certificate-authority-data": inline(papers.authority.pem)}
         server = f"https://127.0.0.1:{here.one.port}"
-        here.fleet._clock = iter(range(10**9)).__next__  # type: ignore[assignment]
         here.write(here.one, text=kubeconfig({"tokenFile": "late"}, authority, server=server))
         await here.until_complaint("late: cannot be read")
         (home / "late").write_text("late-token")
         await here.news.until(lambda: "late-token" in bearers(here.one))
         assert here.fleet.complaint("a") == ""
+
+
+PLUGIN = """#!/bin/sh
+test -e HOME/ready || { touch HOME/ready; exit 1; }
+echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "of-a-plugin"}}'
+"""
+
+
+async def test_a_plugin_that_gives_nothing_is_asked_again(home: Path, papers: Papers) -> None:
+    """Nothing on disk tells when it has an answer; a file that is missing is not asked for by the clock."""
+    async with ground(home, papers) as here:
+        plugin = home / "plugin"
+        plugin.write_text(PLUGIN.replace("HOME", str(home)))
+        plugin.chmod(0o755)
+        access = await from_kubeconfig(here.path, allow_exec_plugins=True)
+        here.fleet.open("a", access)
+        await here.fleet.identified("a")
+        user = {
+            "exec": {
+                "apiVersion": "client.authentication.k8s.io/v1",
+                "command": str(plugin),
+                "interactiveMode": "Never",
+            }
+        }
+        authority = {"certificate-authority-data": inline(papers.authority.pem)}
+        server = f"https://127.0.0.1:{here.one.port}"
+        here.write(here.one, text=kubeconfig(user, authority, server=server))
+        await here.until_complaint("plugin")
+        await here.news.until(lambda: "of-a-plugin" in bearers(here.one))
+        assert here.fleet.complaint("a") == ""
+
+
+async def test_the_files_of_another_way_are_watched_from_then_on(home: Path, papers: Papers) -> None:
+    """Those of the way before are not: whoever exchanged it has other files."""
+    async with ground(home, papers) as here:
+        await here.open()
+        moved = home / "moved"
+        moved.write_text(here.path.read_text().replace("token: t", "token: handed"))
+        await here.fleet.replace("a", await from_kubeconfig(moved))
+        async with heard(here.fleet.watcher, here.path, moved):
+            here.write(here.one, "of-the-former-file")
+            moved.write_text(moved.read_text().replace("handed", "rotated"))
+        await here.news.until(lambda: "rotated" in bearers(here.one))
+        assert "of-the-former-file" not in bearers(here.one)
 
 
 async def test_the_upper_cluster_stays_at_its_server(home: Path, papers: Papers) -> None:

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 from papers import kubeconfig
 from scripted import WAIT, Apiserver, Asked, News, Play, access_to, listing, refusal, running
@@ -19,7 +21,7 @@ from tensile.kube.limits import Pace
 from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
 from tensile.names import owner_of
 from tensile.objects import UPPER, Manifest
-from tensile.topology import parse
+from tensile.topology import Topology, parse
 from tensile.world import World
 
 A = "lower-a"
@@ -33,6 +35,14 @@ lowers:
   kubeconfigSecret: {{namespace: ops, name: {A}}}
   unreachable: {{evictAfter: 10m}}
 """)
+BY_FILE = parse("""
+apiVersion: tensile-kube.io/v1alpha1
+kind: Topology
+name: demo
+lowers:
+- {name: lower-a, kubeconfig: later}
+""")
+HERE = Path()
 NOBODY = "https://127.0.0.1:1"
 """Where nobody listens."""
 QUICK = Pace(first=0.001, cap=0.002, near=0.002, shortest=60, longest=60, settled=0.0)
@@ -62,7 +72,9 @@ def secret() -> Manifest:
 class Ground:
     """A lower that is joined to such an upper cluster; `ahead` is how far its clock is ahead, in seconds."""
 
-    def __init__(self, *closed: str) -> None:
+    def __init__(self, *closed: str, topology: Topology = TOPOLOGY, directory: Path = HERE) -> None:
+        self.topology = topology
+        self.directory = directory
         self.server = Upper(closed)
         self.news = News()
         self.ahead = 0.0
@@ -74,12 +86,12 @@ class Ground:
     async def join(self) -> None:
         """Open the upper cluster and begin with the lower."""
         self.fleet.open(UPPER, access_to(self.server.port))
-        owner = owner_of(await self.fleet.identified(UPPER), TOPOLOGY.name)
-        world = World(TOPOLOGY, owner, upper_world(), datetime.now(UTC))
-        for feed in upper_feeds(world.upper, owner, TOPOLOGY.enabled):
+        owner = owner_of(await self.fleet.identified(UPPER), self.topology.name)
+        world = World(self.topology, owner, upper_world(), datetime.now(UTC))
+        for feed in upper_feeds(world.upper, owner, self.topology.enabled):
             self.fleet.follow(feed)
-        self.joined = Joined(world, self.fleet, Ways(Path()), lambda: datetime.now(UTC), self.news.tell)
-        self.joined.begin(TOPOLOGY.lowers[0], beat=False)
+        self.joined = Joined(world, self.fleet, Ways(self.directory), lambda: datetime.now(UTC), self.news.tell)
+        self.joined.begin(self.topology.lowers[0], beat=False)
 
     @property
     def is_open(self) -> bool:
@@ -97,9 +109,9 @@ class Ground:
 
 
 @asynccontextmanager
-async def ground(*closed: str) -> AsyncIterator[Ground]:
+async def ground(*closed: str, **options: Any) -> AsyncIterator[Ground]:
     """Join a lower to an upper cluster that denies some kinds; every try of a list is news."""
-    made = Ground(*closed)
+    made = Ground(*closed, **options)
     async with running(made.server), asyncio.timeout(2 * WAIT):
         await made.join()
         try:
@@ -142,3 +154,35 @@ async def test_silence_of_a_cluster_counts_from_when_it_was_first_tried() -> Non
         assert here.look() == (False, False)
         assert here.look(UNREACHABLE_AFTER + 1) == (True, False)
         assert here.look(560.0) == (True, True)
+
+
+async def test_files_that_it_lacks_are_waited_for(tmp_path: Path) -> None:
+    """First the kubeconfig, then the token that it names: each is read when it comes, and nothing before."""
+    async with ground(topology=BY_FILE, directory=tmp_path) as here:
+        await here.news.until(lambda: "later: cannot be read" in here.joined.lower.refusal)
+        (tmp_path / "later").write_text(kubeconfig({"tokenFile": "token"}, server=NOBODY))
+        await here.news.until(lambda: "token: cannot be read" in here.joined.lower.refusal)
+        (tmp_path / "token").write_text("t")
+        await here.news.until(lambda: here.is_open)
+        assert here.joined.lower.refusal == ""
+
+
+async def test_a_secret_that_comes_later_and_changes_is_followed() -> None:
+    """As the watch tells of it; a bad one is said, and the way that there is stays."""
+    async with ground() as here:
+        secrets = here.joined._world.upper.secrets
+        await here.news.until(lambda: here.is_open)
+
+        def become(text: str, version: int) -> None:
+            """Let the watch tell of the Secret."""
+            found = secret()
+            found["metadata"]["resourceVersion"] = str(version)
+            found["data"]["kubeconfig"] = b64encode(text.encode()).decode()
+            secrets.put(orjson.dumps(found))
+
+        become("clusters: [", 21)
+        await here.news.until(lambda: "the last good connection is kept" in here.joined.lower.warning)
+        become(kubeconfig({"token": "other"}, server=NOBODY), 22)
+        await here.news.until(lambda: here.fleet.cluster(A).access.headers["Authorization"] == "Bearer other")
+        await here.news.until(lambda: here.joined.lower.warning == "")
+    assert not secrets._waiting or here.joined._secret_changed.set not in secrets._waiting

@@ -5,18 +5,22 @@ Certificates are asked for where none are given, and what cannot be had is said 
 
 import asyncio
 import socket
+import ssl
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from answering import Answering, Held
+from cryptography.x509 import load_der_x509_certificate
+from filekit import heard
 from kubelet_lab import Notes, Stream, leak_watch, request, until
-from kubelet_pki import Pki
+from kubelet_pki import SERVER, Pki
 from structlog.testing import capture_logs
 from worldkit import OWNER_HERE, opened
 
 from bench.spareports import spare_port, spare_ports
 from tensile.errors import NotFound, TensileError
+from tensile.filewatch import FileWatcher
 from tensile.kubelet.api.meter import Meter
 from tensile.kubelet.api.seating import Seat
 from tensile.kubelet.mirrored import NoPods
@@ -70,7 +74,7 @@ async def test_each_node_asks_for_a_certificate_once(tmp_path: Path) -> None:
     async with leak_watch():
         upper, given = Answering(""), topology(spare_ports(2))
         upper.answer("read", Held(), Held())
-        ports = NodePorts(given, tmp_path, upper, ADDRESS)
+        ports = NodePorts(given, tmp_path, upper, ADDRESS, FileWatcher())
         await ports.open(alone(given))
         assert requests(upper) == []
         for _ in range(2):
@@ -88,7 +92,7 @@ async def test_a_node_that_comes_later_asks_too_and_one_that_left_no_more(tmp_pa
     async with leak_watch():
         upper, given = Answering(""), topology(spare_ports(2))
         upper.answer("read", Held(), Held())
-        ports, seats = NodePorts(given, tmp_path, upper, ADDRESS), alone(given)
+        ports, seats = NodePorts(given, tmp_path, upper, ADDRESS, FileWatcher()), alone(given)
         later = {"lower-1": seats.pop("lower-1")}
         await ports.arrange(seats)
         await until(lambda: len(requests(upper)) == 1)
@@ -103,7 +107,7 @@ async def test_with_files_nothing_is_asked_for(tmp_path: Path, pki: Pki) -> None
     """A topology that gives certificate and key has no use for another."""
     async with leak_watch():
         upper, given = Answering(""), with_files(tmp_path, pki, spare_ports(1))
-        ports = NodePorts(given, tmp_path, upper, ADDRESS)
+        ports = NodePorts(given, tmp_path, upper, ADDRESS, FileWatcher())
         await ports.open(alone(given))
         await ports.arrange(alone(given))
         await asyncio.sleep(0)
@@ -117,7 +121,7 @@ async def test_a_port_that_cannot_be_had_ends_the_start(tmp_path: Path, pki: Pki
         with socket.create_server((ADDRESS, 0)) as foreign:
             free, taken = spare_port(), int(foreign.getsockname()[1])
             given = with_files(tmp_path, pki, [free, taken])
-            ports = NodePorts(given, tmp_path, Answering(""), ADDRESS)
+            ports = NodePorts(given, tmp_path, Answering(""), ADDRESS, FileWatcher())
             with pytest.raises(TensileError, match=f"node lower-1: port {taken} .* is taken"):
                 await ports.open(alone(given))
             await ports.close()
@@ -132,7 +136,7 @@ async def test_a_port_is_had_when_it_comes_free_and_both_is_said_once(tmp_path: 
             with socket.create_server((ADDRESS, 0)) as foreign:
                 free, taken = spare_port(), int(foreign.getsockname()[1])
                 given = with_files(tmp_path, pki, [taken, free])
-                ports = NodePorts(given, tmp_path, Answering(""), ADDRESS)
+                ports = NodePorts(given, tmp_path, Answering(""), ADDRESS, FileWatcher())
                 for _ in range(3):
                     await ports.arrange(alone(given))
                 assert (ports.port("lower-0"), ports.port("lower-1")) == (0, free)
@@ -152,7 +156,7 @@ async def test_a_node_that_waits_for_anothers_port_is_said_with_both_ports(tmp_p
     async with leak_watch():
         first, second = spare_ports(2)
         given = with_files(tmp_path, pki, [first, second])
-        ports, seats = NodePorts(given, tmp_path, Answering(""), ADDRESS), alone(given)
+        ports, seats = NodePorts(given, tmp_path, Answering(""), ADDRESS, FileWatcher()), alone(given)
         await ports.open(seats)
         with capture_logs() as logs:
             seats["lower-1"] = seats["lower-0"]
@@ -172,7 +176,7 @@ async def test_a_node_that_loses_the_port_where_it_stayed_is_said_again(tmp_path
         with socket.create_server((ADDRESS, 0)) as foreign, capture_logs() as logs:
             free, taken = spare_port(), int(foreign.getsockname()[1])
             before, now = with_files(tmp_path, pki, [free]), with_files(tmp_path, pki, [taken, free])
-            ports, seats = NodePorts(before, tmp_path, Answering(""), ADDRESS), alone(now)
+            ports, seats = NodePorts(before, tmp_path, Answering(""), ADDRESS, FileWatcher()), alone(now)
             await ports.open(alone(before))
             await ports.arrange({"lower-0": seats["lower-0"]})
             assert ports.port("lower-0") == free
@@ -181,6 +185,35 @@ async def test_a_node_that_loses_the_port_where_it_stayed_is_said_again(tmp_path
             await ports.close()
         assert [(each["log_level"], each["node"]) for each in logs] == [("warning", "lower-0"), ("error", "lower-0")]
         assert all(f"port {taken}" in each.get("why", each.get("error")) for each in logs)
+
+
+async def shown(port: int) -> str:
+    """Give the serial number of the certificate that is shown at a port."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection(ADDRESS, port, ssl=trusting)
+    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    return str(load_der_x509_certificate(found).serial_number)
+
+
+async def test_a_renewed_pair_is_shown_once_its_change_is_heard_of(tmp_path: Path, pki: Pki) -> None:
+    """One that is half written changes nothing."""
+    async with leak_watch():
+        watcher, given = FileWatcher(), with_files(tmp_path, pki, spare_ports(1))
+        ports = NodePorts(given, tmp_path, Answering(""), ADDRESS, watcher)
+        await ports.open(alone(given))
+        port = ports.port("lower-0")
+        first = await shown(port)
+        renewed = pki.servers.issue("renewed", usage=SERVER)
+        async with heard(watcher, tmp_path / "c"):
+            (tmp_path / "c").write_bytes(renewed.certificate)
+        assert await shown(port) == first
+        async with heard(watcher, tmp_path / "k"):
+            (tmp_path / "k").write_bytes(renewed.key)
+        assert await shown(port) != first
+        await ports.close()
+        await watcher.close()
 
 
 # Who is to be where.
@@ -259,7 +292,7 @@ async def test_an_upper_without_a_published_authority_is_told(
     async with leak_watch():
         upper, given = Answering(""), with_files(tmp_path, pki, spare_ports(1))
         upper.answer("read", published)
-        ports = NodePorts(given, tmp_path, upper, ADDRESS)
+        ports = NodePorts(given, tmp_path, upper, ADDRESS, FileWatcher())
         with capture_logs() as logs:
             await ports.open(alone(given))
             port = given.lowers[0].node.kubelet_port

@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.spareports import spare_port
 from tensile.cache import Cache
+from tensile.filewatch import FileWatcher
 from tensile.names import owner_of
 from tensile.objects import MUTATING_WEBHOOK, UPPER
 from tensile.policy.webhook import Hooks, Pace, WebhookServer
@@ -31,7 +32,8 @@ class Scene:
         self.claims = Cache(claims.digest, claims.INDEXES)
         self.nodes = Cache()
         self.leads = True
-        home = Hooks(self.upper, OWNER, directory, self.claims, self.nodes, leads=lambda: self.leads)
+        self.watcher = FileWatcher()
+        home = Hooks(self.upper, OWNER, directory, self.claims, self.nodes, self.watcher, leads=lambda: self.leads)
         self.server = WebhookServer(home, PACE, lambda: self.now, lambda: self.passed)
 
     def topology(self, more: str = "", *, enabled: bool = True, url: str = "") -> Topology:
@@ -62,3 +64,4 @@ async def scene(directory: Path, upper: Any = None) -> AsyncIterator[Scene]:
         yield made
     finally:
         await made.server.close()
+        await made.watcher.close()

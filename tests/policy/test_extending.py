@@ -12,6 +12,7 @@ import aiohttp
 import orjson
 import pytest
 from answering import Answering
+from filekit import heard
 from structlog.testing import capture_logs
 from test_survey import asking
 from worldkit import A, B, home, lower_node, put, raised, reload, world
@@ -19,6 +20,7 @@ from worldkit import A, B, home, lower_node, put, raised, reload, world
 from bench.spareports import spare_port
 from tensile.errors import TensileError
 from tensile.extending import Extending
+from tensile.filewatch import FileWatcher
 from tensile.policy.extenderport import SCHEDULER
 from tensile.sandbox.certificates import Authority, authority
 from tensile.topology import Topology
@@ -43,7 +45,10 @@ class Scene:
             put(lower.place_nodes, lower_node("n1", "4"))
         self.serving, self.callers = authority("serving", NOW), authority("callers", NOW)
         self.write(self.serving, self.callers)
-        self.made = Extending(self.world, self.upper, directory, lambda: datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC))
+        self.watcher = FileWatcher()
+        self.files = [directory / name for name in ("server.crt", "server.key", "callers.crt")]
+        now = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
+        self.made = Extending(self.world, self.upper, directory, self.watcher, now=lambda: now)
 
     def write(self, serving: Authority, callers: Authority) -> None:
         """Write the certificate that is shown, and the authority of those who are heard."""
@@ -84,6 +89,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Scene]:
     scene = Scene(tmp_path)
     yield scene
     await scene.made.close()
+    await scene.watcher.close()
     assert scene.made.port == 0
 
 
@@ -162,11 +168,12 @@ async def test_a_port_that_is_taken_at_the_start_is_an_error(here: Scene) -> Non
 
 
 async def test_what_is_renewed_counts_without_a_restart(here: Scene) -> None:
-    """Another certificate and another authority of callers, when their files are looked at."""
+    """Another certificate and another authority of callers, when a change of their files is heard of."""
     await here.made.open(here.topology())
     serving, callers = authority("serving-2", NOW), authority("callers-2", NOW)
-    here.write(serving, callers)
     assert await here.names(asking("one")) == [A, B]
+    async with heard(here.watcher, *here.files):
+        here.write(serving, callers)
     await here.made.look()
     assert await here.names(asking("two"), serving=serving, callers=callers) == []
     for old in ({"serving": here.serving, "callers": callers}, {"serving": serving, "callers": here.callers}):
@@ -177,9 +184,10 @@ async def test_what_is_renewed_counts_without_a_restart(here: Scene) -> None:
 async def test_files_that_are_not_good_any_more_change_nothing(here: Scene) -> None:
     """The last good ones stay, and it is said."""
     await here.made.open(here.topology())
-    for name in ("server.crt", "callers.crt"):
-        (here.directory / name).write_text("half a")
     with capture_logs() as said:
+        async with heard(here.watcher, *here.files):
+            for name in ("server.crt", "callers.crt"):
+                (here.directory / name).write_text("half a")
         await here.made.look()
     assert await here.names() == [A, B]
     assert {one["log_level"] for one in said} == {"warning"}

@@ -6,6 +6,7 @@ import socket
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 import pytest_asyncio
 from admissionkit import VK_B
 from answering import Answering
+from filekit import heard
 from hookkit import NAME, Scene, scene
 
 from bench.spareports import spare_port
@@ -269,6 +271,11 @@ def files(of: Scene, directory: Path) -> Pair:
     return pair
 
 
+def changed(of: Scene, directory: Path) -> AbstractAsyncContextManager[None]:
+    """Have a change of the files inside heard of."""
+    return heard(of.watcher, directory / "hook.crt", directory / "hook.key")
+
+
 FILES = ", tlsCertFile: hook.crt, tlsKeyFile: hook.key"
 
 
@@ -278,10 +285,12 @@ async def test_given_files_are_used_and_followed(here: Scene, tmp_path: Path) ->
     await here.server.serve(here.topology(FILES))
     await here.server.look()
     first = await shown(here)
-    (tmp_path / "hook.key").write_bytes(b"half")
+    async with changed(here, tmp_path):
+        (tmp_path / "hook.key").write_bytes(b"half")
     assert await here.server.look() == 5.0
     assert await shown(here) == first
-    files(here, tmp_path)
+    async with changed(here, tmp_path):
+        files(here, tmp_path)
     await here.server.look()
     assert (trusted_by(here), await shown(here)) == (2, first)
     here.later(seconds=21)

@@ -3,17 +3,19 @@
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filekit import heard
 from structlog.testing import capture_logs
-from watchfiles import awatch
 
 from tensile.errors import TensileError
+from tensile.filewatch import FileWatcher, Notifier, notifier
 from tensile.reconcile.reading import Reading, Text
 from tensile.reconcile.source import SETTLE, follow, read
 from tensile.topology import Topology, TopologyErrors, parse
@@ -36,11 +38,12 @@ def names(topology: Topology) -> list[str]:
 class Following:
     """A followed file: what comes of it, and what is refused."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, watcher: FileWatcher, **options: Any) -> None:
         self.path = path
+        self.watcher = watcher
         self.refusals: asyncio.Queue[str] = asyncio.Queue()
         self.readings: list[Reading] = []
-        self.topologies = self._changes(follow(path, parse(text("first")), **options))
+        self.topologies = self._changes(follow(path, parse(text("first")), watcher, **options))
 
     async def _changes(self, readings: AsyncGenerator[Reading, None]) -> AsyncGenerator[Topology, None]:
         """Give what is to be put in force; keep what is refused apart, and everything together."""
@@ -59,11 +62,12 @@ class Following:
 
 
 @asynccontextmanager
-async def following(path: Path, **options: Any) -> AsyncIterator[Following]:
+async def following(path: Path, watcher: FileWatcher | None = None, **options: Any) -> AsyncIterator[Following]:
     """Follow a file for the length of a test."""
-    found = Following(path, **options)
+    found = Following(path, watcher or FileWatcher(), **options)
     async with aclosing(found.topologies):
         yield found
+    await found.watcher.close()
 
 
 @asynccontextmanager
@@ -95,21 +99,22 @@ def path(tmp_path: Path) -> Path:
 
 
 class Notices:
-    """Real notices and nothing else: no look comes from time passing."""
+    """Real notices; what is watched for them is in `begun` from when on a change is certain to be noticed."""
 
     def __init__(self) -> None:
         self.begun: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self.watcher = FileWatcher(self._begin)
 
-    async def watch(self, *folders: str, **options: Any) -> AsyncGenerator[Any, None]:
-        """Watch folders; they are in `begun` from when on a change is certain to be noticed."""
-        told = False
-        async with aclosing(awatch(*folders, **{**options, "rust_timeout": 1})) as notices:
-            async for changes in notices:
-                if not told:
-                    self.begun.put_nowait(frozenset(folders))
-                told = True
-                if changes:
-                    yield changes
+    def _begin(self, paths: Sequence[str]) -> Notifier:
+        made = notifier(paths)
+        self._loop.call_soon_threadsafe(self.begun.put_nowait, frozenset(paths))
+        return made
+
+    async def watched(self, *directories: Path) -> None:
+        """Wait until these are watched."""
+        while not {str(one) for one in directories} <= await self.begun.get():
+            pass
 
 
 def in_place(path: Path, content: str | bytes) -> None:
@@ -151,12 +156,11 @@ def kept_as_backup(path: Path, content: str) -> None:
 async def test_an_edit_is_noticed_however_it_is_written(path: Path, write: Callable[[Path, str], None]) -> None:
     """Twice in a row, so that the first way of writing does not end the watching."""
     notices = Notices()
-    async with following(path, watch=notices.watch) as found, looking(found) as told:
-        assert await notices.begun.get() == {str(path.parent)}
+    async with following(path, notices.watcher) as found, looking(found) as told:
+        await notices.watched(path.parent)
         for lower in ("a", "b"):
             write(path, text(lower))
             assert await told.get() == lower
-        assert notices.begun.empty()
 
 
 def mounted(folder: Path, content: str, number: int) -> None:
@@ -176,9 +180,9 @@ async def test_a_mounted_config_map_is_followed(tmp_path: Path) -> None:
     mounted(tmp_path, text("first"), 0)
     (tmp_path / "topology.yaml").symlink_to("..data/topology.yaml")
     notices = Notices()
-    async with following(tmp_path / "topology.yaml", watch=notices.watch) as found, looking(found) as told:
+    async with following(tmp_path / "topology.yaml", notices.watcher) as found, looking(found) as told:
         for number in (1, 2, 3):
-            assert await notices.begun.get() == {str(tmp_path), str(tmp_path / f"..2026_{number - 1}")}
+            await notices.watched(tmp_path, tmp_path / f"..2026_{number - 1}")
             mounted(tmp_path, text(f"a{number}"), number)
             assert await told.get() == f"a{number}"
 
@@ -189,14 +193,13 @@ async def test_a_symlink_is_followed_to_its_folder(tmp_path: Path, path: Path) -
     link.symlink_to(path)
     other.write_text(text("other"))
     notices = Notices()
-    async with following(link, watch=notices.watch) as found, looking(found) as told:
-        assert await notices.begun.get() == {str(tmp_path), str(path.parent)}
+    async with following(link, notices.watcher) as found, looking(found) as told:
+        await notices.watched(tmp_path, path.parent)
         renamed_over(path, text("a"))
         assert await told.get() == "a"
         link.unlink()
         link.symlink_to(other)
         assert await told.get() == "other"
-        assert await notices.begun.get() == {str(tmp_path)}
         in_place(other, text("b"))
         assert await told.get() == "b"
 
@@ -218,13 +221,12 @@ async def test_a_folder_that_goes_and_comes_back_is_followed(path: Path) -> None
     """The file is missing meanwhile, which is said once; edits in the new folder are noticed."""
     notices = Notices()
     with capture_logs() as logs:
-        async with following(path, watch=notices.watch) as found, looking(found) as told:
-            await notices.begun.get()
+        async with following(path, notices.watcher) as found, looking(found) as told:
+            await notices.watched(path.parent)
             shutil.rmtree(path.parent)
             assert await told.get() == f"{path}: no such file: put it there, or name another with -f"
             folder_again(path, text("a"))
             assert await told.get() == "a"
-            await notices.begun.get()
             in_place(path, text("b"))
             assert await told.get() == "b"
     assert [entry["event"] for entry in logs] == ["topology is valid again"]
@@ -331,65 +333,42 @@ async def test_a_file_that_is_still_being_written_is_not_taken_for_whole(path: P
     assert writer.waited == [SETTLE] * 3
 
 
-async def no_notice(*_folders: str, **_options: Any) -> AsyncGenerator[Any, None]:
+def no_notice(_paths: Sequence[str]) -> Notifier:
     """Watch as a system does whose watches are all taken."""
     raise OSError("OS file watch limit reached")
-    yield
 
 
-async def broken_notice(*_folders: str, **_options: Any) -> AsyncGenerator[Any, None]:
+def broken_notice(_paths: Sequence[str]) -> Notifier:
     """Watch as watchfiles does when it cannot even begin."""
     raise RuntimeError("Error creating recommended watcher: Too many open files (os error 24)")
-    yield
 
 
-@pytest.mark.parametrize("watch", [no_notice, broken_notice])
-async def test_without_notices_the_file_is_looked_at(path: Path, watch: Callable[..., Awaitable[Any]]) -> None:
+@pytest.mark.parametrize("notify", [no_notice, broken_notice])
+async def test_without_notices_the_file_is_looked_at(path: Path, notify: Callable[[Sequence[str]], Notifier]) -> None:
     """With one warning that says why, however long it lasts."""
     with capture_logs() as logs:
-        async with following(path, watch=watch) as found:
+        async with following(path, FileWatcher(notify, look=0.01)) as found:
             for lower in ("a", "b", "c"):
                 in_place(path, text(lower))
                 assert await found.next() == [lower]
     (warning,) = logs
     assert warning["log_level"] == "warning"
-    assert warning["event"] == "no notice of changes, looking at the file instead"
+    assert warning["event"] == "no notice of changes, looking at the files instead"
     assert "limit reached" in warning["error"] or "Too many open files" in warning["error"]
-
-
-class Ticking:
-    """A watch that has time pass as fast as it can, and counts."""
-
-    def __init__(self) -> None:
-        self.ticks: asyncio.Queue[None] = asyncio.Queue()
-
-    async def watch(self, *_folders: str, **_options: Any) -> AsyncGenerator[Any, None]:
-        """Notice nothing, again and again."""
-        while True:
-            await asyncio.sleep(0)
-            self.ticks.put_nowait(None)
-            yield set()
 
 
 @pytest.mark.parametrize("content", ["", text("first"), text("a")])
 async def test_a_file_that_stays_as_it_is_is_told_once(path: Path, content: str) -> None:
-    """Bad or good, however often it is looked at."""
-    ticking = Ticking()
-    async with following(path, watch=ticking.watch) as found, looking(found) as told:
+    """Bad or good, however often it is written anew."""
+    async with following(path) as found, looking(found) as told:
         in_place(path, content)
         if content != text("first"):
             await told.get()
-        before = ticking.ticks.qsize()
-        for _ in range(before + 50):
-            await ticking.ticks.get()
-        assert told.empty()
-
-
-async def test_a_change_without_a_notice_is_seen(path: Path) -> None:
-    """As on a network file system: the time between two looks is bounded."""
-    async with following(path, watch=Ticking().watch) as found:
-        in_place(path, text("a"))
-        assert await found.next() == ["a"]
+        for _ in range(3):
+            async with heard(found.watcher, path):
+                renamed_over(path, content)
+        in_place(path, text("b"))
+        assert await told.get() == "b"
 
 
 async def test_who_awaits_can_be_cancelled(path: Path) -> None:
@@ -415,6 +394,7 @@ async def test_closing_leaves_no_task_behind(path: Path) -> None:
         in_place(path, text("a"))
         assert await found.next() == ["a"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert not any(thread.name == "file notices" for thread in threading.enumerate())
 
 
 async def test_a_file_is_read_once(path: Path) -> None:

@@ -1,15 +1,15 @@
 """A file that is cut off, swapped or half-written: the last good topology stays in force, never a mixture of two."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
+from tensile.filewatch import FileWatch, FileWatcher, Watched
 from tensile.reconcile.reading import Reading
 from tensile.reconcile.source import SETTLE, SHRUNK, follow
 from tensile.topology import Topology, TopologyErrors, parse
@@ -28,11 +28,20 @@ def text(*, qps: int = 500, lowers: int = 6) -> str:
     return f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers:\n{entries}"
 
 
-async def always(*_folders: str, **_options: Any) -> AsyncGenerator[Any, None]:
-    """Watch as if there were notices all the time."""
-    while True:
-        await asyncio.sleep(0)
-        yield set()
+class Always(FileWatcher):
+    """Tells of changes all the time."""
+
+    def watch(self, seen: Watched, hear: Callable[[], object]) -> FileWatch:
+        """Begin to tell."""
+        made = FileWatch(seen, hear, self)
+        self._watches[made] = None
+        self._go_on(made, hear)
+        return made
+
+    def _go_on(self, made: FileWatch, hear: Callable[[], object]) -> None:
+        if made in self._watches:
+            hear()
+            asyncio.get_running_loop().call_soon(self._go_on, made, hear)
 
 
 class Rests:
@@ -74,7 +83,7 @@ class Followed:
 async def followed(path: Path, whole: str) -> AsyncGenerator[Followed, None]:
     """Follow a file that holds `whole`."""
     rests = Rests()
-    async with aclosing(follow(path, parse(whole), watch=always, sleep=rests.sleep)) as readings:
+    async with aclosing(follow(path, parse(whole), Always(), sleep=rests.sleep)) as readings:
         found = Followed(path, readings, rests)
         first = await found.after(whole.encode())
         assert (first.changed, first.error) == (False, None)
@@ -139,7 +148,7 @@ async def test_a_file_that_was_cut_off_while_the_engine_started_is_refused(path:
     await asyncio.to_thread(path.write_bytes, whole[:-2])
     rests = Rests()
     first = parse(whole.decode())
-    async with aclosing(follow(path, first, whole=whole, watch=always, sleep=rests.sleep)) as readings:
+    async with aclosing(follow(path, first, Always(), whole=whole, sleep=rests.sleep)) as readings:
         assert "ends in the middle of what was in force" in str((await anext(readings)).error)
     assert rests.seconds == [SHRUNK]
 
@@ -191,7 +200,7 @@ def contents() -> Iterator[str]:
 async def test_swaps_of_a_mounted_config_map_are_each_whole(mounted: Path) -> None:
     """Each reading is one of the contents to the byte, good ones are in force and bad ones change nothing."""
     rests = Rests()
-    async with aclosing(follow(mounted, parse(text()), watch=always, sleep=rests.sleep)) as readings:
+    async with aclosing(follow(mounted, parse(text()), Always(), sleep=rests.sleep)) as readings:
         assert not (await anext(readings)).changed
         for number, content in enumerate(contents(), start=1):
             swapped(mounted.parent, content, number)
@@ -214,7 +223,7 @@ async def test_swaps_while_it_is_looked_at_are_never_mixed(mounted: Path) -> Non
             swapped(mounted.parent, content, number)
             return
 
-    async with aclosing(follow(mounted, parse(text()), watch=always, sleep=swap)) as readings:
+    async with aclosing(follow(mounted, parse(text()), Always(), sleep=swap)) as readings:
         async with asyncio.timeout(20):
             while known[-1] not in seen:
                 seen.add((await anext(readings)).text.sha256)

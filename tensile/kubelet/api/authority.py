@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from tensile.errors import TensileError
 from tensile.kube.files import read_regular
+from tensile.kubelet.api.certs import Read
 from tensile.kubelet.api.faults import Fault, authority_doubts, authority_fault, unreadable
 from tensile.kubelet.api.target import Log
 from tensile.objects import CONFIG_MAP, UPPER, Ref
@@ -37,7 +38,7 @@ RETRY_SECONDS = 5.0
 
 
 class ClientAuthority:
-    """The certificates, as PEM, that callers' certificates are verified with."""
+    """The certificates, as PEM, that callers' certificates are verified with; `read` reads the file."""
 
     def __init__(
         self,
@@ -46,12 +47,15 @@ class ClientAuthority:
         source: Source | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        read: Read = read_regular,
     ) -> None:
         self._log = log
         self._file = file
         self._source = source
         self._clock = clock
         self._now = now
+        self._read = read
         self.which = f"kubelet.clientCAFile: {file}" if file else PUBLISHED
         self._text = ""
         self._pem = ""
@@ -62,15 +66,15 @@ class ClientAuthority:
     async def pem(self) -> str:
         """Give the certificates in force; "" when none have been readable so far."""
         if self._file is not None:
-            self._read(self._file)
+            self._heed(self._file)
         elif self._source is not None:
             async with self._asking:
                 await self._refresh(self._source)
         return self._pem
 
-    def _read(self, file: Path) -> None:
+    def _heed(self, file: Path) -> None:
         try:
-            self._take(read_regular(file).decode(errors="replace"))
+            self._take(self._read(file).decode(errors="replace"))
         except OSError as error:
             self._troubled(unreadable(self.which, error))
 

@@ -1,7 +1,7 @@
 """How the kubelet API shows who it is: a certificate given by files, issued by the upper cluster, or of our own making.
 
-Files are read for every connection and compared by content, so a renewed certificate needs no restart and no watching,
-and a pair that is half written changes nothing. Without files the upper cluster is asked for a certificate; until it
+Files are asked for by every connection and compared by content, so a renewed certificate needs no restart, and a pair
+that is half written changes nothing. Without files the upper cluster is asked for a certificate; until it
 has issued one, one of our own making lets a cluster work whose apiserver does not verify kubelets.
 """
 
@@ -28,6 +28,10 @@ _ADVICE = (
 )
 
 
+Read = Callable[[Path], bytes]
+"""Gives what a file holds; raises OSError."""
+
+
 class ServingFiles(NamedTuple):
     """Where a serving certificate and its key are read from."""
 
@@ -47,7 +51,8 @@ class _Known(NamedTuple):
 class Serving:
     """TLS contexts of the listeners, made anew when a certificate or the client authority has changed.
 
-    `address` is where the upper's programs call; `advice` is what is said with a certificate of our own making.
+    `address` is where the upper's programs call; `advice` is what is said with a certificate of our own making; `read`
+    reads a file.
     """
 
     def __init__(
@@ -57,8 +62,11 @@ class Serving:
         files: ServingFiles | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         advice: str = _ADVICE,
+        *,
+        read: Read = read_regular,
     ) -> None:
         self._log = log
+        self._read = read
         self._advice = advice
         self.address = address
         self._files = files
@@ -107,7 +115,7 @@ class Serving:
 
     def _pair(self, node: str) -> Pair:
         if self._files is not None:
-            return Pair(*(_content(*each) for each in zip(_FIELDS, self._files, strict=True)))
+            return Pair(*(_content(*each, self._read) for each in zip(_FIELDS, self._files, strict=True)))
         return self._issued.get(node) or self._own(node)
 
     def _own(self, node: str) -> Pair:
@@ -154,10 +162,10 @@ class Serving:
         self._doubted[about] = found
 
 
-def _content(field: str, file: Path) -> bytes:
+def _content(field: str, file: Path, read: Read) -> bytes:
     """Read a file; TensileError names it and the field of the topology that asks for it."""
     try:
-        return read_regular(file)
+        return read(file)
     except OSError as error:
         raise TensileError(str(unreadable(f"{field}: {file}", error))) from error
 
