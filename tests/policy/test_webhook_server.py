@@ -305,10 +305,12 @@ async def test_files_that_cannot_be_used_are_named(here: Scene, tmp_path: Path, 
     (tmp_path / missing).write_bytes(b"nothing")
     with pytest.raises(TensileError, match=r"hook\.crt"):
         await here.server.serve(here.topology(FILES))
-    (tmp_path / missing).unlink()
+    async with changed(here, tmp_path):
+        (tmp_path / missing).unlink()
     with pytest.raises(TensileError, match=missing):
         await here.server.serve(here.topology(FILES))
-    os.mkfifo(tmp_path / missing)
+    async with changed(here, tmp_path):
+        os.mkfifo(tmp_path / missing)
     with pytest.raises(TensileError, match=f"{missing}: not a file: name a regular file"):
         await here.server.serve(here.topology(FILES))
 
