@@ -4,6 +4,8 @@ Kubernetes gives every pod tolerations of a node that is not ready or unreachabl
 a virtual node needs them without an end (reconcile/tolerations.py). The policy takes the end away at admission, so that
 the engine has no reason to write to the pod once it is bound.
 
+It acts on updates as well: Kubernetes gives a pod its 300 seconds again when somebody writes its tolerations anew.
+
 It only removes `tolerationSeconds`. Expressions that build typed values (`Object.spec.tolerations{...}`) made
 kube-apiserver 1.36.3 panic at every creation of a pod, so none of them adds anything.
 """
@@ -20,6 +22,7 @@ from tensile.topology import Taint, Topology
 
 _MOST_TOLERATIONS = 32
 """How many tolerations of a pod are looked at. A pod with more of them is patched by the engine instead."""
+_NODE = "object.spec.?nodeName.orValue('')"
 _WITHOUT_SECONDS = (
     "variables.limited.map(i, JSONPatch{op: 'remove', path: '/spec/tolerations/' + string(i) + '/tolerationSeconds'})"
 )
@@ -57,10 +60,10 @@ def policy(topology: Topology, owner: Owner | None, *, all_virtual: bool, own_na
         "operator": "NotIn",
         "values": sorted(left_alone(topology, own_namespace)),
     }
-    created_pods = {
+    written_pods = {
         "apiGroups": [""],
         "apiVersions": ["v1"],
-        "operations": ["CREATE"],
+        "operations": ["CREATE", "UPDATE"],
         "resources": ["pods"],
         "scope": "Namespaced",
     }
@@ -73,7 +76,7 @@ def policy(topology: Topology, owner: Owner | None, *, all_virtual: bool, own_na
             "matchPolicy": "Equivalent",
             "namespaceSelector": {"matchExpressions": [elsewhere]},
             "objectSelector": {},
-            "resourceRules": [created_pods],
+            "resourceRules": [written_pods],
         },
         "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _WITHOUT_SECONDS}}],
         "reinvocationPolicy": "Never",
@@ -96,10 +99,14 @@ def _object(kind: Kind, topology: Topology, owner: Owner | None, spec: Manifest)
 
 
 def _condition(topology: Topology, *, all_virtual: bool) -> str:
-    """Return the CEL expression that is true for pods that may run on a virtual node of the topology."""
+    """Return the CEL expression that is true for pods that run, or may run, on a virtual node of the topology."""
     names = ", ".join(_text(lower.node.name) for lower in topology.lowers)
-    asked = f"object.metadata.?labels[?{_text(VIRTUAL_POD)}].orValue('') == 'true'"
-    ways = [f"object.spec.?nodeName.orValue('') in [{names}]", asked]
+    return f"{_NODE} in [{names}] || ({_NODE} == '' && ({_may_run(topology, all_virtual=all_virtual)}))"
+
+
+def _may_run(topology: Topology, *, all_virtual: bool) -> str:
+    """Return the expression that is true for pods that a virtual node takes, as far as they say so themselves."""
+    ways = [f"object.metadata.?labels[?{_text(VIRTUAL_POD)}].orValue('') == 'true'"]
     for taints in _taint_sets(topology):
         if taints:
             ways.append(" && ".join(map(_tolerated, taints)))

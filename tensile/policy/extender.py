@@ -137,7 +137,7 @@ class Extender:
         site.ground.break_promise((pod.namespace, pod.name))
         if asks_too_much(pod, site.ground.snapshot):
             return None
-        node, why = site.seeker.find(pod)
+        node, why, is_curable = site.seeker.seek(pod)
         node = node or _taken_over(site, pod, priority_of(upper_pod))
         if node:
             site.ground.promise(pod, node, now)
@@ -145,13 +145,11 @@ class Extender:
         if held is not None:
             site.ground.promise(pod, held.node, held.since, held.nominee)
             return Refusal(why, is_curable=True)
-        return self._refusal(name, upper_pod, pod, why)
+        return self._refusal(name, upper_pod, pod, why) if is_curable else Refusal(why, is_curable=False)
 
     def _refusal(self, name: str, upper_pod: Manifest, pod: Pod, why: str) -> Refusal:
-        """Say whether it is other pods that are in the way, and whether those that a pod may have go would do."""
+        """Say of a pod that others keep from a node whether those that it may have go would do."""
         site, priority = self.sites[name], priority_of(upper_pod)
-        if not site.seeker.is_curable(pod):
-            return Refusal(why, is_curable=False)
         above = site.above() if priority > site.residents.lowest and may_preempt(upper_pod) else None
         if above is None:
             return Refusal(why, is_curable=True)
@@ -167,7 +165,8 @@ class Extender:
 
     def nomination(self, name: str, upper_pod: Manifest) -> Promise | None:
         """Return what is kept for a pod on whose behalf others go in one lower, None where nothing is."""
-        found = self.sites[name].ground.promises.get(self.sites[name].name_of(upper_pod))
+        nominees = self.sites[name].ground.nominees()
+        found = nominees.get(self.sites[name].name_of(upper_pod)) if nominees else None
         nominated = (upper_pod.get("status") or {}).get("nominatedNodeName") or name
         is_its = found is not None and found.nominee is not None and found.nominee.uid == uid(upper_pod)
         return found if is_its and nominated == name else None

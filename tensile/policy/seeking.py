@@ -47,12 +47,16 @@ class Seeker:
 
     def find(self, pod: Pod) -> tuple[str, str]:
         """Give a node for a pod and "", or "" and why there is none, as the kube-scheduler would say it."""
+        return self.seek(pod)[:2]
+
+    def seek(self, pod: Pod) -> tuple[str, str, bool]:
+        """Return the same, and whether it is other pods that keep one that has no node from one of them."""
         search = self._search(pod)
         known: tuple[str, ...] = ()
         while search.left:
             reasons = first_reasons(search.left[-1], search.judges)
             if not reasons:
-                return search.left[-1].name, ""
+                return search.left[-1].name, "", False
             search.refusals.append(reasons)
             if not search.curable and reasons is not known:
                 known = reasons
@@ -60,11 +64,7 @@ class Seeker:
             search.left.pop()
         if not search.why:
             search.why = message(0, len(search.refusals), search.refusals)
-        return "", search.why
-
-    def is_curable(self, pod: Pod) -> bool:
-        """Report whether it is other pods that keep a pod, for which there is no node, from one of them."""
-        return self._search(pod).curable
+        return "", search.why, search.curable
 
     def relieved(self) -> bool:
         """Say whether there is a node now for a kind of pods that had none when somebody asked last.

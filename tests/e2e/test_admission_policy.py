@@ -41,7 +41,12 @@ async def tried(ground: Ground, *tolerations: Manifest, spec: Manifest | None = 
     """Return for how long a pod that is created now tolerates a failed node; nothing is stored."""
     wanted = {"containers": [{"name": "main", "image": "app:1"}], "tolerations": list(tolerations), **(spec or {})}
     pod = {"metadata": {"name": "tried", "labels": labels}, "spec": wanted}
-    found = (await ground.upper.create(f"{ground.path('pods')}?dryRun=All", pod))["spec"]["tolerations"]
+    return seconds(await ground.upper.create(f"{ground.path('pods')}?dryRun=All", pod))
+
+
+def seconds(pod: Manifest) -> Manifest:
+    """Return for how long a pod tolerates a node that is not ready or unreachable."""
+    found = pod["spec"]["tolerations"]
     return {one["key"]: one.get("tolerationSeconds") for one in found if one.get("key") in ENDS}
 
 
@@ -86,6 +91,25 @@ async def test_a_pod_that_asks_for_a_virtual_node_otherwise_stays_without_a_limi
     await until_tried(ground, ENDLESS, EXISTS)
     assert await tried(ground, **{"virtual-pod": "true"}) == ENDLESS
     assert await tried(ground, spec={"nodeName": ground.nodes[A]}) == ENDLESS
+
+
+async def test_tolerations_that_are_written_anew_lose_their_limit_again(ground: Ground) -> None:
+    """Kubernetes gives the pod its 300 seconds once more; the engine has nothing to write."""
+    await until_tried(ground, ENDLESS, EXISTS)
+    path = ground.pod_path("written")
+    await ground.bind("written", {"tolerations": [EXISTS]})
+    found = await ground.upper.until(path, is_ready)
+    await ground.note()
+    changed = await ground.upper.patch(path, {"spec": {"tolerations": [*found["spec"]["tolerations"], OTHER]}})
+    assert (seconds(changed), changed["metadata"]["generation"]) == (ENDLESS, 2)
+    await ground.calm()
+    assert [one for one in await ground.writes() if one.cluster == "upper"] == []
+
+
+async def test_a_pod_that_names_another_node_is_left_alone(ground: Ground) -> None:
+    """It runs there, whatever it tolerates, and is to be evicted when that node fails."""
+    await until_tried(ground, ENDLESS, EXISTS)
+    assert await tried(ground, EXISTS, spec={"nodeName": "real"}) == ENDS
 
 
 async def test_seconds_that_an_author_wrote_go_as_well(ground: Ground) -> None:

@@ -11,16 +11,18 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
-from answering import Answering
+from answering import Answering, Held
 from filekit import heard
 from structlog.testing import capture_logs
-from test_survey import asking
-from worldkit import A, B, home, lower_node, put, raised, reload, world
+from test_survey import asking, stranger
+from test_survey_above import Seen
+from worldkit import A, B, changed, home, lower_node, marked, put, raised, reload, world
 
 from bench.spareports import spare_port
-from tensile.errors import TensileError
+from tensile.errors import NotFound, TensileError
 from tensile.extending import Extending
 from tensile.filewatch import FileWatcher
+from tensile.kubelet.prospects import Prospects
 from tensile.policy.extenderport import SCHEDULER
 from tensile.sandbox.certificates import Authority, authority
 from tensile.topology import Topology
@@ -238,3 +240,29 @@ async def test_nobody_is_heard_before_the_authority_is_known(here: Scene) -> Non
     assert [one["effect"] for one in said] == ["every request is refused"]
     with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
         await here.ask()
+
+
+async def test_others_are_preempted_while_it_is_served(here: Scene) -> None:
+    """For a pod that it refused, once the scheduler has had its turn; what is wanted is forgotten when it is closed."""
+    await here.made.open(here.topology())
+    for name, lower in here.world.lowers.items():
+        changed(here.world.upper.nodes, name, Seen.shown, "")
+        put(lower.place_pods, stranger("theirs", "n1", "1"))
+        low = asking(f"low-{name}", "2", name)
+        put(lower.upper_pods, low)
+        below = Prospects(here.world, lower).below(low)
+        assert below is not None
+        copy = marked(below, low["metadata"]["uid"])
+        put(
+            lower.pods,
+            {**copy, "metadata": copy["metadata"] | {"uid": "copy"}, "spec": copy["spec"] | {"nodeName": "n1"}},
+        )
+    held = Held(NotFound("gone"))
+    here.upper.answer("read", held)
+    assert await here.names(asking("high", "3", spec={"priority": 7})) == []
+    await held.began.wait()
+    held.go.set()
+    assert await here.names(asking("other", "3", spec={"priority": 7})) == []
+    assert list(here.made._wants) == ["Pod-other"]
+    await here.made.close()
+    assert here.made._wants == {}

@@ -115,6 +115,18 @@ def test_where_nobody_would_help_none_goes() -> None:
     assert wish_of(wants(), foreign) is None
 
 
+def test_who_has_gone_meanwhile_is_not_named() -> None:
+    """The scheduler would take an answer with one whom it does not know for none at all, and go by the sum."""
+    here = Behind(HALF, *FULL)
+    made = Preempting(extender(here))
+    *_, best = made.best(wants(), {"v": ()}, ())
+    assert best is not None
+    here.residents.remove(("default", "a"))
+    assert not made.nominate(wants(), best, 0.0)
+    here.residents.put(("default", "a"), There("a", "n", "3").above("v"))
+    assert made.nominate(wants(), best, 0.0)
+
+
 def test_disruption_budgets_count() -> None:
     """Who is kept by one goes last."""
     here = Behind(HALF, There("a", "n", "3", app="kept"), There("b", "m", "3", 50))
@@ -132,6 +144,17 @@ def test_the_room_is_kept_until_the_pod_comes() -> None:
     assert filtered(made, wants("next", "2", priority=0))["NodeNames"] == []
     assert filtered(made, nominated(first, "v"))["NodeNames"] == ["v"]
     assert here.ground.promises["default", "first"].nominee is None
+
+
+def test_a_nominee_that_is_bound_is_one_no_more() -> None:
+    """By whatever scheduler, be it without having asked: nobody of higher priority takes its room."""
+    here = Behind({"n": "4"}, There("a", "n", "3"))
+    made = extender(here)
+    asked(made, wants(), {"v": ["uid-a"]})
+    here.ground.confirm(("default", "comer"))
+    assert here.ground.nominees() == {}
+    here.ground.remove_pod(("default", "a"))
+    assert filtered(made, wants("next", "3", priority=200))["NodeNames"] == []
 
 
 def test_a_nominee_waits_for_its_victims() -> None:
