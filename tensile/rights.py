@@ -169,7 +169,7 @@ def _admission(topology: Topology) -> Iterator[Right]:
         yield Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes")
     else:
         yield _taken_back(ref_of(topology))
-    for ref in (policy_ref(topology), binding_ref(topology)):
+    for ref in (policy_ref(topology.name), binding_ref(topology.name)):
         yield from _one(ref, ("get", *WRITTEN), _AT_CREATION, lost=_AT_CREATION_LOST)
 
 

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable
 
 from tensile.names import VIRTUAL_POD, Owner
-from tensile.objects import MUTATING_POLICY, MUTATING_POLICY_BINDING, UPPER, Kind, Manifest, Ref
+from tensile.objects import MUTATING_POLICY, MUTATING_POLICY_BINDING, UPPER, Manifest, Ref
 from tensile.reconcile.optedin import left_alone
 from tensile.reconcile.tolerations import NOT_READY, UNREACHABLE
 from tensile.taints import HARD
@@ -28,19 +28,14 @@ _WITHOUT_SECONDS = (
 )
 
 
-def name_of(topology: Topology) -> str:
-    """Return the name of a topology's policy and of its binding."""
-    return f"tensile-{topology.name}"
+def policy_ref(topology: str) -> Ref:
+    """Return where the policy of a topology of this name stands."""
+    return Ref(UPPER, MUTATING_POLICY, "", f"tensile-{topology}")
 
 
-def policy_ref(topology: Topology) -> Ref:
-    """Return where the policy of a topology stands."""
-    return Ref(UPPER, MUTATING_POLICY, "", name_of(topology))
-
-
-def binding_ref(topology: Topology) -> Ref:
+def binding_ref(topology: str) -> Ref:
     """Return where the binding stands that makes the policy apply."""
-    return Ref(UPPER, MUTATING_POLICY_BINDING, "", name_of(topology))
+    return Ref(UPPER, MUTATING_POLICY_BINDING, "", f"tensile-{topology}")
 
 
 def has_untainted_node(topology: Topology) -> bool:
@@ -85,17 +80,18 @@ def policy(topology: Topology, owner: Owner | None, *, all_virtual: bool, own_na
             {"name": "limited", "expression": _limited()},
         ],
     }
-    return _object(MUTATING_POLICY, topology, owner, spec)
+    return _object(policy_ref(topology.name), owner, spec)
 
 
 def binding(topology: Topology, owner: Owner | None) -> Manifest:
     """Return the binding of a topology's policy; without an `owner` it carries no marks."""
-    return _object(MUTATING_POLICY_BINDING, topology, owner, {"policyName": name_of(topology)})
+    return _object(binding_ref(topology.name), owner, {"policyName": policy_ref(topology.name).name})
 
 
-def _object(kind: Kind, topology: Topology, owner: Owner | None, spec: Manifest) -> Manifest:
+def _object(ref: Ref, owner: Owner | None, spec: Manifest) -> Manifest:
     marks = {"labels": owner.label, "annotations": owner.signed(owner.upper)} if owner else {}
-    return {"apiVersion": kind.api, "kind": kind.name, "metadata": {"name": name_of(topology), **marks}, "spec": spec}
+    meta = {"name": ref.name, **marks}
+    return {"apiVersion": ref.kind.api, "kind": ref.kind.name, "metadata": meta, "spec": spec}
 
 
 def _condition(topology: Topology, *, all_virtual: bool) -> str:

@@ -81,8 +81,8 @@ class PolicyRegistration:
             policy(topology, self._owner, all_virtual=every, own_namespace=self._own_namespace)
             for every in (all_virtual, not all_virtual)
         ]
-        trouble = await self._keep(policy_ref(topology), forms)
-        return trouble or await self._keep(binding_ref(topology), [binding(topology, self._owner)])
+        trouble = await self._keep(policy_ref(topology.name), forms)
+        return trouble or await self._keep(binding_ref(topology.name), [binding(topology, self._owner)])
 
     async def _has_virtual_nodes_only(self) -> bool:
         found = await self._upper.list(NODE, _REAL_NODES, read=lambda _: True)
@@ -111,7 +111,7 @@ class PolicyRegistration:
 
     async def _take_back(self, topology: Topology) -> str:
         """Delete what is registered, if it is ours."""
-        for ref in (binding_ref(topology), policy_ref(topology)):
+        for ref in (binding_ref(topology.name), policy_ref(topology.name)):
             seen = await self._read(ref)
             if seen is not None and is_ours(seen, self._owner):
                 meta = metadata(seen)

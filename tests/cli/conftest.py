@@ -11,6 +11,7 @@ from clikit import Files, Wait, listening, port_of, timed
 from enginekit import A, Ground
 from programkit import Program, served
 
+from bench.spareports import spare_ports
 from tensile.sandbox.environment import Sandbox
 
 
@@ -71,6 +72,8 @@ def _with_good_ones(topology: dict[str, object]) -> None:
     assert isinstance(topology["lowers"], list)
     topology["lowers"] += [{"name": name, "kubeconfig": f"{name}.kubeconfig"} for name in BAD_WAYS]
     topology["lowers"].append({"name": "answering", "kubeconfig": "lower-b.kubeconfig"})
+    for lower, port in zip(topology["lowers"], spare_ports(len(topology["lowers"])), strict=True):
+        lower["node"] = {"kubeletPort": port}
 
 
 def _write_bad_ways(sandbox: Sandbox, directory: Path, port: int) -> None:

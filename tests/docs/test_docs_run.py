@@ -17,6 +17,7 @@ from tensile.topology import TopologyFile
 NOT_RUN = {
     "README.md": 3,
     "docs/configmap.md": 1,
+    "docs/conformance.md": 1,
     "docs/deploy.md": 2,
     "docs/howto/migrate-from-tensile-kube.md": 1,
     "docs/howto/spark.md": 1,

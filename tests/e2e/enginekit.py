@@ -115,7 +115,6 @@ class Ground:
     lowers: tuple[str, ...] = LOWERS
     """The sandbox's lowers that the topology has."""
     engine: Engine
-    started_with: Topology
     upper: Site
     configmap = "topology"
     """The ConfigMap of the topology, beside which its status may be told."""
@@ -124,7 +123,7 @@ class Ground:
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self.mark = uuid4().hex[:8]
-        self.namespace = self.user = f"e2e-{self.mark}"
+        self.namespace = self.user = self.started_as = f"e2e-{self.mark}"
         self.sandbox = sandbox
         self.directory = directory
         self.nodes = {name: f"e2e-{self.mark}-{name[-1]}" for name in self.lowers}
@@ -232,8 +231,9 @@ class Ground:
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Start an engine and wait until its nodes are ready."""
         fleet = Fleet(chance=random.random, clock=lambda: time.monotonic() + self.ahead)
-        self.started_with = self.topology(*edits)
-        self.engine = Engine(self.started_with, Ways(self.directory), self.heard, fleet)
+        topology = self.topology(*edits)
+        self.started_as = topology.name
+        self.engine = Engine(topology, Ways(self.directory), self.heard, fleet)
         self.is_started = True
         async with asyncio.timeout(3 * LIMIT):
             await self.engine.start()
@@ -366,7 +366,7 @@ class Ground:
             await self._clear_workloads()
             await self.reload(_empty)
             await self.upper.gone(*(f"/api/v1/nodes/{node}" for node in self.nodes.values()))
-            await self.upper.gone(*policies_of(self.started_with))
+            await self.upper.gone(*policies_of(self.started_as))
             for name in self.lowers:
                 for plural in ("pods", "configmaps", "secrets", "serviceaccounts"):
                     await self.sites[name].until_all(f"/api/v1/{plural}?labelSelector={OWNER}={self.owner.mark}", _none)
@@ -391,7 +391,7 @@ class Ground:
             await site.delete(f"/api/v1/namespaces/{self.namespace}")
         for node in self.nodes.values():
             await self.upper.delete(f"/api/v1/nodes/{node}")
-        for path in (self.lease, *policies_of(self.topology())):
+        for path in (self.lease, *policies_of(self.namespace)):
             await self.upper.delete(path)
         await self._disallow()
         for site in self.sites.values():
@@ -435,8 +435,8 @@ async def standing(
     assert ground.heard.defects == [], "\n".join(ground.heard.defects)
 
 
-def policies_of(topology: Topology) -> tuple[str, str]:
-    """Return the paths of a topology's MutatingAdmissionPolicy and of its binding."""
+def policies_of(topology: str) -> tuple[str, str]:
+    """Return the paths of the MutatingAdmissionPolicy of a topology of this name, and of its binding."""
     return policy_ref(topology).path(), binding_ref(topology).path()
 
 

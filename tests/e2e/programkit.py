@@ -30,10 +30,11 @@ class Program(Ground):
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Save the file, start the program on it, and wait until its nodes are ready."""
-        self.started_with = self.topology(*edits)
+        topology = self.topology(*edits)
+        self.started_as = topology.name
         self.process = await self.begun(self.save(*edits), self.log, **self.variables)
         self.is_started = True
-        for lower in self.started_with.lowers if await_nodes else ():
+        for lower in topology.lowers if await_nodes else ():
             await self.usable(lower.node.name)
 
     async def begun(self, file: Path, log: Path, **variables: str) -> Process:

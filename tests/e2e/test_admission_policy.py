@@ -134,6 +134,6 @@ async def test_an_edit_of_the_taints_counts_and_a_real_node_keeps_its_evictions(
 async def test_it_is_taken_back_with_the_last_lower_cluster(ground: Ground) -> None:
     """A topology without lower clusters leaves nothing behind that takes part in the creation of pods."""
     await ground.reload(lambda file: file.update(lowers=[]))
-    await ground.upper.gone(*policies_of(ground.engine.topology))
+    await ground.upper.gone(*policies_of(ground.namespace))
     await ground.reload(tainted("NoSchedule", "NoExecute"))
     await until_tried(ground, ENDLESS, EXISTS)

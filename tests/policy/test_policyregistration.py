@@ -57,7 +57,7 @@ async def looked(upper: Upper, *topologies: Topology) -> float:
 
 def found(upper: Upper) -> list[Manifest | None]:
     """Return policy and binding as they are stored."""
-    return [upper.find(ref.kind, "", ref.name) for ref in (policy_ref(EMPTY), binding_ref(EMPTY))]
+    return [upper.find(ref.kind, "", ref.name) for ref in (policy_ref(EMPTY.name), binding_ref(EMPTY.name))]
 
 
 def is_for_every_pod(upper: Upper) -> bool:
@@ -97,7 +97,7 @@ async def test_what_somebody_else_registered_is_never_changed_or_deleted(
 ) -> None:
     """Where it does something else, the log says what to do."""
     other = {**policy(topology(), None, all_virtual=False), "spec": {"failurePolicy": "Fail"}}
-    upper.place(policy_ref(EMPTY).kind, other)
+    upper.place(policy_ref(EMPTY.name).kind, other)
     assert await looked(upper, topology(), EMPTY) == PACE.usually
     kept = found(upper)[0]
     assert kept is not None
@@ -111,7 +111,7 @@ async def test_what_was_applied_by_hand_does_as_well(
 ) -> None:
     """In both forms: who renders it does not know the nodes of the cluster."""
     applied = (policy(UNTAINTED, None, all_virtual=all_virtual, own_namespace="engine"), binding(UNTAINTED, None))
-    for ref, one in zip((policy_ref(EMPTY), binding_ref(EMPTY)), applied, strict=True):
+    for ref, one in zip((policy_ref(EMPTY.name), binding_ref(EMPTY.name)), applied, strict=True):
         upper.place(ref.kind, one)
     assert await looked(upper, UNTAINTED) == PACE.usually
     assert [one and one["spec"] for one in found(upper)] == [one["spec"] for one in applied]
