@@ -174,6 +174,8 @@ def test_what_is_for_one_object_is_for_no_other() -> None:
     named = {(one.resource, one.name): one.verbs for one in rights if one.name}
     assert named == {
         ("mutatingwebhookconfigurations", "tensile-demo"): ("get", "patch", "delete"),
+        ("mutatingadmissionpolicies", "tensile-demo"): ("get", "patch", "delete"),
+        ("mutatingadmissionpolicybindings", "tensile-demo"): ("get", "patch", "delete"),
         ("leases", "tensile-demo"): ("get", "patch"),
     }
     unnamed = {one.resource: one.verbs for one in rights if not one.name and one.namespace in ("", "kube-system")}

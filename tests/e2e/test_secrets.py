@@ -176,8 +176,8 @@ async def test_plan_and_apply_read_secrets_too(program: MapProgram) -> None:
     assert (applied.code, "Applied: 0 to add" in applied.out) == (0, True), applied
     await program.upper.delete(program.path("secrets", B))
     done = await tried(program, "plan", path)
-    assert done.code == 1
-    assert f"{B}: Secret {program.namespace}/{B} of the upper cluster, key kubeconfig: there is no such" in done.err
+    assert (done.code, done.err) == (1, f"not planned: {B}: the plan says why\n")
+    assert f"{B}: Secret {program.namespace}/{B} of the upper cluster, key kubeconfig: there is no such" in done.out
     await program.put_secret(B, kubeconfig(program, B))
 
 
