@@ -88,7 +88,7 @@ class Child:
 
 
 def after(words: str) -> list[str]:
-    """Give what a command line begins with so that a shell does something first, such as "ulimit -Sn 512"."""
+    """Return the start of a command line that runs a shell command first, such as "ulimit -Sn 512"."""
     return ["sh", "-c", f'{words} && exec "$@"', "sh"]
 
 

@@ -57,7 +57,7 @@ LIMIT = 60.0
 
 @contextmanager
 def dead(port: int) -> Iterator[None]:
-    """Have whoever connects to a port of the dead address wait in vain."""
+    """Make connections to a port of the dead address hang."""
     with socket.socket(socket.AF_INET6) as full, ExitStack() as callers:
         full.bind((DEAD, port))
         full.listen(0)
@@ -69,7 +69,7 @@ def dead(port: int) -> Iterator[None]:
 
 
 async def first(way: str, kubeconfig: Path) -> float:
-    """Give the seconds to the first answer in one way, in a program that has just begun."""
+    """Return the seconds to the first answer to one kind of request, in a program that has just started."""
     access = await from_kubeconfig(kubeconfig)
     begin = time.monotonic()
     if way == "doctor":
@@ -127,14 +127,14 @@ class Place:
         return path
 
     def seconds(self, way: str, name: str) -> float:
-        """Give the seconds to the first answer of a program of its own."""
+        """Return the seconds to the first answer, measured in a new process."""
         command = [*self.before, sys.executable, "-m", "bench.deadaddress", "--way", way, str(self.kubeconfig(name))]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT)
         return float(done.stdout)
 
 
 async def execs(place: Place, name: str, rounds: int) -> list[float]:
-    """Give the seconds of `kubectl exec` through an engine that reaches its lower by a name."""
+    """Return the seconds that `kubectl exec` takes through an engine that reaches its lower cluster by name."""
     log = place.sandbox.directory / f"{name}.log"
     child = Child(["tensile", "run", "-f", str(place.topology(name))], place.sandbox, log, place.before)
     try:

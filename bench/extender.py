@@ -4,8 +4,8 @@
 
 In memory: from the question's bytes to the answer's, with each pod made as it would be below; no network, no TLS.
 Measured are a burst of equal pods that fit, one that fits nowhere, its siblings, and pods of a new kind each time that
-fit nowhere; then pods of higher priority that fit nowhere either: of a kind for which others could go, and of new kinds
-for which nobody could; and the answer to who has to go. Each pod of the burst has to have a node of its own.
+fit nowhere; then pods of higher priority that fit nowhere either: of a kind with possible victims, and of new kinds
+without; and the choice of victims. Each pod of the burst needs a node of its own.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def site(name: str, nodes: int) -> Site:
     virtual = node_of({"metadata": {"name": name}, "status": {"allocatable": room}})
 
     def copy_of(known: PodName) -> str:
-        """Give the UID of a pod below, which is the name here."""
+        """Return the UID of a lower pod; here it is the pod's name."""
         return known[1]
 
     place = Placement(owner_of("upper", "demo"), name, "default", "uid", virtual_nodes=frozenset({name}))
@@ -99,7 +99,7 @@ def preempted(extender: Extender, wanted: Manifest, names: list[str]) -> float:
     begin = time.perf_counter()
     *_, answer = Preempting(extender).answer(orjson.loads(question), (), 0.0)
     orjson.dumps(answer)
-    assert answer["NodeNameToMetaVictims"], "somebody could go"
+    assert answer["NodeNameToMetaVictims"], "there are victims"
     return (time.perf_counter() - begin) * 1000
 
 

@@ -32,6 +32,17 @@ def listening(bind: str | None, port: int) -> socket.socket:
     return opened
 
 
+def keep_alive(made: socket.socket, *, idle: int, interval: int, count: int) -> None:
+    """Have the kernel ask whether the other side is still there, also when nothing is sent.
+
+    It asks after `idle` seconds, then `count` times every `interval` seconds, and ends the connection.
+    """
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", idle), ("TCP_KEEPINTVL", interval), ("TCP_KEEPCNT", count)):
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def refusal(error: OSError, words: str) -> TensileError:
     """Make of what `listening` raised an error for people, which says by its type whether somebody has the port."""
     return PortTaken(words) if error.errno == errno.EADDRINUSE else TensileError(words)

@@ -35,7 +35,7 @@ def clusters(folder: Path, programs: Programs) -> Iterator[Sandbox]:
 
 @contextmanager
 def virtual_node(sandbox: Sandbox) -> Iterator[None]:
-    """Have an engine run inside the block, as `tensile run` does, whose node takes pods without a toleration."""
+    """Run an engine in the block, as `tensile run` does; its virtual node has no taints."""
     put_within_reach(sandbox)
     topology = sandbox.directory / "topology.yaml"
     topology.write_text(untainted(topology.read_text()))

@@ -1,7 +1,7 @@
 """What the runs say: which tests fail where, the reason that is known for each, and what has broken.
 
 Reasons are in reasons.yaml, which people review. A test that passes on the real node and fails through the virtual one
-is a defect unless one is there; a reason that no test needs any more is told, so that it goes.
+is a defect unless one is there. A reason that no test needs any more is reported, so that somebody removes it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

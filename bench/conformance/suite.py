@@ -35,7 +35,7 @@ class Selection(NamedTuple):
 
     @property
     def labels(self) -> str:
-        """What Ginkgo is told of labels."""
+        """The label filter for Ginkgo."""
         own = f"Conformance && ({' || '.join(SIGS)})"
         return own if self.serial else f"{own} && !Serial && !Slow"
 
@@ -73,7 +73,7 @@ def command(programs: Programs, selection: Selection, side: Side, processes: int
 
 
 def run(line: list[str], side: Side, progress: Progress) -> Path:
-    """Run the suite and return its report; it is ended when this process is told to end."""
+    """Run the suite and return its report; a signal that ends this process ends the suite too."""
     side.folder.mkdir(parents=True, exist_ok=True)
     log = side.folder / LOG
     with log.open("wb") as sink, _started(line, side, sink.fileno()) as process:

@@ -15,6 +15,7 @@ import ssl
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -33,13 +34,13 @@ from tensile.kube.aio import (
 )
 from tensile.kube.bounds import HEAD, OBJECT, REFUSAL, Account, TooLarge, mebibytes
 from tensile.kube.dialing import Resolver
+from tensile.sockets import keep_alive
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 20.0
 """Seconds after which a connection that nothing uses is closed. A probe each ten seconds keeps one open."""
 _LARGE = 1 << 20
 """Bytes from which on aiohttp wants to read a body piece by piece."""
-_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _TURNS = 20
 _BLANKS = re.compile(r"[^\x21-\x7e]").search
 _Way = tuple[str, str, ssl.SSLContext]
@@ -105,7 +106,7 @@ class Rest(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         """Make a socket and remember it for closing."""
         family, sort, protocol, _, _ = address
         made = socket.socket(family=family, type=sort, proto=protocol)
-        keep_alive(made)
+        keep_alive(made, idle=15, interval=5, count=3)
         self._sockets.add(made)
         return made
 
@@ -117,6 +118,7 @@ class _Client:
     """
 
     def __init__(self, access: Access, buffer: int, idle: float) -> None:
+        self.way = _way_of(access)
         self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self.requests = 0
         self.is_retired = False
@@ -149,7 +151,8 @@ class Pool:
         self._account = account or Account()
         self._buffer = buffer
         self._idle = idle
-        self._clients: dict[_Way, _Client] = {}
+        self._clients: set[_Client] = set()
+        """Those that are not closed yet, at most one of them not retired."""
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -192,7 +195,7 @@ class Pool:
                 access.url + target,
                 headers,
                 BytesIO(body) if body and len(body) > _LARGE else body,
-                _request_timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS),
+                _request_timeout=_time_out(seconds),
             )
             async with answer.response as reply:
                 yield reply
@@ -205,16 +208,18 @@ class Pool:
 
     def hang_up(self) -> None:
         """End every connection; what is under way fails."""
-        for client in tuple(self._clients.values()):
+        for client in tuple(self._clients):
             self._retire(client)
             client.hang_up()
 
     async def close(self) -> None:
         """End every connection, and take no requests from now on; a server that is frozen is not waited for."""
         self._is_closed = True
-        sockets = [one for client in self._clients.values() for one in client.sockets]
+        sockets = [one for client in self._clients for one in client.sockets]
         self.hang_up()
-        await asyncio.gather(*self._closing, *(_ended(one) for one in self._clients.values()), return_exceptions=True)
+        for client in tuple(self._clients):
+            self._end(client)
+        await asyncio.gather(*self._closing, return_exceptions=True)
         for _ in range(_TURNS):
             if all(one.fileno() < 0 for one in sockets):
                 return
@@ -223,6 +228,14 @@ class Pool:
     async def _whole(self, content: aiohttp.StreamReader, most: int) -> bytes:
         """Read a body to its end; raises TooLarge."""
         parts: list[bytes] = []
+        try:
+            await self._collect(content, most, parts)
+        except BaseException:
+            parts.clear()  # whoever keeps the error keeps this frame
+            raise
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _collect(self, content: aiohttp.StreamReader, most: int, parts: list[bytes]) -> None:
         size = 0
         try:
             async for part in content.iter_any():
@@ -233,47 +246,50 @@ class Pool:
                 parts.append(part)
         finally:
             self._account.give_back(size)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _client(self, access: Access) -> _Client:
         """Return the client for this server and these papers; those for others end with what is under way."""
         if self._is_closed:
             raise Closed("closed")
-        way = access.url, access.server_name, access.tls
-        found = self._clients.get(way)
-        if found is None or found.is_retired:
-            for other in tuple(self._clients.values()):
+        way = _way_of(access)
+        found = next((one for one in self._clients if one.way == way and not one.is_retired), None)
+        if found is None:
+            for other in tuple(self._clients):
                 self._retire(other)
-            found = self._clients[way] = _Client(access, self._buffer, self._idle)
+            found = _Client(access, self._buffer, self._idle)
+            self._clients.add(found)
         return found
 
     def _retire(self, client: _Client) -> None:
-        if not client.is_retired:
-            client.is_retired = True
-            self._close_if_done(client)
+        client.is_retired = True
+        self._close_if_done(client)
 
     def _close_if_done(self, client: _Client) -> None:
-        if not client.is_retired or client.requests:
-            return
-        for way in [way for way, one in self._clients.items() if one is client]:
-            del self._clients[way]
+        if client.is_retired and not client.requests and client in self._clients:
+            self._end(client)
+
+    def _end(self, client: _Client) -> None:
+        """Close a client in a task of its own."""
+        self._clients.discard(client)
         task = asyncio.get_running_loop().create_task(_ended(client))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _way_of(access: Access) -> _Way:
+    return access.url, access.server_name, access.tls
+
+
+@lru_cache(maxsize=256)
+def _time_out(seconds: float | None) -> aiohttp.ClientTimeout:
+    """Return the time-outs of a request; nearly all requests have the same."""
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
 
 
 async def _ended(client: _Client) -> None:
     """Close a client; a server that is frozen is not waited for."""
     await client.api.close()
     client.hang_up()
-
-
-def keep_alive(made: socket.socket) -> None:
-    """Have a socket find out within 30 s that the other side is gone, also when nothing is sent."""
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _session(buffer: int) -> dict[str, Any]:

@@ -197,6 +197,28 @@ async def test_a_connection_belongs_to_its_keys() -> None:
     assert len(made.heard) == 2
 
 
+async def connected(made: Wire, count: int) -> None:
+    """Wait until so many connections have come in."""
+    while len(made.heard) < count:  # noqa: ASYNC110 - the server tells nobody
+        await asyncio.sleep(0)
+
+
+async def test_what_is_under_way_beside_a_call_that_is_given_up_ends_with_the_rest() -> None:
+    """Its connections take no new calls, and are still closed with all others."""
+    async with wire(OK, OK) as (made, access, calls):
+        made.pause()
+        under_way, given_up = (asyncio.create_task(ask(calls, access)) for _ in range(2))
+        await connected(made, 2)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        third = asyncio.create_task(ask(calls, access))
+        await connected(made, 3)
+        await calls.close()
+        async with asyncio.timeout(5):
+            results = await asyncio.gather(under_way, third, return_exceptions=True)
+        assert all(isinstance(one, aiohttp.ClientError) for one in results)
+
+
 async def test_nothing_is_called_once_it_is_closed() -> None:
     """Whoever still asks is told."""
     async with wire(OK) as (made, access, calls):

@@ -192,11 +192,24 @@ def test_a_job_ends_when_its_pods_do(sandbox: Sandbox, space: str) -> None:
 
 
 def test_a_deleted_pod_is_gone(sandbox: Sandbox, space: str) -> None:
-    """A deletion is carried out without anybody forcing it."""
-    apply(sandbox, pod(space))
-    until(lambda: condition(get(sandbox, "pod/p", space), "Ready") == "True", "the pod")
-    assert sandbox.kubectl("delete", "pod", "p", f"--namespace={space}", cluster=LOWER).returncode == 0
-    assert get(sandbox, "pod/p", space) == {}
+    """A deletion is carried out once, by name: a second one could meet a new pod of the same name."""
+    log = sandbox.clusters[LOWER].audit_log
+    start = audit.position(log)
+    names = ("p", "later")
+    for name in names:
+        one = pod(space)
+        one["metadata"]["name"] = name
+        apply(sandbox, one)
+        until(lambda one=name: condition(get(sandbox, f"pod/{one}", space), "Ready") == "True", "the pod")
+        assert sandbox.kubectl("delete", "pod", name, f"--namespace={space}", cluster=LOWER).returncode == 0
+        assert get(sandbox, f"pod/{name}", space) == {}
+
+    def deletions() -> list[str]:
+        mine = [one for one in audit.writes(audit.read(log, start), "kwok/") if one["objectRef"]["namespace"] == space]
+        return [one["objectRef"]["name"] for one in mine if one["verb"] == "delete"]
+
+    until(lambda: "later" in deletions(), "the record of the last deletion")
+    assert sorted(deletions()) == sorted(names)
 
 
 def test_a_finalizer_holds_a_pod(sandbox: Sandbox, space: str) -> None:

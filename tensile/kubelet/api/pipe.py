@@ -16,10 +16,10 @@ from contextlib import suppress
 from typing import cast
 
 from tensile.door import Silence
+from tensile.sockets import keep_alive
 
 _HELD_AT_MOST = 256 * 1024
 _ESTABLISHED = b"\x01"
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class Pipe(asyncio.Protocol):
@@ -41,7 +41,7 @@ class Pipe(asyncio.Protocol):
         """Take the transport over."""
         self._transport = cast("asyncio.Transport", transport)
         self._socket = transport.get_extra_info("socket")
-        keep_alive(self._socket)
+        keep_alive(self._socket, idle=30, interval=10, count=3)
 
     def data_received(self, data: bytes) -> None:
         """Keep what came; when nobody reads it, let the rest wait in the kernel."""
@@ -150,11 +150,3 @@ class Pipe(asyncio.Protocol):
         if not hasattr(socket, "TCP_INFO"):  # pragma: no cover - not on Linux
             return False
         return bool(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _ESTABLISHED)
-
-
-def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel find out within a minute that the machine at the other end is gone."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE.items():
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
