@@ -486,7 +486,10 @@ class Cache:
             listener(delta)
 
     def _file(self, name: Name, entry: Entry | None) -> None:
-        """Put an entry in a name's place, or take it away (None), with its indexes, and tell the listeners."""
+        """Put an entry in a name's place, or take it away (None), with its indexes.
+
+        The listeners are called unless only the resourceVersion is another: no decision would be.
+        """
         before = self._entries.pop(name, None)
         if self.tally is not None:
             self.tally.add(
@@ -503,7 +506,8 @@ class Cache:
             for index, values_of in self._index_of.items():
                 for value in values_of(entry):
                     self._indexes[index].setdefault(value, {})[name] = entry
-        if before is not None or entry is not None:
+        is_nothing = before is None and entry is None
+        if not (is_nothing or (before is not None and entry is not None and _is_alike(before, entry))):
             self._tell(Delta(before, entry))
 
     def _succeed(self, name: Name, before: Entry | None, entry: Entry) -> None:
@@ -527,6 +531,19 @@ class Cache:
                 filed.pop(name, None)
                 if not filed:
                     self._indexes[index].pop(value, None)
+
+
+def _is_alike(before: Entry, after: Entry) -> bool:
+    """Report whether two entries of one name differ in nothing but the resourceVersion."""
+    if before.uid != after.uid or before.facts != after.facts:
+        return False
+    renumbered = after.raw.replace(_version_text(after), _version_text(before), 1)
+    return before.raw == renumbered
+
+
+def _version_text(entry: Entry) -> bytes:
+    """Return how an entry's resourceVersion is written in its bytes."""
+    return b'"resourceVersion":"%d"' % entry.version
 
 
 def meta_of(raw: bytes) -> Meta:

@@ -9,8 +9,12 @@ import ctypes
 import gc
 
 _M_MMAP_THRESHOLD = -3
-_LARGE = 1 << 18
-"""Bytes from which on a block is one of its own, which goes back to the system when it is freed."""
+_LARGE = 1 << 19
+"""Bytes from which on a block is one of its own, which goes back to the system when it is freed.
+
+Twice what a TLS connection sets aside for each read: a block of its own for each of those would cost three system calls
+and a page fault, thousands of times a second.
+"""
 
 
 def keep_large_apart() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.cache import Cache, Delta, Departure, Entry, Kept, forget_decoded
+from tensile.cache import Cache, Delta, Departure, Digest, Entry, Kept, forget_decoded, keep_all
 
 
 def raw(name: str, version: int, uid: str = "", **more: object) -> bytes:
@@ -85,11 +85,26 @@ def test_what_a_list_lacks_is_gone_but_did_not_depart() -> None:
 
 
 def test_a_list_tells_only_what_changed() -> None:
-    """Unchanged objects are not heard of again; changed, new and exchanged ones are."""
+    """Listeners are called for objects that are changed, new or exchanged, not for unchanged ones."""
     cache = filled(raw("same", 5), raw("moved", 6), raw("exchanged", 7, uid="one"))
     told = heard(cache)
-    cache.replace([raw("same", 5), raw("moved", 16), raw("exchanged", 17, uid="two"), raw("new", 18)], 30)
+    fresh = [raw("same", 5), raw("moved", 16, x=1), raw("exchanged", 17, uid="two"), raw("new", 18)]
+    cache.replace(fresh, 30)
     assert sorted(told) == [("", "uid-new"), ("one", "two"), ("uid-moved", "uid-moved")]
+
+
+@pytest.mark.parametrize("digest", [keep_all, facts], ids=["bytes", "facts alone"])
+def test_an_object_that_is_only_renumbered_tells_nothing(digest: Digest) -> None:
+    """Its new resourceVersion is in the cache, for writes that name it; listeners are called for other changes only."""
+    cache = Cache(digest)
+    cache.replace([raw("a", 5, node="one")], 5)
+    told = heard(cache)
+    cache.put(raw("a", 6, node="one"))
+    found = cache.get("ns", "a")
+    assert found is not None
+    assert (found.version, b'"resourceVersion":"6"' in found.raw, told) == (6, digest is keep_all, [])
+    cache.put(raw("a", 7, node="two"))
+    assert told == [("uid-a", "uid-a")]
 
 
 def test_a_list_does_not_undo_what_was_written_after_it() -> None:

@@ -268,5 +268,5 @@ def test_it_hears_of_pods_that_come_and_go_and_of_nodes() -> None:
         put(here.lowers[A].upper_pods, bare("one"))
     assert heard == [KEY]
     for node in (A, B):
-        changed(here.upper.nodes, node, lambda one: one["spec"].update(unschedulable=True), "")
+        changed(here.upper.nodes, node, lambda one: one["spec"].update(podCIDR="10.1.0.0/16"), "")
     assert heard == [KEY, KEY]

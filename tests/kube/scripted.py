@@ -304,9 +304,12 @@ def status_body(status: int, reason: str, *causes: tuple[str, str], seconds: int
 
 
 def pod(name: str, version: int, uid: str = "", **more: Any) -> Manifest:
-    """Make a pod in namespace `default` with the label x=y; its UID is derived from its name unless given."""
+    """Make a pod in namespace `default` with the label x=y; its UID is derived from its name unless given.
+
+    Two versions of one pod have different content: an annotation says the version too.
+    """
     meta = {"namespace": "default", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
-    return {"metadata": {**meta, "labels": {"x": "y"}}, **more}
+    return {"metadata": {**meta, "labels": {"x": "y"}, "annotations": {"version": str(version)}}, **more}
 
 
 def listing(version: int, *items: Manifest, more: str = "") -> Answer:

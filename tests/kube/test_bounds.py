@@ -105,6 +105,12 @@ def test_sizes_are_written_for_people(size: int) -> None:
     assert mebibytes(size).endswith((" MiB", " KiB"))
 
 
+def took(share: Share, seconds: float) -> None:
+    """Have what a share measures have begun so many seconds earlier."""
+    share._began -= seconds
+    share._began_by_wall -= seconds
+
+
 async def test_a_cluster_gets_its_part_of_the_time_and_no_more() -> None:
     """What it takes beyond has to be waited for: here the clock stands still."""
     waits: list[float] = []
@@ -115,7 +121,7 @@ async def test_a_cluster_gets_its_part_of_the_time_and_no_more() -> None:
     share = Share(0.25, 1, lambda: 0.0, sleep)
     for _ in range(3):
         await share.begin()
-        share._began -= 1.0
+        took(share, 1.0)
         assert share.is_long
         await share.rest()
     assert [round(wait) for wait in waits] == [0, 4, 8] or [round(wait) for wait in waits] == [4, 8]
@@ -129,7 +135,7 @@ async def test_the_streams_of_one_cluster_take_turns() -> None:
         for _ in range(3):
             await share.begin()
             order.append(name)
-            share._began -= 1.0
+            took(share, 1.0)
             await share.rest()
 
     async def other() -> None:
@@ -147,7 +153,7 @@ async def test_without_a_bound_nothing_is_waited_for() -> None:
     """The upper cluster's objects are read as they come."""
     share = Share(0.0, 1, lambda: 0.0, asyncio.sleep)
     await share.begin()
-    share._began -= 100.0
+    took(share, 100.0)
     assert not share.is_long
     await asyncio.wait_for(share.rest(), 1)
     await asyncio.wait_for(share.begin(), 1)

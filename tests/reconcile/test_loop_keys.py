@@ -70,7 +70,7 @@ async def test_a_change_above_concerns_every_lower_that_is_open() -> None:
     await bench.loop.quiet()
     assert bench.rule.looks == [ONE]
     bench.loop.open(B)
-    put(bench.world.upper.config_maps, config_map("one"))
+    put(bench.world.upper.config_maps, config_map("one", {"key": "another"}))
     await bench.loop.quiet()
     assert bench.rule.looks == [ONE, ONE, ELSEWHERE]
 
