@@ -32,6 +32,7 @@ from tensile.reconcile.patience import LONGEST_REST
 from tensile.rules import rules
 from tensile.supervision import supervised
 from tensile.topology import Kubelet, Lower, Topology
+from tensile.topology.edit import concerns_all
 from tensile.trials import Trials
 from tensile.world import LowerWorld, World
 
@@ -173,7 +174,7 @@ class Engine:
         if self.drives:
             await self._extended.follow(topology)
         await self.clusters.leave_places()
-        for name in tuple(self._opened):
+        for name in tuple(self._opened) if concerns_all(before, topology) else ():
             self._wake(name)
 
     async def _bring_lowers(self) -> None:

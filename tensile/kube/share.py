@@ -39,11 +39,7 @@ class Share:
     @property
     def is_long(self) -> bool:
         """Whether what began has taken its part of a turn."""
-        return (
-            self._is_bounded
-            and perf_counter() - self._began_by_wall > SLICE
-            and thread_time() - self._began > SLICE
-        )
+        return self._is_bounded and perf_counter() - self._began_by_wall > SLICE and thread_time() - self._began > SLICE
 
     def _over(self) -> float:
         """Count what has passed since the beginning, and return for how long to wait before there may be more."""

@@ -94,18 +94,18 @@ class Loop:
         self._repetitions = Repetitions()
         self._waking: dict[str, asyncio.TimerHandle] = {}
         self._complete: WeakSet[Cache] = WeakSet()
-        for route in self._routes(upper=True):
-            cache = find_cache(world, "", route.cache)
-            cache.subscribe(partial(self._changed_above, route, cache))
+        for name, routes in self._routes(upper=True).items():
+            cache = find_cache(world, "", name)
+            cache.subscribe(partial(self._changed_above, routes, cache))
         for cache in (*world.upper.caches(), *world.upper.more.values()):
             self._await(cache, self._wake_all)
 
     def open(self, lower: str) -> None:
         """Start on a lower: hear of its changes, and look at everything once."""
         self._queues[lower] = WorkQueue(self._start)
-        for route in self._routes(upper=False):
-            cache = find_cache(self._world, lower, route.cache)
-            cache.subscribe(partial(self._changed, route, lower, cache))
+        for name, routes in self._routes(upper=False).items():
+            cache = find_cache(self._world, lower, name)
+            cache.subscribe(partial(self._changed, routes, lower, cache))
         here = self._world.lowers[lower]
         here.since = self._timing.now()
         for cache in (*here.caches(), *here.more.values()):
@@ -179,9 +179,14 @@ class Loop:
         del self._waking[lower]
         self.wake(lower)
 
-    def _routes(self, *, upper: bool) -> list[Route]:
-        every = [route for rule in self._rules.values() for route in rule.routes()]
-        return [route for route in every if route.cache.startswith("upper.") == upper]
+    def _routes(self, *, upper: bool) -> dict[str, list[Route]]:
+        """Return the rules' routes by the cache that they name, those of the upper cluster or those of a lower."""
+        found: dict[str, list[Route]] = {}
+        for rule in self._rules.values():
+            for route in rule.routes():
+                if route.cache.startswith("upper.") == upper:
+                    found.setdefault(route.cache, []).append(route)
+        return found
 
     def _await(self, cache: Cache, wake: Callable[[], None]) -> None:
         """Have everything looked at when a cache becomes complete."""
@@ -193,17 +198,17 @@ class Loop:
         self._complete.add(cache)
         wake()
 
-    def _changed(self, route: Route, lower: str, cache: Cache, delta: Delta) -> None:
-        """Hear of a change; what a first list brings is looked at altogether, in the rules' own order."""
-        if delta.before is None and cache not in self._complete:
+    def _changed(self, routes: list[Route], lower: str, cache: Cache, delta: Delta) -> None:
+        """Look at the keys that a change concerns; what a first list brings is looked at altogether, in rule order."""
+        if lower not in self._queues or (delta.before is None and cache not in self._complete):
             return
-        if lower in self._queues:
-            for key in route.keys(self._world, lower, delta):
-                self.add(key, route.delay)
+        for _, keys, delay in routes:
+            for key in keys(self._world, lower, delta):
+                self.add(key, delay)
 
-    def _changed_above(self, route: Route, cache: Cache, delta: Delta) -> None:
+    def _changed_above(self, routes: list[Route], cache: Cache, delta: Delta) -> None:
         for lower in self._queues:
-            self._changed(route, lower, cache, delta)
+            self._changed(routes, lower, cache, delta)
 
     def _start(self, key: Key) -> Work | None:
         """Decide, synchronously; give what is left to await."""

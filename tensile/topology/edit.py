@@ -65,6 +65,22 @@ def edit(old: Topology, new: Topology) -> Edit:
     return Edit(tuple(words), tuple(_refusal(change) for change in refused), lowers, kept)
 
 
+def concerns_all(old: Topology, new: Topology) -> bool:
+    """Report whether an edit changes what decisions about every lower rest on, also about those that it leaves alone.
+
+    That is all outside the lowers, and of each lower what decisions about the others ask: its virtual node's name and
+    taints, its place in the order, and what it makes the engine follow.
+    """
+    return _common(old) != _common(new)
+
+
+def _common(topology: Topology) -> tuple[Any, ...]:
+    """Return what decisions about every lower rest on."""
+    nodes = [(lower.name, lower.node.name, lower.node.taints) for lower in topology.lowers]
+    followed = (topology.enabled, topology.places, topology.evicts)
+    return topology.model_dump(exclude=set(_BY_LOWER)), nodes, followed
+
+
 def _lowers(old: Topology, new: Topology) -> Lowers:
     """Sort the lowers by what happens to them."""
     before, after = ({lower.name: lower for lower in topology.lowers} for topology in (old, new))

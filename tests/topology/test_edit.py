@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile.topology import Topology, decode, parse
-from tensile.topology.edit import Lowers, edit
+from tensile.topology.edit import Lowers, concerns_all, edit
 
 EXAMPLE = decode((Path(__file__).parents[2] / "topology.example.yaml").read_bytes())
 NOTHING: frozenset[str] = frozenset()
@@ -219,3 +219,38 @@ def test_the_example_can_be_left_and_reached() -> None:
     assert "lower lower-a added" in words(empty, example)
     assert "kubelet.tlsKeyFile: pki/kubelet.key -> null" in words(example, empty)
     assert words(example, parse(EXAMPLE)) == ()
+
+
+@pytest.mark.parametrize(
+    "lower",
+    [
+        "a, maintenance: cordon",
+        "a, qps: 7",
+        "a, node: {labels: {x: y}}",
+        "a, ignoreLabels: [x]",
+        "a, storageClasses: {x: y}",
+    ],
+)
+def test_an_edit_of_one_lower_concerns_no_other(lower: str) -> None:
+    """What its virtual node shows of it reaches the others with its Node."""
+    assert not concerns_all(topology("a", "b"), topology(lower, "b"))
+
+
+@pytest.mark.parametrize(
+    ("lowers", "more"),
+    [
+        (("a", "b"), "excludeNamespaces: [x]"),
+        (("a", "b"), "guard: {maxDeletes: 3}"),
+        (("a", "b"), "descheduler: {enabled: true}"),
+        (("a", "b", "c"), ""),
+        (("b",), ""),
+        (("b", "a"), ""),
+        (("a, node: {name: other}", "b"), ""),
+        (("a, node: {taints: [{key: k, effect: NoSchedule}]}", "b"), ""),
+        (("a, maintenance: drain", "b"), ""),
+        (("a, controllers: []", "b, controllers: []"), ""),
+    ],
+)
+def test_some_edits_concern_every_lower(lowers: tuple[str, ...], more: str) -> None:
+    """What is not of one lower alone, and what of one lower the decisions about others ask."""
+    assert concerns_all(topology("a", "b"), topology(*lowers, more=more))
