@@ -9,7 +9,7 @@ announce another, extensions of chunks, chunks of one byte. So that is counted h
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -49,6 +49,8 @@ __all__ = [
     "Overlong",
     "RESTClientObject",
     "RESTResponse",
+    "UnprovenServer",
+    "Vouch",
     "aiohttp",
     "beginning",
     "is_overlong",
@@ -61,6 +63,14 @@ NO_CONTENT = f"an answer with more than {mebibytes(HEAD)} that are no content"
 
 class Overlong(aiohttp.ClientError):
     """An answer has more around its content than any apiserver sends."""
+
+
+Vouch = Callable[[bytes], bool]
+"""Reports whether the server with a certificate (DER, b"" without TLS) may be sent requests."""
+
+
+class UnprovenServer(aiohttp.ClientError):
+    """A new connection leads to a server that nobody vouches for: nothing was sent."""
 
 
 class _Counting(ResponseHandler):
@@ -100,11 +110,28 @@ def is_overlong(error: aiohttp.ClientError) -> bool:
 
 
 class Bounded(aiohttp.TCPConnector):
-    """Connections whose answers may not have more around their content than content, but for a head's length."""
+    """Connections whose answers may not have more around their content than content, but for a head's length.
 
-    def __init__(self, **given: Any) -> None:
+    A new connection is used only if `vouch` accepts its server's certificate; raises UnprovenServer.
+    """
+
+    def __init__(self, vouch: Vouch, **given: Any) -> None:
         super().__init__(**given)
+        self._vouch = vouch
         self._factory = cast("partial[ResponseHandler]", partial(_Counting, loop=self._loop))
+
+    async def _create_connection(self, *given: Any) -> ResponseHandler:
+        made = await super()._create_connection(*given)
+        if not self._vouch(_certificate(made)):
+            made.abort()
+            raise UnprovenServer
+        return made
+
+
+def _certificate(connection: ResponseHandler) -> bytes:
+    """Return the certificate that the server of a connection showed, b"" without TLS."""
+    tls = connection.transport.get_extra_info("ssl_object") if connection.transport is not None else None
+    return b"" if tls is None else tls.getpeercert(binary_form=True) or b""
 
 
 async def beginning(content: aiohttp.StreamReader, most: int) -> bytes:

@@ -6,7 +6,8 @@ second try harmless. Only reads are tried again in the call, and only on failure
 answered with 401 was not done, and is repeated with the credential read anew.
 
 After a lost connection, a refused credential, or a change of the way there, it has to be shown that the same cluster
-answers before anything else is sent that way.
+answers before anything else is sent that way. So it has where a new connection leads to a server whose certificate was
+not seen before: an idle connection ends without an error, and what answers at the address then may be another cluster.
 
 A cluster that sends more than `bounds` allows is not asked for a while, and for twice as long the next time.
 """
@@ -21,11 +22,10 @@ from urllib.parse import urlencode
 
 import orjson
 import structlog
-import tenacity
 
 from tensile.cache import Tally
 from tensile.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
-from tensile.errors import ClusterError, Expired, Throttled, Unauthorized, Unreachable
+from tensile.errors import ClusterError, Expired, Unauthorized, Unreachable
 from tensile.kube import bounds
 from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp, beginning
@@ -45,13 +45,14 @@ from tensile.kube.answers import (
     version_of,
 )
 from tensile.kube.bounds import Account, Allowance, Paused, Restraint, TooLarge
-from tensile.kube.health import Health, Objection, SharedCluster, WrongCluster
+from tensile.kube.health import Health, Objection, SharedCluster, WrongCluster, another_cluster, same_cluster
 from tensile.kube.limits import Bucket
 from tensile.kube.paging import Ask, Pager
+from tensile.kube.retrying import retrying
 from tensile.kube.shallow import shallow
 from tensile.kube.share import Share
 from tensile.kube.targets import path_of, query_of, shown, target_of
-from tensile.kube.transport import Clock, Dropped, Reply, Request, Reread, Sleep, Transport, Untrusted
+from tensile.kube.transport import Clock, Reply, Request, Reread, Sleep, Transport, Unproven, Untrusted
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
 
@@ -69,8 +70,9 @@ _MEDIA = {
     "apply-patch": "application/apply-patch+yaml",
 }
 _WRITES = frozenset({"create", "patch", "delete"})
-_TRIES = 3
-_PATIENCE = 5.0
+_SERVERS = 5
+"""An address may have several servers of a cluster behind it, each with its own certificate: so many a call gets to
+know."""
 _log = structlog.get_logger("tensile.kube.client")
 
 
@@ -124,6 +126,8 @@ class HttpCluster:
         self.followers: dict[Kind, list[Follower]] = {}
         self.pin = pin
         self._doubt = bool(pin)
+        self._proven: set[bytes] = set()
+        """The certificates of servers that were shown to be this cluster's."""
         self._settling: asyncio.Task[str] | None = None
         self.tally = Tally()
         self._allowance = allowance or Allowance()
@@ -139,16 +143,11 @@ class HttpCluster:
             timeout=timeout,
             anchored=anchored,
             changed=self._mistrust,
+            vouch=self._vouched,
             clock=clock,
             sleep=sleep,
         )
-        self._retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(_passes_soon),
-            stop=tenacity.stop_after_attempt(_TRIES),
-            wait=_wait,
-            sleep=sleep,
-            reraise=True,
-        )
+        self._retrying = retrying(sleep)
 
     @property
     def name(self) -> str:
@@ -206,36 +205,30 @@ class HttpCluster:
         if objection is not None:
             raise self._shared(doing, objection)
         self.pin = uid
+        self._proven.add(self._transport.probed)
         self._doubt = self._doubt and access is not self.access
         self.health.accept(self._clock())
         return uid
 
     def _wrong(self, doing: Doing, uid: str) -> WrongCluster:
-        """Note that another cluster answers, and give the error that says so."""
+        """Note that another cluster answers, and return the error that says so."""
         self._doubt = True
-        intended = (
-            "take the lower out of the topology and give the new cluster a name of its own" if self._name else "restart"
-        )
-        message = (
-            f"another cluster answers at {self.access.url} than before (kube-system {uid} instead of {self.pin}): "
-            f"nothing is done there; put the address in {self.access.origin} right, or, if it is meant, {intended}"
-        )
+        self._proven.clear()
+        message = another_cluster(self.access, uid, self.pin, is_upper=not self._name)
         self.health.refuse(self._clock(), message)
         return WrongCluster(message, cluster=self._name, doing=str(doing))
 
     def _shared(self, doing: Doing, objection: Objection) -> SharedCluster:
         """Note that the cluster may not be this one, and return the error that says so."""
         self._doubt = True
-        advice = objection.advice or (
-            f"put the address in {self.access.origin} right, or take the lower out of the topology"
-        )
-        message = f"{self.access.url} leads to {objection.what}: nothing is done there under this name; {advice}"
+        message = same_cluster(self.access, objection)
         self.health.refuse(self._clock(), message, shared=True)
         return SharedCluster(message, cluster=self._name, doing=str(doing))
 
     def accept_any(self) -> None:
         """Take the cluster that answers next for the right one, whichever it is."""
         self.pin = ""
+        self._proven.clear()
 
     def suspect(self, message: str) -> Unreachable:
         """Note that the cluster seems to hang, and give the error that says so."""
@@ -459,13 +452,33 @@ class HttpCluster:
     async def _asked(self, request: Request, *, settled: bool) -> Reply:
         """Send a request, and once more if the credential is not accepted and there is another."""
         access = await self._way(settled=settled)
-        reply = await self._transport.request(access, request)
+        reply = await self._sent(access, request, settled=settled)
         if reply.status != HTTPStatus.UNAUTHORIZED:
             return reply
         problem = await self._transport.renew(access)
         if problem:
             return reply._replace(renewal=problem)
-        return await self._transport.request(await self._way(settled=settled), request)
+        return await self._sent(await self._way(settled=settled), request, settled=settled)
+
+    async def _sent(self, access: Access, request: Request, *, settled: bool) -> Reply:
+        """Send a request; where a new connection leads to an unknown server, after that has shown who it is."""
+        for _ in range(_SERVERS):
+            try:
+                return await self._transport.request(access, request, probe=not settled)
+            except Unproven:
+                self._mistrust_server()
+                access = await self._way(settled=settled)
+        return await self._transport.request(access, request, probe=not settled)
+
+    def _mistrust_server(self) -> None:
+        """Doubt who answers, as a new connection leads to an unknown server; the next probe makes a new one too."""
+        if not self._doubt:
+            self._doubt = True
+            self._transport.forget_probe()
+
+    def _vouched(self, certificate: bytes) -> bool:
+        """Report whether a server was shown to be this cluster's; before the first answer any may be."""
+        return not self.pin or certificate in self._proven
 
     async def _way(self, *, settled: bool) -> Access:
         """Give the way to send by; `settled`: after it has been made sure that the same cluster answers there."""
@@ -486,7 +499,9 @@ class HttpCluster:
         error.cluster, error.doing = doing.cluster, str(doing)
         if self._restraint.left(self._clock()):
             return error
-        if isinstance(error, TooLarge) and self._name:
+        if isinstance(error, Unproven):
+            self._mistrust_server()
+        elif isinstance(error, TooLarge) and self._name:
             self._exceeded(error)
         elif isinstance(error, Unauthorized | Untrusted):
             self.health.shut(self._clock(), error.message)
@@ -524,14 +539,3 @@ def _refusal(doing: Doing, reply: Reply) -> ClusterError:
     if reply.renewal:
         error.message += f" ({reply.renewal})"
     return error
-
-
-def _passes_soon(error: BaseException) -> bool:
-    """Tell whether a read may be asked again within the call."""
-    return isinstance(error, Dropped) or (isinstance(error, Throttled) and error.retry_after <= _PATIENCE)
-
-
-def _wait(state: tenacity.RetryCallState) -> float:
-    """Give the seconds before the next try of a read."""
-    error = state.outcome.exception() if state.outcome else None
-    return error.retry_after if isinstance(error, Throttled) else 0.1 * state.attempt_number

@@ -8,6 +8,7 @@ go on telling, which were opened before, does not change that.
 from typing import NamedTuple
 
 from tensile.errors import Unreachable
+from tensile.kube.access import Access
 
 NOT_CONTACTED = "not contacted yet"
 """The trouble of a cluster that has not been asked anything."""
@@ -28,6 +29,21 @@ class Objection(NamedTuple):
 
     what: str
     advice: str = ""
+
+
+def another_cluster(access: Access, uid: str, pin: str, *, is_upper: bool) -> str:
+    """Return what to say and do where a cluster answers that is not the one of UID `pin`."""
+    meant = "restart" if is_upper else "take the lower out of the topology and give the new cluster a name of its own"
+    return (
+        f"another cluster answers at {access.url} than before (kube-system {uid} instead of {pin}): "
+        f"nothing is done there; put the address in {access.origin} right, or, if it is meant, {meant}"
+    )
+
+
+def same_cluster(access: Access, objection: Objection) -> str:
+    """Return what to say and do where a cluster answers that goes by another name already."""
+    advice = objection.advice or f"put the address in {access.origin} right, or take the lower out of the topology"
+    return f"{access.url} leads to {objection.what}: nothing is done there under this name; {advice}"
 
 
 class Health:

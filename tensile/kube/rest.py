@@ -28,6 +28,7 @@ from tensile.kube.aio import (
     Configuration,
     RESTClientObject,
     RESTResponse,
+    Vouch,
     aiohttp,
     beginning,
     without_authorities,
@@ -58,18 +59,31 @@ class Answer(NamedTuple):
     body: bytes
 
 
+class Keep(NamedTuple):
+    """How a pool keeps connections.
+
+    One that nothing uses is closed after `idle` seconds. There are at most `most` (0: any number), and none to a server
+    that nobody vouches for. `buffer` bounds what of an answer is held unread, in bytes.
+    """
+
+    vouch: Vouch = lambda _certificate: True
+    idle: float = IDLE_SECONDS
+    most: int = 0
+    buffer: int = 1 << 18
+
+
 class Rest(RESTClientObject):  # type: ignore[misc]  # the package is not typed
     """The package's REST client, which sends bytes as they are and returns the answer unread."""
 
     pool_manager: aiohttp.ClientSession | None
 
     def __init__(
-        self, configuration: Configuration, tls: ssl.SSLContext, sockets: "weakref.WeakSet[socket.socket]", idle: float
+        self, configuration: Configuration, tls: ssl.SSLContext, sockets: "weakref.WeakSet[socket.socket]", keep: Keep
     ) -> None:
         super().__init__(configuration)
         self.ssl_context = tls
         self._sockets = sockets
-        self._idle = idle
+        self._keep = keep
 
     async def request(  # noqa: D102 - the package's
         self,
@@ -95,11 +109,12 @@ class Rest(RESTClientObject):  # type: ignore[misc]  # the package is not typed
 
     def _create_connector(self) -> Bounded:
         return Bounded(
-            limit=0,
+            self._keep.vouch,
+            limit=self._keep.most,
             ssl=self.ssl_context,
             resolver=Resolver(),
             socket_factory=self._socket,
-            keepalive_timeout=self._idle,
+            keepalive_timeout=self._keep.idle,
         )
 
     def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
@@ -117,7 +132,7 @@ class _Client:
     One that is retired takes no new ones, and is closed with the last.
     """
 
-    def __init__(self, access: Access, buffer: int, idle: float) -> None:
+    def __init__(self, access: Access, keep: Keep) -> None:
         self.way = _way_of(access)
         self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self.requests = 0
@@ -125,11 +140,11 @@ class _Client:
         configuration = Configuration(
             host=access.url,
             tls_server_name=access.server_name if access.is_encrypted else None,
-            client_session_kwargs=_session(buffer),
+            client_session_kwargs=_session(keep.buffer),
         )
         with without_authorities():  # the access has its TLS context: those that the package makes are not used
             self.api = ApiClient(configuration)
-            self.api.rest_client = Rest(configuration, access.tls, self.sockets, idle)
+            self.api.rest_client = Rest(configuration, access.tls, self.sockets, keep)
 
     def hang_up(self) -> None:
         """End every connection without waiting for the other side."""
@@ -141,16 +156,14 @@ class _Client:
 class Pool:
     """Connections to one server; made inside a running event loop, closed with `close`.
 
-    `account` counts what all answers hold that have not ended; `buffer` bounds what of an answer is held unread, in
-    bytes. A connection that nothing uses is closed after `idle` seconds: with many clusters those that a burst opened
-    would take more file descriptors than everything else. Raises what aiohttp raises, TooLarge, and Unreachable where
-    the account is full.
+    `account` counts what all answers hold that have not ended. Connections that a burst opened do not stay: with many
+    clusters they would take more file descriptors than everything else. Raises what aiohttp raises, UnprovenServer,
+    TooLarge, and Unreachable where the account is full.
     """
 
-    def __init__(self, account: Account | None = None, buffer: int = 1 << 18, idle: float = IDLE_SECONDS) -> None:
+    def __init__(self, account: Account | None = None, keep: Keep | None = None) -> None:
         self._account = account or Account()
-        self._buffer = buffer
-        self._idle = idle
+        self._keep = keep or Keep()
         self._clients: set[_Client] = set()
         """Those that are not closed yet, at most one of them not retired."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -256,7 +269,7 @@ class Pool:
         if found is None:
             for other in tuple(self._clients):
                 self._retire(other)
-            found = _Client(access, self._buffer, self._idle)
+            found = _Client(access, self._keep)
             self._clients.add(found)
         return found
 

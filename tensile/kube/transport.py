@@ -20,10 +20,10 @@ from typing import NamedTuple
 from tensile import __version__
 from tensile.errors import TensileError, Unreachable
 from tensile.kube.access import Access
-from tensile.kube.aio import NO_CONTENT, aiohttp, is_overlong
+from tensile.kube.aio import NO_CONTENT, UnprovenServer, Vouch, aiohttp, is_overlong
 from tensile.kube.bounds import OBJECT, Account, TooLarge
 from tensile.kube.limits import Bucket
-from tensile.kube.rest import Closed, Pool
+from tensile.kube.rest import Closed, Keep, Pool
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[None]]
@@ -40,6 +40,10 @@ class Dropped(Unreachable):
 
 class Untrusted(Unreachable):
     """The server's certificate is not by the CA that is known, or not for its name: somebody has to put that right."""
+
+
+class Unproven(Dropped):
+    """A new connection leads to a server that has not been shown to be the cluster: nothing was sent."""
 
 
 class Request(NamedTuple):
@@ -87,7 +91,8 @@ class Transport:
     `account` counts what its answers hold. `connections` bounds concurrent calls, `timeout` is for one call in seconds,
     from when a connection is free for it. `access` is the way there now, `reread` what came of reading it anew.
     `anchored`: it stays at its server, whatever its kubeconfig says later.
-    `changed` is called when another way is taken, before anything is sent that way.
+    `changed` is called when another way is taken, before anything is sent that way. Calls and streams go to
+    those servers alone whose certificate `vouch` accepts.
     """
 
     def __init__(
@@ -100,6 +105,7 @@ class Transport:
         timeout: float,
         anchored: bool = False,
         changed: Callable[[], None] = lambda: None,
+        vouch: Vouch = lambda _certificate: True,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -112,8 +118,10 @@ class Transport:
         self._sleep = sleep
         self._slots = asyncio.Semaphore(connections)
         self._timeout = timeout
-        self._calls = Pool(account)
-        self._streams = Pool(account, _STREAM_BUFFER)
+        self.probed = b""
+        self._calls = Pool(account, Keep(vouch))
+        self._streams = Pool(account, Keep(vouch, buffer=_STREAM_BUFFER))
+        self._probes = Pool(account, Keep(self._note, most=1))
         self._renewing = asyncio.Lock()
         self._renew_from = -math.inf
         self._renewal_seconds = _RENEWAL_SECONDS
@@ -124,19 +132,26 @@ class Transport:
         """Close every connection."""
         await self._calls.close()
         await self._streams.close()
+        await self._probes.close()
 
     def hang_up(self) -> None:
         """End the connections of calls; what is under way fails."""
         self._calls.hang_up()
 
-    async def request(self, access: Access, request: Request) -> Reply:
-        """Send a request that way and give the whole answer.
+    def forget_probe(self) -> None:
+        """Have the next probe make a new connection: it then shows who answers now."""
+        self._probes.hang_up()
 
-        Raises Unreachable, Dropped where the connection broke, and TooLarge for an answer beyond its bound.
+    async def request(self, access: Access, request: Request, *, probe: bool = False) -> Reply:
+        """Send a request that way and return the whole answer.
+
+        A `probe` asks who answers: it has a connection of its own, to whatever server there is, and `probed` is then
+        that server's certificate. Raises Unreachable, Dropped where the connection broke, Unproven where `vouch` does
+        not accept the server, and TooLarge for an answer beyond its bound.
         """
         if wait := self._bucket.take(self._clock()):
             await self._sleep(wait)
-        reply = await self._exchange(access, request)
+        reply = await self._exchange(access, request, self._probes if probe else self._calls)
         if reply.status != HTTPStatus.UNAUTHORIZED and access is self.access:
             self._renewal_seconds = _RENEWAL_SECONDS
         return reply
@@ -190,11 +205,16 @@ class Transport:
         self._changed()
         return ""
 
-    async def _exchange(self, access: Access, request: Request) -> Reply:
+    def _note(self, certificate: bytes) -> bool:
+        """Note the certificate of a server that is probed; any server may be."""
+        self.probed = certificate
+        return True
+
+    async def _exchange(self, access: Access, request: Request, pool: Pool) -> Reply:
         """Send a request once, on a connection that is free."""
         async with self._slots:
             try:
-                answer = await self._calls.call(
+                answer = await pool.call(
                     access,
                     request.method,
                     request.target,
@@ -235,6 +255,8 @@ def _headers(credential: Mapping[str, str], media: str) -> Mapping[str, str]:
 def _failure(error: Exception, access: Access) -> Unreachable:
     """Say what a failed connection means; the sorts of trouble that a person mends differently are told apart."""
     where = f"{access.address}:{access.port}"
+    if isinstance(error, UnprovenServer):
+        return Unproven(f"it is being made sure which cluster answers at {where}: it is asked again in a moment")
     if isinstance(error, aiohttp.ClientError) and is_overlong(error):
         return TooLarge(NO_CONTENT)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):

@@ -76,9 +76,14 @@ class Papers:
         """Give a key that asks for a password."""
         return _key_pem(ec.generate_private_key(ec.SECP256R1()), b"secret")
 
-    def server_context(self, *, expired: bool = False, ask: bool = False) -> ssl.SSLContext:
-        """Give the TLS context of a server; with `ask` it wants a certificate of the first authority's."""
-        certificate, key = self.authority.sign("server", expired=expired) if expired else (self.server, self.server_key)
+    def server_context(self, *, expired: bool = False, ask: bool = False, fresh: bool = False) -> ssl.SSLContext:
+        """Return the TLS context of a server; with `ask` it wants a certificate of the first authority's.
+
+        Its certificate is always the same one, unless it is `fresh`.
+        """
+        certificate, key = self.server, self.server_key
+        if expired or fresh:
+            certificate, key = self.authority.sign("server", expired=expired)
         chain = self.directory / ("expired.pem" if expired else "server.pem")
         chain.write_bytes(certificate + key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,9 +12,12 @@ import pytest
 from papers import Papers, inline, kubeconfig
 from scripted import WAIT, Apiserver, pod, refusal, running
 
+from tensile.cluster import Selection
 from tensile.errors import Unreachable
 from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
+from tensile.kube.health import WrongCluster
+from tensile.kube.transport import Dropped
 from tensile.objects import POD, Ref
 
 REF = Ref("a", POD, "default", "web")
@@ -155,4 +159,77 @@ async def test_a_renewed_certificate_is_shown_on_new_connections(home: Path, pap
         assert await cluster.version() == "v1.36.3"
         assert cluster.endpoint().tls is not before
         assert server.connections == 2
+        await cluster.close()
+
+
+async def replaced(home: Path, papers: Papers, later: Apiserver) -> HttpCluster:
+    """Return a client that knows its cluster, at whose address `later` is to answer; its connections have ended."""
+    async with running(Apiserver(), papers.server_context(fresh=True)) as server:
+        cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
+        await cluster.identity()
+        await cluster.create(REF, pod("web", 1))
+        later.port = server.port
+    return cluster
+
+
+async def written(cluster: HttpCluster) -> None:
+    """Write, again where the end of the old connection is noticed only by that."""
+    for _ in range(3):
+        try:
+            await cluster.create(REF, pod("web", 1))
+        except WrongCluster:
+            raise
+        except Unreachable:
+            continue
+        return
+
+
+async def seen(cluster: HttpCluster) -> None:
+    """Read."""
+    await cluster.read(REF)
+
+
+async def followed(cluster: HttpCluster) -> None:
+    """Watch, again where the first try finds that the server is unknown."""
+    for _ in range(2):
+        with suppress(Dropped):
+            async for _ in cluster.watch(POD, Selection(), "5", 5):
+                pass
+
+
+@pytest.mark.parametrize("ask", [written, seen, followed])
+async def test_a_server_with_another_certificate_gets_nothing_before_it_says_who_it_is(
+    home: Path, papers: Papers, ask: Callable[[HttpCluster], Awaitable[None]]
+) -> None:
+    """Also where no request of ours was cut off by the exchange: an idle connection ends without a word."""
+    later = Apiserver(uid="another")
+    cluster = await replaced(home, papers, later)
+    async with running(later, papers.server_context()):
+        with pytest.raises(WrongCluster):
+            await ask(cluster)
+        assert {asked.sort for asked in later.asked} == {"identity"}
+    await cluster.close()
+
+
+async def test_another_server_of_the_cluster_is_used_once_it_has_said_so(home: Path, papers: Papers) -> None:
+    """One question serves every later connection to that server."""
+    later = Apiserver()
+    cluster = await replaced(home, papers, later)
+    async with running(later, papers.server_context()):
+        await written(cluster)
+        await written(cluster)
+        assert [asked.sort for asked in later.asked] == ["identity", "write", "write"]
+    await cluster.close()
+
+
+async def test_a_server_that_is_known_is_not_asked_again(home: Path, papers: Papers) -> None:
+    """A new connection to it is made and used at once."""
+    async with running(Apiserver(), papers.server_context()) as server:
+        cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
+        await cluster.identity()
+        await cluster.create(REF, pod("web", 1))
+        cluster._transport.hang_up()
+        await cluster.create(REF, pod("web", 2))
+        assert [asked.sort for asked in server.asked] == ["identity", "write", "write"]
+        assert server.connections == 3
         await cluster.close()

@@ -13,7 +13,7 @@ from tensile.errors import Unreachable
 from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp
 from tensile.kube.bounds import Account, TooLarge
-from tensile.kube.rest import IDLE_SECONDS, Closed, Pool
+from tensile.kube.rest import IDLE_SECONDS, Closed, Keep, Pool
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -62,7 +62,7 @@ class Wire:
 @asynccontextmanager
 async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tuple[Wire, Access, Pool]]:
     """Serve answers in plain HTTP on loopback, and give the access to it and a set of connections."""
-    made, calls = Wire(answers), Pool(idle=idle)
+    made, calls = Wire(answers), Pool(keep=Keep(idle=idle))
     async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
         made.port = server.sockets[0].getsockname()[1]
         yield made, access_to(made.port), calls
