@@ -66,10 +66,14 @@ def out_of_reach(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decisi
 def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Decision:
     """Keep a mirrored pod in step: its status above, and below what was changed above.
 
-    The status comes first, and the generation in it is the one whose spec the lower pod has.
+    The status comes first, and the generation in it is the one whose spec the lower pod has. A pair of pods in which
+    nothing had to change is compared again when spec, labels or annotations of one change, or the topology does.
     """
     pod = below.manifest()
-    changed, described = _differences(key, upper_pod, pod, lower, world)
+    pair, name = _pair(upper_pod, pod), (key.namespace, key.name)
+    noted = lower.in_step.get(name)
+    is_settled = noted is not None and noted[0] == pair and noted[1] is world.topology
+    changed, described = ([], []) if is_settled else _differences(upper_pod, pod, lower, world)
     waits = _awaited(upper_pod, changed, lower, world)
     below_now: list[Wanted] = [one for one in changed if not (waits and adds_containers(one))]
     below_now += described
@@ -79,11 +83,14 @@ def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: 
     generation = known if changed else metadata(upper_pod).get("generation") or 1
     problem = _obstacle((key, *waits), world) if below_now or waits else None
     said = in_step(upper_pod, problem, lower.name, world.now, waiting=bool(below_now or waits))
-    if not (problem or below_now or waits):
+    if not (problem or below_now or waits or is_settled):
         said = _drifted(upper_pod, below, lower, world)
+    tolerant = [] if is_settled else _tolerant(upper_pod)
+    if pair and not (changed or described or said or tolerant):
+        lower.in_step[name] = (pair, world.topology)
     body = upper_status(upper_pod, pod, generation=generation, in_step=said)
     wanted: list[Wanted] = [] if body is None else [status_write(upper_pod, body, "the lower pod says so")]
-    wanted += _refusal(upper_pod, said) if body is not None else _tolerant(upper_pod)
+    wanted += _refusal(upper_pod, said) if body is not None else tolerant
     return Decision((*wanted, *below_now), waits)
 
 
@@ -96,20 +103,13 @@ def _drifted(upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World)
 
 
 def _differences(
-    key: Key, upper_pod: Manifest, pod: Manifest, lower: LowerWorld, world: World
+    upper_pod: Manifest, pod: Manifest, lower: LowerWorld, world: World
 ) -> tuple[list[Patched], list[Wanted]]:
-    """Say what of spec and metadata has to change below; a pair in which nothing had to is not compared again."""
-    name, pair = (key.namespace, key.name), _pair(upper_pod, pod)
-    known = lower.in_step.get(name)
-    if known is not None and known[0] == pair and known[1] is world.topology:
-        return [], []
+    """Return what of spec and of metadata has to change below."""
     meta = metadata(pod)
     place, ref = _kept_place(meta["namespace"], lower, world), Ref(lower.name, POD, meta["namespace"], meta["name"])
     changed = changes_below(upper_pod, pod, ref, place)
-    described = _metadata(upper_pod, pod, ref, place, sent=any(map(changes_images, changed)))
-    if pair and not (changed or described):
-        lower.in_step[name] = (pair, world.topology)
-    return changed, described
+    return changed, _metadata(upper_pod, pod, ref, place, sent=any(map(changes_images, changed)))
 
 
 def _pair(*pods: Manifest) -> int:
