@@ -2,10 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo wheel image check test bench faults conformance format clean
+.PHONY: help setup demo wheel image check unit test test-all bench faults conformance format clean
 
 help: ## Say what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 $(BIN)/.installed: requirements.lock pyproject.toml
 	@echo "setup: virtual environment and dependencies"
@@ -49,8 +49,16 @@ check: $(BIN)/.installed ## Lint, types, layers, house limits
 	$(BIN)/lint-imports
 	$(BIN)/python tests/house.py
 
-test: setup ## Every test, on real control planes; two processes share the work
-	$(BIN)/pytest -n 2 --no-loadscope-reorder
+TEST = $(BIN)/pytest --no-loadscope-reorder
+
+unit: $(BIN)/.installed ## Tests of decisions and protocols, without control planes
+	$(TEST) -n 2 -m "not real and not slow"
+
+test: setup ## Those, and the engine on real control planes, in one sandbox
+	$(TEST) -n 3 -m "not slow"
+
+test-all: setup ## Every test: also sandboxes of their own, campaigns, documentation, demo, installation (30 min)
+	$(TEST) -n 2
 
 # PODS, ROUNDS and SEED can be given to both, e.g. `make bench PODS=200 ROUNDS=1`; results are kept in bench/results.
 GIVEN = $(if $(PODS),--pods $(PODS)) $(if $(ROUNDS),--rounds $(ROUNDS))

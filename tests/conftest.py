@@ -25,6 +25,7 @@ from tensile.sandbox.environment import Sandbox
 OWN_SANDBOX = {
     "tests/demo/test_demo_whole.py",
     "tests/docs/test_docs_run.py",
+    "tests/e2e/test_bare_e2e.py",
     "tests/e2e/test_descheduler_e2e.py",
     "tests/e2e/test_predictions_e2e.py",
     "tests/e2e/test_restored_e2e.py",
@@ -46,6 +47,9 @@ OWN_SANDBOX = {
     "tests/sandbox/test_sandbox_faults.py",
     "tests/sandbox/test_sandbox_lifecycle.py",
 }
+SLOW = ("tests/faults/", "tests/packaging/", "tests/e2e/test_manifests_e2e.py", "tests/e2e/test_replicas.py")
+"""Folders and files of campaigns, of the programs that play them, and of installations: `make test-all` runs them, and
+those with sandboxes of their own."""
 SCATTERED = {"tests/faults/test_hostility.py", "tests/faults/test_races.py", "tests/faults/test_sequences.py"}
 """Files of long tests in memory that share nothing: each of these goes to whichever process is free."""
 
@@ -61,6 +65,15 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that `make test` leaves to `make test-all`."""
+    for item in items:
+        file = item.nodeid.partition("::")[0]
+        if file in OWN_SANDBOX or file.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 class Sharing(LoadScopeScheduling):
