@@ -1,4 +1,4 @@
-"""What the tests of the kubelet API share: certificates, both event loops, and a laboratory that notices leaks."""
+"""What the tests of the kubelet API share: certificates, the engine's event loop, and a lab that notices leaks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,8 +13,8 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config,
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every asynchronous test here on asyncio's own loop and on uvloop: their TLS is not the same code."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    """Run every asynchronous test here on uvloop, as the engine runs: its TLS is not the code of asyncio's own loop."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-import uvloop
 from kubelet_crowd import crowd
 from kubelet_lab import NamedPods, Notes, Stream, leak_watch, request, until
 from kubelet_pki import Authority, Identity, load
@@ -108,11 +107,11 @@ async def test_exec_carries_standard_input(twins: Twins, server: KubeletServer, 
 async def test_much_output_is_exact(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
     """100 MB arrive byte by byte as the command made them.
 
-    10 MB by SPDY, and on the event loop that the engine does not run on. The command ends when all of it has been read:
+    10 MB by SPDY. The command ends when all of it has been read:
     apiservers close SPDY connections without waiting for the reader. kubectl pings those every five seconds, and a
     machine that is busy has carried no 100 MB by then.
     """
-    size = BIG if pod == speaks == WEBSOCKET and isinstance(asyncio.get_running_loop(), uvloop.Loop) else BIG // 10
+    size = BIG if pod == speaks == WEBSOCKET else BIG // 10
     command = f"seq 1 20000000 | head -c {size}; timeout {PATIENCE:.0f} cat"
     expected = hashlib.sha256("".join(f"{n}\n" for n in range(1, size // 6)).encode()[:size]).hexdigest()
     process = await twins.start("exec", "-i", pod, "--", "sh", "-c", command, speaks=speaks)
