@@ -16,7 +16,7 @@ EACH = 25
 """Descriptors of one lower: at most 19 watches of its own, one of the upper's pods, its port, three calls at once, and
 the connection on which it is asked who it is."""
 OWN = 100
-"""Descriptors of files (22), of the upper cluster (20 watches, eight calls), and of those who call."""
+"""Descriptors of files (22), of the upper cluster (20 watches, eight connections of calls), and of those who call."""
 _CALLS, _UPPER_CALLS, _STREAMS, _WAITING = 3, 7, 8, 8
 _MOST_CALLS, _MOST_UPPER_CALLS = 32, 64
 
