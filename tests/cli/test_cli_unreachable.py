@@ -12,13 +12,15 @@ from tensile.oneshot import PATIENCE, opened
 from tensile.topology import parse
 
 pytestmark = pytest.mark.real
+AT_MOST = 2 * PATIENCE
+"""Seconds for a command that waits once: a busy machine takes ten to start and end those that run side by side here."""
 
 
 def last_line(wait: Wait) -> str:
-    """Wait for a command's end, which has to come soon after its patience; gives its error."""
+    """Wait for a command's end, which has to come before it could have waited twice; return its error."""
     told, seconds = wait.result.result()
     assert (told.code, told.out) == (1, "")
-    assert seconds < PATIENCE + 10
+    assert seconds < AT_MOST
     return told.err.splitlines()[-1]
 
 
@@ -29,7 +31,7 @@ def test_lowers_that_cannot_be_read_are_named_with_what_to_do_and_the_others_are
     wait = waits["partly"]
     told, seconds = wait.result.result()
     assert told.code == 1
-    assert seconds < PATIENCE + 10
+    assert seconds < AT_MOST
     found = orjson.loads(told.out)
     assert {one["name"] for one in found["changes"] if one["kind"] == "Node"} == {"answering"}
     assert found["summary"]["clusters"].keys() == {"upper", "answering"}
