@@ -13,7 +13,7 @@ import asyncio
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from http import HTTPStatus
@@ -54,16 +54,24 @@ READ = "credential was read anew"
 VICTIM, STRANGER = "lower-a", "lower-b"
 
 
+FILE_SWAPS: dict[str, Callable[[Trial], Swap]] = {
+    "token": lambda trial: TokenEnds(trial, VICTIM),
+    "kubeconfig": lambda trial: FileSwapped(trial, VICTIM, STRANGER),
+    "certificate": lambda trial: CertificateRotated(trial, VICTIM),
+    "secret": lambda trial: SecretRotated(trial, VICTIM),
+    "authority": lambda trial: AuthorityRotated(trial, VICTIM),
+}
+"""Swaps of the files and the Secret that hold the credential of one lower cluster."""
+OTHER_SWAPS: dict[str, Callable[[Trial], Swap]] = {
+    "upper": lambda trial: TokenEnds(trial, UPPER),
+    "address": lambda trial: AddressTurned(trial, VICTIM, STRANGER),
+}
+
+
 def swaps(trial: Trial, *, files: bool) -> list[Swap]:
-    """Give every swap that there is, one after another; `files`: of one lower's files and Secret only."""
-    found: list[Swap] = [
-        TokenEnds(trial, VICTIM),
-        FileSwapped(trial, VICTIM, STRANGER),
-        CertificateRotated(trial, VICTIM),
-        SecretRotated(trial, VICTIM),
-        AuthorityRotated(trial, VICTIM),
-    ]
-    return found if files else [*found, TokenEnds(trial, UPPER), AddressTurned(trial, VICTIM, STRANGER)]
+    """Return the swaps to try in turn; with `files`, only those of one lower cluster's files and Secret."""
+    kinds = FILE_SWAPS if files else FILE_SWAPS | OTHER_SWAPS
+    return [make(trial) for make in kinds.values()]
 
 
 async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[str, Any]]:
@@ -130,10 +138,10 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def written_to(trial: Trial, swap: Swap) -> AsyncIterator[None]:
-    """Have pods written to all the time, one after another, but for those of the cluster that is to be left alone."""
+    """Update pods one after another for as long as the block runs, except those on the cluster `swap.stranger`."""
 
     async def write() -> None:
-        """Write for ever."""
+        """Update the pods again and again."""
         for number in count():
             with suppress(*AWAY):
                 found = (await trial.snapshot()).upper
@@ -154,7 +162,7 @@ async def written_to(trial: Trial, swap: Swap) -> AsyncIterator[None]:
 
 
 async def first_call(trial: Trial, swap: Swap, position: int) -> float:
-    """Give how many seconds after it was put right the engine called the cluster again and was let in."""
+    """Return the seconds from the repair to the first request of the engine that the cluster accepted."""
     site = trial.lowers.get(swap.victim, trial.upper)
     found: list[float] = []
 
@@ -169,7 +177,7 @@ async def first_call(trial: Trial, swap: Swap, position: int) -> float:
 
 
 def accepted(record: audit.Record) -> float:
-    """Give when a request of the engine came in that was let in, in seconds since 1970, 0 for no such one."""
+    """Return when an accepted request of the engine came in, in seconds since 1970; 0 for any other record."""
     status = record.get("responseStatus", {}).get("code")
     if not record.get("userAgent", "").startswith(AGENT) or status == HTTPStatus.UNAUTHORIZED:
         return 0.0

@@ -73,7 +73,7 @@ class Kubeconfig:
         self.text = self.path.read_text()
 
     def write(self, text: str = "") -> float:
-        """Put another text, or the first one, in its place, whole at once; gives when that was."""
+        """Replace the file atomically by `text`, or by the original; return the time in seconds since 1970."""
         return put(self.path, (text or self.text).encode())
 
     def edited(self, user: dict[str, Any] | None = None, **cluster: str) -> str:
@@ -140,7 +140,7 @@ class TokenEnds:
 
 
 class CertificateRotated:
-    """The client certificate and its key, in files of their own, come to be of nobody, and later of another user."""
+    """The files with client certificate and key get a pair that the cluster rejects, and later one of another user."""
 
     words, reason, stranger = REFUSED, "", ""
     mended = 0.0
@@ -152,7 +152,7 @@ class CertificateRotated:
         self._signers = Signers(trial, victim)
 
     async def prepare(self) -> bool:
-        """Have the engine use files."""
+        """Write the kubeconfig so that the engine reads certificate and key from files."""
         self._put(self._signers.good())
         certificate, key = (file.name for file in self._files)
         self._kubeconfig.write(self._kubeconfig.edited({"client-certificate": certificate, "client-key": key}))
@@ -176,7 +176,7 @@ class CertificateRotated:
 
 
 class SecretRotated:
-    """The kubeconfig is in a Secret of the upper cluster: its user comes to be nobody, and later another one."""
+    """The Secret with the kubeconfig gets a user that the cluster rejects, and later another valid one."""
 
     words, reason, stranger = REFUSED, "", ""
     mended = 0.0
@@ -190,7 +190,7 @@ class SecretRotated:
         self._signers = Signers(trial, victim)
 
     async def prepare(self) -> bool:
-        """Have the topology name the Secret; return when the engine has gone over to it."""
+        """Edit the topology to name the Secret; return once the engine uses it."""
         body = {"metadata": {"name": ACCOUNT}, "data": self._data(self._signers.good())}
         await self._trial.upper.call("POST", SECRETS, body)
         found = yaml.safe_load(self._before)
@@ -204,7 +204,7 @@ class SecretRotated:
         return False
 
     async def strike(self) -> None:
-        """Write a kubeconfig that gets nobody in."""
+        """Write a kubeconfig whose user the cluster rejects."""
         await self._write(self._signers.bad())
 
     async def mend(self) -> None:
@@ -219,7 +219,7 @@ class SecretRotated:
         await self._trial.upper.remove(f"{SECRETS}/{ACCOUNT}")
 
     async def _said(self, since: int) -> None:
-        """Wait until the engine has put the edit in force, and the cluster has answered anew."""
+        """Wait until the engine has applied the edit and the cluster has answered again."""
 
         async def is_open() -> bool:
             """Look at what was logged since."""
@@ -239,7 +239,7 @@ class SecretRotated:
 
 
 class Signers:
-    """Who signs users of a cluster that may do everything, each another one, and who only seems to."""
+    """Issues administrator certificates for a cluster: valid ones, each for another user, and invalid ones."""
 
     def __init__(self, trial: Trial, cluster: str) -> None:
         pki, now = trial.sandbox.clusters[cluster].audit_log.parent / "pki", datetime.now(UTC)
@@ -251,12 +251,12 @@ class Signers:
         self._number = 0
 
     def good(self) -> Pair:
-        """Sign a user."""
+        """Return a certificate that the cluster accepts."""
         self._number += 1
         return self._signer.issue(f"{ACCOUNT}-{self._number}", (ADMINISTRATORS,))
 
     def bad(self) -> Pair:
-        """Sign a user by an authority that is another one of the same name."""
+        """Return a certificate of another CA with the same name."""
         return self._stranger.issue(ACCOUNT, (ADMINISTRATORS,))
 
 
@@ -474,7 +474,7 @@ async def works(site: Site) -> None:
 
 
 def put(path: Path, content: bytes) -> float:
-    """Write a file whole at once; gives when it was there."""
+    """Write a file atomically; return the time in seconds since 1970."""
     scratch = path.with_name(f"{path.name}.new")
     scratch.touch(mode=0o600)
     scratch.write_bytes(content)

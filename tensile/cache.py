@@ -488,7 +488,7 @@ class Cache:
     def _file(self, name: Name, entry: Entry | None) -> None:
         """Put an entry in a name's place, or take it away (None), with its indexes.
 
-        The listeners are called unless only the resourceVersion is another: no decision would be.
+        The listeners are called unless nothing but the resourceVersion changed: decisions do not depend on that.
         """
         before = self._entries.pop(name, None)
         if self.tally is not None:
@@ -506,8 +506,7 @@ class Cache:
             for index, values_of in self._index_of.items():
                 for value in values_of(entry):
                     self._indexes[index].setdefault(value, {})[name] = entry
-        is_nothing = before is None and entry is None
-        if not (is_nothing or (before is not None and entry is not None and _is_alike(before, entry))):
+        if not _is_alike(before, entry):
             self._tell(Delta(before, entry))
 
     def _succeed(self, name: Name, before: Entry | None, entry: Entry) -> None:
@@ -533,8 +532,10 @@ class Cache:
                     self._indexes[index].pop(value, None)
 
 
-def _is_alike(before: Entry, after: Entry) -> bool:
-    """Report whether two entries of one name differ in nothing but the resourceVersion."""
+def _is_alike(before: Entry | None, after: Entry | None) -> bool:
+    """Report whether two entries of one name (None: none) differ in nothing but the resourceVersion."""
+    if before is None or after is None:
+        return before is after
     if before.uid != after.uid or before.facts != after.facts:
         return False
     renumbered = after.raw.replace(_version_text(after), _version_text(before), 1)

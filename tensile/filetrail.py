@@ -59,7 +59,7 @@ def read_mounts(text: str) -> Mounts:
 
 
 def find_trail(path: Path, mounts: Mounts) -> Trail:
-    """Follow a path as far as it leads; looks at directories and symlinks, and opens nothing."""
+    """Resolve a path as far as it exists; reads directories and symlinks, and opens no file."""
     names: list[Path] = []
     directories: list[Path] = []
     turns: set[Path] = set()
@@ -90,12 +90,12 @@ def find_trail(path: Path, mounts: Mounts) -> Trail:
 
 
 def _steps(path: Path) -> list[str]:
-    """Give the steps of a path, the last one first."""
+    """Return the parts of a path, the last one first."""
     return [step for step in reversed(path.parts) if step != path.anchor]
 
 
 def _kind(name: Path) -> tuple[int, Path | None]:
-    """Give the mode of what has a name, 0 for nothing, and where it leads to if it is a symlink."""
+    """Return the file mode at a path (0 if nothing is there), and the target if it is a symlink."""
     try:
         mode = name.lstat().st_mode
         return mode, name.readlink() if stat.S_ISLNK(mode) else None
@@ -122,7 +122,7 @@ def _is_shared(file: Path) -> bool:
 
 
 def _why_dark(decisive: set[Path], heard: set[Path], mounts: Mounts) -> str:
-    """Say why changes in directories are not told of, "" where they are."""
+    """Return why the system reports no changes in these directories, "" if it does."""
     for directory in sorted(decisive):
         if directory not in heard:
             return f"{directory}: it may not be read, or its name is not UTF-8"

@@ -1,4 +1,4 @@
-"""Watches files: says when one of them may have changed, as told by the operating system (inotify, by watchfiles).
+"""Watches files: reports when one of them may have changed, by the system's notices (inotify, through watchfiles).
 
 Editors rename, Kubernetes swaps a symlink, tools delete directories and make them again, and some files come later
 than who waits for them. So every directory and symlink on the way to a file is watched, and what a notice says is only
@@ -39,23 +39,23 @@ _Mark = tuple[int, ...]
 
 
 class Watched(NamedTuple):
-    """Files and how they were when looked at; equal when none of them was touched in between."""
+    """Files with their state when last checked; equal if none of them changed in between."""
 
     paths: tuple[Path, ...] = ()
     marks: tuple[_Mark, ...] = ()
 
     def again(self) -> "Watched":
-        """Look at the same files now."""
+        """Check the same files now."""
         return Watched(self.paths, tuple(map(_mark, self.paths)))
 
 
 def watched(paths: Iterable[str | Path]) -> Watched:
-    """Look at files, before they are read, so that what happens to them while they are read counts as a change."""
+    """Check files before they are read, so that a write during the read counts as a change."""
     return Watched(tuple(map(Path, paths))).again()
 
 
 class Notifier(Protocol):
-    """What tells of changes in directories; as watchfiles.RustNotify."""
+    """Reports changes in directories; the interface of watchfiles.RustNotify."""
 
     def watch(
         self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: threading.Event, /
@@ -64,12 +64,12 @@ class Notifier(Protocol):
         ...
 
     def close(self) -> None:
-        """Tell no more."""
+        """Stop reporting."""
         ...
 
 
 def notifier(paths: Sequence[str]) -> Notifier:
-    """Make what tells of changes of files, and of what is in directories; raises OSError and RuntimeError."""
+    """Return a notifier for files and for the entries of directories; raises OSError and RuntimeError."""
     return RustNotify(list(paths), False, False, 0, False, False)
 
 
@@ -77,7 +77,7 @@ Notify = Callable[[Sequence[str]], Notifier]
 
 
 class _How(NamedTuple):
-    """How files are watched, as for FileWatcher."""
+    """The arguments of FileWatcher."""
 
     notify: Notify
     mounts: Path
@@ -85,7 +85,7 @@ class _How(NamedTuple):
 
 
 class FileWatch:
-    """Files that are watched from now on until `close`; made by FileWatcher.watch."""
+    """A set of files that is watched until `close`; made by FileWatcher.watch."""
 
     def __init__(self, seen: Watched, hear: Callable[[], object], watcher: "FileWatcher") -> None:
         self.seen = seen
@@ -100,19 +100,19 @@ class FileWatch:
         self.close()
 
     def follow(self, seen: Watched) -> None:
-        """Watch these files from now on, as they were when looked at before they were read."""
+        """Watch these files instead; `seen` is their state from before they were read."""
         if seen.paths != self.seen.paths:
             self.seen = seen
             self._watcher.attend()
 
     def stir(self) -> None:
-        """Note that a file may have changed; heard of once nothing more is noted for a moment."""
+        """Note a possible change; the callback runs once no other follows for SETTLE seconds."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(SETTLE, self._settled)
 
     def close(self) -> None:
-        """Watch no more; nothing is heard from now on."""
+        """Stop watching; the callback is not called any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._watcher.drop(self)
@@ -139,7 +139,7 @@ class FileWatcher:
         self._loop: asyncio.AbstractEventLoop
 
     def watch(self, seen: Watched, hear: Callable[[], object]) -> FileWatch:
-        """Have `hear` called whenever one of these files may have changed since it was looked at."""
+        """Call `hear` whenever one of these files may have changed since `seen`."""
         made = FileWatch(seen, hear, self)
         with self._lock:
             self._watches[made] = None
@@ -147,7 +147,7 @@ class FileWatcher:
         return made
 
     def attend(self) -> None:
-        """Begin to watch what is to be watched now."""
+        """Start the thread if there are files to watch, and have it read the list of files again."""
         with self._lock:
             if self._ended is None and any(watch.seen.paths for watch in self._watches):
                 self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
@@ -159,13 +159,13 @@ class FileWatcher:
         self._edited.set()
 
     def drop(self, watch: FileWatch) -> None:
-        """Watch the files of one watch no more."""
+        """Remove one watch."""
         with self._lock:
             self._watches.pop(watch, None)
         self._edited.set()
 
     async def close(self) -> None:
-        """Watch nothing any more; returns when nothing runs any more."""
+        """Remove all watches; return once the thread has ended."""
         for watch in tuple(self._watches):
             watch.close()
         if self._ended is not None:
@@ -174,7 +174,7 @@ class FileWatcher:
             self._thread.join()
 
     def _turn(self, ended: asyncio.Event) -> tuple[FileWatch, ...]:
-        """Give the thread what is to be watched; with nothing it ends."""
+        """Return the watches for the next round of the thread; without any the thread ends."""
         with self._lock:
             self._edited.clear()
             found = tuple(watch for watch in self._watches if watch.seen.paths)
@@ -185,7 +185,7 @@ class FileWatcher:
             return found
 
     def _tell(self, watches: Sequence[FileWatch]) -> None:
-        """Have the loop hear of changes; in one that has ended nobody hears any more, and nothing is watched for it."""
+        """Pass changes to the event loop; if that is closed, remove all watches."""
         try:
             self._loop.call_soon_threadsafe(self._stir, watches)
         except RuntimeError:
@@ -200,7 +200,7 @@ class FileWatcher:
 
 
 class KeptFiles:
-    """What files hold: read when it is asked for, and again only after they may have changed, of which `hear` tells.
+    """A cache of file contents, dropped whenever one of the files may have changed; `hear` is called then.
 
     They are watched from the first reading on, until `close`. `read` reads a file, and raises OSError.
     """
@@ -221,7 +221,7 @@ class KeptFiles:
         self._watch: FileWatch | None = None
 
     def read(self, path: Path) -> bytes:
-        """Give what one of the files holds; raises OSError."""
+        """Return the content of one of the files; raises OSError."""
         if self._watch is None:
             self._watch = self._watcher.watch(watched(self._paths), self._forget)
         if path not in self._kept:
@@ -235,7 +235,7 @@ class KeptFiles:
         return found
 
     def close(self) -> None:
-        """Watch the files no more, and keep nothing of them."""
+        """Stop watching, and drop the contents."""
         if self._watch is not None:
             self._watch.close()
         self._watch = None
@@ -259,7 +259,7 @@ class _Survey(NamedTuple):
 
 
 class _Rounds:
-    """What the thread does: rounds, each of which begins by finding out what is to be watched."""
+    """The work of the thread, in rounds; each round begins by finding out what to watch."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class _Rounds:
         self._last: dict[FileWatch, Watched] = {}
         self._said: set[str] = set()
         self._missed: set[str] = set()
-        """What was to be watched last and not there any more."""
+        """The targets of the last round that failed because one of them was gone."""
 
     def run(self, ended: asyncio.Event) -> None:
         """Watch until there is nothing to watch."""
@@ -359,11 +359,11 @@ class _Rounds:
         return survey
 
     def _compare(self, watches: Sequence[FileWatch]) -> None:
-        """Tell of what changed before it was watched."""
+        """Report what changed before it was watched."""
         self._note({watch for watch in watches if self._known[watch].again() != self._known[watch]})
 
     def _note(self, watches: set[FileWatch]) -> None:
-        """Tell of changes, who watched first hears first; what comes after this moment is another one."""
+        """Report changes, to the oldest watch first; a later change is reported again."""
         told = [watch for watch in self._given if watch in watches]
         for watch in told:
             self._known[watch] = self._last[watch] = self._given[watch].again()
@@ -371,14 +371,14 @@ class _Rounds:
             self._tell(told)
 
     def _look_on(self, watches: Sequence[FileWatch], seconds: float) -> None:
-        """Look at files again and again for a while."""
+        """Poll files for so many seconds."""
         for _ in range(int(seconds / self._how.look)):
             self._look(watches)
             if self._edited.wait(self._how.look):
                 return
 
     def _look(self, watches: Sequence[FileWatch]) -> None:
-        """Look at files, and tell of those that changed, and then stayed as they are for a look."""
+        """Poll files once; report those that changed and were the same in two polls since."""
         changed = set()
         for watch in watches:
             before, self._last[watch] = self._last[watch], self._known[watch].again()
@@ -393,7 +393,7 @@ class _Rounds:
 
 
 def _mark(path: Path) -> _Mark:
-    """Give what changes whenever a file does; nothing for one that is not there."""
+    """Return values of which one changes whenever the file does; () if it does not exist."""
     try:
         found = path.stat()
     except (OSError, ValueError):
@@ -402,7 +402,7 @@ def _mark(path: Path) -> _Mark:
 
 
 def _text(path: Path) -> str:
-    """Read what the system says of itself, "" where it does not."""
+    """Return the text of a file of /proc, "" if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -288,7 +288,7 @@ class Joined:
             await self._worth_another_try(refused)
 
     async def _worth_another_try(self, refused: TensileError) -> None:
-        """Wait until credentials that were refused may be others; what nobody tells of is tried again in time."""
+        """Wait until refused credentials may have changed; without a notice of that, for a fixed time."""
         changed = asyncio.Event()
         if isinstance(refused, NoAccess) and not refused.asked:
             with self._fleet.watcher.watch(refused.files, changed.set):

@@ -445,7 +445,7 @@ class Fleet:
 
 
 def _files(cluster: HttpCluster) -> Watched:
-    """Give the files on which a cluster's credential depends: those that it was read from, or could not be."""
+    """Return the files of a cluster's credential: those it was read from, or those that could not be read."""
     refused = cluster.reread.refused
     return refused.files if isinstance(refused, NoAccess) else cluster.access.files
 

@@ -1,32 +1,14 @@
 """Credentials that end, and clusters that change behind an address, on real clusters; at length: bench.credentials."""
 
-from collections.abc import Callable
-
 import pytest
 
-from bench.credentials import STRANGER, VICTIM, ordeal
-from bench.swaps import (
-    AddressTurned,
-    AuthorityRotated,
-    CertificateRotated,
-    FileSwapped,
-    SecretRotated,
-    Swap,
-    TokenEnds,
-)
+from bench.credentials import FILE_SWAPS, OTHER_SWAPS, ordeal
 from bench.trial import Trial
 from tensile.sandbox.environment import Sandbox
 
 pytestmark = pytest.mark.real
 
-SWAPS: dict[str, Callable[[Trial], Swap]] = {
-    "token": lambda trial: TokenEnds(trial, VICTIM),
-    "kubeconfig": lambda trial: FileSwapped(trial, VICTIM, STRANGER),
-    "certificate": lambda trial: CertificateRotated(trial, VICTIM),
-    "secret": lambda trial: SecretRotated(trial, VICTIM),
-    "authority": lambda trial: AuthorityRotated(trial, VICTIM),
-    "address": lambda trial: AddressTurned(trial, VICTIM, STRANGER),
-}
+SWAPS = FILE_SWAPS | {"address": OTHER_SWAPS["address"]}
 
 
 @pytest.mark.parametrize("kind", SWAPS)
