@@ -119,6 +119,8 @@ class Transport:
         self._slots = asyncio.Semaphore(connections)
         self._timeout = timeout
         self.probed = b""
+        self._shown = b""
+        self._probing = asyncio.Lock()
         self._calls = Pool(account, Keep(vouch))
         self._streams = Pool(account, Keep(vouch, buffer=_STREAM_BUFFER))
         self._probes = Pool(account, Keep(self._note, most=1))
@@ -151,7 +153,7 @@ class Transport:
         """
         if wait := self._bucket.take(self._clock()):
             await self._sleep(wait)
-        reply = await self._exchange(access, request, self._probes if probe else self._calls)
+        reply = await (self._probe(access, request) if probe else self._exchange(access, request, self._calls))
         if reply.status != HTTPStatus.UNAUTHORIZED and access is self.access:
             self._renewal_seconds = _RENEWAL_SECONDS
         return reply
@@ -207,8 +209,15 @@ class Transport:
 
     def _note(self, certificate: bytes) -> bool:
         """Note the certificate of a server that is probed; any server may be."""
-        self.probed = certificate
+        self._shown = certificate
         return True
+
+    async def _probe(self, access: Access, request: Request) -> Reply:
+        """Send a probe, one at a time: the certificate that was shown last is then that of the server that answered."""
+        async with self._probing:
+            reply = await self._exchange(access, request, self._probes)
+            self.probed = self._shown
+        return reply
 
     async def _exchange(self, access: Access, request: Request, pool: Pool) -> Reply:
         """Send a request once, on a connection that is free."""
