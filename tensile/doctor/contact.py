@@ -23,7 +23,7 @@ from tensile.doctor.facts import Contact, Stage, Token, Way
 from tensile.kube.access import Access
 from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.dialing import connected
-from tensile.kube.rest import Pool
+from tensile.kube.rest import Streams
 from tensile.kube.tokenclaims import claims_of, token_in
 
 STEP_SECONDS = 3.0
@@ -110,12 +110,12 @@ async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
     Raises aiohttp.ClientError, OSError, TimeoutError or ValueError.
     """
     headers = {"User-Agent": f"tensile/{__version__}", "Accept": _TEXT, **access.headers}
-    pool = Pool()
+    streams = Streams()
     try:
-        async with pool.answered(access, "GET", path, headers, seconds=STEP_SECONDS) as reply:
+        async with streams.opened(access, path, headers, seconds=STEP_SECONDS) as reply:
             return reply.status, await beginning(reply.content, _MOST), reply.headers.get("Date", "")
     finally:
-        await pool.close()
+        await streams.close()
 
 
 def why(error: Exception) -> str:

@@ -25,6 +25,8 @@ REFUSAL = 64 << 10
 """Bytes of the body of an error: what is beyond is not read, and the status alone counts."""
 HEAD = 64 << 10
 """Bytes without content: of headers, trailers, extensions of chunks, and answers that only announce another."""
+CHUNKS, SPARSE = 4096, 256
+"""Chunks of one body after which they must have so many bytes on average: Go sends 2 KiB at least."""
 IN_FLIGHT = 128 << 20
 """Bytes of all answers of a cluster that have not ended: eight pages, however many calls there are."""
 LISTINGS = 4

@@ -1,11 +1,10 @@
 """Requests to one server through the `kubernetes` package: its Configuration, its ApiClient, its REST client.
 
-The package's transport is aiohttp. What it does by default and an engine must not do is off here: proxies and
-passwords from the environment, redirects, cookies, decompression, retries, a body that is encoded once more. Bytes go
-in and come out as they are, and an answer is counted while it is read.
+A request with a whole answer, and a stream that is read while it comes, have REST clients of their own. Requests go
+over `tensile.kube.wire`; streams over the package's transport, which is aiohttp. What aiohttp does by default and an
+engine must not do is off here: proxies and passwords from the environment, redirects, cookies, decompression.
 
-A create or patch is never sent twice. aiohttp repeats what HTTP calls idempotent when a kept connection turns out
-closed; a delete carries the UID, so its repetition cannot hit another object.
+Bytes go in and come out as they are. Nothing is sent twice: where a connection breaks, the caller decides.
 """
 
 import asyncio
@@ -13,11 +12,10 @@ import re
 import socket
 import ssl
 import weakref
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
-from io import BytesIO
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import lru_cache, partial
+from typing import Any, Protocol, cast
 
 from yarl import URL
 
@@ -28,69 +26,57 @@ from tensile.kube.aio import (
     Configuration,
     RESTClientObject,
     RESTResponse,
-    Vouch,
     aiohttp,
-    beginning,
     without_authorities,
 )
-from tensile.kube.bounds import HEAD, OBJECT, REFUSAL, Account, TooLarge, mebibytes
+from tensile.kube.bounds import HEAD, Account
 from tensile.kube.dialing import Resolver
+from tensile.kube.wire import CONNECT_SECONDS, Answer, Broken, Keep, Limits, Wire
 from tensile.sockets import keep_alive
 
-CONNECT_SECONDS = 10.0
-IDLE_SECONDS = 20.0
-"""Seconds after which a connection that nothing uses is closed. A probe each ten seconds keeps one open."""
-_LARGE = 1 << 20
-"""Bytes from which on aiohttp wants to read a body piece by piece."""
+_STREAM_BUFFER = 1 << 20
+"""Bytes of a stream that are held unread."""
 _TURNS = 20
 _BLANKS = re.compile(r"[^\x21-\x7e]").search
 _Way = tuple[str, str, ssl.SSLContext]
 
 
-class Closed(ConnectionError):
-    """The connections were closed by us."""
+class _Client(Protocol):
+    """What is asked of a REST client beside requests."""
+
+    @property
+    def left(self) -> int:
+        """The number of connections that are open."""
+        ...
+
+    def hang_up(self) -> None:
+        """End every connection without waiting for the other side; what is under way fails."""
+        ...
 
 
-class Answer(NamedTuple):
-    """An answer: HTTP's status, its headers, and the body; of an error's body the beginning."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-class Keep(NamedTuple):
-    """How a pool keeps connections.
-
-    One that nothing uses is closed after `idle` seconds. There are at most `most` (0: any number), and none to a server
-    that nobody vouches for. `buffer` bounds what of an answer is held unread, in bytes.
-    """
-
-    vouch: Vouch = lambda _certificate: True
-    idle: float = IDLE_SECONDS
-    most: int = 0
-    buffer: int = 1 << 18
-
-
-class Rest(RESTClientObject):  # type: ignore[misc]  # the package is not typed
-    """The package's REST client, which sends bytes as they are and returns the answer unread."""
+class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not typed
+    """The package's REST client on aiohttp, which returns an answer unread."""
 
     pool_manager: aiohttp.ClientSession | None
 
-    def __init__(
-        self, configuration: Configuration, tls: ssl.SSLContext, sockets: "weakref.WeakSet[socket.socket]", keep: Keep
-    ) -> None:
+    def __init__(self, configuration: Configuration, access: Access, keep: Keep) -> None:
         super().__init__(configuration)
-        self.ssl_context = tls
-        self._sockets = sockets
+        configuration.client_session_kwargs = {**_SESSION, "cookie_jar": aiohttp.DummyCookieJar()}
+        self.ssl_context = access.tls
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._keep = keep
+
+    @property
+    def left(self) -> int:
+        """The number of connections that are open."""
+        return sum(one.fileno() >= 0 for one in self._sockets)
 
     async def request(  # noqa: D102 - the package's
         self,
         method: str,
         url: str,
         headers: Mapping[str, str] | None = None,
-        body: bytes | BytesIO | None = None,
+        body: bytes | None = None,
         post_params: object = None,  # noqa: ARG002 - the package's
         _request_timeout: aiohttp.ClientTimeout | None = None,
     ) -> RESTResponse:
@@ -107,10 +93,21 @@ class Rest(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         )
         return RESTResponse(reply)
 
+    def hang_up(self) -> None:
+        """End every connection without waiting for the other side."""
+        for one in tuple(self._sockets):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    async def close(self) -> None:
+        """End every connection; a server that is frozen is not waited for."""
+        await super().close()
+        self.hang_up()
+
     def _create_connector(self) -> Bounded:
         return Bounded(
             self._keep.vouch,
-            limit=self._keep.most,
+            limit=0,
             ssl=self.ssl_context,
             resolver=Resolver(),
             socket_factory=self._socket,
@@ -126,48 +123,116 @@ class Rest(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         return made
 
 
-class _Client:
-    """An ApiClient with its connections, and how many requests are on them.
+class _Lane:
+    """The package's ApiClient for one server and credential, and how many requests are under way in it.
 
-    One that is retired takes no new ones, and is closed with the last.
+    One that is retired takes no new requests, and is closed with the last.
     """
 
-    def __init__(self, access: Access, keep: Keep) -> None:
+    def __init__(self, access: Access, make: "Make") -> None:
         self.way = _way_of(access)
-        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self.requests = 0
         self.is_retired = False
         configuration = Configuration(
             host=access.url,
             tls_server_name=access.server_name if access.is_encrypted else None,
-            client_session_kwargs=_session(keep.buffer),
         )
         with without_authorities():  # the access has its TLS context: those that the package makes are not used
             self.api = ApiClient(configuration)
-            self.api.rest_client = Rest(configuration, access.tls, self.sockets, keep)
+            self.api.rest_client = make(configuration, access)
 
-    def hang_up(self) -> None:
-        """End every connection without waiting for the other side."""
-        for one in tuple(self.sockets):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+    @property
+    def client(self) -> _Client:
+        """What its connections can be ended by."""
+        return cast("_Client", self.api.rest_client)
 
 
-class Pool:
+Make = Callable[[Configuration, Access], RESTClientObject]
+"""Makes a REST client for the server of an access."""
+
+
+class _Pool:
     """Connections to one server; made inside a running event loop, closed with `close`.
 
-    `account` counts what all answers hold that have not ended. Connections that a burst opened do not stay: with many
-    clusters they would take more file descriptors than everything else. Raises what aiohttp raises, UnprovenServer,
-    TooLarge, and Unreachable where the account is full.
+    They belong to a server and a credential: another access gets new ones, and those before end with what is under way.
     """
 
-    def __init__(self, account: Account | None = None, keep: Keep | None = None) -> None:
-        self._account = account or Account()
-        self._keep = keep or Keep()
-        self._clients: set[_Client] = set()
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._lanes: set[_Lane] = set()
         """Those that are not closed yet, at most one of them not retired."""
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
+
+    def hang_up(self) -> None:
+        """End every connection; what is under way fails."""
+        for lane in tuple(self._lanes):
+            self._retire(lane)
+            lane.client.hang_up()
+
+    async def close(self) -> None:
+        """End every connection, and take no requests from now on; a server that is frozen is not waited for."""
+        self._is_closed = True
+        clients = [lane.client for lane in self._lanes]
+        self.hang_up()
+        for lane in tuple(self._lanes):
+            self._end(lane)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        for _ in range(_TURNS):
+            if not any(client.left for client in clients):
+                return
+            await asyncio.sleep(0)
+
+    @contextmanager
+    def _under_way(self, access: Access, target: str) -> Iterator[ApiClient]:
+        """Count a request to `target` while the block runs, and return the ApiClient that sends it."""
+        if _BLANKS(target):
+            raise ValueError("a path with a blank")
+        lane = self._lane(access)
+        lane.requests += 1
+        try:
+            yield lane.api
+        except (asyncio.CancelledError, TimeoutError):
+            self._retire(lane)  # where one connection does not answer, each free one may cost a time-out as well
+            raise
+        finally:
+            lane.requests -= 1
+            self._close_if_done(lane)
+
+    def _lane(self, access: Access) -> _Lane:
+        """Return the one for this server and credential."""
+        if self._is_closed:
+            raise Broken("closed")
+        way = _way_of(access)
+        found = next((one for one in self._lanes if one.way == way and not one.is_retired), None)
+        if found is None:
+            for other in tuple(self._lanes):
+                self._retire(other)
+            found = _Lane(access, self._make)
+            self._lanes.add(found)
+        return found
+
+    def _retire(self, lane: _Lane) -> None:
+        lane.is_retired = True
+        self._close_if_done(lane)
+
+    def _close_if_done(self, lane: _Lane) -> None:
+        if lane.is_retired and not lane.requests and lane in self._lanes:
+            self._end(lane)
+
+    def _end(self, lane: _Lane) -> None:
+        """Close one in a task of its own."""
+        self._lanes.discard(lane)
+        task = asyncio.get_running_loop().create_task(lane.api.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+class Calls(_Pool):
+    """Connections for requests with a whole answer. `account` counts what all answers hold that have not ended."""
+
+    def __init__(self, account: Account | None = None, keep: Keep | None = None) -> None:
+        super().__init__(partial(Wire, account=account or Account(), keep=keep or Keep()))
 
     async def call(
         self,
@@ -176,117 +241,31 @@ class Pool:
         target: str,
         headers: Mapping[str, str],
         body: bytes | None = None,
-        *,
-        seconds: float | None = None,
-        most: int = OBJECT,
+        limits: Limits | None = None,
     ) -> Answer:
-        """Send a request and return its whole answer. An answer of more than `most` bytes is TooLarge."""
-        async with self.answered(access, method, target, headers, body, seconds=seconds) as reply:
-            if reply.status >= 300:  # noqa: PLR2004 - HTTP's classes
-                return Answer(reply.status, reply.headers, await beginning(reply.content, REFUSAL))
-            return Answer(reply.status, reply.headers, await self._whole(reply.content, most))
+        """Send a request and return its whole answer; raises what `Wire.request` does."""
+        with self._under_way(access, target) as api:
+            return cast(
+                "Answer", await api.call_api(method, access.url + target, headers, body, _request_timeout=limits)
+            )
+
+
+class Streams(_Pool):
+    """Connections for answers that are read while they come; raises what aiohttp raises, and UnprovenServer."""
+
+    def __init__(self, keep: Keep | None = None) -> None:
+        super().__init__(partial(_Streaming, keep=keep or Keep()))
 
     @asynccontextmanager
-    async def answered(
-        self,
-        access: Access,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes | None = None,
-        *,
-        seconds: float | None = None,
+    async def opened(
+        self, access: Access, target: str, headers: Mapping[str, str], *, seconds: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request and return its answer to be read in the block, `seconds` in all."""
-        if _BLANKS(target):
-            raise ValueError("a path with a blank")
-        client = self._client(access)
-        client.requests += 1
-        try:
-            answer = await client.api.call_api(
-                method,
-                access.url + target,
-                headers,
-                BytesIO(body) if body and len(body) > _LARGE else body,
-                _request_timeout=_time_out(seconds),
-            )
+        """Ask for `target`, and return the answer to be read in the block, for `seconds` in all."""
+        with self._under_way(access, target) as api:
+            timeout = _time_out(seconds)
+            answer = await api.call_api("GET", access.url + target, headers, _request_timeout=timeout)
             async with answer.response as reply:
                 yield reply
-        except (asyncio.CancelledError, TimeoutError):
-            self._retire(client)  # where one connection does not answer, each free one may cost a time-out as well
-            raise
-        finally:
-            client.requests -= 1
-            self._close_if_done(client)
-
-    def hang_up(self) -> None:
-        """End every connection; what is under way fails."""
-        for client in tuple(self._clients):
-            self._retire(client)
-            client.hang_up()
-
-    async def close(self) -> None:
-        """End every connection, and take no requests from now on; a server that is frozen is not waited for."""
-        self._is_closed = True
-        sockets = [one for client in self._clients for one in client.sockets]
-        self.hang_up()
-        for client in tuple(self._clients):
-            self._end(client)
-        await asyncio.gather(*self._closing, return_exceptions=True)
-        for _ in range(_TURNS):
-            if all(one.fileno() < 0 for one in sockets):
-                return
-            await asyncio.sleep(0)
-
-    async def _whole(self, content: aiohttp.StreamReader, most: int) -> bytes:
-        """Read a body to its end; raises TooLarge."""
-        parts: list[bytes] = []
-        try:
-            await self._collect(content, most, parts)
-        except BaseException:
-            parts.clear()  # whoever keeps the error keeps this frame
-            raise
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    async def _collect(self, content: aiohttp.StreamReader, most: int, parts: list[bytes]) -> None:
-        size = 0
-        try:
-            async for part in content.iter_any():
-                size += len(part)
-                self._account.take(len(part))
-                if size > most:
-                    raise TooLarge(f"an answer of more than {mebibytes(most)}")
-                parts.append(part)
-        finally:
-            self._account.give_back(size)
-
-    def _client(self, access: Access) -> _Client:
-        """Return the client for this server and these papers; those for others end with what is under way."""
-        if self._is_closed:
-            raise Closed("closed")
-        way = _way_of(access)
-        found = next((one for one in self._clients if one.way == way and not one.is_retired), None)
-        if found is None:
-            for other in tuple(self._clients):
-                self._retire(other)
-            found = _Client(access, self._keep)
-            self._clients.add(found)
-        return found
-
-    def _retire(self, client: _Client) -> None:
-        client.is_retired = True
-        self._close_if_done(client)
-
-    def _close_if_done(self, client: _Client) -> None:
-        if client.is_retired and not client.requests and client in self._clients:
-            self._end(client)
-
-    def _end(self, client: _Client) -> None:
-        """Close a client in a task of its own."""
-        self._clients.discard(client)
-        task = asyncio.get_running_loop().create_task(_ended(client))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
 
 def _way_of(access: Access) -> _Way:
@@ -294,26 +273,18 @@ def _way_of(access: Access) -> _Way:
 
 
 @lru_cache(maxsize=256)
-def _time_out(seconds: float | None) -> aiohttp.ClientTimeout:
-    """Return the time-outs of a request; nearly all requests have the same."""
+def _time_out(seconds: float) -> aiohttp.ClientTimeout:
+    """Return the time-outs of a stream."""
     return aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
 
 
-async def _ended(client: _Client) -> None:
-    """Close a client; a server that is frozen is not waited for."""
-    await client.api.close()
-    client.hang_up()
-
-
-def _session(buffer: int) -> dict[str, Any]:
-    """Return what aiohttp's session is made with."""
-    return {
-        "trust_env": False,
-        "cookie_jar": aiohttp.DummyCookieJar(),
-        "auto_decompress": False,
-        "skip_auto_headers": ("Accept-Encoding",),
-        "read_bufsize": buffer,
-        "max_line_size": 1 << 16,
-        "max_field_size": 1 << 16,
-        "max_headers": HEAD,
-    }
+_SESSION: dict[str, Any] = {
+    "trust_env": False,
+    "auto_decompress": False,
+    "skip_auto_headers": ("Accept-Encoding",),
+    "read_bufsize": _STREAM_BUFFER,
+    "max_line_size": 1 << 16,
+    "max_field_size": 1 << 16,
+    "max_headers": HEAD,
+}
+"""What aiohttp's session is made with."""

@@ -23,14 +23,14 @@ from tensile.kube.access import Access
 from tensile.kube.aio import NO_CONTENT, UnprovenServer, Vouch, aiohttp, is_overlong
 from tensile.kube.bounds import OBJECT, Account, TooLarge
 from tensile.kube.limits import Bucket
-from tensile.kube.rest import Closed, Keep, Pool
+from tensile.kube.rest import Calls, Streams
+from tensile.kube.wire import Broken, Keep, Limits
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Awaitable[None]]
 
 _RENEWAL_SECONDS = 10.0
 _RENEWAL_LONGEST = 80.0
-_STREAM_BUFFER = 1 << 20
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
@@ -121,9 +121,9 @@ class Transport:
         self.probed = b""
         self._shown = b""
         self._probing = asyncio.Lock()
-        self._calls = Pool(account, Keep(vouch))
-        self._streams = Pool(account, Keep(vouch, buffer=_STREAM_BUFFER))
-        self._probes = Pool(account, Keep(self._note, most=1))
+        self._calls = Calls(account, Keep(vouch))
+        self._streams = Streams(Keep(vouch))
+        self._probes = Calls(account, Keep(self._note))
         self._renewing = asyncio.Lock()
         self._renew_from = -math.inf
         self._renewal_seconds = _RENEWAL_SECONDS
@@ -166,7 +166,7 @@ class Transport:
         """
         try:
             headers = _headers(access.headers, "")
-            async with self._streams.answered(access, "GET", target, headers, seconds=seconds) as reply:
+            async with self._streams.opened(access, target, headers, seconds=seconds) as reply:
                 yield reply
         except _FAILURES as error:
             raise _failure(error, access) from None
@@ -219,23 +219,16 @@ class Transport:
             self.probed = self._shown
         return reply
 
-    async def _exchange(self, access: Access, request: Request, pool: Pool) -> Reply:
+    async def _exchange(self, access: Access, request: Request, calls: Calls) -> Reply:
         """Send a request once, on a connection that is free."""
+        headers, limits = self._headers(access, request.media), Limits(self._timeout, request.most)
         async with self._slots:
             try:
-                answer = await pool.call(
-                    access,
-                    request.method,
-                    request.target,
-                    self._headers(access, request.media),
-                    request.body,
-                    seconds=self._timeout,
-                    most=request.most,
-                )
+                answer = await calls.call(access, request.method, request.target, headers, request.body, limits)
             except _FAILURES as error:
                 raise _failure(error, access) from None
         found = answer.headers
-        return Reply(answer.status, answer.body, found.get("Content-Type", ""), found.get("Retry-After", ""))
+        return Reply(answer.status, answer.body, found.get("content-type", ""), found.get("retry-after", ""))
 
     def _headers(self, access: Access, media: str) -> Mapping[str, str]:
         """Return a call's headers, put together once for each access and media type."""
@@ -287,7 +280,7 @@ def _failure(error: Exception, access: Access) -> Unreachable:
 
 def _is_systems(error: Exception) -> bool:
     """Report whether it is an error of the system itself, from before there was a connection."""
-    return isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError | Closed)
+    return isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError | Broken)
 
 
 def _why(error: Exception) -> str:
