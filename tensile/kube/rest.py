@@ -71,7 +71,7 @@ class _Streaming(RESTClientObject):  # type: ignore[misc]  # the package is not 
         """The number of connections that are open."""
         return sum(one.fileno() >= 0 for one in self._sockets)
 
-    async def request(  # noqa: D102 - the package's
+    async def request(
         self,
         method: str,
         url: str,
@@ -241,6 +241,7 @@ class Calls(_Pool):
         target: str,
         headers: Mapping[str, str],
         body: bytes | None = None,
+        *,
         limits: Limits | None = None,
     ) -> Answer:
         """Send a request and return its whole answer; raises what `Wire.request` does."""

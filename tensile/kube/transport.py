@@ -224,7 +224,7 @@ class Transport:
         headers, limits = self._headers(access, request.media), Limits(self._timeout, request.most)
         async with self._slots:
             try:
-                answer = await calls.call(access, request.method, request.target, headers, request.body, limits)
+                answer = await calls.call(access, request.method, request.target, headers, request.body, limits=limits)
             except _FAILURES as error:
                 raise _failure(error, access) from None
         found = answer.headers

@@ -164,7 +164,9 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
             try:
                 keep_alive(made, idle=15, interval=5, count=3)
                 loop = asyncio.get_running_loop()
-                transport, _ = await loop.create_connection(lambda: connection, sock=made, ssl=tls, server_hostname=name)
+                transport, _ = await loop.create_connection(
+                    lambda: connection, sock=made, ssl=tls, server_hostname=name
+                )
             except BaseException:
                 made.close()
                 raise

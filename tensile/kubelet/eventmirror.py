@@ -1,8 +1,8 @@
 """Carries events of lower pods and claims up, when there is nothing better to do.
 
 A pod's readiness is worth more than the news of it, and both are writes to the same apiserver. So events wait until no
-pod of their lower cluster has changed for a moment, but for `PATIENCE` seconds at most, and go one at a time. What comes
-again while it waits is carried once; beyond a bound the oldest are dropped.
+pod of their lower cluster has changed for a moment, but for `PATIENCE` seconds at most, and go one at a time. What
+comes again while it waits is carried once; beyond a bound the oldest are dropped.
 
 Each is a write to the upper cluster's etcd, where it stays for an hour, and whoever may create events in one namespace
 below can make as many as it likes. So there is a rate for each object, for each namespace and for the lower cluster,

@@ -205,7 +205,7 @@ def _kept_place(namespace: str, lower: LowerWorld, world: World) -> Placement:
 
 def _virtual_taints(world: World) -> tuple[Manifest, ...]:
     """Give the taints of all virtual nodes."""
-    return taints_of(one.spec for one in world.lowers.values())
+    return taints_of([one.spec for one in world.lowers.values()])
 
 
 def _tolerant(upper_pod: Manifest) -> list[Wanted]:

@@ -5,8 +5,9 @@ be made once per namespace and used for every pod in it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from tensile.names import Owner
 from tensile.reconcile.nodeterms import UPPER_ONLY_KEYS
@@ -22,8 +23,7 @@ def same_name(namespace: str) -> str:
     return namespace
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """What the projection of one namespace's pods to one lower cluster depends on.
 
     `node_name` is the virtual node, `namespace` and `namespace_uid` name the lower namespace. `node_label_keys` are
@@ -49,21 +49,24 @@ class Placement:
     ignore_selector_keys: frozenset[str] = frozenset()
     virtual_nodes: frozenset[str] = frozenset()
     taints: tuple[Mapping[str, Any], ...] = ()
-    priority_classes: Mapping[str, str] = field(default_factory=dict)
-    runtime_classes: Mapping[str, str] = field(default_factory=dict)
-    storage_classes: Mapping[str, str] = field(default_factory=dict)
+    priority_classes: Mapping[str, str] = {}
+    runtime_classes: Mapping[str, str] = {}
+    storage_classes: Mapping[str, str] = {}
     scheduler_names: frozenset[str] = frozenset()
     namespace_of: Callable[[str], str] = same_name
     upper_server: UpperServer | None = None
-    upper_only_keys: frozenset[str] = field(init=False)
-    """Label keys that mean something above only: a constraint on one of them is not for the lower scheduler."""
-    upper_domains: frozenset[str] = field(init=False)
-    """Label keys by which nodes above fall into domains, and those below do not."""
-    upper_only_nodes: frozenset[str] = field(init=False)
-    """Node names that exist above only."""
 
-    def __post_init__(self) -> None:
-        keys = UPPER_ONLY_KEYS | self.ignore_selector_keys | self.node_label_keys
-        object.__setattr__(self, "upper_only_keys", keys)
-        object.__setattr__(self, "upper_domains", keys | self.domain_keys)
-        object.__setattr__(self, "upper_only_nodes", self.virtual_nodes | {self.node_name})
+    @property
+    def upper_only_keys(self) -> frozenset[str]:
+        """Label keys that mean something above only: a constraint on one of them is not for the lower scheduler."""
+        return UPPER_ONLY_KEYS | self.ignore_selector_keys | self.node_label_keys
+
+    @property
+    def upper_domains(self) -> frozenset[str]:
+        """Label keys by which nodes above fall into domains, and those below do not."""
+        return self.upper_only_keys | self.domain_keys
+
+    @property
+    def upper_only_nodes(self) -> frozenset[str]:
+        """Node names that exist above only."""
+        return self.virtual_nodes | {self.node_name}

@@ -5,8 +5,9 @@ what is observed, so that every rule gets idempotence, ownership and preconditio
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from tensile.cache import Cache, Delta
 from tensile.cluster import Patch
@@ -14,8 +15,7 @@ from tensile.objects import Manifest, Ref
 from tensile.world import Key, Problem, World
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
+class Present(msgspec.Struct, frozen=True, gc=False):
     """The object should exist and look like `manifest`.
 
     Once it exists, only `sections` are compared and changed ("metadata.labels" key by key, others whole); with
@@ -45,8 +45,7 @@ class Moving(NamedTuple):
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(msgspec.Struct, frozen=True, gc=False):
     """The object of that UID should not exist; `asked` is whether somebody deleted its upper object.
 
     `lost` is whether it rests on what went missing with the history of a store. With `vacant` it is a namespace, and
@@ -67,8 +66,7 @@ class Absent:
     moving: Moving | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Patched:
+class Patched(msgspec.Struct, frozen=True, gc=False):
     """One write that the rule has worked out itself, such as a status; it carries a UID or resourceVersion.
 
     `shown` is whether a person decides about it: status and heartbeats are not. `asked` and `lost` as in Absent. One
@@ -85,8 +83,7 @@ class Patched:
     apart: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(msgspec.Struct, frozen=True, gc=False):
     """The name has to be read at quorum before anything that rests on its absence is decided.
 
     `uid` is what would have to be there for it to count as present: the object's own, or that of its upper object.
@@ -98,8 +95,7 @@ class Confirmed:
     asked: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True, gc=False):
     """A Kubernetes Event should say this about an object, once."""
 
     about: Ref
@@ -116,8 +112,7 @@ class Ask(NamedTuple):
     request: Manifest
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True, gc=False):
     """A Secret should exist with tokens of an account that are issued now, whatever tokens it has.
 
     `manifest` is the Secret with "" for each token; once it exists, all of its data is written anew.

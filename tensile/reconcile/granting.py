@@ -6,9 +6,10 @@ step as it was decided, without a token in it.
 """
 
 from base64 import b64encode
-from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from tensile.cluster import Patch
 from tensile.names import TOKEN_TERM

@@ -25,5 +25,8 @@ def left_alone(topology: Topology, own_namespace: str = "") -> frozenset[str]:
 
 def taints_of(lowers: Iterable[Lower]) -> tuple[Manifest, ...]:
     """Give the taints of the lowers' virtual nodes that the topology gives them, each once."""
-    taints = dict.fromkeys((one.key, one.value, one.effect) for lower in lowers for one in lower.node.taints)
-    return tuple({"key": key, "value": value, "effect": effect} for key, value, effect in taints)
+    found: dict[tuple[str, str, str], Manifest] = {}
+    for lower in lowers:
+        for one in lower.node.taints:
+            found[one.key, one.value, one.effect] = {"key": one.key, "value": one.value, "effect": one.effect}
+    return tuple(found.values())

@@ -4,10 +4,11 @@ Every choice is made here or earlier: a step says which request to send, to the 
 why the steps that `plan` prints are the ones that `run` carries out.
 """
 
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from tensile.cache import Entry
 from tensile.cluster import Patch
@@ -42,8 +43,7 @@ class Grant(NamedTuple):
     since: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One request to one cluster, and why.
 
     `uid` is that of the object which it is about, "" where it is about whatever stands there. `operations` say what it
@@ -62,7 +62,7 @@ class Step:
     subresource: str = ""
     uid: str = ""
     grace: int | None = None
-    operations: tuple[Operation, ...] = field(default=())
+    operations: tuple[Operation, ...] = ()
     shown: bool = True
     asked: bool = True
     lost: bool = False
@@ -165,7 +165,7 @@ def _absent(wanted: Absent) -> Step:
 def _take_over(wanted: Present, entry: Entry) -> list[Step]:
     """Put our marks on an object that nobody has written since it was judged; its content follows when it is ours."""
     operations = marking(wanted.manifest, entry.manifest(), _METADATA)
-    taking = replace(wanted, version=str(entry.version), reason="onConflict: adopt")
+    taking = msgspec.structs.replace(wanted, version=str(entry.version), reason="onConflict: adopt")
     return _change(taking, entry, operations)
 
 

@@ -261,7 +261,10 @@ def head(*fields: str, status: str = "200 OK") -> bytes:
         (head("Transfer-Encoding: chunked") + b"2;" + b"x" * 100_000, "more than 64 KiB that are no content"),
         (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 4_000, "more than 64 KiB that are no content"),
         (head("Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 30_000, "no content"),
-        (head("Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\nX: " + b"x" * 400_000, "more than 64 KiB that are no content"),
+        (
+            head("Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\nX: " + b"x" * 400_000,
+            "more than 64 KiB that are no content",
+        ),
     ],
     ids=["within", "declared", "chunk", "extension", "hints", "pieces", "trailer"],
 )

@@ -1,7 +1,6 @@
 """Tokens get into what is sent, and nowhere else."""
 
 from base64 import b64encode
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +8,7 @@ import orjson
 import pytest
 from answering import Answering
 from loopkit import ONE, Bench
+from msgspec.structs import replace
 from virtualtime import in_virtual_time
 from worldkit import NOW, STRANGER, A, marked, put, world
 

@@ -1,8 +1,7 @@
 """The guard holds back what nobody asked for when it is much, and nothing else; one namespace holds back no other."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from worldkit import A, put, upper_pod, world
 
 from tensile.objects import NAMESPACE, POD, UPPER, Ref

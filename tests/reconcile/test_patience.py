@@ -1,8 +1,7 @@
 """What keys wait for, and how refused steps rest."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tensile.cluster import Patch
 from tensile.errors import ClusterError, Throttled, Unauthorized, Unreachable

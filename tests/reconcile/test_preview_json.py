@@ -1,8 +1,7 @@
 """What a program reads of a plan."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from previewkit import (
     A,
     B,

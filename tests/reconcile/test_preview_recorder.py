@@ -1,7 +1,6 @@
 """What a recorder keeps of all that a loop tells it."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from previewkit import KEY, A, config, create, delete, pod
 
 from tensile.errors import Denied

@@ -1,10 +1,10 @@
 """A change that somebody else undoes each time: made as soon as it is wanted at first, and then every few seconds."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from loopkit import ONE, Bench
+from msgspec.structs import replace
 from test_loop import until
 from virtualtime import clock, in_virtual_time
 from worldkit import A
