@@ -30,7 +30,7 @@ EDGES = {
     "app", "cluster", "clusters", "doctor/contact", "doctor/gathering", "doctor/questions", "election", "extending",
     "filewatch", "followed", "hookport", "inforce", "inspection/reading", "joined", "kube/access", "kube/aio",
     "kube/client", "kube/fleet", "kube/informer", "kube/limits", "kube/paging", "kube/pluginrun", "kube/secretfile",
-    "kube/rest", "kube/share", "kube/tail",
+    "kube/rest", "kube/share", "kube/tail", "kube/wire",
     "kube/transport", "kubelet/api/authentication", "kubelet/api/authority", "kubelet/api/authorization",
     "kubelet/api/certs", "kubelet/api/dialogue", "kubelet/api/enrolment", "kubelet/api/exec", "kubelet/api/listener",
     "kubelet/api/logs", "kubelet/api/lower", "kubelet/api/meter", "kubelet/api/pipe", "kubelet/api/presence",

@@ -68,7 +68,7 @@ async def _send(piece: Piece, stream: Stream) -> None:
             await stream.to_end()
             raise OSError
         case Deaf():
-            stream.writer.transport.pause_reading()
+            stream.stop_reading()
             await asyncio.Event().wait()
         case Reset():
             plain = stream.writer.get_extra_info("socket")
@@ -166,7 +166,7 @@ async def test_a_slow_reader_holds_a_flood_back(lab: Lab) -> None:
     lab.lower.script = script
     stream = await called(lab, "exec-flood")
     assert (await stream.head()).status == 101
-    stream.writer.transport.pause_reading()
+    stream.stop_reading()
     known = -1
     async with asyncio.timeout(PATIENCE):
         while known != (known := sent):  # noqa: ASYNC110 - that nothing more goes is looked for
