@@ -37,8 +37,6 @@ from tensile.trials import Trials
 from tensile.world import LowerWorld, World
 
 _LOOK = 1.0
-_CALM = 0.5
-"""Seconds without a decision after which there is time for a lower's events: between the pods of a rollout is less."""
 _log = structlog.get_logger("tensile.app")
 
 
@@ -56,7 +54,7 @@ class Engine:
         self.topology = topology
         self._ways = ways
         self._observer = observer
-        self.clusters = Clusters(fleet, ways, self._wake, beat=True, busy=self._is_changing)
+        self.clusters = Clusters(fleet, ways, self._wake, beat=True, busy=self._is_busy)
         self._tasks: list[asyncio.Task[None]] = []
         self._opened: set[str] = set()
         self._silent: set[str] = set()
@@ -319,9 +317,6 @@ class Engine:
 
     def _is_busy(self, name: str) -> bool:
         return bool(self.loop.depth.get(name))
-
-    def _is_changing(self, name: str) -> bool:
-        return not self.loop.rests(name, _CALM)
 
     def _wake(self, name: str) -> None:
         if name in self._opened:

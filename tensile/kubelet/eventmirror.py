@@ -1,8 +1,8 @@
 """Carries events of lower pods and claims up, when there is nothing better to do.
 
-A pod's readiness is worth more than the news of it, and both are writes to the same apiserver. So events wait until no
-pod of their lower cluster has changed for a moment, but for `PATIENCE` seconds at most, and go one at a time. What
-comes again while it waits is carried once; beyond a bound the oldest are dropped.
+A pod's readiness is worth more than the news of it, so events wait for a moment in which no key of their lower does,
+and then go one at a time. What comes again while it waits is carried once; beyond a bound the oldest are dropped. Where
+that moment never comes, one in a while goes all the same.
 
 Each is a write to the upper cluster's etcd, where it stays for an hour, and whoever may create events in one namespace
 below can make as many as it likes. So there is a rate for each object, for each namespace and for the lower cluster,
@@ -42,8 +42,8 @@ MOST_WAITING = 2_000
 """Events of one lower that wait at one time."""
 PAUSE = 0.1
 """Seconds between two looks, in which repeats come together."""
-PATIENCE = 15.0
-"""Seconds after which an event goes though the engine is busy."""
+PATIENCE = 1.0
+"""Seconds after which one event goes though the engine is busy."""
 OF_AN_OBJECT = (50, 60.0)
 """Events about one pod or claim: so many at once, and one more for each so many seconds.
 
@@ -57,11 +57,10 @@ _REMEMBERED = 4_000
 
 
 class _Waiting(NamedTuple):
-    """An event on its way: what it is about, what it says, and since when it waits, by the clock of the event loop."""
+    """An event on its way: what it is about, and what it says."""
 
     seen: Glimpse
     said: Manifest
-    since: float
 
 
 class EventMirror:
@@ -80,6 +79,7 @@ class EventMirror:
         self._queue: FairQueue[_Waiting] = FairQueue(MOST_WAITING)
         self._awake = asyncio.Event()
         self._copies: OrderedDict[str, str] = OrderedDict()
+        self._progress = 0.0
         self._of_objects: Allowances[str] = Allowances(*OF_AN_OBJECT, limit=_REMEMBERED)
         self._of_namespaces: Allowances[str] = Allowances(*OF_A_NAMESPACE, limit=_REMEMBERED)
         self._of_all: Allowances[str] = Allowances(*OF_A_LOWER, limit=1)
@@ -100,9 +100,11 @@ class EventMirror:
             self.counts["dropped"] += 1
             return
         try:
-            waiting = _Waiting(seen, content(event.raw), now)
+            waiting = _Waiting(seen, content(event.raw))
         except orjson.JSONDecodeError:
             return
+        if not self._queue:
+            self._progress = now
         self.counts["dropped"] += self._queue.put(place, waiting)
         self._awake.set()
 
@@ -121,19 +123,19 @@ class EventMirror:
                 self._awake.clear()
 
     async def _carry_some(self) -> None:
-        """Carry what there is time for; while the engine is busy, what has waited for long."""
+        """Carry what there is time for; nothing while the engine is busy, but for one that has waited long."""
+        now = asyncio.get_running_loop().time()
         for _ in range(_BATCH):
-            now = asyncio.get_running_loop().time()
+            if self._busy() and now - self._progress < PATIENCE:
+                return
             taken = self._queue.take(partial(self._may, now=now))
             if taken is None:
                 return
             place, waiting = taken
-            if self._busy() and now - waiting.since < PATIENCE:
-                self._queue.put_back(place, waiting)
-                return
             upper = subject_of(waiting.seen, self._lower, self._world)
             if upper is not None:
                 await self._attempt(place, waiting, upper)
+            self._progress = now = asyncio.get_running_loop().time()
 
     def _may(self, namespace: str, now: float) -> bool:
         """Report whether an event of a namespace may be carried now."""

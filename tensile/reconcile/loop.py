@@ -151,11 +151,6 @@ class Loop:
         hastened = [queue.hasten(within) for queue in self._queues.values()]
         return any(hastened)
 
-    def rests(self, lower: str, seconds: float) -> bool:
-        """Report whether nothing of a lower is waiting or worked on, nor was decided for so many seconds."""
-        queue = self._queues.get(lower)
-        return queue is None or queue.rests(seconds)
-
     @property
     def waiting(self) -> int:
         """How many keys wait for another key that may yet come true: it has no problem."""

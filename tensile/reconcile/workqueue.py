@@ -5,7 +5,6 @@ is one queue for each lower: what one cluster keeps waiting never waits for anot
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine
 
 from tensile.world import Key
@@ -32,7 +31,6 @@ class WorkQueue:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._pump: asyncio.Handle | None = None
         self._closed = False
-        self._decided_at = -math.inf
         self._quiet = asyncio.Event()
         self._quiet.set()
 
@@ -45,10 +43,6 @@ class WorkQueue:
     def delayed(self) -> int:
         """How many keys come back by themselves later."""
         return len(self._timers)
-
-    def rests(self, seconds: float) -> bool:
-        """Report whether no key is waiting or worked on, and none was decided for so many seconds."""
-        return not self.depth and asyncio.get_running_loop().time() - self._decided_at >= seconds
 
     def add(self, key: Key) -> None:
         """Have a key decided soon; one that is being worked on is decided again afterwards."""
@@ -121,7 +115,6 @@ class WorkQueue:
     def _take(self, key: Key) -> None:
         """Decide a key; whatever comes of it, it does not stand in the others' way."""
         del self._ready[key]
-        self._decided_at = asyncio.get_running_loop().time()
         work = self._start(key)
         if work is not None:
             self._begin(key, work)

@@ -105,19 +105,18 @@ async def test_repeats_that_wait_are_carried_once() -> None:
 
 @in_virtual_time
 async def test_events_wait_while_the_engine_is_busy() -> None:
-    """For a while only, so that they get up even where it never rests."""
-    async with mirroring("one", "two", "three") as bench:
+    """All of them, but for one in a while, so that they get up even where it never rests."""
+    async with mirroring("one", "two") as bench:
         bench.is_busy = True
         for number in range(100):
             bench.hear(name=("one", "two")[number % 2], uid=f"e-{number}")
         await asyncio.sleep(PATIENCE - PAUSE)
         assert bench.written() == []
-        bench.hear(name="three", uid="fresh")
-        await asyncio.sleep(10 * PAUSE)
-        assert len(bench.written()) == 100
+        await asyncio.sleep(9 * PATIENCE + 3 * PAUSE)
+        assert 7 <= len(bench.written()) <= 10
         bench.is_busy = False
-        await turn(2)
-        assert len(bench.written()) == 101
+        await turn(10)
+        assert len(bench.written()) == 100
 
 
 @in_virtual_time

@@ -294,20 +294,3 @@ async def test_work_that_had_no_chance_to_begin_is_dropped_cleanly() -> None:
     desk.queue._turn()
     await desk.queue.close()
     assert (job.runs, desk.queue.depth) == (0, 0)
-
-
-@in_virtual_time
-async def test_a_queue_rests_some_time_after_its_last_key() -> None:
-    """Not while a key is worked on, however long that takes, nor just after it was decided."""
-    desk, job = Desk(), Job()
-    assert desk.queue.rests(1.0)
-    desk.work[ONE] = job
-    desk.queue.add(ONE)
-    await asyncio.sleep(2)
-    assert not desk.queue.rests(1.0)
-    job.go.set()
-    desk.queue.add(TWO)
-    await desk.queue.quiet()
-    assert not desk.queue.rests(1.0)
-    await asyncio.sleep(1)
-    assert desk.queue.rests(1.0)
