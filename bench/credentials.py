@@ -51,6 +51,7 @@ GROUP = "swapped"
 FILES = "--files"
 LOAD = "bench/load"
 READ = "credential was read anew"
+AWAY_SAID, BACK_SAID = b"cluster does not answer", b"cluster answers"
 VICTIM, STRANGER = "lower-a", "lower-b"
 
 
@@ -127,6 +128,7 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
     broken += [f"{swap.victim} was called only after {called:.1f} s"] if called > CALLED_IN else []
     broken += [f"{name} was Ready only {took:.1f} s after it was put right"] if took > AT_MOST else []
     after = await trial.settled(len(before.upper) + 1)
+    await until_recovered(trial, said)
     broken += replaced(before, after, name)
     for site in (trial.upper, *trial.lowers.values()):
         records = audit.read(site.audit_log, positions[site.name])
@@ -217,6 +219,17 @@ async def until_logged(trial: Trial, words: str, since: int) -> None:
         return words.encode() in trial.log.read_bytes()[since:]
 
     await until(is_said, f"the engine said {words!r}", NOTICED_IN)
+
+
+async def until_recovered(trial: Trial, since: int) -> None:
+    """Return when the engine knows that the cluster answers again; before, it would not log that it is away once more."""
+
+    async def is_said() -> bool:
+        """Look at which of the two was logged last."""
+        logged = trial.log.read_bytes()[since:]
+        return AWAY_SAID not in logged or logged.rfind(BACK_SAID) > logged.rfind(AWAY_SAID)
+
+    await until(is_said, f"the engine said {BACK_SAID.decode()!r}", NOTICED_IN)
 
 
 async def reason_of(trial: Trial, swap: Swap) -> list[str]:
