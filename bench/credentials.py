@@ -222,7 +222,7 @@ async def until_logged(trial: Trial, words: str, since: int) -> None:
 
 
 async def until_recovered(trial: Trial, since: int) -> None:
-    """Return when the engine knows that the cluster answers again; before, it would not log that it is away once more."""
+    """Return when the engine knows that the cluster answers again: until then it does not log that it is away."""
 
     async def is_said() -> bool:
         """Look at which of the two was logged last."""
