@@ -4,19 +4,18 @@ A certificate of our own making serves where nobody gives one. Keys never touch 
 memory.
 """
 
-import os
 import ssl
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from ipaddress import ip_address
-from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tensile.keyfile import file_of
 
 _SKEW = timedelta(hours=1)
 _LONGEST_COMMON_NAME = 64
@@ -74,23 +73,8 @@ def serving_tls(pair: Pair) -> ssl.SSLContext:
 
 def show(context: ssl.SSLContext, pair: Pair) -> None:
     """Have a TLS context show a certificate, from the next connection on; raises OSError for what is no pair."""
-    with _as_file(pair.key + b"\n" + pair.certificate) as path:
+    with file_of(pair.key + b"\n" + pair.certificate) as path:
         context.load_cert_chain(path, password=_no_password)
-
-
-@contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
-    """Give the path of a file that holds `content`, in memory where the system has such files: a key is in it."""
-    if not hasattr(os, "memfd_create"):  # pragma: no cover - not on Linux
-        with NamedTemporaryFile() as file:
-            file.write(content)
-            file.flush()
-            yield file.name
-        return
-    with os.fdopen(os.memfd_create("tensile-serving"), "wb") as memory:
-        memory.write(content)
-        memory.flush()
-        yield f"/proc/self/fd/{memory.fileno()}"
 
 
 def _no_password() -> bytes:

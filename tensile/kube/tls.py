@@ -1,17 +1,11 @@
-"""What a connection trusts and shows: PEM in, the `kubernetes` package's configuration and TLS context out.
+"""What a connection trusts and shows: PEM in, the `kubernetes` package's configuration and TLS context out."""
 
-Python's ssl takes a client's certificate from a file only, so it passes through one that never touches a disk where the
-system has such files.
-"""
-
-import os
 import ssl
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import BinaryIO, NamedTuple, cast
+from contextlib import nullcontext
+from typing import NamedTuple
 
 from tensile.errors import AccessError
+from tensile.keyfile import file_of
 from tensile.kube.aio import Configuration, RESTClientObject
 
 
@@ -35,7 +29,8 @@ def context(papers: Papers, origin: str) -> ssl.SSLContext:
     `origin` says in the AccessError where the papers are from.
     """
     _check(papers, origin)
-    with _file(papers.certificate + b"\n" + papers.key if papers.certificate else b"") as file:
+    pair = file_of(papers.certificate + b"\n" + papers.key) if papers.certificate else nullcontext()
+    with pair as file:
         configuration = Configuration(ca_cert_data=_text(papers.authority), cert_file=file)
         # Newer Pythons demand extensions that the CAs of many clusters do not have.
         configuration.disable_strict_ssl_verification = True
@@ -62,24 +57,3 @@ def _check(papers: Papers, origin: str) -> None:
 def _text(pem: bytes) -> str | None:
     """Return certificates as text, None for none; what is written between them may be in any language."""
     return pem.decode("ascii", errors="ignore") if pem else None
-
-
-@contextmanager
-def _file(pem: bytes) -> Iterator[str | None]:
-    """Return the name of a file with this content while the block runs, None for nothing.
-
-    It is in memory, or else nobody else has rights to it.
-    """
-    if not pem:
-        yield None
-        return
-    with _scratch() as file:
-        file.write(pem)
-        file.flush()
-        yield file.name if isinstance(file.name, str) else f"/proc/self/fd/{file.fileno()}"
-
-
-def _scratch() -> BinaryIO:
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("papers", os.MFD_CLOEXEC), "w+b")
-    return cast("BinaryIO", tempfile.NamedTemporaryFile())
