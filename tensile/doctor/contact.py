@@ -5,7 +5,6 @@ minute, and a process does not end before the threads of its pool.
 """
 
 import asyncio
-import os
 import socket
 import ssl
 import threading
@@ -14,7 +13,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any
 
 import orjson
 
@@ -25,6 +23,7 @@ from tensile.kube.aio import aiohttp, beginning
 from tensile.kube.dialing import connected
 from tensile.kube.rest import Streams
 from tensile.kube.tokenclaims import claims_of, token_in
+from tensile.kube.transport import cause_of
 
 STEP_SECONDS = 3.0
 """For one step."""
@@ -119,17 +118,8 @@ async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
 
 
 def why(error: Exception) -> str:
-    """Say in a few words what went wrong."""
-    if isinstance(error, TimeoutError):
-        return f"no answer in {STEP_SECONDS:g} s"
-    inner: Any = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
-    for words in (getattr(inner, "verify_message", ""), getattr(inner, "reason", "")):
-        if words:
-            return str(words)
-    number = getattr(inner, "errno", None)
-    if isinstance(inner, socket.gaierror):
-        return str(inner.strerror or "not known")
-    return os.strerror(number) if number and number > 0 else str(error) or type(error).__name__
+    """Return in a few words what went wrong."""
+    return f"no answer in {STEP_SECONDS:g} s" if isinstance(error, TimeoutError) else cause_of(error)
 
 
 async def _looked_up(host: str, port: int) -> None:

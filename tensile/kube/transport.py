@@ -9,6 +9,7 @@ given, so that what was found out about that way holds for it.
 import asyncio
 import math
 import os
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -263,17 +264,17 @@ def _failure(error: Exception, access: Access) -> Unreachable:
         return TooLarge(NO_CONTENT)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return Untrusted(
-            f"{where} shows a certificate that is not trusted ({_why(error)}): check the CA in {access.origin}"
+            f"{where} shows a certificate that is not trusted ({cause_of(error)}): check the CA in {access.origin}"
         )
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
         return Unreachable(
-            f"{where}: TLS failed ({_why(error)}): check that it is an apiserver, and the certificate used"
+            f"{where}: TLS failed ({cause_of(error)}): check that it is an apiserver, and the certificate used"
         )
     if isinstance(error, TimeoutError):
         return Unreachable(f"{where} did not answer in time: check that the apiserver runs and is reachable from here")
     if isinstance(error, aiohttp.ClientConnectorError) or _is_systems(error):
         return Unreachable(
-            f"{where} cannot be connected to ({_why(error)}): check the address and that the apiserver runs"
+            f"{where} cannot be connected to ({cause_of(error)}): check the address and that the apiserver runs"
         )
     return Dropped(f"{where} broke the connection off ({type(error).__name__}): check that the apiserver runs")
 
@@ -283,11 +284,13 @@ def _is_systems(error: Exception) -> bool:
     return isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError | Broken)
 
 
-def _why(error: Exception) -> str:
-    """Give the cause inside a failed connection in a few words."""
+def cause_of(error: Exception) -> str:
+    """Return the cause inside a failed connection in a few words; the error's type where it has none."""
     inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     for words in (getattr(inner, "verify_message", ""), getattr(inner, "reason", "")):
         if words:
             return str(words)
+    if isinstance(inner, socket.gaierror):
+        return str(inner.strerror or "not known")
     number = getattr(inner, "errno", None)
     return os.strerror(number) if number and number > 0 else type(inner).__name__
