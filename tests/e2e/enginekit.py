@@ -345,6 +345,14 @@ class Ground:
             found += [(_write(name, one), one["responseStatus"]["code"]) for one in ours]
         return sorted(found)
 
+    async def repeated(self, *, without: Collection[str] = ("leases",)) -> list[tuple[Write, int]]:
+        """Return what was tried since `note`, where nothing has to be written any more.
+
+        Not in it is the status of nodes: their room follows the pods that other tests run in the same clusters.
+        """
+        tried = await self.attempts(without=without)
+        return [(one, code) for one, code in tried if (one.resource, one.subresource) != ("nodes", "status")]
+
     async def writes(self) -> list[Write]:
         """Give the writes of the engine's user since `note` that came through and that a person decides about."""
         tried = await self.attempts(without=QUIET)

@@ -258,7 +258,7 @@ async def test_a_quiet_engine_sends_nothing_of_it_again(ground: Ground) -> None:
     await ground.note()
     await ground.start()
     await ground.calm()
-    assert await ground.attempts(without=("leases",)) == []
+    assert await ground.repeated() == []
     noted = await ground.sites[A].read(ground.pod_path("imaged"))
     assert NOTE in noted["metadata"]["annotations"]
 

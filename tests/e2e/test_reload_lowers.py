@@ -77,7 +77,7 @@ async def at_rest(ground: Ground) -> None:
     await ground.note()
     await ground.engine.look()
     await ground.calm()
-    assert await ground.attempts(without=QUIET) == []
+    assert await ground.repeated(without=QUIET) == []
 
 
 async def test_a_lower_that_is_renamed_goes_on_with_its_node_and_pods(ground: Ground) -> None:
