@@ -4,6 +4,8 @@ Foreign errors are turned into these where they enter (kube/client.py has the ta
 can decide by type alone what is tried again, and a user never meets a traceback.
 """
 
+import traceback
+from pathlib import Path
 from typing import ClassVar
 
 INTERRUPTED = 130
@@ -120,3 +122,15 @@ class Malformed(Unreachable):
     """An object that a cluster sent is not as the API makes it: nothing is decided from it."""
 
     title = "malformed object"
+
+
+def described(error: BaseException) -> str:
+    """Return what went wrong and on which line, for something that should not have: type, words, file and line."""
+    place = raised_at(error)
+    return f"{type(error).__name__}: {error}" + (f" at {place}" if place else "")
+
+
+def raised_at(error: BaseException) -> str:
+    """Return FILE:LINE of where an error was raised, "" for one that never was."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

@@ -48,7 +48,7 @@ def _words(error: Exception) -> str:
     if hasattr(error, "format_message"):
         said = str(error.format_message())
         return said if said.startswith("Usage:") else f"{said} (see: tensile --help)"
-    from tensile.telemetry import described  # noqa: PLC0415 - only what goes wrong needs it
+    from tensile.errors import described  # noqa: PLC0415 - only what goes wrong needs it
 
     return f"unexpected error, a defect of tensile: please report this line: {described(error)}"
 

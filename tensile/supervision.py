@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import structlog
 import tenacity
 
-from tensile.telemetry import Seldom, described
+from tensile.errors import described
+from tensile.telemetry import Seldom
 
 Pause = Callable[[], float]
 """Says how many seconds to wait before the next try."""

@@ -38,7 +38,7 @@ from tensile.doctor.facts import (
 from tensile.doctor.presence import endpoint_of, is_renewed, lease_of, node_named, port_of, strays
 from tensile.doctor.questions import NODE_PROXY, Asking, opened
 from tensile.doctor.tenants import MOST, places
-from tensile.errors import AccessError, ClusterError, NotFound, TensileError
+from tensile.errors import AccessError, ClusterError, NotFound, TensileError, described
 from tensile.hookport import own_namespace
 from tensile.joined import Ways
 from tensile.kube.access import Access
@@ -55,7 +55,6 @@ from tensile.reconcile.alias import server_of
 from tensile.reconcile.mapsource import Place, document, read
 from tensile.reconcile.servicefacts import SERVICE_NAME
 from tensile.rights import Right, lower_rights, upper_rights
-from tensile.telemetry import described
 from tensile.topology import Lower, ServiceRef, Topology, Upper, Webhook
 
 LIMIT = 12.0

@@ -18,11 +18,11 @@ import structlog
 from aiohttp import web
 
 from tensile import sockets
+from tensile.errors import described
 from tensile.policy.extender import Extender
 from tensile.policy.front import Bounds, Front
 from tensile.policy.preempting import Preempting
 from tensile.policy.victims import Budget
-from tensile.telemetry import described
 
 SCHEDULER = "system:kube-scheduler"
 """The user that a kube-scheduler's certificate names."""

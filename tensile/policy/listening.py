@@ -19,12 +19,11 @@ from aiohttp import web
 
 from tensile import sockets
 from tensile.certificates import Pair, serving_tls, show
-from tensile.errors import TensileError
+from tensile.errors import TensileError, described
 from tensile.kube.aio import beginning
 from tensile.kube.tls import Papers, context
 from tensile.policy.front import Bounds, Front
 from tensile.policy.review import VERSIONS, Malformed
-from tensile.telemetry import described
 
 _MOST_BYTES = 3 * 1024 * 1024
 """Of a body: as much as an apiserver takes of a user."""

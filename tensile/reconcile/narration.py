@@ -9,11 +9,11 @@ from typing import Any
 
 import structlog
 
-from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Throttled, raised_at
 from tensile.objects import Ref
 from tensile.reconcile.diff import fields
 from tensile.reconcile.plan import Step
-from tensile.telemetry import Metrics, Seldom, raised_at
+from tensile.telemetry import Metrics, Seldom
 from tensile.world import Key, Problem
 
 _PAST = {"create": "created", "patch": "changed", "delete": "deleted", "confirm": "looked up"}

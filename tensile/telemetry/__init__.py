@@ -3,7 +3,7 @@
 Nothing is decided from any of it, so nothing in it may fail loudly: a full disk costs log lines, never pods.
 """
 
-from tensile.telemetry.logs import configure, described, raised_at
+from tensile.telemetry.logs import configure
 from tensile.telemetry.metrics import Metrics, Readings
 from tensile.telemetry.seldom import Ration, Seldom
 from tensile.telemetry.server import ProbeServer, TelemetryServer
@@ -16,6 +16,4 @@ __all__ = [
     "Seldom",
     "TelemetryServer",
     "configure",
-    "described",
-    "raised_at",
 ]

@@ -10,12 +10,11 @@ import logging
 import re
 import traceback
 from collections.abc import MutableMapping
-from pathlib import Path
 from typing import Any, TextIO
 
 import structlog
 
-from tensile.errors import TensileError
+from tensile.errors import TensileError, described
 from tensile.telemetry.redaction import HIDDEN, clean, is_secret, printable
 from tensile.terminal import takes_colour
 
@@ -57,18 +56,6 @@ def configure(level: str, form: str, stream: TextIO) -> None:
         cache_logger_on_first_use=False,
     )
     _adopt_libraries()
-
-
-def described(error: BaseException) -> str:
-    """Say what went wrong and on which line, for something that should not have: its type, its words, file and line."""
-    place = raised_at(error)
-    return f"{type(error).__name__}: {error}" + (f" at {place}" if place else "")
-
-
-def raised_at(error: BaseException) -> str:
-    """Give FILE:LINE of where an error was raised, "" for one that never was."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 class _Lines:

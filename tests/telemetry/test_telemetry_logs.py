@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
-from tensile.errors import TensileError
-from tensile.telemetry import configure, described, raised_at
+from tensile.errors import TensileError, described, raised_at
+from tensile.telemetry import configure
 from tensile.telemetry.redaction import HIDDEN
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
