@@ -51,7 +51,7 @@ GROUP = "swapped"
 FILES = "--files"
 LOAD = "bench/load"
 READ = "credential was read anew"
-AWAY_SAID, BACK_SAID = b"cluster does not answer", b"cluster answers"
+AWAY_SAID, BACK_SAID = b'"cluster does not answer"', b'"cluster answers"'
 VICTIM, STRANGER = "lower-a", "lower-b"
 
 
@@ -229,7 +229,7 @@ async def until_recovered(trial: Trial, since: int) -> None:
         logged = trial.log.read_bytes()[since:]
         return AWAY_SAID not in logged or logged.rfind(BACK_SAID) > logged.rfind(AWAY_SAID)
 
-    await until(is_said, f"the engine said {BACK_SAID.decode()!r}", NOTICED_IN)
+    await until(is_said, f"the engine said {BACK_SAID.decode()}", NOTICED_IN)
 
 
 async def reason_of(trial: Trial, swap: Swap) -> list[str]:
