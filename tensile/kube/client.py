@@ -106,7 +106,7 @@ class HttpCluster:
         *,
         qps: float = 0,
         burst: int = 1000,
-        connections: int = 32,
+        connections: int = 64,
         timeout: float = 30.0,
         margin: float = MARGIN,
         anchored: bool = False,
