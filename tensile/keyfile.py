@@ -10,7 +10,7 @@ from tempfile import NamedTemporaryFile
 def file_of(content: bytes) -> Iterator[str]:
     """Return the path of a file that holds `content` while the block runs, for a key that ssl reads from files only.
 
-    It is in memory where the system has such files; elsewhere nobody else has rights to it.
+    On Linux it is in memory (memfd); elsewhere it is a temporary file that only this user can read.
     """
     in_memory = hasattr(os, "memfd_create")
     with os.fdopen(os.memfd_create("tensile-key", os.MFD_CLOEXEC), "wb") if in_memory else NamedTemporaryFile() as file:

@@ -119,7 +119,7 @@ async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
 
 def why(error: Exception) -> str:
     """Return in a few words what went wrong."""
-    return f"no answer in {STEP_SECONDS:g} s" if isinstance(error, TimeoutError) else cause_of(error)
+    return f"no answer in {STEP_SECONDS:g} s" if isinstance(error, TimeoutError) else cause_of(error, str(error))
 
 
 async def _looked_up(host: str, port: int) -> None:

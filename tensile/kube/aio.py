@@ -8,6 +8,7 @@ Its buffers of content have a bound, and so has each header. What has none is wh
 announce another, extensions of chunks, chunks of one byte. So that is counted here.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ __all__ = [
     "Vouch",
     "aiohttp",
     "beginning",
+    "certificate_of",
     "is_overlong",
     "without_authorities",
 ]
@@ -122,15 +124,15 @@ class Bounded(aiohttp.TCPConnector):
 
     async def _create_connection(self, *given: Any) -> ResponseHandler:
         made = await super()._create_connection(*given)
-        if not self._vouch(_certificate(made)):
+        if not self._vouch(certificate_of(made.transport)):
             made.abort()
             raise UnprovenServer
         return made
 
 
-def _certificate(connection: ResponseHandler) -> bytes:
-    """Return the certificate that the server of a connection showed, b"" without TLS."""
-    tls = connection.transport.get_extra_info("ssl_object") if connection.transport is not None else None
+def certificate_of(transport: asyncio.BaseTransport | None) -> bytes:
+    """Return the certificate (DER) that the server of a connection showed, b"" without TLS."""
+    tls = transport.get_extra_info("ssl_object") if transport is not None else None
     return b"" if tls is None else tls.getpeercert(binary_form=True) or b""
 
 

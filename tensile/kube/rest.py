@@ -4,7 +4,7 @@ A request with a whole answer, and a stream that is read while it comes, have RE
 over `tensile.kube.wire`; streams over the package's transport, which is aiohttp. What aiohttp does by default and an
 engine must not do is off here: proxies and passwords from the environment, redirects, cookies, decompression.
 
-Bytes go in and come out as they are. Nothing is sent twice: where a connection breaks, the caller decides.
+Bytes go in and come out as they are. No write is sent twice: where a connection breaks, the caller decides.
 """
 
 import asyncio

@@ -284,8 +284,11 @@ def _is_systems(error: Exception) -> bool:
     return isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError | Broken)
 
 
-def cause_of(error: Exception) -> str:
-    """Return the cause inside a failed connection in a few words; the error's type where it has none."""
+def cause_of(error: Exception, otherwise: str = "") -> str:
+    """Return the cause inside a failed connection in a few words; where it has none, `otherwise` or the error's type.
+
+    The error's own text is not used here: it may hold a credential.
+    """
     inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     for words in (getattr(inner, "verify_message", ""), getattr(inner, "reason", "")):
         if words:
@@ -293,4 +296,4 @@ def cause_of(error: Exception) -> str:
     if isinstance(inner, socket.gaierror):
         return str(inner.strerror or "not known")
     number = getattr(inner, "errno", None)
-    return os.strerror(number) if number and number > 0 else type(inner).__name__
+    return os.strerror(number) if number and number > 0 else otherwise or type(inner).__name__

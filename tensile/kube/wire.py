@@ -1,8 +1,8 @@
 """One request and its whole answer at a time, over connections that are kept.
 
-It stands below the `kubernetes` package's REST client in place of aiohttp, which takes half of what a mirrored pod's
-requests cost: a bare write and a parser in C (llhttp) take an eighth. Nothing is sent twice, no redirect is followed,
-nothing is decompressed, and a connection that said anything out of turn is not used again.
+It stands below the `kubernetes` package's REST client in place of aiohttp, which takes more CPU for small requests
+(docs/decisions/cluster-access.md): a request is one write, and a parser in C (llhttp) reads the answer. Nothing is sent
+twice, no redirect is followed, nothing is decompressed, and a connection with unexpected data is not used again.
 
 An answer is counted while it comes, before anything is made of it: its content, and what surrounds that.
 """
@@ -19,7 +19,7 @@ import httptools
 
 from tensile.errors import Unreachable
 from tensile.kube.access import Access
-from tensile.kube.aio import NO_CONTENT, Configuration, RESTClientObject, UnprovenServer, Vouch
+from tensile.kube.aio import NO_CONTENT, Configuration, RESTClientObject, UnprovenServer, Vouch, certificate_of
 from tensile.kube.bounds import CHUNKS, HEAD, OBJECT, REFUSAL, SPARSE, Account, TooLarge, mebibytes
 from tensile.kube.dialing import connected
 from tensile.sockets import keep_alive
@@ -173,7 +173,7 @@ class Wire(RESTClientObject):  # type: ignore[misc]  # the package is not typed
         if self._is_closed:
             connection.end()
             raise Broken("closed")
-        if not self._keep.vouch(_certificate(transport)):
+        if not self._keep.vouch(certificate_of(transport)):
             connection.end()
             raise UnprovenServer
         return connection
@@ -187,12 +187,6 @@ def _written(method: str, target: str, headers: Mapping[str, str], body: bytes |
     content = body or b""
     length = f"Content-Length: {len(content)}\r\n" if content or method != "GET" else ""
     return f"{method} {target} HTTP/1.1\r\n{lines}{length}\r\n".encode("latin-1") + content
-
-
-def _certificate(transport: asyncio.BaseTransport) -> bytes:
-    """Return the certificate that the server of a connection showed, b"" without TLS."""
-    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-    return b"" if tls is None else tls.getpeercert(binary_form=True) or b""
 
 
 class _Connection(asyncio.Protocol):
@@ -302,7 +296,7 @@ class _Connection(asyncio.Protocol):
             self.end()
 
     def _answer(self) -> None:
-        """Return what has come of the answer, and keep nothing of it; what nobody waits for ends the connection."""
+        """Complete the request with what was received, and free that; without a request, give the connection up."""
         if self._awaited is None or self._awaited.done():
             self.is_usable = False
             return

@@ -127,16 +127,15 @@ def _pod_affinity(affinity: Manifest, place: Placement) -> Manifest:
 
 def _pod_terms(terms: list[Manifest], place: Placement) -> list[Manifest]:
     """Filter required terms by their domain."""
-    return [_pod_term(term, place) for term in terms if term.get("topologyKey") not in place.upper_domains]
+    domains = place.upper_domains
+    return [_pod_term(term, place) for term in terms if term.get("topologyKey") not in domains]
 
 
 def _weighted_pod_terms(weighted: list[Manifest], place: Placement) -> list[Manifest]:
     """Filter preferred terms by their domain."""
-    field = "podAffinityTerm"
+    field, domains = "podAffinityTerm", place.upper_domains
     return [
-        {**one, field: _pod_term(one[field], place)}
-        for one in weighted
-        if one[field].get("topologyKey") not in place.upper_domains
+        {**one, field: _pod_term(one[field], place)} for one in weighted if one[field].get("topologyKey") not in domains
     ]
 
 
@@ -168,7 +167,8 @@ def _space_selector(selector: Manifest, place: Placement) -> Manifest:
 
 def _spread(constraints: list[Manifest], place: Placement) -> list[Manifest]:
     """Filter spread constraints by their domain."""
-    return [without_merged(one) for one in constraints if one.get("topologyKey") not in place.upper_domains]
+    domains = place.upper_domains
+    return [without_merged(one) for one in constraints if one.get("topologyKey") not in domains]
 
 
 def without_merged(term: Manifest) -> Manifest:
