@@ -27,7 +27,7 @@ from bench.oracles import Manifest, name_of, uid_of, upper_uid_of
 from bench.outage import APISERVER, CONTROLLERS, load
 from bench.sites import PODS, patiently, until
 from bench.trial import NAMESPACE, Snapshot, Trial, run
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 WAYS = ("parted", "killed", "frozen")

@@ -22,8 +22,8 @@ from bench.parties import nodes_usable
 from bench.sites import DEPLOYMENTS, NODES, PODS, Manifest, Site, until
 from bench.trial import NAMESPACE, Snapshot, Trial, run
 from bench.workload import deployment
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 EACH = 4

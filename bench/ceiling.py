@@ -17,10 +17,10 @@ import uvloop
 
 from bench.sites import MERGE, NODES, Manifest, Site
 from tensile.names import VIRTUAL_POD
-from tensile.quantities import add, parse_all, render_all
-from tensile.sandbox.environment import Sandbox
+from tensile.resources import add, parse_all, render_all
+from tensile.sandbox.apiserver import RESOURCES
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.manifests import RESOURCES
+from tensile.sandbox.sandbox import Sandbox
 
 PREFIX = "ceiling-"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

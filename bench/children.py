@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import psutil
 
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.processes import MARK
+from tensile.sandbox.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 30.0

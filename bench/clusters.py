@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.sites import NotInTime, Site
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 Scenario = Callable[[Sandbox, Path], Awaitable[dict[str, Any]]]

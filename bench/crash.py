@@ -18,8 +18,8 @@ from bench.storm import Edit, Round, draw, standing
 from bench.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.workload import deployment, pod
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 GRACE = 30

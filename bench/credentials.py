@@ -37,8 +37,8 @@ from bench.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.workload import deployment, pod
 from tensile.names import LOWER_REACHABLE
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 AT_MOST = 5.0

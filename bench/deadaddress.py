@@ -34,15 +34,15 @@ from bench.reporting import RESULTS, keep, verdict
 from bench.rig import with_own_ports
 from bench.sites import DEPLOYMENTS, PODS, Site, until
 from bench.workload import deployment
-from tensile.cluster import Selection
-from tensile.clusters import utc_now
-from tensile.doctor.contact import contacted
-from tensile.doctor.facts import Stage
-from tensile.kube.access import from_kubeconfig
+from tensile.diagnostics.doctor.facts import Stage
+from tensile.diagnostics.doctor.queries import contacted
+from tensile.engine.clusters import utc_now
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection
+from tensile.kube.credentials import from_kubeconfig
 from tensile.objects import NAMESPACE
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 BAR = 0.6

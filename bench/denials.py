@@ -30,9 +30,9 @@ from bench.reporting import RESULTS, keep, verdict
 from bench.rig import LOWERS, Rig
 from bench.sites import MERGE, PODS, Refused, Site, until
 from tensile.names import MIRRORED
-from tensile.sandbox import kubeconfig
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox import credentials
 from tensile.sandbox.layout import LOOPBACK, UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 A, B = LOWERS
 NAME = "faults-denials"
@@ -376,7 +376,7 @@ async def laid_out(sandbox: Sandbox, directory: Path) -> AsyncIterator[Field]:
         pki = sandbox.clusters[B].audit_log.parent / "pki"
         limited = f"{rig.name}-limited"
         pair = signer_of(pki).issue(limited, ())
-        text = kubeconfig.render(B, rig.proxies[B].url, limited, (pki / "ca.crt").read_bytes(), pair)
+        text = credentials.render(B, rig.proxies[B].url, limited, (pki / "ca.crt").read_bytes(), pair)
         (directory / f"{B}.kubeconfig").write_text(text)
         authority = sandbox.clusters[A].audit_log.parent / "pki"
         async with Webhook(authority, directory, LOOPBACK) as webhook, limited_user(rig.sites[B], limited):

@@ -22,8 +22,8 @@ from bench.parties import nodes_usable
 from bench.sites import DEPLOYMENTS, PODS, Manifest, until
 from bench.trial import NAMESPACE, Trial, run
 from bench.workload import deployment
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"

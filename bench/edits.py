@@ -28,8 +28,8 @@ from bench.children import Child
 from bench.parties import nodes_usable
 from bench.sites import AWAY, MERGE, NODES, NotInTime, Refused
 from bench.trial import NAMESPACE, Trial, run
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 from tensile.topology import TopologyErrors, parse
 

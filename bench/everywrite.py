@@ -33,8 +33,8 @@ from bench.reporting import RESULTS, keep, kept_before, verdict
 from bench.rig import Rig
 from bench.scene import Scene
 from bench.sites import NotInTime, until
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 NAME = "faults-everywrite"
 MOMENTS = ("before", "after", "lost", "cut")

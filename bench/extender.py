@@ -20,16 +20,15 @@ import orjson
 
 from bench.makespan import percentile
 from bench.reporting import RESULTS, keep, verdict
-from tensile.kubelet.place import Placement
-from tensile.kubelet.projection import lower_pod
+from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.projection import lower_pod
 from tensile.names import owner_of
-from tensile.policy.extender import Extender, Site
-from tensile.policy.ground import Ground, PodName
-from tensile.policy.placing.reading import node_of, pod_of
-from tensile.policy.preempting import Preempting
-from tensile.policy.residents import Residents
-from tensile.policy.seeking import Seeker
-from tensile.policy.victims import Above
+from tensile.policy.extender.extender import Extender, Site
+from tensile.policy.extender.preemption import Preempting
+from tensile.policy.extender.reservations import Ground, PodName
+from tensile.policy.extender.search import Seeker
+from tensile.policy.extender.victims import Above, Residents
+from tensile.policy.placement.reader import node_of, pod_of
 
 NAME = "extender"
 BARS = {"fits": 5.0, "nowhere_first": 30.0, "nowhere_siblings": 2.0, "nowhere_new_kinds": 30.0}

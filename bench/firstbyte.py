@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import WSMsgType
 
 from bench.sites import PODS, Site
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 EXEC = PODS.format("default") + "/{}/exec?command=echo&command=hello&stdout=true&container=main"
 PROTOCOL = "v5.channel.k8s.io"

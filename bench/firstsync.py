@@ -19,7 +19,7 @@ from bench.sites import Manifest, Refused, Site, until, until_gone
 from bench.steady import at_rest, usage
 from bench.trial import Trial, run
 from bench.workload import pod_spec
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 EACH = 50

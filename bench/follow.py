@@ -33,8 +33,8 @@ from bench.parties import calm, nodes_usable
 from bench.sites import DEPLOYMENTS, NODES, PODS, Manifest, Refused, Site, until, until_gone
 from bench.trial import NAMESPACE, Trial, run
 from bench.workload import PROVIDER, deployment
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 if TYPE_CHECKING:

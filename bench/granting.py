@@ -1,15 +1,15 @@
 """The roles of an engine as an administrator applies them, given to a user of a real cluster.
 
 A user with a certificate stands for the account, so that every test's engine has a name of its own in audit logs; what
-it may do is to the letter what tensile/manifests/roles.py renders, or all of that but one thing.
+it may do is to the letter what tensile/deploy/rbac.py renders, or all of that but one thing.
 """
 
 import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from tensile.manifests.roles import lower_roles, upper_roles
-from tensile.rights import ALL_KINDS
+from tensile.deploy.rbac import lower_roles, upper_roles
+from tensile.engine.permissions import ALL_KINDS
 from tensile.sandbox.layout import UPPER
 from tensile.topology import Topology
 

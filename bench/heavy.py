@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 
 from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
-from tensile.reconcile.nodeterms import REQUIRED
-from tensile.reconcile.tolerations import NOT_READY, UNREACHABLE
+from tensile.reconcile.pods.scheduling import NOT_READY, REQUIRED, UNREACHABLE
 
 Manifest = dict[str, Any]
 SIZES = (16 << 10, 31 << 10, 120 << 10, 250 << 10, 2_900 << 10)

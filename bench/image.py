@@ -26,9 +26,9 @@ from bench.children import ROOT
 from bench.nodeimages import bring
 from bench.reporting import RESULTS, keep, verdict
 from tensile import __version__
-from tensile.sandbox import machine
+from tensile.sandbox import real_node
 from tensile.sandbox.binaries import CONTROL_PLANE, cache_directory
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 BUILDERS = ("docker", "podman", "buildah")
@@ -208,7 +208,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         builder = next(filter(works, BUILDERS), "")
-        why = machine.obstacle((scratch, cache_directory(os.environ)), os.environ)
+        why = real_node.obstacle((scratch, cache_directory(os.environ)), os.environ)
         why = why or ("" if given.archive or builder else f"none of {', '.join(BUILDERS)} works here")
         if why:
             print(f"image: nothing was tried: {why}")

@@ -22,7 +22,7 @@ from bench.makespan import all_ready, labelled
 from bench.outage import APISERVER, load
 from bench.parties import calm
 from bench.trial import Trial, run
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 STOPPED, SLOW, WELL = "lower-a", "lower-b", "lower-c"

@@ -31,9 +31,9 @@ from bench.rig import with_own_ports
 from bench.sites import DEPLOYMENTS, NODES, PODS, Manifest, until, until_gone
 from bench.trial import NAMESPACE, Trial
 from bench.workload import deployment
-from tensile.descriptors import EACH, OWN
-from tensile.sandbox.environment import Sandbox
+from tensile.kube.net import EACH, OWN
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 SOFT, HARD = 512, 300

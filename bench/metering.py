@@ -14,11 +14,11 @@ import orjson
 
 from bench.faultproxy.keys import signer_of
 from bench.sites import Manifest
-from tensile.sandbox import kubeconfig
+from tensile.sandbox import credentials
 from tensile.sandbox.binaries import METRICS, Finder
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import LOOPBACK
 from tensile.sandbox.processes import MARK
+from tensile.sandbox.sandbox import Sandbox
 
 GROUP = "metrics.k8s.io"
 USER = "metrics-server"
@@ -81,7 +81,7 @@ class MetricsServer:
     def _credential(self, pki: Path) -> str:
         server = self._sandbox.clusters[self._cluster].server
         pair = signer_of(pki).issue(USER, ())
-        return kubeconfig.render(self._cluster, server, USER, (pki / "ca.crt").read_bytes(), pair)
+        return credentials.render(self._cluster, server, USER, (pki / "ca.crt").read_bytes(), pair)
 
 
 class Used(NamedTuple):

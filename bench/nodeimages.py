@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from tensile.sandbox import processes
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 
 def bring(sandbox: Sandbox, archive: Path) -> None:

@@ -24,8 +24,8 @@ from bench.parties import calm
 from bench.sites import DEPLOYMENTS
 from bench.trial import NAMESPACE, Trial, run
 from bench.workload import deployment
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 APISERVER = "kube-apiserver"

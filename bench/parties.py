@@ -15,8 +15,8 @@ import psutil
 
 from bench.children import Child, ceiling, engine
 from bench.sites import NODES, Manifest, Site, until, until_gone
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 CALM = 25.0
 """Percent of all processors: three idle clusters take about ten."""

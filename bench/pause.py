@@ -19,8 +19,8 @@ from bench.sites import DEPLOYMENTS, NODES, PODS, until
 from bench.trial import NAMESPACE, Trial, run
 from bench.workload import deployment
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 CANARY = "canary"

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from bench.parties import PARTIES, Party, Turn, emptied, taking_part
 from bench.reporting import RESULTS, keep, medians, ratios, table
 from bench.sites import Site
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.apiserver import RESOURCES
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.manifests import RESOURCES
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 NAMESPACE = "default"

@@ -29,9 +29,9 @@ from bench.rig import with_own_ports
 from bench.sites import PODS, Manifest, Refused, Site, until
 from bench.trial import ENGINE_LOG, NAMESPACE, run
 from bench.webhook import HOOKS, pod
-from tensile.policy.registration import TIMEOUT_SECONDS
-from tensile.sandbox.environment import Sandbox
+from tensile.policy.webhook.registration import TIMEOUT_SECONDS
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 LIMIT = 60.0

@@ -25,7 +25,7 @@ from bench.rig import with_own_ports
 from bench.sites import DEPLOYMENTS, PODS, until
 from bench.trial import NAMESPACE, Trial, run
 from bench.workload import deployment
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 STARTED = 30.0

@@ -21,10 +21,10 @@ from bench.faultproxy.proxy import Director, Proxy, Quiet
 from bench.sites import NODES, Manifest, Refused, Site, patiently, until
 from bench.spareports import spare_ports
 from tensile.names import LOWER_SCHEDULABLE, OWNER, owner_of
-from tensile.sandbox import kubeconfig
+from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -63,7 +63,7 @@ class Rig:
             proxy = Proxy(name, cluster.server, pki, journal=self.journal)
             self.proxies[name] = await self._open.enter_async_context(proxy)
             pair = signer_of(pki).issue(self.name, (ADMINISTRATORS,))
-            text = kubeconfig.render(name, proxy.url, self.name, (pki / "ca.crt").read_bytes(), pair)
+            text = credentials.render(name, proxy.url, self.name, (pki / "ca.crt").read_bytes(), pair)
             (self.directory / f"{name}.kubeconfig").write_text(text)
         for name in ("kubelet.crt", "kubelet.key"):
             shutil.copy(self.sandbox.directory / name, self.directory)

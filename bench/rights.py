@@ -26,7 +26,7 @@ from bench.clusters import on_clusters
 from bench.granting import EVERYTHING, OWN, Thing, everything, roles_of, thing, things
 from bench.reporting import RESULTS, keep, kept_before, verdict
 from tensile.sandbox.binaries import CONTROL_PLANE
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 from tensile.topology import parse
 

@@ -25,8 +25,8 @@ from bench.trial import AGENT, NAMESPACE, Trial, run
 from bench.workload import deployment
 from tensile.names import OWNER
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"

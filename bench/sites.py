@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from tensile.sandbox.environment import ClusterProcesses
+    from tensile.sandbox.sandbox import ClusterProcesses
 
 Manifest = dict[str, Any]
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"

@@ -23,8 +23,8 @@ from bench.sites import DEPLOYMENTS, PODS, until
 from bench.trial import AGENT, NAMESPACE, Trial, run
 from bench.workload import deployment
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 NAME = "steady"

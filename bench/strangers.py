@@ -22,9 +22,9 @@ from bench.sites import MERGE, Manifest, NotInTime, Refused, Site, until
 from bench.trial import AGENT, LIMIT, TOPOLOGY, Trial, run
 from tensile.names import Owner, owner_of
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.ports import choose
+from tensile.sandbox.processes import choose
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 FILE = "strangers.yaml"

@@ -32,11 +32,11 @@ from bench.oracles import is_ready
 from bench.parties import calm, nodes_usable
 from bench.reporting import RESULTS, keep, table, verdict
 from bench.sites import PODS, Manifest, Site, until
-from tensile.sandbox import machine
+from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.images import IMAGE
 from tensile.sandbox.layout import LOOPBACK, UPPER
+from tensile.sandbox.real_node import IMAGE
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 NAMESPACE = "default"
@@ -269,7 +269,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        why = machine.obstacle((folder, cache_directory(os.environ)), os.environ)
+        why = real_node.obstacle((folder, cache_directory(os.environ)), os.environ)
         print(f"without a real node: {why}" if why else "with a real node")
         content = folder / "content"
         digest = drawn(content, given.megabytes)

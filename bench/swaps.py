@@ -21,8 +21,7 @@ from bench import oracles
 from bench.sites import MERGE, PODS, Manifest, Refused, Site, patiently, until, until_gone
 from bench.trial import Trial
 from bench.workload import pod
-from tensile.sandbox.certificates import Authority, Pair, authority
-from tensile.sandbox.credentials import ADMINISTRATORS
+from tensile.sandbox.credentials import ADMINISTRATORS, Authority, Pair, authority
 
 ACCOUNT = "bench-engine"
 HOME = "kube-system"

@@ -22,10 +22,10 @@ import aiohttp
 
 from bench.sites import NODES, PODS, until
 from bench.trial import NAMESPACE, Trial, run
-from tensile.sandbox import machine
+from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 ROBOT = "robot"
@@ -175,7 +175,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 def options() -> Options:
     """Ask for a real node where the machine allows one."""
     with tempfile.TemporaryDirectory() as scratch:
-        why = machine.obstacle((Path(scratch), cache_directory(os.environ)), os.environ)
+        why = real_node.obstacle((Path(scratch), cache_directory(os.environ)), os.environ)
     print(f"nodes in name only: {why}" if why else "a real node", flush=True)
     return Options(nodes=1, real_node=not why)
 

@@ -23,9 +23,9 @@ from bench.metering import CPU, MEMORY, MetricsServer, Used, apply, tell_use, to
 from bench.parties import nodes_usable
 from bench.reporting import RESULTS, keep, verdict
 from bench.sites import Manifest, NotInTime, Site, until
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.ports import choose
+from tensile.sandbox.processes import choose
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 LOWER = "lower-a"

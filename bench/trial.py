@@ -20,8 +20,8 @@ from bench.reporting import RESULTS, keep, verdict
 from bench.sites import DEPLOYMENTS, PODS, NotInTime, Site, until
 from tensile.names import owner_of
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 if TYPE_CHECKING:

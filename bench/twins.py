@@ -34,10 +34,10 @@ from bench.reporting import RESULTS, keep, verdict
 from bench.rig import LOWERS, Rig
 from bench.scene import Scene
 from bench.sites import MERGE, NotInTime, Refused, until
-from tensile.sandbox import kubeconfig
+from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 NAME = "faults-twins"
 ELSEWHERE = "127.0.0.2"
@@ -63,7 +63,7 @@ def second(rig: Rig) -> Path:
     for name, proxy in rig.proxies.items():
         pki = rig.sandbox.clusters[name].audit_log.parent / "pki"
         pair = signer_of(pki).issue(second_user(rig), (ADMINISTRATORS,))
-        text = kubeconfig.render(name, proxy.url, second_user(rig), (pki / "ca.crt").read_bytes(), pair)
+        text = credentials.render(name, proxy.url, second_user(rig), (pki / "ca.crt").read_bytes(), pair)
         (directory / f"{name}.kubeconfig").write_text(text)
     for name in ("kubelet.crt", "kubelet.key"):
         (directory / name).write_bytes((rig.directory / name).read_bytes())

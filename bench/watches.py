@@ -33,16 +33,16 @@ from bench.oracles import Manifest, is_ready, uid_of, upper_uid_of
 from bench.reporting import RESULTS, keep, verdict
 from bench.rig import LOWERS, Rig
 from bench.sites import MERGE, PODS, NotInTime, Refused, until
-from tensile.app import Engine
+from tensile.engine.engine import Engine
+from tensile.engine.lower import Ways
 from tensile.errors import ClusterError
-from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
 from tensile.kube.limits import Pace
 from tensile.reconcile.plan import Step
-from tensile.sandbox.environment import Sandbox
+from tensile.reconcile.world import Key, Problem
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.topology import parse
-from tensile.world import Key, Problem
 
 LOWER = LOWERS[0]
 PACE = Pace(shortest=3, longest=3, audit=4.0)

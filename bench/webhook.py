@@ -28,11 +28,11 @@ from bench.makespan import percentile
 from bench.reporting import RESULTS, keep, verdict
 from bench.sites import PODS, Manifest, Refused, Site, until
 from tensile.names import VIRTUAL_POD
-from tensile.policy.admission import Terms
-from tensile.policy.review import answer
-from tensile.reconcile.nodeterms import REQUIRED, UPPER_ONLY_KEYS
-from tensile.sandbox.environment import Sandbox
+from tensile.policy.webhook.admission import Terms
+from tensile.policy.webhook.review import answer
+from tensile.reconcile.pods.scheduling import REQUIRED, UPPER_ONLY_KEYS
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 NAMESPACE = "default"
 RATE = 200.0

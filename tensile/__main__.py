@@ -23,7 +23,7 @@ sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 def main() -> None:
     """Run the program on the command line's arguments; raises SystemExit."""
     try:
-        from tensile.program import main as program  # noqa: PLC0415 - Ctrl-C may come while that takes its time
+        from tensile.cli.main import main as program  # noqa: PLC0415 - Ctrl-C may come while that takes its time
 
         program()
     except KeyboardInterrupt:

@@ -2,8 +2,11 @@
 
 Model classes drop the fields that they do not know and cost fifty times the decoding, so objects stay what the
 apiserver sent. What is typed is only what names them.
+
+Which taints a toleration lets a pod bear, as Kubernetes decides it.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -163,3 +166,19 @@ def deleted_at(manifest: Manifest) -> datetime:
     """Return when an object that ends was deleted: its deletionTimestamp says when its grace period is over."""
     meta = metadata(manifest)
     return later(moment_of(meta["deletionTimestamp"]), -(meta.get("deletionGracePeriodSeconds") or 0))
+
+
+HARD = frozenset({"NoSchedule", "NoExecute"})
+"""The effects that keep a pod off a node."""
+
+
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Say whether a toleration matches a taint, as Kubernetes does; numeric operators match none."""
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if toleration.get("key") and toleration["key"] != taint["key"]:
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    equal = (toleration.get("operator") or "Equal") == "Equal"
+    return equal and (toleration.get("value") or "") == (taint.get("value") or "")

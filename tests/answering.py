@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
-from tensile.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.errors import NotFound
+from tensile.kube.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.objects import Kind, Manifest, Ref, metadata
 
 STATUS = orjson.dumps({"kind": "Status", "status": "Success"})
@@ -39,7 +39,7 @@ Answer = bytes | Exception | Held
 
 
 class Answering:
-    """Honours tensile.cluster.Cluster for reads and writes of single objects."""
+    """Honours tensile.kube.cluster.Cluster for reads and writes of single objects."""
 
     def __init__(self, name: str = "lower-a") -> None:
         self.name = name

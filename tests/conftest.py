@@ -20,7 +20,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tensile.sandbox import state
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 OWN_SANDBOX = {
     "tests/demo/test_demo_whole.py",

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tensile.filewatch import FileWatcher, watched
+from tensile.kube.file_watch import FileWatcher, watched
 
 PATIENCE = 20.0
 """Seconds after which a change counts as unseen; far more than any notice takes."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import orjson
 
-from tensile.reconcile.mapsource import Place
-from tensile.rights import Right, lower_rights, upper_rights
+from tensile.engine.configmap_source import Place
+from tensile.engine.permissions import Right, lower_rights, upper_rights
 from tensile.topology import Topology, parse
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "doctor.md"

@@ -13,22 +13,21 @@ from typing import NamedTuple
 import orjson
 from worldkit import NOW, world, written
 
-from tensile.cache import Cache
-from tensile.cluster import Patch, Selection
+from tensile.engine.caches import bound_feed, lower_feeds, lower_world, rules, upper_feeds
 from tensile.errors import ClusterError, Denied, Throttled, Unreachable
-from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds
+from tensile.kube.cluster import Patch, Selection
 from tensile.kube.fleet import Feed
-from tensile.kubelet.node import NodeRule
-from tensile.kubelet.node import key_of as node_key
+from tensile.kube.store import Cache
+from tensile.kubelet.node.rule import NodeRule
+from tensile.kubelet.node.rule import key_of as node_key
 from tensile.objects import NODE, POD, UPPER, Kind, Manifest, Ref, uid
 from tensile.reconcile.desired import Present
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.reconcile.selecting import is_selected
-from tensile.rules import rules
+from tensile.reconcile.world import Key, Naming, Problem, World
 from tensile.topology import Topology
-from tensile.world import Key, Naming, Problem, World
 
 _SOON = 1.0
 _ROUNDS = 60

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.allowance import Allowances
+from tensile.kube.limits import Allowances
 
 
 def allowances(limit: int = 100) -> Allowances[str]:

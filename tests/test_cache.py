@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.cache import Cache, Delta, Departure, Digest, Entry, Kept, forget_decoded, keep_all
+from tensile.kube.store import Cache, Delta, Departure, Digest, Entry, Kept, forget_decoded, keep_all
 
 
 def raw(name: str, version: int, uid: str = "", **more: object) -> bytes:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from tensile.cache import Cache, Kept, Tally
 from tensile.errors import Malformed
+from tensile.kube.store import Cache, Kept, Tally
 
 
 def thing(name: str, version: int, **more: object) -> bytes:

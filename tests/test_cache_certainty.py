@@ -2,7 +2,7 @@
 
 import orjson
 
-from tensile.cache import Cache, Delta, Departure, Kept
+from tensile.kube.store import Cache, Delta, Departure, Kept
 
 
 def raw(name: str, version: int, uid: str = "", phase: str = "Running") -> bytes:

@@ -3,12 +3,12 @@
 import pytest
 from worldkit import OWNER_HERE, A, B, marked, opened, put, thing, twin, upper_pod, world
 
-from tensile.changeover import Course, Deed, course, left, put_off
-from tensile.joined import left_behind
+from tensile.engine.lower import left_behind
+from tensile.engine.transitions import Course, Deed, course, left, put_off
 from tensile.names import LOWER
 from tensile.objects import VOLUME
+from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Topology, parse
-from tensile.world import LowerWorld, World
 
 FIRST, SECOND = f"name: {A}, kubeconfig: k/0", f"name: {B}, kubeconfig: k/1"
 RENAMED = f"name: lower-z, kubeconfig: k/0, node: {{name: {A}}}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensile.descriptors import EACH, OWN, Parts, parts, shortage
+from tensile.kube.net import EACH, OWN, Parts, parts, shortage
 
 
 @pytest.mark.parametrize(("lowers", "most"), [(24, None), (0, OWN), (5, OWN + 5 * EACH), (1000, 1 << 20)])

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from virtualtime import clock, in_virtual_time
 
-from tensile.door import Door, Guest, Patience, Silence, origin_of
+from tensile.kube.listener_limits import Door, Guest, Patience, Silence, origin_of
 
 PATIENCE = Patience()
 ROOM = 4

@@ -10,10 +10,9 @@ from stagekit import Weather
 from virtualtime import clock, in_virtual_time
 from worldkit import OWNER_HERE as OWNER
 
-from tensile.cluster import Patch
-from tensile.election import Election, warn_of_leader
+from tensile.engine.leader_election import Election, Pace, kept_by, lease_ref, new, warn_of_leader
 from tensile.errors import Denied
-from tensile.lease import Pace, kept_by, lease_ref, new
+from tensile.kube.cluster import Patch
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, metadata, uid
 
 PACE = Pace()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tensile.filetrail import Mounts, Trail, find_trail, read_mounts
+from tensile.kube.files import Mounts, Trail, find_trail, read_mounts
 
 NOTHING = Mounts({}, frozenset())
 MOUNTINFO = r"""

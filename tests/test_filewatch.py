@@ -15,7 +15,7 @@ import pytest
 from filekit import PATIENCE, heard
 from structlog.testing import capture_logs
 
-from tensile.filewatch import FileWatcher, KeptFiles, Notifier, Watched, notifier, watched
+from tensile.kube.file_watch import FileWatcher, KeptFiles, Notifier, Watched, notifier, watched
 
 
 class Ears:
@@ -390,7 +390,7 @@ async def test_without_notices_files_are_looked_at(
 _IN_A_NAMESPACE = """
 import asyncio, sys
 from pathlib import Path
-from tensile.filewatch import FileWatcher, watched
+from tensile.kube.file_watch import FileWatcher, watched
 Path("/proc/sys/user/max_inotify_instances").write_text("0")
 file = Path(sys.argv[1])
 async def main():

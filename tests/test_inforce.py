@@ -11,9 +11,9 @@ from virtualtime import in_virtual_time
 from worldkit import topology
 
 from bench.spareports import spare_ports
-from tensile import sockets
+from tensile.engine.servers import InForce
 from tensile.errors import TensileError
-from tensile.inforce import InForce
+from tensile.kube import net
 from tensile.topology import Topology
 
 HOST, BESIDE, EVERYWHERE, NOT_HERE = "127.0.0.1", "127.0.0.2", "0.0.0.0", "192.0.2.77"
@@ -52,9 +52,9 @@ class Listener:
         if place == self.place:
             return
         try:
-            opened = sockets.listening(*place)
+            opened = net.listening(*place)
         except OSError as error:
-            raise sockets.refusal(error, f"{place}: {error.strerror}") from None
+            raise net.refusal(error, f"{place}: {error.strerror}") from None
         await self.close()
         self.place, self.held = place, opened
 

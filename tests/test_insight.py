@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 from worldkit import A, B, world
 
-from tensile.cache import Cache
-from tensile.insight import missing
+from tensile.engine.metrics import missing
+from tensile.kube.store import Cache
 from tensile.objects import ROLE
-from tensile.world import World
+from tensile.reconcile.world import World
 
 
 def said(here: World, *, denied: str = "", waits: str = "", is_running: bool = True) -> str:

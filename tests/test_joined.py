@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from worldkit import raised, thing, world
 
-from tensile.joined import Ways, left_behind
+from tensile.engine.lower import Ways, left_behind
 from tensile.names import KUBELET_PORT
 from tensile.objects import Manifest
 from tensile.topology import Upper

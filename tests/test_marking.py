@@ -9,9 +9,9 @@ import pytest
 from stagekit import Weather
 from virtualtime import clock, in_virtual_time
 
-from tensile.cluster import Listing, Patch, Read, Selection
+from tensile.engine.leader_election import LeadMark, own_pod
 from tensile.errors import Conflict
-from tensile.marking import LeadMark, own_pod
+from tensile.kube.cluster import Listing, Patch, Read, Selection
 from tensile.names import LEADS
 from tensile.objects import NAMESPACE, POD, UPPER, Kind, Manifest, Ref, labels
 

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tensile import memory
-from tensile.cache import decoded, forget_decoded
+from tensile.engine import run as memory
+from tensile.kube.store import decoded, forget_decoded
 
 
 def test_what_stays_is_out_of_the_collectors_sight() -> None:

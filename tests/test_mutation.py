@@ -6,8 +6,8 @@ import orjson
 import pytest
 import yaml
 
+from tensile.cli.mutate import default_topology, mutation, read_pod, written
 from tensile.errors import TensileError
-from tensile.mutation import default_topology, mutation, read_pod, written
 from tensile.topology import parse
 
 HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"

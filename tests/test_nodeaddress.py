@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from worldkit import A, put, raised, thing, world
 
-from tensile.nodeaddress import address_in_use
-from tensile.world import World
+from tensile.engine.clusters import address_in_use
+from tensile.reconcile.world import World
 
 
 def told(node: dict[str, Any], *addresses: tuple[str, str]) -> dict[str, Any]:

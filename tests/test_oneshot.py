@@ -6,11 +6,11 @@ import pytest
 from stagekit import Script
 from worldkit import A, account, config_map, home, put, raised, space, twin, upper_pod, world
 
-from tensile.cluster import Cluster
+from tensile.engine.oneshot import rehearse
 from tensile.errors import NotFound
+from tensile.kube.cluster import Cluster
 from tensile.objects import CONFIG_MAP, Ref
-from tensile.oneshot import rehearse
-from tensile.world import World
+from tensile.reconcile.world import World
 
 
 class Standing(NamedTuple):

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensile.cli.mutate import default_topology, mutation, read_pod, written
+from tensile.diagnostics.podfile import template
 from tensile.errors import TensileError
-from tensile.inspection.template import template
-from tensile.mutation import default_topology, mutation, read_pod, written
-from tensile.podform import forms
-from tensile.policy.placing.reading import pod_of
+from tensile.policy.placement.reader import pod_of
+from tensile.reconcile.pods.pod_schema import forms
 
 REQUIREMENT = {"key": "disk", "operator": "In", "values": ["ssd"]}
 SELECTOR = {"matchLabels": {"app": "web"}, "matchExpressions": [REQUIREMENT]}

@@ -7,18 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensile.quantities import (
-    NANO,
-    add,
-    clamp,
-    is_binary,
-    is_quantity,
-    parse,
-    parse_all,
-    render,
-    render_all,
-    subtract,
-)
+from tensile.resources import NANO, add, clamp, is_binary, is_quantity, parse, parse_all, render, render_all, subtract
 
 LARGEST = 2**63 - 1
 

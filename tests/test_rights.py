@@ -7,10 +7,10 @@ import pytest
 from rightstable import DOCUMENT, rewritten, table
 from rightstable import topology as whole
 
+from tensile.engine.configmap_source import Place
+from tensile.engine.permissions import ALL_KINDS, READ, WRITTEN, Right, lower_rights, upper_rights
 from tensile.objects import CLAIM, POD, SECRET, STORAGE_CLASS, Kind
-from tensile.reconcile.following import FOLLOWS
-from tensile.reconcile.mapsource import Place
-from tensile.rights import ALL_KINDS, READ, WRITTEN, Right, lower_rights, upper_rights
+from tensile.reconcile.watches import FOLLOWS
 from tensile.topology import Topology, parse
 
 EVERYTHING = {

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from virtualtime import clock, in_virtual_time
 
-from tensile.running import _LISTING, _SETTLING, _settle
+from tensile.engine.run import _LISTING, _SETTLING, _settle
 
 Wait = Callable[[], Awaitable[object]]
 

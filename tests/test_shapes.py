@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.cache import Cache, Kept, keep_all
 from tensile.errors import Malformed
+from tensile.kube.store import Cache, Kept, keep_all
 from tensile.names import FIELD_MANAGER
 from tensile.objects import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE, Kind
-from tensile.reconcile.podfacts import digest_below
-from tensile.shapes import SHAPES, checked
+from tensile.reconcile.pods.index import digest_below
+from tensile.reconcile.schemas import SHAPES, checked
 
 TIME = "2026-01-01T00:00:00Z"
 META = {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "5", "labels": {"a": "b"}}

@@ -12,13 +12,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bench.spareports import spare_port
-from tensile.certificates import self_signed
+from tensile.engine.health import ProbeServer, TelemetryServer
+from tensile.engine.metrics import Metrics
 from tensile.errors import TensileError
-from tensile.kubelet.api.listener import open_port
-from tensile.policy.extenderport import listening as extender_port
-from tensile.policy.listening import Listening
-from tensile.sockets import listening, place
-from tensile.telemetry import Metrics, ProbeServer, TelemetryServer
+from tensile.kube.net import listening, place
+from tensile.kube.tls import self_signed
+from tensile.kubelet.api.server import open_port
+from tensile.policy.extender.server import listening as extender_port
+from tensile.policy.webhook.listener import Listening
 
 V4, V6 = "127.0.0.1", "::1"
 LATER = 65_000

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from virtualtime import clock, in_virtual_time
 
-from tensile.supervision import insist, supervised
+from tensile.kube.net import insist, supervised
 
 
 @in_virtual_time

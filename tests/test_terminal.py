@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensile.legible import aligned, harmless, joined
-from tensile.terminal import takes_colour
+from tensile.text import aligned, harmless, joined, takes_colour
 
 
 class Screen(io.StringIO):
@@ -37,7 +36,7 @@ def test_colours_are_for_terminals_of_people_who_want_them(
 def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
     """A file that is opened later does not become what is printed to."""
     script = (
-        "import sys; from tensile.terminal import prepare; prepare(); kept = open(sys.argv[1], 'w'); "
+        "import sys; from tensile.text import prepare; prepare(); kept = open(sys.argv[1], 'w'); "
         "print('told', flush=True); sys.stdout.isatty(); kept.write(str(kept.fileno()))"
     )
     kept = tmp_path / "kept"

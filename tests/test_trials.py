@@ -8,11 +8,11 @@ from papers import kubeconfig
 from virtualtime import in_virtual_time
 from worldkit import A, B, topology
 
+from tensile.engine.clusters import PATIENCE, RETRY, Trials
 from tensile.errors import AccessError
-from tensile.filewatch import FileWatcher
-from tensile.kube.access import Access, from_kubeconfig
+from tensile.kube.credentials import Access, from_kubeconfig
+from tensile.kube.file_watch import FileWatcher
 from tensile.topology import Lower
-from tensile.trials import PATIENCE, RETRY, Trials
 
 FIRST, SECOND = topology(f"name: {A}", f"name: {B}").lowers
 READING = "the new credentials are still being read"

@@ -3,21 +3,10 @@
 import pytest
 from worldkit import A, B, config_map, marked, put, space, upper_pod, world
 
-from tensile.cache import Cache
+from tensile.kube.store import Cache
 from tensile.names import UPPER_NAMESPACE
-from tensile.objects import (
-    CONFIG_MAP,
-    EVENT,
-    LEASE,
-    NAMESPACE,
-    NODE,
-    POD,
-    SECRET,
-    SERVICE_ACCOUNT,
-    UPPER,
-    Kind,
-)
-from tensile.world import Key, LowerWorld, Problem, UpperWorld
+from tensile.objects import CONFIG_MAP, EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind
+from tensile.reconcile.world import Key, LowerWorld, Problem, UpperWorld
 
 BELOW = {
     POD: "pods",

@@ -9,10 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.sandbox.environment import Sandbox
-from tensile.yamlfull import document, flow, is_plainly_text
-from tensile.yamltext import compose
-from tensile.yamltree import plain
+from tensile.sandbox.sandbox import Sandbox
+from tensile.yaml_document import compose, document, flow, is_plainly_text, plain
 
 _WORDS = """
     y Y yes n N no on OFF True 1e3 12e4567 12e45 1E5 0x1F -0x1f 0X1f 0b11 -0b11 0B11 0o17 0O17 017 089 1_000 1_0.5

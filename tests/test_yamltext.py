@@ -7,9 +7,22 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensile.yamladvice import advise
-from tensile.yamltext import MAX_ALIASES, MAX_DEPTH, MAX_ENTRIES, MAX_NODES, compose
-from tensile.yamltree import Node, Position, find, locate, plain, scalar, show_key, show_path
+from tensile.yaml_document import (
+    MAX_ALIASES,
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    MAX_NODES,
+    Node,
+    Position,
+    advise,
+    compose,
+    find,
+    locate,
+    plain,
+    scalar,
+    show_key,
+    show_path,
+)
 
 LOADERS = [pytest.param(yaml.SafeLoader, id="python")]
 if hasattr(yaml, "CSafeLoader"):

@@ -11,24 +11,26 @@ from typing import Any
 
 import orjson
 
-from tensile.cache import Cache, Entry
-from tensile.demand import pod_demand
-from tensile.descheduling import successor
-from tensile.feeds import bound_to
-from tensile.kubelet import tokens, waiting
-from tensile.kubelet.capacity import node_offer
-from tensile.kubelet.node import NodeRule
-from tensile.kubelet.node import key_of as node_key
-from tensile.kubelet.place import Placement
-from tensile.kubelet.projection import lower_pod
+from tensile.engine.caches import bound_to
+from tensile.kube.store import Cache, Entry
+from tensile.kubelet.node.capacity import node_offer
+from tensile.kubelet.node.rule import NodeRule
+from tensile.kubelet.node.rule import key_of as node_key
+from tensile.kubelet.pods import service_account, unbound
+from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.projection import lower_pod
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import Kind, Manifest, annotations, labels, metadata, uid
-from tensile.policy import live
-from tensile.reconcile import following, namespaces, observed, podfacts
+from tensile.policy.descheduler import replacement
+from tensile.policy.placement import reader
+from tensile.reconcile import ownership, watches
 from tensile.reconcile.desired import Decision, Present, Rule, Wanted
 from tensile.reconcile.plan import Plan, plan
+from tensile.reconcile.pods import index
+from tensile.reconcile.pods.demand import pod_demand
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.world import Key, LowerWorld, Naming, UpperWorld, World
 from tensile.topology import Lower, Topology, parse
-from tensile.world import Key, LowerWorld, Naming, UpperWorld, World
 
 OWNER_HERE = owner_of("11111111-upper", "demo")
 STRANGER = owner_of("22222222-other", "demo")
@@ -51,11 +53,11 @@ def world(*lowers: str, more: str = "", now: datetime = NOW) -> World:
     """Make a world of empty clusters, in sync, for a topology as above."""
     found = topology(*lowers, more=more)
     upper = UpperWorld(
-        filled(observed.digest_node),
+        filled(ownership.digest_node),
         *(filled() for _ in range(3)),
-        waiting=filled(waiting.digest),
-        remade=filled(successor.digest),
-        more=synced(following.caches(above=True)),
+        waiting=filled(unbound.digest),
+        remade=filled(replacement.digest),
+        more=synced(watches.caches(above=True)),
     )
     made = World(found, OWNER_HERE, upper, now, "10.0.0.1")
     made.lowers.update({spec.name: opened(spec) for spec in found.lowers})
@@ -66,20 +68,20 @@ def opened(spec: Lower) -> LowerWorld:
     """Make a lower with nothing in it."""
     return LowerWorld(
         spec,
-        upper_pods=filled(podfacts.digest_above, podfacts.INDEXES_ABOVE, selects=bound_to(spec.node.name)),
-        pods=filled(podfacts.digest_below, podfacts.INDEXES_BELOW),
+        upper_pods=filled(index.digest_above, index.INDEXES_ABOVE, selects=bound_to(spec.node.name)),
+        pods=filled(index.digest_below, index.INDEXES_BELOW),
         foreign_pods=filled(pod_demand),
         namespaces=filled(namespaces.digest),
         accounts=filled(),
-        config_maps=filled(observed.digest_marks, observed.INDEXES),
-        secrets=filled(tokens.digest, tokens.INDEXES),
+        config_maps=filled(ownership.digest_marks, ownership.INDEXES),
+        secrets=filled(service_account.digest, service_account.INDEXES),
         nodes=filled(node_offer),
         version="v1.36.3",
         mark=OWNER_HERE.mark,
-        more=synced(following.caches(above=False)),
+        more=synced(watches.caches(above=False)),
         naming=Naming("demo", OWNER_HERE.mark) if spec.namespaces.mapping == "prefix" else None,
-        place_nodes=filled(live.digest_node),
-        place_pods=filled(live.digest_pod),
+        place_nodes=filled(reader.digest_node),
+        place_pods=filled(reader.digest_pod),
     )
 
 

@@ -25,11 +25,10 @@ from bench.conformance.report import Case, Outcome
 from bench.conformance.suite import PROCESSES, Selection, Side, command, run
 from bench.kubectl.round import LOWER
 from bench.reporting import RESULTS, keep, kept_before, verdict
-from tensile.sandbox import machine
+from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.errors import SandboxError
-from tensile.sandbox.layout import UPPER
+from tensile.sandbox.layout import UPPER, SandboxError
+from tensile.sandbox.sandbox import Sandbox
 
 NAME = "conformance"
 DIRECT, THROUGH = "direct", "through"
@@ -122,7 +121,7 @@ def main() -> int:
         return 0
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        why = machine.obstacle((scratch, cache_directory(os.environ)), os.environ)
+        why = real_node.obstacle((scratch, cache_directory(os.environ)), os.environ)
         if why:
             print(f"{NAME}: no real node on this machine: {why}", file=sys.stderr)
             return 1

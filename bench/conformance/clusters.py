@@ -11,8 +11,8 @@ from bench.conformance.images import Files, archive, listed
 from bench.conformance.programs import Programs
 from bench.kubectl.round import LOWER, nodes_ready, put_within_reach
 from bench.nodeimages import bring
-from tensile.sandbox.certificates import authority
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.credentials import authority
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 SERVER = "localhost"

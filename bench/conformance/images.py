@@ -7,7 +7,7 @@ nothing is fetched from any. An image that is not made here is not there; a test
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tensile.sandbox.images import Entry, Image, busybox_layer, layer, packed
+from tensile.sandbox.real_node import Entry, Image, busybox_layer, layer, packed
 
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PAGES = "usr/share/nginx/html"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.conformance.programs import Programs
-from tensile.sandbox.golang import Progress
+from tensile.sandbox.go_build import Progress
 from tensile.sandbox.processes import MARK
 
 SIGS = ("sig-apps", "sig-cli", "sig-node", "sig-storage")

@@ -18,7 +18,7 @@ from bench.diagnoses import ways, works
 from bench.diagnoses.setup import SETUPS, Setup
 from bench.diagnoses.stage import Stage
 from bench.reporting import RESULTS, keep, verdict
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 MOST_SECONDS = 15.0
 _SETS = (ways, works)

@@ -20,12 +20,11 @@ from bench.children import Child
 from bench.faultproxy.keys import signer_of
 from bench.sites import Manifest, Site
 from tensile.names import owner_of
-from tensile.sandbox import kubeconfig
-from tensile.sandbox.certificates import Authority
-from tensile.sandbox.credentials import ADMINISTRATORS
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox import credentials
+from tensile.sandbox.credentials import ADMINISTRATORS, Authority
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.ports import choose
+from tensile.sandbox.processes import choose
+from tensile.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -113,7 +112,7 @@ class Stage:
         """Write the kubeconfig of a cluster for our own user, signed so long ago."""
         pair = self.signer(name, ago=ago or timedelta()).issue(self.user, groups)
         server = self.sandbox.clusters[name].server
-        text = kubeconfig.render(name, server, self.user, (self.pki(name) / "ca.crt").read_bytes(), pair)
+        text = credentials.render(name, server, self.user, (self.pki(name) / "ca.crt").read_bytes(), pair)
         (self.directory / f"{name}.kubeconfig").write_text(text)
 
     def expire(self, name: str) -> None:

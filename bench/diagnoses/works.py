@@ -6,8 +6,8 @@ from datetime import timedelta
 from bench.diagnoses.setup import setup
 from bench.diagnoses.stage import BINDINGS, LOWERS, A, B, Stage
 from bench.sites import Manifest, until
-from tensile.kubelet.api.signing import request_for
-from tensile.rights import Right, lower_rights, upper_rights
+from tensile.engine.permissions import Right, lower_rights, upper_rights
+from tensile.kubelet.api.csr import request_for
 from tensile.sandbox.layout import LOOPBACK, UPPER
 from tensile.topology import Topology, parse
 

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from tensile.sandbox.certificates import Authority, Pair
+from tensile.sandbox.credentials import Authority, Pair
 from tensile.sandbox.layout import LOOPBACK
 
 

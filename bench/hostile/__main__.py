@@ -28,7 +28,7 @@ from bench.parties import calm, nodes_usable
 from bench.reporting import RESULTS, keep, verdict
 from bench.sites import DEPLOYMENTS, PODS, NotInTime, until, until_gone
 from bench.workload import deployment
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 NAME = "hostile"
 SLOWER_AT_MOST = 1.05

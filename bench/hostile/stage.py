@@ -24,10 +24,10 @@ from bench.parties import nodes_usable
 from bench.rig import with_own_ports
 from bench.sites import DEPLOYMENTS, PODS, Manifest, Refused, Site, until
 from bench.workload import deployment
-from tensile.sandbox import kubeconfig
+from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -87,7 +87,7 @@ class Stage:
         )
         url = f"https://127.0.0.1:{(await self._answer())['port']}"
         pair = signer_of(pki).issue("the-engine", (ADMINISTRATORS,))
-        text = kubeconfig.render(HOSTILE, url, "the-engine", (pki / "ca.crt").read_bytes(), pair)
+        text = credentials.render(HOSTILE, url, "the-engine", (pki / "ca.crt").read_bytes(), pair)
         (self.sandbox.directory / f"{HOSTILE}.kubeconfig").write_text(text)
         found, self._port = with_own_ports(self.sandbox)
         self._topology = self.sandbox.directory / "hostile.yaml"

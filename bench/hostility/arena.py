@@ -24,10 +24,10 @@ from bench.oracles import upper_uid_of
 from bench.sequences.model import LOWERS, is_about
 from bench.sequences.nature import Nature, Record
 from bench.sequences.stage import BEGIN, OWNER, Stage
-from tensile.cluster import Patch, WatchEvent
 from tensile.errors import ClusterError
-from tensile.kubelet.eventmirror import EventMirror
-from tensile.kubelet.mirrored import MirroredPods
+from tensile.kube.cluster import Patch, WatchEvent
+from tensile.kubelet.api.pods import MirroredPods
+from tensile.kubelet.pods.event_mirror import EventMirror
 from tensile.names import FIELD_MANAGER
 from tensile.objects import (
     CONFIG_MAP,
@@ -43,8 +43,8 @@ from tensile.objects import (
     moment_of,
     uid,
 )
-from tensile.reconcile.patching import patched
-from tensile.reconcile.rehearsal import Rehearsal
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.patch import patched
 
 TEAM = "team"
 """A namespace below with objects that nobody above has to do with."""

@@ -28,7 +28,7 @@ from bench.hostility.storms import Storms
 from bench.reporting import RESULTS, keep, verdict
 from bench.rig import Rig
 from bench.sites import NotInTime
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 NAME = "faults-hostility-real"
 ABREAST = 4

@@ -22,10 +22,10 @@ from bench.kubectl.expected import EXPECTED
 from bench.kubectl.round import KUBECTL, LOWER, OLD, Answers, Side, given, gone, nodes_ready, put_within_reach
 from bench.reporting import RESULTS, keep, verdict
 from bench.sites import NotInTime
-from tensile.sandbox import machine
+from tensile.sandbox import real_node
 from tensile.sandbox.binaries import Finder, cache_directory
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 NAME = "faults-kubectl"
@@ -103,7 +103,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        why = machine.obstacle((folder, cache_directory(os.environ)), os.environ)
+        why = real_node.obstacle((folder, cache_directory(os.environ)), os.environ)
         if why:
             print(f"{NAME}: no real node on this machine: {why}", file=sys.stderr)
             return 1

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from tensile.sandbox.images import IMAGE
+from tensile.sandbox.real_node import IMAGE
 
 Manifest = dict[str, Any]
 SPACE = "shop"

@@ -10,9 +10,9 @@ from bench.kubectl.giving import Hand
 from bench.kubectl.normal import normal
 from bench.kubectl.steps import Step
 from tensile.sandbox.binaries import ProgramSet
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.images import IMAGE
 from tensile.sandbox.layout import LOOPBACK, UPPER
+from tensile.sandbox.real_node import IMAGE
+from tensile.sandbox.sandbox import Sandbox
 
 KUBECTL = "v1.36.3"
 LOWER = "lower-a"

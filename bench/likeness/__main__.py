@@ -17,10 +17,10 @@ from typing import Any
 
 from bench.likeness.trial import trial
 from bench.reporting import RESULTS, keep, verdict
-from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
+from tensile.kube.credentials import from_kubeconfig
 from tensile.objects import UPPER
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 NAME = "faults-likeness"

@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 from bench.likeness.asking import OWN, Request, Stock, filled
-from tensile.cache import Cache
-from tensile.cluster import Cluster, Patch
 from tensile.errors import ClusterError
+from tensile.kube.cluster import Cluster, Patch
+from tensile.kube.store import Cache
 from tensile.objects import NAMESPACE, NODE, Kind, Manifest, Ref, annotations, labels, metadata
-from tensile.reconcile.observed import our_keys
+from tensile.reconcile.ownership import our_keys
 
 Outcome = dict[str, Any]
 _EXACT = ("name", "labels", "annotations", "finalizers", "generation", "deletionGracePeriodSeconds")

@@ -12,8 +12,8 @@ import orjson
 
 from bench.likeness.asking import OWN, Asking, Request, Stock
 from bench.likeness.sides import Outcome, Pair, Recorder, Side, difference
-from tensile.cluster import Cluster, Patch, Selection
 from tensile.errors import Conflict, NotFound
+from tensile.kube.cluster import Cluster, Patch, Selection
 from tensile.objects import (
     CONFIG_MAP,
     EVENT,
@@ -29,8 +29,8 @@ from tensile.objects import (
     metadata,
     uid,
 )
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.reconcile.selecting import is_selected
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.patch import is_selected
 
 FOLLOWED = (CONFIG_MAP, SECRET, POD, SERVICE_ACCOUNT, LEASE, EVENT)
 GIVEN = frozenset({"kube-root-ca.crt", "default"})

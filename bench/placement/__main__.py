@@ -19,8 +19,8 @@ from bench.placement.stage import Stage
 from bench.placement.trial import Outcome, trial
 from bench.reporting import RESULTS, keep, verdict
 from bench.sites import Site
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 NAME = "placement"

@@ -10,9 +10,9 @@ from typing import Any, Self
 import yaml
 from aiohttp import web
 
-from tensile.sandbox import ports
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox import processes
 from tensile.sandbox.layout import LOOPBACK
+from tensile.sandbox.sandbox import Sandbox
 
 REASON = "recorded"
 
@@ -21,7 +21,7 @@ class Recorder:
     """The extender; used with `async with`. `found` holds the nodes by pod UID."""
 
     def __init__(self) -> None:
-        self.port = ports.choose([1])[0][0]
+        self.port = processes.choose([1])[0][0]
         self.found: dict[str, frozenset[str]] = {}
         application = web.Application(client_max_size=1 << 24)
         application.router.add_post("/filter", self._filter)

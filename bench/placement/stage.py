@@ -12,8 +12,8 @@ from bench.placement.nodes import NAMESPACES, Ground
 from bench.placement.recorder import Recorder
 from bench.placement.storage import DRIVER, TRACKED
 from bench.sites import MERGE, NODES, PODS, Refused, Site, until
-from tensile.policy.placing.reading import snapshot_of, storage_of
-from tensile.policy.placing.snapshot import Snapshot
+from tensile.policy.placement.reader import snapshot_of, storage_of
+from tensile.policy.placement.snapshot import Snapshot
 
 Manifest = dict[str, Any]
 STORAGE = "/apis/storage.k8s.io/v1"

@@ -7,9 +7,9 @@ from bench.placement.nodes import ground
 from bench.placement.recorder import REASON
 from bench.placement.seekers import seeker
 from bench.placement.stage import Answer, Stage
-from tensile.policy.placement import Placement, examine
-from tensile.policy.placing.reading import pod_of
-from tensile.policy.placing.snapshot import Snapshot
+from tensile.policy.placement.placement import Placement, examine
+from tensile.policy.placement.reader import pod_of
+from tensile.policy.placement.snapshot import Snapshot
 
 
 class Outcome(NamedTuple):

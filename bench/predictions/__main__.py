@@ -20,7 +20,7 @@ from bench.predictions.cases import CASES
 from bench.predictions.playing import played
 from bench.predictions.stage import THREE, Stage
 from bench.reporting import RESULTS, keep, verdict
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 NAME = "predictions"
 

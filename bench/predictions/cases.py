@@ -12,7 +12,7 @@ from typing import Any
 from bench.predictions.stage import BUDGETS, A, B, C, Stage
 from bench.sites import NODES, PODS
 from tensile.names import TRIED
-from tensile.policy.tried import Note, written
+from tensile.policy.descheduler.records import Note, written
 
 SSD = {"disk": "ssd"}
 Scene = Callable[[Stage], Awaitable[None]]

@@ -24,11 +24,11 @@ from bench.parties import nodes_usable
 from bench.predictions.comparing import Seen
 from bench.sites import DEPLOYMENTS, MERGE, NODES, PODS, Manifest, Site, until
 from bench.workload import PROVIDER
-from tensile.descheduling.moves import DEADLOCK
 from tensile.names import TRIED, VIRTUAL_POD
 from tensile.objects import moment_of
-from tensile.sandbox.environment import Sandbox
+from tensile.policy.descheduler.plan import DEADLOCK
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from bench.sites import NODES, PODS, Manifest, Refused, Site, until
 from bench.trial import NAMESPACE, Trial, run
 from bench.workload import PROVIDER
 from tensile.names import CLUSTER_SELECTOR
-from tensile.quantities import parse
-from tensile.sandbox.environment import Sandbox
+from tensile.resources import parse
+from tensile.sandbox.apiserver import node_info
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.manifests import node_info
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 STOCK = "lower-c"

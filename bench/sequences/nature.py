@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import orjson
 
 from tensile.objects import CLAIM, NAMESPACE, POD, UPPER, VOLUME, Kind, Manifest, Ref, annotations, metadata, uid
-from tensile.reconcile.rehearsal import Rehearsal
+from tensile.reconcile.dryrun.cluster import Rehearsal
 
 MOMENT = 0.06
 GIVES_AT_ONCE = "goes"

@@ -31,8 +31,8 @@ from bench.sequences.deeds import RANGE, Deed
 from bench.sequences.ground import Ground
 from bench.sequences.model import PODS
 from bench.sites import NotInTime, until
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -13,20 +13,19 @@ from bench.histories import Sight
 from bench.sequences.model import LOWERS, SPACE
 from bench.sequences.nature import Nature
 from bench.sequences.wires import LATENCY, Line, Way
-from tensile.feeds import bound_feed, lower_feeds, lower_world, upper_feeds, upper_world
+from tensile.engine.caches import bound_feed, lower_feeds, lower_world, rules, upper_feeds, upper_world
 from tensile.kube.fleet import Feed
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import owner_of
 from tensile.objects import NAMESPACE, NODE, POD, STORAGE_CLASS, UPPER, Kind, Manifest, Ref, labels
+from tensile.reconcile.dryrun.cluster import Rehearsal
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.rules import rules
+from tensile.reconcile.world import Key, Naming, Problem, World
 from tensile.topology import Topology, parse
-from tensile.world import Key, Naming, Problem, World
 
 if TYPE_CHECKING:
-    from tensile.cluster import Cluster
+    from tensile.kube.cluster import Cluster
 
 CLUSTERS = (UPPER, *LOWERS)
 OWNER = owner_of("11111111-upper", "demo")

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import orjson
 
-from tensile.cluster import Patch, Selection
 from tensile.errors import ClusterError, Conflict, Denied, Throttled, Unreachable
+from tensile.kube.cluster import Patch, Selection
 from tensile.kube.fleet import Feed
 from tensile.objects import Kind, Manifest, Ref
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.reconcile.selecting import is_selected
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.patch import is_selected
 
 Fault = Literal["dropped", "lost", "late", "slow", "conflict", "throttled", "denied"]
 LATENCY = 0.01

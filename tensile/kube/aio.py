@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
-from tensile.kube.bounds import HEAD, mebibytes
+from tensile.kube.limits import HEAD, mebibytes
 
 _PLACES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """The variables by which OpenSSL is told where authorities are."""

@@ -1,4 +1,4 @@
-"""A cluster over HTTP, in raw JSON: the protocol of `tensile.cluster` for real.
+"""A cluster over HTTP, in raw JSON: the protocol of `tensile.kube.cluster` for real.
 
 Model classes drop fields that they do not know and cost more than the request itself, so objects pass as bytes. A write
 is sent once: when its answer is lost, whether it happened is for the next decision to see, and preconditions make a
@@ -23,13 +23,15 @@ from urllib.parse import urlencode
 import orjson
 import structlog
 
-from tensile.cache import Tally
-from tensile.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
 from tensile.errors import ClusterError, Expired, Unauthorized, Unreachable
-from tensile.kube import bounds
-from tensile.kube.access import Access
+from tensile.kube import limits
 from tensile.kube.aio import aiohttp, beginning
-from tensile.kube.answers import (
+from tensile.kube.cluster import Endpoint, Listing, Patch, Read, Selection, WatchEvent
+from tensile.kube.credentials import Access
+from tensile.kube.health import Health, Objection, SharedCluster, WrongCluster, another_cluster, same_cluster
+from tensile.kube.limits import Account, Allowance, Bucket, Paused, Restraint, TooLarge
+from tensile.kube.requests import Ask, Pager, Share, path_of, query_of, retrying, shown, target_of
+from tensile.kube.responses import (
     Doing,
     Lines,
     Page,
@@ -41,17 +43,11 @@ from tensile.kube.answers import (
     of_another,
     page_of,
     release_of,
+    shallow,
     strange,
     version_of,
 )
-from tensile.kube.bounds import Account, Allowance, Paused, Restraint, TooLarge
-from tensile.kube.health import Health, Objection, SharedCluster, WrongCluster, another_cluster, same_cluster
-from tensile.kube.limits import Bucket
-from tensile.kube.paging import Ask, Pager
-from tensile.kube.retrying import retrying
-from tensile.kube.shallow import shallow
-from tensile.kube.share import Share
-from tensile.kube.targets import path_of, query_of, shown, target_of
+from tensile.kube.store import Tally
 from tensile.kube.transport import Clock, Reply, Request, Reread, Sleep, Transport, Unproven, Untrusted
 from tensile.names import FIELD_MANAGER
 from tensile.objects import NAMESPACE, Kind, Manifest, Ref
@@ -133,8 +129,8 @@ class HttpCluster:
         self._allowance = allowance or Allowance()
         self._restraint = Restraint()
         self._account = Account()
-        self._listings = asyncio.Semaphore(bounds.LISTINGS)
-        self._share = Share(bounds.SHARE if name else 0.0, bounds.BURST, clock, sleep)
+        self._listings = asyncio.Semaphore(limits.LISTINGS)
+        self._share = Share(limits.SHARE if name else 0.0, limits.BURST, clock, sleep)
         self._transport = Transport(
             access,
             bucket=Bucket(qps, burst, clock()),
@@ -194,7 +190,7 @@ class HttpCluster:
         """
         doing = Doing(self._name, "read", "Namespace kube-system")
         access = self.access
-        raw = await self._read(doing, KUBE_SYSTEM.path(), settled=False, most=bounds.SMALL)
+        raw = await self._read(doing, KUBE_SYSTEM.path(), settled=False, most=limits.SMALL)
         try:
             uid = identity_of(doing, raw)
         except ClusterError as error:
@@ -239,7 +235,7 @@ class HttpCluster:
     async def version(self) -> str:
         """Give the server's version such as "v1.36.3"."""
         doing = Doing(self._name, "read", "version")
-        return release_of(doing, await self._read(doing, "/version", settled=False, most=bounds.SMALL))
+        return release_of(doing, await self._read(doing, "/version", settled=False, most=limits.SMALL))
 
     async def read(self, ref: Ref) -> bytes:
         """Give the object at quorum, so that "not found" means that it does not exist."""
@@ -255,7 +251,7 @@ class HttpCluster:
         doing = Doing(self._name, "list", f"{kind.name} {selection.namespace}".rstrip())
         path, query = kind.path(selection.namespace), query_of(selection)
 
-        async def asked(more: dict[str, str], *, spare: bool, most: int = bounds.PAGE) -> Page:
+        async def asked(more: dict[str, str], *, spare: bool, most: int = limits.PAGE) -> Page:
             """Ask for a page; `spare`: one that is too long costs nothing, as a shorter one can be asked for."""
             target = target_of(path, query | more)
             return page_of(doing, await self._read(doing, target, most=most, spare=spare), kind.name)
@@ -265,7 +261,7 @@ class HttpCluster:
                 return await self._pager(doing, asked, read).all()
             except Expired as expired:
                 try:
-                    page = await asked({}, spare=True, most=bounds.WHOLE)
+                    page = await asked({}, spare=True, most=limits.WHOLE)
                 except TooLarge:
                     raise expired from None
                 return await self._pager(doing, asked, read).take(page)
@@ -309,12 +305,12 @@ class HttpCluster:
         doing = Doing(self._name, "read", "API resources")
         found: dict[tuple[str, str], Kind] = {}
         try:
-            apis = apis_of(doing, await self._read(doing, "/apis", most=bounds.SMALL))
+            apis = apis_of(doing, await self._read(doing, "/apis", most=limits.SMALL))
         except TooLarge as error:
             raise self._told(doing, error) from None
         for api in ("v1", *apis):
             path = Kind(api, "", "", namespaced=False).path().rstrip("/")
-            for kind in kinds_of(doing, api, await self._read(doing, path, most=bounds.SMALL)):
+            for kind in kinds_of(doing, api, await self._read(doing, path, most=limits.SMALL)):
                 found.setdefault((api.rpartition("/")[0], kind.plural), kind)
         return tuple(found.values())
 
@@ -396,13 +392,13 @@ class HttpCluster:
                 yield answer.content
                 return
             media, retry_after = (answer.headers.get(name, "") for name in ("Content-Type", "Retry-After"))
-            reply = Reply(answer.status, await beginning(answer.content, bounds.REFUSAL), media, retry_after)
+            reply = Reply(answer.status, await beginning(answer.content, limits.REFUSAL), media, retry_after)
         if reply.status == HTTPStatus.UNAUTHORIZED:
             reply = reply._replace(renewal=await self._transport.renew(access))
         raise _refusal(doing, reply)
 
     async def _read(
-        self, doing: Doing, target: str, *, settled: bool = True, most: int = bounds.OBJECT, spare: bool = False
+        self, doing: Doing, target: str, *, settled: bool = True, most: int = limits.OBJECT, spare: bool = False
     ) -> bytes:
         """Send a read, again where a failure is known to pass; `spare` as in `_send`."""
         request = Request("GET", target, most=most)

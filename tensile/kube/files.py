@@ -2,15 +2,27 @@
 
 A path in a kubeconfig can lead to a pipe that nobody writes, to a device, or to a file without end, so only regular
 files are opened, and only so much is read.
+
+The way to a file through directories and symlinks, as it is: what has to be watched to hear of every change of it.
+
+Whoever renames a directory, turns a symlink, or mounts one file over another changes what a path leads to, and touches
+only one step of the way. So a file's trail holds all steps, also of one that is not there yet.
+
+Files for private keys: Python's ssl reads a key and its certificate from a file only.
 """
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import NamedTuple
 
 from tensile.errors import AccessError
-from tensile.kube.wording import shown
+from tensile.text import shown
 
 LARGEST = 1 << 20
 """Bytes of a file of certificates, unless another limit is given."""
@@ -56,3 +68,141 @@ def _demand_regular(found: os.stat_result) -> None:
     """Refuse pipes, devices, sockets and folders, which are not even opened: some devices act on that."""
     if not stat.S_ISREG(found.st_mode):
         raise Unfit("not a file", "name a regular file")
+
+
+_LINKS = 40
+"""Symlinks that are followed on one way, as by Linux."""
+_NETWORK = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
+    "prl_fs", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
+}  # fmt: skip
+"""File systems to which others write without the kernel of this machine being told."""
+_ROOT = Path("/")
+_LOCAL_FUSE = "fuse.fuse-overlayfs"
+_MOUNT_FIELDS = 6
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+class Mounts(NamedTuple):
+    """What is mounted: the types of network file systems by device ("0:45"), and the files over which is mounted."""
+
+    network: Mapping[str, str]
+    points: frozenset[str]
+
+
+class Trail(NamedTuple):
+    """The way to one file.
+
+    `names` are the real paths of all its steps: what happens to one of them concerns the file. `targets` are the
+    directories in which these lie, and the file itself where it can be changed from elsewhere. `end` is the real path
+    of the file, "" for none. `dark` says why the system does not tell of changes, "" where it does.
+    """
+
+    names: frozenset[str]
+    targets: frozenset[str]
+    end: str
+    dark: str
+
+
+def read_mounts(text: str) -> Mounts:
+    """Find in the text of /proc/self/mountinfo what the kernel does not tell of as of a file in its directory."""
+    network, points = {}, set()
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(" "), after.partition(" ")[0]
+        if len(fields) >= _MOUNT_FIELDS:
+            points.add(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]))
+            if kind in _NETWORK or (kind.startswith("fuse.") and kind != _LOCAL_FUSE):
+                network[fields[2]] = kind
+    return Mounts(network, frozenset(points))
+
+
+def find_trail(path: Path, mounts: Mounts) -> Trail:
+    """Resolve a path as far as it exists; reads directories and symlinks, and opens no file."""
+    names: list[Path] = []
+    directories: list[Path] = []
+    turns: set[Path] = set()
+    at, end, links = _ROOT, None, 0
+    rest = _steps(path.absolute())
+    while rest:
+        step = rest.pop()
+        if step == "..":
+            at = at.parent
+            continue
+        directories.append(at)
+        names.append(at / step)
+        mode, target = _kind(names[-1])
+        if target is not None and links < _LINKS:
+            links += 1
+            turns.add(at)
+            at = _ROOT if target.is_absolute() else at
+            rest += _steps(target)
+        elif stat.S_ISDIR(mode):
+            at = names[-1]
+        else:
+            end = names[-1] if mode and target is None and not rest else None
+            break
+    heard = {one for one in directories if _is_open(one)}
+    alone = {end} if end and (str(end) in mounts.points or _is_shared(end)) else set()
+    dark = _why_dark(turns.union(directories[-1:]), heard, mounts)
+    return Trail(frozenset(map(str, names)), frozenset(map(str, heard | alone)), str(end or ""), dark)
+
+
+def _steps(path: Path) -> list[str]:
+    """Return the parts of a path, the last one first."""
+    return [step for step in reversed(path.parts) if step != path.anchor]
+
+
+def _kind(name: Path) -> tuple[int, Path | None]:
+    """Return the file mode at a path (0 if nothing is there), and the target if it is a symlink."""
+    try:
+        mode = name.lstat().st_mode
+        return mode, name.readlink() if stat.S_ISLNK(mode) else None
+    except (OSError, ValueError):
+        return 0, None
+
+
+def _is_open(directory: Path) -> bool:
+    """Report whether changes in a directory can be watched: it is read for that, and named in UTF-8."""
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError:
+        return False
+    return os.access(directory, os.R_OK)
+
+
+def _is_shared(file: Path) -> bool:
+    """Report whether a file has other names, by which it can be written to."""
+    try:
+        found = file.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and os.access(file, os.R_OK)
+
+
+def _why_dark(decisive: set[Path], heard: set[Path], mounts: Mounts) -> str:
+    """Return why the system reports no changes in these directories, "" if it does."""
+    for directory in sorted(decisive):
+        if directory not in heard:
+            return f"{directory}: it may not be read, or its name is not UTF-8"
+        try:
+            device = directory.stat().st_dev
+        except OSError:
+            continue
+        kind = mounts.network.get(f"{os.major(device)}:{os.minor(device)}")
+        if kind:
+            return f"{directory}: others write to a file system of type {kind}"
+    return ""
+
+
+@contextmanager
+def file_of(content: bytes) -> Iterator[str]:
+    """Return the path of a file that holds `content` while the block runs, for a key that ssl reads from files only.
+
+    On Linux it is in memory (memfd); elsewhere it is a temporary file that only this user can read.
+    """
+    in_memory = hasattr(os, "memfd_create")
+    with os.fdopen(os.memfd_create("tensile-key", os.MFD_CLOEXEC), "wb") if in_memory else NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}" if in_memory else str(file.name)

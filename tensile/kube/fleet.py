@@ -15,20 +15,18 @@ from typing import NamedTuple
 
 import structlog
 
-from tensile.cache import Cache
-from tensile.cluster import Selection, WatchEvent
 from tensile.errors import ClusterError, Denied
-from tensile.filewatch import FileWatcher, Watched
-from tensile.kube.access import Access, NoAccess
 from tensile.kube.client import HttpCluster, Observe
-from tensile.kube.denials import Denials
-from tensile.kube.health import NOT_CONTACTED, Health, Objection, WrongCluster
-from tensile.kube.informer import Chance, Informer
+from tensile.kube.cluster import Selection, WatchEvent
+from tensile.kube.credentials import Access, NoAccess
+from tensile.kube.file_watch import FileWatcher, Watched
+from tensile.kube.health import NOT_CONTACTED, Denials, Health, Objection, WrongCluster
+from tensile.kube.informer import Chance, Informer, Tail
 from tensile.kube.limits import Backoff, Pace
-from tensile.kube.tail import Tail
+from tensile.kube.net import supervised
+from tensile.kube.store import Cache
 from tensile.kube.transport import Clock, Sleep
 from tensile.objects import NAMESPACE, UPPER, Kind
-from tensile.supervision import supervised
 
 SLOWEST = 2.0
 """Seconds between two tries to identify a cluster that is in trouble, unless it asks for more."""

@@ -4,6 +4,12 @@ A watch can end, hang, repeat itself, or be answered by a store that was restore
 do. Kubernetes answers a watch from a version that lies in its future with silence for ever, so a version is resumed
 from only after the cluster has shown that it has got that far. What was missed comes back with a list; an object that
 a list lacks is gone, but nobody saw it go, which the cache tells apart.
+
+Watch from now on: hears what happens to one kind of one cluster, and keeps nothing.
+
+For what is worth hearing while it is new and not worth a list: there may be a hundred thousand events in a cluster, and
+those of an hour ago say nothing. So it begins at the cluster's present, resumes where it was after a break, and begins
+at the present again where that is not possible; what was missed is missed.
 """
 
 import asyncio
@@ -14,16 +20,14 @@ from typing import cast
 
 import structlog
 
-from tensile.cache import Cache, Entry, Meta, Tally, version_in
-from tensile.cluster import Cluster, Listing, Selection, WatchEvent
 from tensile.errors import ClusterError, Denied, Expired, Malformed, Unreachable
-from tensile.kube.answers import Doing, version_of
-from tensile.kube.denials import Denials
-from tensile.kube.limits import Backoff, Pace
-from tensile.kube.screen import NOTHING, Screen, unwanted
-from tensile.kube.transport import Clock
+from tensile.kube.cluster import Cluster, Listing, Selection, WatchEvent
+from tensile.kube.health import Denials
+from tensile.kube.limits import Backoff, Pace, Seldom
+from tensile.kube.responses import NOTHING, Doing, Screen, unwanted, version_of
+from tensile.kube.store import Cache, Entry, Meta, Tally, version_in
+from tensile.kube.transport import Clock, Sleep
 from tensile.objects import Kind
-from tensile.telemetry import Seldom
 
 Chance = Callable[[], float]
 
@@ -323,3 +327,77 @@ class Informer:
 def _number(version: str) -> int:
     """Give a resourceVersion as a number, 0 when it is none."""
     return int(version) if version.isdecimal() else 0
+
+
+class Tail:
+    """Tells `hear` of each event of one kind of one cluster. `run` never ends by itself; cancel it.
+
+    `chance` gives random numbers in [0, 1), `clock` monotonic seconds. `listening` is set once nothing that happens
+    from then on is missed, or once the cluster has said that it does not let us.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        kind: Kind,
+        selection: Selection,
+        hear: Callable[[WatchEvent], None],
+        *,
+        chance: Callable[[], float],
+        pace: Pace | None = None,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self.kind = kind
+        self.selection = selection
+        self._hear = hear
+        self._chance = chance
+        self._pace = pace or Pace()
+        self._clock = clock
+        self._sleep = sleep
+        self._doing = Doing(cluster.name, "watch", kind.name)
+        self._backoff = Backoff(self._pace)
+        self._position = 0
+        self.listening = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow for ever; every error of the cluster is waited out."""
+        while True:
+            try:
+                await self._follow()
+            except ClusterError as error:
+                if isinstance(error, Expired):
+                    self._position = 0
+                _log.debug("hearing failed", cluster=self._doing.cluster or "upper", error=str(error))
+                answered = not isinstance(error, Unreachable)
+                if answered:
+                    self.listening.set()
+                rest = self._backoff.after_failure(self._chance(), answered=answered, at_least=error.retry_after)
+                await self._sleep(rest)
+
+    async def _follow(self) -> None:
+        """Watch from where it was, or from now on, until the watch ends.
+
+        A position beyond the cluster's present is one of a history that is gone: it would be answered by silence.
+        """
+        listing = await self._cluster.list(self.kind, NOTHING, unwanted)
+        newest = int(listing.version) if listing.version.isdecimal() else 0
+        if not 0 < self._position <= newest:
+            self._position = newest
+        self.listening.set()
+        began = self._clock()
+        await self._take_all()
+        if self._clock() - began < self._pace.settled:
+            raise Unreachable("watches end as soon as they begin", cluster=self._doing.cluster, doing=str(self._doing))
+        self._backoff.reset()
+
+    async def _take_all(self) -> None:
+        """Watch, and tell of what comes."""
+        shortest, longest = self._pace.shortest, self._pace.longest
+        seconds = shortest + int(self._chance() * (longest - shortest + 1))
+        stream = self._cluster.watch(self.kind, self.selection, str(self._position), seconds)
+        async with aclosing(cast("AsyncGenerator[WatchEvent]", stream)) as events:
+            async for event in events:
+                self._position = version_of(self._doing, event.raw)
+                self._hear(event)

@@ -15,12 +15,11 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from tensile.errors import AccessError
-from tensile.kube.address import Address, check_server_name, read_server
-from tensile.kube.plugin import Plugin
-from tensile.kube.sections import Name, Section, Text, Token, demanding, read, wrong
-from tensile.kube.wording import shown
-from tensile.yamltext import MAX_BYTES, compose
-from tensile.yamltree import plain
+from tensile.kube.dial import Address, check_server_name, read_server
+from tensile.kube.exec_plugin import Plugin
+from tensile.kube.strict_models import Name, Section, Text, Token, demanding, read, wrong
+from tensile.text import shown
+from tensile.yaml_document import MAX_BYTES, compose, plain
 
 __all__ = ["MAX_BYTES", "AccessError", "Entry", "Material", "decode", "parse"]
 

@@ -19,7 +19,6 @@ from typing import Any, Protocol, cast
 
 from yarl import URL
 
-from tensile.kube.access import Access
 from tensile.kube.aio import (
     ApiClient,
     Bounded,
@@ -29,10 +28,11 @@ from tensile.kube.aio import (
     aiohttp,
     without_authorities,
 )
-from tensile.kube.bounds import HEAD, Account
-from tensile.kube.dialing import Resolver
+from tensile.kube.credentials import Access
+from tensile.kube.dial import Resolver
+from tensile.kube.limits import HEAD, Account
+from tensile.kube.net import keep_alive
 from tensile.kube.wire import CONNECT_SECONDS, Answer, Broken, Keep, Limits, Wire
-from tensile.sockets import keep_alive
 
 _STREAM_BUFFER = 1 << 20
 """Bytes of a stream that are held unread."""

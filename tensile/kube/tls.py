@@ -1,12 +1,26 @@
-"""What a connection trusts and shows: PEM in, the `kubernetes` package's configuration and TLS context out."""
+"""What a connection trusts and shows: PEM in, the `kubernetes` package's configuration and TLS context out.
+
+Certificates that this program shows to those who call it: pairs in PEM, and the TLS of a listener made of one.
+
+A certificate of our own making serves where nobody gives one. Keys never touch a disk where the system can keep them in
+memory.
+"""
 
 import ssl
+from collections.abc import Iterable
 from contextlib import nullcontext
+from datetime import datetime, timedelta
+from ipaddress import ip_address
 from typing import NamedTuple
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
 from tensile.errors import AccessError
-from tensile.keyfile import file_of
 from tensile.kube.aio import Configuration, RESTClientObject
+from tensile.kube.files import file_of
 
 
 class Papers(NamedTuple):
@@ -57,3 +71,68 @@ def _check(papers: Papers, origin: str) -> None:
 def _text(pem: bytes) -> str | None:
     """Return certificates as text, None for none; what is written between them may be in any language."""
     return pem.decode("ascii", errors="ignore") if pem else None
+
+
+_SKEW = timedelta(hours=1)
+_LONGEST_COMMON_NAME = 64
+
+
+class Pair(NamedTuple):
+    """A certificate (with its chain) and its key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def self_signed(organization: str, common_name: str, names: Iterable[str], now: datetime, life: timedelta) -> Pair:
+    """Make a self-signed serving certificate for `names` (IP addresses or DNS names), good from an hour before `now`.
+
+    The common name, which nobody verifies, is cut to what one may have.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_LONGEST_COMMON_NAME]),
+        ]
+    )
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + life)
+        .add_extension(x509.SubjectAlternativeName([alternative(one) for one in names]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return Pair(certificate.public_bytes(pem), key.private_bytes(pem, pkcs8, plain))
+
+
+def alternative(address: str) -> x509.GeneralName:
+    """Give an address as a certificate's alternative name: an IP address, or a DNS name."""
+    try:
+        return x509.IPAddress(ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
+
+
+def serving_tls(pair: Pair) -> ssl.SSLContext:
+    """Make the TLS of a listener: 1.2 or newer, nobody asked for a certificate. Raises OSError for what is no pair."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    show(context, pair)
+    return context
+
+
+def show(context: ssl.SSLContext, pair: Pair) -> None:
+    """Have a TLS context show a certificate, from the next connection on; raises OSError for what is no pair."""
+    with file_of(pair.key + b"\n" + pair.certificate) as path:
+        context.load_cert_chain(path, password=_no_password)
+
+
+def _no_password() -> bytes:
+    """Give none: an encrypted key is an error here, not a question on a terminal."""
+    return b""

@@ -20,10 +20,9 @@ from typing import NamedTuple
 
 from tensile import __version__
 from tensile.errors import TensileError, Unreachable
-from tensile.kube.access import Access
 from tensile.kube.aio import NO_CONTENT, UnprovenServer, Vouch, aiohttp, is_overlong
-from tensile.kube.bounds import OBJECT, Account, TooLarge
-from tensile.kube.limits import Bucket
+from tensile.kube.credentials import Access
+from tensile.kube.limits import OBJECT, Account, Bucket, TooLarge
 from tensile.kube.rest import Calls, Streams
 from tensile.kube.wire import Broken, Keep, Limits
 

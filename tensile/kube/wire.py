@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 import httptools
 
 from tensile.errors import Unreachable
-from tensile.kube.access import Access
 from tensile.kube.aio import NO_CONTENT, Configuration, RESTClientObject, UnprovenServer, Vouch, certificate_of
-from tensile.kube.bounds import CHUNKS, HEAD, OBJECT, REFUSAL, SPARSE, Account, TooLarge, mebibytes
-from tensile.kube.dialing import connected
-from tensile.sockets import keep_alive
+from tensile.kube.credentials import Access
+from tensile.kube.dial import connected
+from tensile.kube.limits import CHUNKS, HEAD, OBJECT, REFUSAL, SPARSE, Account, TooLarge, mebibytes
+from tensile.kube.net import keep_alive
 
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 20.0

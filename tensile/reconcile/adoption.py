@@ -9,8 +9,8 @@ upper cluster marked has to be released by hand, by taking the label off. Everyt
 from tensile.names import LEGACY, NO_ORIGINAL, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_NODE, VIRTUAL_POD
 from tensile.objects import NODE, POD, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.diff import Operation, changes
-from tensile.reconcile.observed import upper_uid_of
-from tensile.world import Problem, World
+from tensile.reconcile.ownership import upper_uid_of
+from tensile.reconcile.world import Problem, World
 
 REASON = "NameConflict"
 UNMARKED = (

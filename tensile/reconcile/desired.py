@@ -9,10 +9,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tensile.cache import Cache, Delta
-from tensile.cluster import Patch
+from tensile.kube.cluster import Patch
+from tensile.kube.store import Cache, Delta
 from tensile.objects import Manifest, Ref
-from tensile.world import Key, Problem, World
+from tensile.reconcile.world import Key, Problem, World
 
 
 class Present(msgspec.Struct, frozen=True, gc=False):

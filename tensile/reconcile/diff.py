@@ -11,7 +11,7 @@ from jsonpatch import JsonPatch
 from jsonpointer import JsonPointer
 
 from tensile.objects import Manifest
-from tensile.reconcile.observed import our_keys
+from tensile.reconcile.ownership import our_keys
 
 Operation = dict[str, Any]
 _KEYED = {"metadata.labels": "labels", "metadata.annotations": "annotations"}

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from tensile.names import DELETIONS_HELD, STORE_RESTORED
 from tensile.objects import NAMESPACE, POD, UPPER, Manifest, Ref
-from tensile.reconcile.observed import is_ours
+from tensile.reconcile.ownership import is_ours
 from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.world import LowerWorld, World
 from tensile.topology import Guard
-from tensile.world import LowerWorld, World
 
 HOLDS = "GuardHolds"
 _FORCE = "if they are right, run: tensile apply --force"

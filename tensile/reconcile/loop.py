@@ -12,18 +12,14 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
-from tensile.cache import Cache, Delta
-from tensile.cluster import Cluster
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
+from tensile.kube.cluster import Cluster
+from tensile.kube.store import Cache, Delta
 from tensile.names import REPLACES, UPPER_UID
 from tensile.objects import EVENT, UPPER, Manifest, annotations
 from tensile.reconcile.adoption import claim, conflict
 from tensile.reconcile.apply import carry_out, is_there, reread, taken
-from tensile.reconcile.desired import Route, Rule, find_cache
-from tensile.reconcile.discretion import discreet
-from tensile.reconcile.guard import guard, is_restored
-from tensile.reconcile.issuing import granted
-from tensile.reconcile.patience import (
+from tensile.reconcile.backoff import (
     LONGEST_REST,
     SHORTEST_LOOK,
     Refusals,
@@ -33,9 +29,13 @@ from tensile.reconcile.patience import (
     is_answer,
     is_lasting,
 )
+from tensile.reconcile.desired import Route, Rule, find_cache
+from tensile.reconcile.guard import guard, is_restored
 from tensile.reconcile.plan import EVICTION, Plan, Step, plan
+from tensile.reconcile.redaction import discreet
+from tensile.reconcile.token_requests import granted
 from tensile.reconcile.workqueue import Work, WorkQueue
-from tensile.world import Key, Problem, World
+from tensile.reconcile.world import Key, Problem, World
 
 _GATHER = 0.05
 """Seconds in which caches that become complete are waited for together."""

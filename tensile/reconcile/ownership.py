@@ -1,94 +1,132 @@
-"""The copy of an upper object in a lower cluster, and who asks for what: always worked out from the upper object down.
+"""Whose an observed object is, and which of its fields are ours.
 
-Marks say whose an object is, and prove nothing: whoever may create a pod in a lower namespace can write them. So
-nothing is found by searching lower objects for marks. An upper object has one *place*: its lower, the namespace that
-its own is mapped to, and its name. Its copy is what stands there with our mark and its UID. What carries our mark at no
-place is a *stray*: nothing is read from it, and it is neither changed nor deleted nor counted nor waited for.
-
-Copies are made and kept in step for upper pods that are bound here and run, or are going to: these *ask*. A lower pod
-of ours that is still there though its upper pod is gone keeps the copies that it refers to from deletion, as they are.
+Ownership is the label and the UID annotation together, the latter written by us: marks can be copied with a manifest,
+or come back with a backup, and then the object is another's. Who wrote what is read from the API's own book-keeping
+(managedFields); it also tells which keys of a map we set earlier, so that a label that vanished above vanishes below
+and one that somebody else set there stays.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from sys import intern
+from typing import Any, NamedTuple
 
-from tensile.cache import Entry
-from tensile.names import Owner
-from tensile.reconcile.podfacts import lives_below, mirrors
-from tensile.world import LowerWorld, World
+import msgspec
 
-
-def standing(upper: Entry, lower: LowerWorld) -> Entry | None:
-    """Return the lower pod with our label at the place of an upper pod, whatever else is written on it."""
-    namespace = lower.namespace(upper.namespace)
-    return lower.pods.get(namespace, upper.name) if lower.upper_namespace(namespace) else None
+from tensile.kube.store import Delta, Entry, Kept, decoded
+from tensile.names import FIELD_MANAGER, NAMESPACE_MAPPING, NO_ORIGINAL, OWNER, UPPER_UID, Owner
+from tensile.objects import Manifest, annotations, labels
+from tensile.reconcile.world import LowerWorld, World, mapping_note
 
 
-def mirror_of(upper: Entry, lower: LowerWorld, owner: Owner) -> Entry | None:
-    """Return the copy of an upper pod in a lower cluster, None where there is none."""
-    found = standing(upper, lower)
-    return found if found is not None and mirrors(found, upper, owner) else None
+class Marks(msgspec.Struct, frozen=True, gc=False):
+    """Whose a ConfigMap or Secret below is: owner and UID of the upper object, both "" where we did not write that.
+
+    `token` is what one with tokens of the upper cluster says of them, None for a copy.
+    """
+
+    owner: str = ""
+    upper_uid: str = ""
+    token: Any = None
 
 
-def upper_of(below: Entry, lower: LowerWorld) -> Entry | None:
-    """Return the upper pod bound to the lower's node at whose place a lower pod stands, be that its copy or not."""
-    namespace = lower.upper_namespace(below.namespace)
-    return lower.upper_pods.get(namespace, below.name) if namespace else None
+def marks_of(manifest: Manifest, token: Any = None) -> Marks:
+    """Take the marks out of a decoded object."""
+    upper_uid = upper_uid_of(manifest)
+    return Marks(intern(labels(manifest).get(OWNER, "")) if upper_uid else "", upper_uid, token)
 
 
-def asking(lower: LowerWorld, world: World, kind: str, namespace: str, name: str) -> Iterator[Entry]:
-    """Return the upper pods that ask for an object which they name, by its kind and upper namespace and name."""
-    for entry in lower.upper_pods.select("reference", (kind, namespace, name)):
-        if lives_below(entry, world.topology.exclude_namespaces):
-            yield entry
+def digest_marks(raw: bytes) -> Kept:
+    """Keep an object below with its marks: a pod with a hundred references asks for them again and again."""
+    return Kept(raw, marks_of(decoded(raw)))
 
 
-def may_be_made(askers: Iterator[Entry]) -> bool:
-    """Report whether a copy that is missing may be made: for a pod that is being deleted nothing new is."""
-    return any(not pod.facts.terminating for pod in askers)
+def _by_held(entry: Entry) -> Iterator[str]:
+    if entry.facts.upper_uid == NO_ORIGINAL:
+        yield entry.namespace
 
 
-def keeps(lower: LowerWorld, kind: str, namespace: str, name: str) -> bool:
-    """Report whether a lower pod of ours refers to the copy of an object, by its upper namespace and name."""
-    return lower.pods.count("reference", (kind, lower.namespace(namespace), name)) > 0
+INDEXES = {"held": _by_held}
+"""Of ConfigMaps and Secrets below: by namespace, those that hold a name which the upper cluster does not have."""
 
 
-def is_inhabited(lower: LowerWorld, namespace: str, world: World) -> bool:
-    """Report whether pods of an upper namespace run in a lower, or are going to."""
-    return namespace not in world.topology.exclude_namespaces and lower.upper_pods.count("living", namespace) > 0
+def is_ours(manifest: Manifest, owner: Owner) -> bool:
+    """Say whether an object carries both of our marks, from our own hand."""
+    return labels(manifest).get(OWNER) == owner.mark and bool(upper_uid_of(manifest))
 
 
-def keeps_namespace(lower: LowerWorld, namespace: str) -> bool:
-    """Report whether a lower pod of ours is in the namespace that an upper one is mapped to."""
-    return lower.pods.count("namespace", lower.namespace(namespace)) > 0
+def upper_uid_of(manifest: Manifest) -> str:
+    """Give the UID of the upper object that we made an object for, "" where somebody else wrote that or nobody."""
+    found = annotations(manifest).get(UPPER_UID, "")
+    return found if found and UPPER_UID in our_keys(manifest, "annotations") else ""
 
 
-class Bound(NamedTuple):
-    """An upper pod, and the lower to whose node it is bound."""
-
-    pod: Entry
-    lower: LowerWorld
+def is_of(manifest: Manifest, owner: Owner, upper_uid: str) -> bool:
+    """Say whether an object is ours and was made for the upper object of that UID."""
+    return is_ours(manifest, owner) and upper_uid_of(manifest) == upper_uid
 
 
-def bound(upper_uid: str, world: World) -> Bound | None:
-    """Return the upper pod of that UID, None where it is on no lower's node."""
-    for lower in world.lowers.values():
-        for pod in lower.upper_pods.select("uid", upper_uid):
-            return Bound(pod, lower)
-    return None
+class NodeFacts(NamedTuple):
+    """Whose a virtual node is, "" where somebody else wrote the marks, and the mapping of namespaces that it notes."""
+
+    owner: str = ""
+    mapping: str = ""
 
 
-def bound_as(namespace: str, name: str, world: World) -> Bound | None:
-    """Return the upper pod of that name, None where it is on no lower's node."""
-    for lower in world.lowers.values():
-        pod = lower.upper_pods.get(namespace, name)
-        if pod is not None:
-            return Bound(pod, lower)
-    return None
+def has_node(lower: LowerWorld, world: World) -> bool:
+    """Report whether the Node by which pods come to a lower is there, is ours, and notes no other mapping.
+
+    Pods on another's Node are not our concern. And what is made while the Node notes another mapping of namespaces
+    than the one in force would be looked for in the wrong place after a restart.
+    """
+    node = world.upper.nodes.get("", lower.node)
+    if node is None or node.facts.owner != world.owner.mark:
+        return False
+    return not lower.mapping_known or node.facts.mapping in ("", mapping_note(lower.naming))
 
 
-def strays(lower: LowerWorld, owner: Owner) -> int:
-    """Count the pods, ConfigMaps and Secrets of a lower cluster that carry our mark at no place."""
-    caches = (lower.pods, lower.config_maps, lower.secrets)
-    marked = (one for cache in caches for one in cache if one.facts.owner == owner.mark)
-    return sum(not lower.upper_namespace(one.namespace) for one in marked)
+def node_begins(lower: LowerWorld, delta: Delta) -> bool:
+    """Say whether a change is that the Node of a lower comes, or gets another owner."""
+    before, after = delta
+    is_news = after is not None and (before is None or before.facts != after.facts)
+    return is_news and delta.entry.name == lower.node
+
+
+def digest_node(raw: bytes) -> Kept:
+    """Keep a Node of the upper cluster, and its `NodeFacts`."""
+    node = decoded(raw)
+    mark = labels(node).get(OWNER, "") if upper_uid_of(node) else ""
+    return Kept(raw, NodeFacts(mark, annotations(node).get(NAMESPACE_MAPPING, "")))
+
+
+def others_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
+    """Say whether somebody else owns a field now; `path` is in the API's book-keeping form, "f:spec" first."""
+    books = manifest.get("metadata", {}).get("managedFields") or ()
+    return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") != FIELD_MANAGER)
+
+
+def we_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
+    """Report whether we own a field now; `path` is in the API's book-keeping form, "f:spec" first."""
+    books = manifest.get("metadata", {}).get("managedFields") or ()
+    return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") == FIELD_MANAGER)
+
+
+def _holds(fields: Any, path: Sequence[str]) -> bool:
+    """Say whether a book has a path."""
+    for part in path:
+        if not isinstance(fields, dict) or part not in fields:
+            return False
+        fields = fields[part]
+    return True
+
+
+def our_keys(manifest: Manifest, section: str) -> frozenset[str]:
+    """Give the keys of metadata.labels or metadata.annotations that we wrote and nobody else took over.
+
+    `section` is "labels" or "annotations".
+    """
+    found: set[str] = set()
+    for book in manifest.get("metadata", {}).get("managedFields") or ():
+        if book.get("manager") == FIELD_MANAGER and not book.get("subresource"):
+            fields = book.get("fieldsV1", {}).get("f:metadata", {}).get(f"f:{section}", {})
+            found.update(field[2:] for field in fields if field.startswith("f:"))
+    return frozenset(found)

@@ -10,17 +10,17 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from tensile.cache import Entry
-from tensile.cluster import Patch
+from tensile.kube.cluster import Patch
+from tensile.kube.store import Entry
 from tensile.names import COMPONENT, NO_ORIGINAL, TOKEN_TERM, UPPER_UID
 from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations, metadata, timestamp
 from tensile.objects import uid as uid_of
 from tensile.reconcile.adoption import claim, marking
 from tensile.reconcile.desired import Absent, Ask, Confirmed, Decision, Granted, Moving, Patched, Present, Told, Wanted
 from tensile.reconcile.diff import Operation, changes
-from tensile.reconcile.observed import is_ours
-from tensile.telemetry.redaction import cut
-from tensile.world import Key, Problem, World
+from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.world import Key, Problem, World
+from tensile.text import cut
 
 Verb = Literal["create", "patch", "delete", "confirm"]
 Identity = tuple[str, Ref, str, str]

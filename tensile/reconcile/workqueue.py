@@ -7,7 +7,7 @@ is one queue for each lower: what one cluster keeps waiting never waits for anot
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from tensile.world import Key
+from tensile.reconcile.world import Key
 
 _TURN = 200
 """Keys decided before the event loop gets its turn: about 10 ms of work."""

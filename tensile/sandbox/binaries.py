@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensile.sandbox import golang, runtime
-from tensile.sandbox.errors import SandboxError
-from tensile.sandbox.golang import Progress
-from tensile.sandbox.runtime import Runtime
+from tensile.sandbox import container_runtime, go_build
+from tensile.sandbox.container_runtime import Runtime
+from tensile.sandbox.go_build import Progress
+from tensile.sandbox.layout import SandboxError
 from tensile.sandbox.state import Binaries, NodePrograms
 
 SOURCES = Path(__file__).parent / "controlplane"
@@ -113,14 +113,14 @@ class Finder:
         cache = cache_directory(self.environ)
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / "lock"):
-            return runtime.find(cache, self.environ, self.progress)
+            return container_runtime.find(cache, self.environ, self.progress)
 
     def clear(self) -> None:
         """Remove what was kept between two builds, once all that was wanted is there."""
         cache = cache_directory(self.environ)
-        if (cache / golang.WORK).exists():
+        if (cache / go_build.WORK).exists():
             with _locked(cache / "lock"):
-                golang.clear(cache)
+                go_build.clear(cache)
 
     def _cached(self, wanted: ProgramSet) -> Path:
         """Return the set's folder of the cache; one builds, the others wait for it."""
@@ -155,10 +155,10 @@ class Finder:
         new.rename(folder)
 
     def _compile(self, wanted: ProgramSet, cache: Path, program: Path) -> None:
-        go = golang.find_go(cache, self.progress, self.environ.get("PATH", ""), self.extra)
+        go = go_build.find_go(cache, self.progress, self.environ.get("PATH", ""), self.extra)
         command = [go, "-ldflags", wanted.flags, wanted.package]
-        extra = {**self.extra, **golang.variables(go, cache)}
-        golang.build(command, self.sources / wanted.name, program, progress=self.progress, extra=extra)
+        extra = {**self.extra, **go_build.variables(go, cache)}
+        go_build.build(command, self.sources / wanted.name, program, progress=self.progress, extra=extra)
 
 
 def find_or_build(progress: Progress, extra: Mapping[str, str] | None = None) -> Binaries:

@@ -17,14 +17,13 @@ from types import FrameType
 import msgspec
 
 from tensile.errors import INTERRUPTED
-from tensile.sandbox import binaries, startup, teardown
-from tensile.sandbox.errors import SandboxError
-from tensile.sandbox.images import IMAGE
-from tensile.sandbox.layout import cluster_names
+from tensile.sandbox import binaries, start, stop
+from tensile.sandbox.layout import SandboxError, cluster_names
 from tensile.sandbox.processes import running
+from tensile.sandbox.real_node import IMAGE
 from tensile.sandbox.state import Options, State, load
 
-REAL_LOWER = cluster_names(1)[startup.REAL]
+REAL_LOWER = cluster_names(1)[start.REAL]
 DEFAULT_DIRECTORY = Path(".tensile-sandbox")
 
 
@@ -73,7 +72,7 @@ def up(
     begun = time.monotonic()
     try:
         with _interruptible():
-            started = startup.bring_up(directory, msgspec.structs.replace(Options(), **asked), _say)
+            started = start.bring_up(directory, msgspec.structs.replace(Options(), **asked), _say)
     except (SandboxError, OSError) as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -107,7 +106,7 @@ def down(directory: Path = DEFAULT_DIRECTORY) -> int:
     """End the sandbox and remove what it made; return 0, also when there is none."""
     directory = directory.resolve()
     try:
-        left = teardown.end(directory)
+        left = stop.end(directory)
     except (SandboxError, OSError) as error:
         return _failed(error)
     if left is None:

@@ -2,14 +2,192 @@
 
 One authority a cluster signs clients, servers and kubelets alike, as `kubeadm` does with all but etcd: what the
 apiserver trusts for callers (`client-ca-file`) and for kubelets (`--kubelet-certificate-authority`) is then one file.
+
+Makes a cluster's certificate authority and what it signs.
+
+Elliptic curve keys throughout: made in a millisecond, where an RSA key takes a tenth of a second and a sandbox has
+thirty. The time is passed in; a certificate is valid from an hour before it, so that clocks may differ a little.
+
+Writes a kubeconfig with its certificates inline.
+
+Inline, so that the one file can be copied and handed on; the text is a template because its shape never changes and a
+person may well read it.
 """
 
-from datetime import datetime
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
-from tensile.sandbox import certificates, kubeconfig
-from tensile.sandbox.certificates import Authority, Pair
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
 from tensile.sandbox.layout import LOOPBACK, Layout
+
+VALIDITY = timedelta(days=365)
+LEEWAY = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key, as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A certificate authority that signs until its own certificate ends; made by `authority`."""
+
+    pair: Pair
+    name: x509.Name
+    key: ec.EllipticCurvePrivateKey
+    now: datetime
+
+    def issue(
+        self, name: str, groups: Sequence[str] = (), *, hosts: Sequence[str] = (), addresses: Sequence[str] = ()
+    ) -> Pair:
+        """Sign a certificate for clients and servers.
+
+        Kubernetes reads the common name as the user and the organizations as its groups.
+        """
+        key = new_key()
+        builder = _builder(_name(name, groups), self.name, key, self.key, self.now)
+        builder = builder.add_extension(_purposes(), critical=False)
+        names = [*map(x509.DNSName, hosts), *(x509.IPAddress(ip_address(one)) for one in addresses)]
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return Pair(_pem(builder.sign(self.key, hashes.SHA256())), private_pem(key))
+
+
+def authority(name: str, now: datetime) -> Authority:
+    """Make a certificate authority of that common name."""
+    key = new_key()
+    subject = _name(name, ())
+    builder = _builder(subject, subject, key, key, now)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_signing(), critical=True)
+    certificate = _pem(builder.sign(key, hashes.SHA256()))
+    return Authority(Pair(certificate, private_pem(key)), subject, key, now)
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Make a private key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return the private key as PEM."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return the public half as PEM."""
+    return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
+    """Return a subject: groups first, as Kubernetes' own tools write them."""
+    groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in organizations]
+    return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _purposes() -> x509.ExtendedKeyUsage:
+    """Return what every certificate here may be used for."""
+    return x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH])
+
+
+def _signing() -> x509.KeyUsage:
+    """Return what an authority's key may be used for."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signer: ec.EllipticCurvePrivateKey,
+    now: datetime,
+) -> x509.CertificateBuilder:
+    """Begin a certificate; both key identifiers are there because strict verifiers ask for them."""
+    builder = x509.CertificateBuilder(
+        issuer_name=issuer,
+        subject_name=subject,
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=now - LEEWAY,
+        not_valid_after=now + VALIDITY,
+    )
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    its = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return builder.add_extension(own, critical=False).add_extension(its, critical=False)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    """Return a certificate as PEM."""
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+TEMPLATE = """\
+apiVersion: v1
+kind: Config
+current-context: {name}
+clusters:
+- name: {name}
+  cluster:
+    server: {server}
+    certificate-authority-data: {authority}
+users:
+- name: {user}
+  user:
+    client-certificate-data: {certificate}
+    client-key-data: {key}
+contexts:
+- name: {name}
+  context:
+    cluster: {name}
+    user: {user}
+"""
+
+
+def render(name: str, server: str, user: str, authority: bytes, pair: Pair) -> str:
+    """Return a kubeconfig whose one context is called as the cluster is.
+
+    Args:
+        name: of the cluster and of the context.
+        server: URL of the apiserver.
+        user: what the user entry is called.
+        authority: the certificate authority as PEM.
+        pair: the user's certificate and key.
+    """
+    return TEMPLATE.format(
+        name=name,
+        server=server,
+        user=user,
+        authority=b64encode(authority).decode(),
+        certificate=b64encode(pair.certificate).decode(),
+        key=b64encode(pair.key).decode(),
+    )
+
 
 ADMINISTRATORS = "system:masters"
 NODES = "system:nodes"
@@ -29,7 +207,7 @@ def write(layout: Layout, now: datetime) -> Authority:
     """Write everything that the cluster's processes and its users present or trust; return its authority."""
     for directory in (layout.pki, layout.output, layout.logs, layout.work):
         directory.mkdir(parents=True, exist_ok=True)
-    signer = certificates.authority(f"{layout.name}-ca", now)
+    signer = authority(f"{layout.name}-ca", now)
     write_pair(layout.pki / "ca", signer.pair)
     _write_servers(layout, signer)
     _write_clients(layout, signer)
@@ -71,7 +249,7 @@ def _write_node(layout: Layout, signer: Authority) -> None:
     pair = signer.issue(name, (NODES,), addresses=(layout.node_address,))
     write_pair(layout.pki / "node-serving", pair)
     server = f"https://{layout.gateway}:{layout.ports.apiserver}"
-    text = kubeconfig.render(layout.name, server, name, signer.pair.certificate, signer.issue(name, (NODES,)))
+    text = render(layout.name, server, name, signer.pair.certificate, signer.issue(name, (NODES,)))
     write_secret(layout.pki / "node.kubeconfig", text.encode())
 
 
@@ -90,19 +268,19 @@ def _write_clients(layout: Layout, signer: Authority) -> None:
 
 def _write_kubeconfig(layout: Layout, path: Path, user: str, signer: Authority, pair: Pair) -> None:
     """Write a kubeconfig that only its owner can read."""
-    text = kubeconfig.render(layout.name, layout.server, user, signer.pair.certificate, pair)
+    text = render(layout.name, layout.server, user, signer.pair.certificate, pair)
     write_secret(path, text.encode())
 
 
 def _write_front_proxy(layout: Layout, now: datetime) -> None:
     """The authority of those who may speak for a user is never the one that signs users."""
-    signer = certificates.authority(f"{layout.name}-front-proxy-ca", now)
+    signer = authority(f"{layout.name}-front-proxy-ca", now)
     write_pair(layout.pki / "front-proxy-ca", signer.pair)
     write_pair(layout.pki / "front-proxy", signer.issue(FRONT_PROXY_CLIENT))
 
 
 def _write_account_keys(layout: Layout) -> None:
     """Write both halves of the key that signs the tokens of service accounts."""
-    key = certificates.new_key()
-    write_secret(layout.pki / "accounts.key", certificates.private_pem(key))
-    write_secret(layout.pki / "accounts.pub", certificates.public_pem(key))
+    key = new_key()
+    write_secret(layout.pki / "accounts.key", private_pem(key))
+    write_secret(layout.pki / "accounts.pub", public_pem(key))

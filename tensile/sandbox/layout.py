@@ -2,12 +2,19 @@
 
 Every other module asks here, so that a path or a range is decided once. A cluster's place (0 is the upper one) keeps
 the address ranges of all clusters apart, as pods of different clusters must be able to share one flat network.
+
+What the sandbox says when it cannot do what was asked.
+
+One family, so that commands print them without a traceback and tests can tell a sandbox that failed from a test that
+did.
 """
 
 import string
 from pathlib import Path
 
 import msgspec
+
+from tensile.errors import TensileError
 
 UPPER = "upper"
 LOOPBACK = "127.0.0.1"
@@ -117,3 +124,11 @@ class Layout(msgspec.Struct, frozen=True):
 def cluster_names(lowers: int) -> list[str]:
     """Name the upper cluster and that many lowers: lower-a, lower-b, … (at most 26)."""
     return [UPPER, *(f"lower-{letter}" for letter in string.ascii_lowercase[:lowers])]
+
+
+class SandboxError(TensileError):
+    """The sandbox could not start, stop or reach something; the text says what to do."""
+
+
+class PortTakenError(SandboxError):
+    """Another program took a port between choosing it and listening on it: choose others."""

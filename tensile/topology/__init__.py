@@ -3,30 +3,33 @@
 Pure: nothing is opened, no clock is read. Whether a path exists or a cluster answers is for those who use it.
 """
 
-from tensile.topology.cautions import cautions
 from tensile.topology.fields import Controller
+from tensile.topology.messages import Problem, TopologyErrors
 from tensile.topology.models import (
+    WAY,
     Capacity,
     Descheduler,
     Extender,
     Guard,
     Kubelet,
+    Lower,
     Namespaces,
+    SecretRef,
     ServiceAccounts,
     ServiceRef,
     Services,
     Taint,
     Telemetry,
+    Topology,
     TopologyFile,
     Unreachable,
     Upper,
+    VirtualNode,
     Webhook,
 )
-from tensile.topology.parsing import decode, parse
-from tensile.topology.problems import Problem, TopologyErrors
-from tensile.topology.resolved import WAY, Lower, SecretRef, Topology, VirtualNode
-from tensile.topology.salvage import salvaged
+from tensile.topology.parse import decode, parse, salvaged
 from tensile.topology.schema import schema
+from tensile.topology.validation import cautions
 
 __all__ = [
     "WAY",

@@ -2,15 +2,243 @@
 
 Strict throughout: "500" is no number, 1 is no boolean, and a list is never made of one value, because a coercion that
 helps one user hides the mistake of another.
+
+The spellings that fields of a topology may have: names, labels, addresses, URLs, durations.
+
+Kubernetes refuses a bad name only when an object is written, in the middle of a run and far from the file; here the
+same rules hold while the file is read. Every function gives the value, or raises ValueError with words that say what
+would be right.
 """
 
-from collections.abc import Mapping
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from tensile.topology import syntax
+from tensile import resources
+from tensile.names import PREFIX
+
+LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+ALIAS = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+QUALIFIED = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+DURATION = r"([0-9]+(\.[0-9]+)?(h|ms|m|s))+"
+DATA_KEY = r"[-._a-zA-Z0-9]+"
+
+_SUBDOMAIN_LONGEST = 253
+_LABEL_LONGEST = 63
+_PATH_LONGEST = 4096
+_SHOWN = 40
+_DAYS_LONGEST = 36500
+_SECONDS = {"h": 3600, "m": 60, "s": 1, "ms": 0.001}
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NODE_RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage", "pods"))
+_NODE_RESOURCE_PREFIXES = ("hugepages-", "attachable-volumes-")
+_PORTS = range(1, 65536)
+
+
+def show(value: Any) -> str:
+    """Write a value into a message: what it is, and the value itself where it is short."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"the number {str(value)[:_SHOWN]}"
+    if isinstance(value, str):
+        return json.dumps(value) if len(value) <= _SHOWN else "a long text"
+    return "a mapping" if isinstance(value, dict) else "a list"
+
+
+def _matching(pattern: str, rule: str, longest: int = _LABEL_LONGEST) -> Callable[[str], str]:
+    """Make a check against a pattern and a length."""
+    compiled = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if len(text) > longest:
+            raise ValueError(f"is {len(text)} characters long; at most {longest}: {rule}")
+        if compiled.fullmatch(text) is None:
+            raise ValueError(f"is {show(text)}; must be {rule}")
+        return text
+
+    return check
+
+
+label_name = _matching(LABEL, "lower-case letters, digits and '-', starting and ending with a letter or digit")
+"""A DNS-1123 label, as Kubernetes asks of namespaces."""
+
+alias_name = _matching(ALIAS, "lower-case letters, digits and '-', starting with a letter and not ending with '-'")
+"""A DNS-1035 label, as Kubernetes asks of Services."""
+
+object_name = _matching(
+    SUBDOMAIN,
+    "lower-case letters, digits, '-' and '.', each part starting and ending with a letter or digit",
+    _SUBDOMAIN_LONGEST,
+)
+"""A DNS-1123 subdomain, as Kubernetes asks of most objects."""
+
+node_name = _matching(
+    SUBDOMAIN,
+    "lower-case letters, digits, '-' and '.', each part starting and ending with a letter or digit",
+)
+"""A node's name: an object's name that is also a label's value (kubernetes.io/hostname), hence 63 characters."""
+
+label_value = _matching(
+    f"({QUALIFIED})?",
+    "empty, or letters, digits, '-', '_' and '.', starting and ending with a letter or digit",
+)
+"""A label's value."""
+
+data_key = _matching(DATA_KEY, "letters, digits, '-', '_' and '.'", _SUBDOMAIN_LONGEST)
+"""A key of a Secret's data."""
+
+_key_name = _matching(QUALIFIED, "letters, digits, '-', '_' and '.', starting and ending with a letter or digit")
+
+
+def label_key(text: str) -> str:
+    """Check a label's key: a name of at most 63 characters, optionally after a DNS name and a slash."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and not _is(object_name, prefix):
+        raise ValueError("the part before the slash must be a DNS name such as example.com")
+    _key_name(name)
+    return text
+
+
+def _is(check: Callable[[str], str], text: str) -> bool:
+    """Tell whether a check passes."""
+    try:
+        check(text)
+    except ValueError:
+        return False
+    return True
+
+
+def own_label_key(text: str) -> str:
+    """Check a key that the user sets on a node: a label's key, but none of those that the engine itself writes."""
+    if text.startswith(PREFIX):
+        raise ValueError(f"keys that start with {PREFIX} are written by the engine; use another")
+    return label_key(text)
+
+
+def resource_name(text: str) -> str:
+    """Check a node's resource: one of Kubernetes' own, or a qualified name with a domain such as nvidia.com/gpu."""
+    if text in _NODE_RESOURCES or text.startswith(_NODE_RESOURCE_PREFIXES):
+        return label_key(text)
+    if "/" not in text:
+        known = ", ".join(sorted(_NODE_RESOURCES))
+        raise ValueError(f"no resource of a node; {known}, hugepages-SIZE, or DOMAIN/NAME")
+    return label_key(text)
+
+
+def is_whole(resource: str) -> bool:
+    """Tell whether Kubernetes counts a resource in whole numbers only."""
+    return "/" in resource or resource == "pods" or resource.startswith(_NODE_RESOURCE_PREFIXES)
+
+
+def quantity(text: str) -> str:
+    """Check a quantity that is not negative."""
+    try:
+        negative = resources.parse(text) < 0
+    except ValueError as error:
+        raise ValueError(f"is {show(text)}: {error}") from None
+    if negative:
+        raise ValueError(f"is {show(text)}; must not be negative")
+    return text
+
+
+def path(text: str) -> str:
+    """Check the path of a file; what it holds or whether it exists is not looked at. The value is not repeated."""
+    if not text or len(text) > _PATH_LONGEST or _CONTROL.search(text):
+        raise ValueError("must be the path of a file, on one line (not the file's content)")
+    return text
+
+
+def word(text: str) -> str:
+    """Check a name that others give freely, such as a kubeconfig's context: not empty, no control characters."""
+    if not text or len(text) > _SUBDOMAIN_LONGEST or _CONTROL.search(text):
+        raise ValueError(f"must be 1 to {_SUBDOMAIN_LONGEST} characters on one line")
+    return text
+
+
+def address(text: str) -> str:
+    """Check an IP address to listen on; one with a zone, such as fe80::1%eth0, holds on one machine only."""
+    try:
+        ipaddress.ip_address(text.replace("%", " "))
+    except ValueError:
+        raise ValueError(f"is {show(text)}; must be an IP address such as 0.0.0.0, 127.0.0.1 or ::") from None
+    return text
+
+
+def reachable_address(text: str) -> str:
+    """Check an IP address that others call."""
+    if ipaddress.ip_address(address(text)).is_unspecified:
+        raise ValueError(f"is {show(text)}, which nobody can call; must be an address of this machine")
+    return text
+
+
+def _host(host: str | None) -> bool:
+    """Tell whether a URL's host is a DNS name or an IP address."""
+    return bool(host) and (_is(object_name, str(host).lower()) or _is(address, str(host)))
+
+
+def _split(text: str) -> tuple[str, str | None, int | None, str]:
+    """Take a URL apart: scheme, host, port, and all that Kubernetes wants empty in it (user, query, fragment)."""
+    if _CONTROL.search(text) or " " in text:
+        raise ValueError
+    parts = urlsplit(text)
+    user = parts.username or parts.password or ("@" if "@" in parts.netloc else "")
+    return parts.scheme, parts.hostname, parts.port, f"{user}{parts.query}{parts.fragment}"
+
+
+def url(text: str) -> str:
+    """Check the URL of a webhook by Kubernetes' rules. The value is not repeated: it may hold a password."""
+    try:
+        scheme, host, port, rest = _split(text)
+    except ValueError:
+        scheme, host, port, rest = "", None, None, ""
+    if scheme != "https" or not _host(host) or port == 0 or rest:
+        raise ValueError("must be https://HOST[:PORT][/PATH], without user, query and fragment")
+    return text
+
+
+def server_url(text: str) -> str:
+    """Check the URL of an apiserver: scheme, host and port, nothing more. The value is not repeated."""
+    try:
+        scheme, host, port, rest = _split(text)
+        tail = urlsplit(text).path
+    except ValueError:
+        scheme, host, port, rest, tail = "", None, None, "", ""
+    if scheme != "https" or not _host(host) or port not in _PORTS or rest or tail not in {"", "/"}:
+        raise ValueError("must be https://HOST:PORT, nothing before or behind")
+    return text
+
+
+def duration(value: Any) -> timedelta:
+    """Read a duration such as 30s, 5m or 1h30m: hours, minutes, seconds and ms, longer than none."""
+    if not isinstance(value, str) or re.fullmatch(DURATION, value) is None or len(value) > _SHOWN:
+        raise ValueError(f"is {show(value)}; must be a duration with its unit, such as 30s, 5m or 1h30m")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(value))
+    if seconds > _DAYS_LONGEST * 86400:
+        raise ValueError(f"is {show(value)}; longer than a hundred years")
+    if timedelta(seconds=seconds) <= timedelta(0):
+        raise ValueError(f"is {show(value)}; must be longer than 0, such as 30s")
+    return timedelta(seconds=seconds)
+
+
+def write_duration(value: timedelta) -> str:
+    """Write a duration as a topology file has it."""
+    seconds = value.total_seconds()
+    for unit in ("h", "m"):
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:.0f}{unit}"
+    return f"{seconds:g}s"
+
 
 Controller = Literal["PV", "Service", "RBAC", "ServiceAccount"]
 """What is mirrored beside pods, their ConfigMaps and their Secrets."""
@@ -47,66 +275,66 @@ GIVEN = BeforeValidator(_given)
 
 LabelName = Annotated[
     str,
-    AfterValidator(syntax.label_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{syntax.LABEL}$"}),
+    AfterValidator(label_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{LABEL}$"}),
 ]
 AliasName = Annotated[
     str,
-    AfterValidator(syntax.alias_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{syntax.ALIAS}$"}),
+    AfterValidator(alias_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{ALIAS}$"}),
 ]
 ObjectName = Annotated[
     str,
-    AfterValidator(syntax.object_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{syntax.SUBDOMAIN}$", "maxLength": 253}),
+    AfterValidator(object_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{SUBDOMAIN}$", "maxLength": 253}),
 ]
 NodeName = Annotated[
     str,
-    AfterValidator(syntax.node_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{syntax.SUBDOMAIN}$", "maxLength": 63}),
+    AfterValidator(node_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{SUBDOMAIN}$", "maxLength": 63}),
 ]
 DataKey = Annotated[
     str,
-    AfterValidator(syntax.data_key),
-    WithJsonSchema({"type": "string", "pattern": f"^{syntax.DATA_KEY}$", "maxLength": 253}),
+    AfterValidator(data_key),
+    WithJsonSchema({"type": "string", "pattern": f"^{DATA_KEY}$", "maxLength": 253}),
 ]
-_KEY_SCHEMA = {"type": "string", "pattern": f"^({syntax.SUBDOMAIN}/)?{syntax.QUALIFIED}$"}
-LabelKey = Annotated[str, AfterValidator(syntax.label_key), WithJsonSchema(_KEY_SCHEMA)]
-OwnLabelKey = Annotated[str, AfterValidator(syntax.own_label_key), WithJsonSchema(_KEY_SCHEMA)]
+_KEY_SCHEMA = {"type": "string", "pattern": f"^({SUBDOMAIN}/)?{QUALIFIED}$"}
+LabelKey = Annotated[str, AfterValidator(label_key), WithJsonSchema(_KEY_SCHEMA)]
+OwnLabelKey = Annotated[str, AfterValidator(own_label_key), WithJsonSchema(_KEY_SCHEMA)]
 LabelValue = Annotated[
     str,
-    AfterValidator(syntax.label_value),
-    WithJsonSchema({"type": "string", "pattern": f"^({syntax.QUALIFIED})?$"}),
+    AfterValidator(label_value),
+    WithJsonSchema({"type": "string", "pattern": f"^({QUALIFIED})?$"}),
 ]
-ResourceName = Annotated[str, AfterValidator(syntax.resource_name), WithJsonSchema(_KEY_SCHEMA)]
+ResourceName = Annotated[str, AfterValidator(resource_name), WithJsonSchema(_KEY_SCHEMA)]
 Quantity = Annotated[
     str,
-    AfterValidator(syntax.quantity),
+    AfterValidator(quantity),
     WithJsonSchema({"type": "string", "examples": ["2", "500m", "1.5Gi"]}),
 ]
-FilePath = Annotated[str, AfterValidator(syntax.path), WithJsonSchema({"type": "string", "minLength": 1})]
-Word = Annotated[str, AfterValidator(syntax.word), WithJsonSchema({"type": "string", "minLength": 1})]
+FilePath = Annotated[str, AfterValidator(path), WithJsonSchema({"type": "string", "minLength": 1})]
+Word = Annotated[str, AfterValidator(word), WithJsonSchema({"type": "string", "minLength": 1})]
 Address = Annotated[
     str,
-    AfterValidator(syntax.address),
+    AfterValidator(address),
     WithJsonSchema({"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]}),
 ]
 ReachableAddress = Annotated[
     str,
-    AfterValidator(syntax.reachable_address),
+    AfterValidator(reachable_address),
     WithJsonSchema({"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]}),
 ]
-Url = Annotated[str, AfterValidator(syntax.url), WithJsonSchema({"type": "string", "pattern": "^https://[^/?#]+"})]
+Url = Annotated[str, AfterValidator(url), WithJsonSchema({"type": "string", "pattern": "^https://[^/?#]+"})]
 ServerUrl = Annotated[
     str,
-    AfterValidator(syntax.server_url),
+    AfterValidator(server_url),
     WithJsonSchema({"type": "string", "pattern": "^https://[^/?#]+:[0-9]+/?$"}),
 ]
 Duration = Annotated[
     timedelta,
-    BeforeValidator(syntax.duration),
-    PlainSerializer(syntax.write_duration, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": f"^{syntax.DURATION}$"}),
+    BeforeValidator(duration),
+    PlainSerializer(write_duration, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": f"^{DURATION}$"}),
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Count = Annotated[int, Field(ge=0, le=_MOST)]

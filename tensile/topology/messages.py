@@ -1,19 +1,24 @@
 """From what pydantic finds wrong with a file to words that say what would be right.
 
 Its own words speak of Python ("Input should be a valid tuple"); the reader of these knows YAML and Kubernetes.
+
+What is said about a topology file: errors, each with its place.
+
+One form for all, FILE:LINE:COLUMN: path.to.key: words, because editors and CI systems jump to it.
 """
 
 import difflib
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from tensile.errors import TensileError
+from tensile.topology.fields import show
 from tensile.topology.models import Section, TopologyFile
-from tensile.topology.syntax import show
-from tensile.yamltree import Path, show_key
+from tensile.yaml_document import Path, Position, show_key, show_path
 
 _LISTED = 12
 _QUOTED = re.compile(r"'([^']*)'")
@@ -140,3 +145,30 @@ def explain(error: ErrorDetails, path: Path) -> str:
     field = fields_at(TopologyFile, path[:-1]).get(str(path[-1])) if path else None
     is_null = error["input"] is None and field is not None and not field.is_required()
     return f"{words}; leave the key out for its default" if is_null else words
+
+
+MOST_SHOWN = 200
+"""So many errors of one file are told; whoever has more has the wrong file."""
+
+
+class Problem(NamedTuple):
+    """An error at a place of the file: what is wrong there, and what would be right."""
+
+    position: Position
+    path: Path
+    text: str
+
+    def line(self, name: str) -> str:
+        """Write it as one line, for the file of that name."""
+        return f"{name}:{self.position.line}:{self.position.column}: {show_path(self.path)}: {self.text}"
+
+
+class TopologyErrors(TensileError):
+    """A topology file is refused: `problems` has every error, in the order of the file, `name` is the file's."""
+
+    def __init__(self, name: str, problems: tuple[Problem, ...]) -> None:
+        lines = [problem.line(name) for problem in problems[:MOST_SHOWN]]
+        more = len(problems) - MOST_SHOWN
+        super().__init__("\n".join([*lines, f"{name}: and {more} more errors"] if more > 0 else lines))
+        self.name = name
+        self.problems = problems

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from tensile.topology import models
-from tensile.topology.syntax import write_duration
+from tensile.topology.fields import write_duration
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

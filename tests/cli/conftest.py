@@ -12,7 +12,7 @@ from enginekit import A, Ground
 from programkit import Program, served
 
 from bench.spareports import spare_ports
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 
 @pytest_asyncio.fixture

@@ -8,8 +8,8 @@ import orjson
 import pytest
 from clikit import Files, Told, listening, port_of, refused, tensile, timed
 
-from tensile.doctor.gathering import LIMIT
-from tensile.sandbox.environment import Sandbox
+from tensile.diagnostics.doctor.collect import LIMIT
+from tensile.sandbox.sandbox import Sandbox
 
 STARTING = 5.0
 """Seconds more than it takes where nobody answers at all, which a machine that is busy has take longer, too."""

@@ -7,8 +7,8 @@ import orjson
 import pytest
 from clikit import Files, Wait, listening, port_of
 
-from tensile.joined import Ways
-from tensile.oneshot import PATIENCE, opened
+from tensile.engine.lower import Ways
+from tensile.engine.oneshot import PATIENCE, opened
 from tensile.topology import parse
 
 pytestmark = pytest.mark.real

@@ -8,7 +8,7 @@ import pytest
 from clikit import PROGRAM, Files, Told, environment, refused, tensile
 
 import tensile as package
-from tensile.program import main
+from tensile.cli.main import main
 
 COMMANDS = (
     ("validate",),

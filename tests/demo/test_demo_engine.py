@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from demo_stage import until
 
-from tensile.demo.engine import LAST, Engine
-from tensile.demo.errors import DemoError
+from tensile.sandbox.demo.runner import LAST, DemoError, Engine
 
 POLITE = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); signal.pause()"
 DEAF = (

@@ -2,7 +2,7 @@
 
 import io
 
-from tensile.demo.screen import Screen
+from tensile.sandbox.demo.runner import Screen
 
 
 def shown(*, colour: bool) -> str:

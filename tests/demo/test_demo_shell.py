@@ -9,10 +9,8 @@ from typing import TextIO
 
 import pytest
 
-from tensile.demo.errors import DemoError
-from tensile.demo.screen import Screen
-from tensile.demo.shell import Shell
-from tensile.demo.tour import Command
+from tensile.sandbox.demo.runner import DemoError, Screen, Shell
+from tensile.sandbox.demo.script import Command
 
 Make = Callable[..., Shell]
 

@@ -5,15 +5,25 @@ import shlex
 import pytest
 import yaml
 
-from tensile.demo.files import EDITED_FILE, NAMES, WORKLOAD, WORKLOAD_FILE, edited
-from tensile.demo.tour import DELETION, EDIT, NODES, TOUR, Command
-from tensile.demo.tour import WORKLOAD as CREATION
-from tensile.sandbox import manifests
+from tensile.sandbox import apiserver
+from tensile.sandbox.demo.script import (
+    DELETION,
+    EDIT,
+    EDITED_FILE,
+    NAMES,
+    NODES,
+    TOUR,
+    WORKLOAD,
+    WORKLOAD_FILE,
+    Command,
+    edited,
+)
+from tensile.sandbox.demo.script import WORKLOAD_SCENE as CREATION
 from tensile.topology import parse
 
 COMMANDS = [command for scene in TOUR for command in scene.commands]
 LINES = [command.line for command in COMMANDS]
-MADE = manifests.topology(["lower-a", "lower-b"], kubelet_port=23450, telemetry_port=23460)
+MADE = apiserver.topology(["lower-a", "lower-b"], kubelet_port=23450, telemetry_port=23460)
 THERE = {"topology.yaml", EDITED_FILE, WORKLOAD_FILE, "upper.kubeconfig", "lower-a.kubeconfig", "lower-b.kubeconfig"}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from demo_stage import COMMAND, LIMIT, Place, read_until, until
 
-from tensile.demo.tour import TOUR, WORKLOAD
+from tensile.sandbox.demo.script import TOUR, WORKLOAD_SCENE
 
 pytestmark = pytest.mark.real
 
@@ -103,7 +103,7 @@ def test_an_engine_that_ends_is_told_with_its_last_words(place: Place) -> None:
     assert "tensile.run: started" in told
     assert told.endswith("To see more: tensile demo --engine-log --log-level debug\n")
     assert "Traceback" not in told
-    assert WORKLOAD.commands[-1].line not in text
+    assert WORKLOAD_SCENE.commands[-1].line not in text
     place.assert_clean()
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from worldkit import NOW, A, B, home, lower_node, put, raised, thing, twin, upper_pod, world
 
-from tensile.cluster import Patch
+from tensile.kube.cluster import Patch
 from tensile.names import TRIED
 from tensile.objects import Manifest, annotations, timestamp
-from tensile.policy.tried import Note, notes_on, written
-from tensile.world import World
+from tensile.policy.descheduler.records import Note, notes_on, written
+from tensile.reconcile.world import World
 
 ON = "descheduler: {enabled: true, cooldown: 10m}\n"
 TOLERANT = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]

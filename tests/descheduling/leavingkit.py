@@ -7,7 +7,7 @@ from stagekit import Stage
 from worldkit import lower_node, space
 
 from tensile.objects import NAMESPACE, NODE, POD, UPPER, Manifest, Ref, labels, metadata, uid
-from tensile.reconcile.nodeterms import meets
+from tensile.reconcile.pods.scheduling import meets
 
 
 class Leaving(Stage):

@@ -11,7 +11,7 @@ from worldkit import lower_node, topology
 
 from tensile.names import DESCHEDULE_COUNT, DESCHEDULED, KEPT_OFF, PLACE_TAKEN, REPLACES
 from tensile.objects import EVENT, NODE, POD, SECRET, UPPER, Manifest, Ref, annotations, labels, uid
-from tensile.policy.safekeeping import PREFIX, ref_of
+from tensile.policy.descheduler.records import PREFIX, ref_of
 
 SMALL = "descheduler: {enabled: true, cooldown: 10m, maxEvictionsPerNode: 2}\n"
 DRAINED = f"name: {A}, maintenance: drain"

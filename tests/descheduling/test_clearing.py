@@ -6,17 +6,17 @@ import pytest
 from deschedulingkit import A, B, crowd, ground, owned_by, seeker, stranger
 from worldkit import changed, decided, put, reload, written
 
-from tensile.cache import Delta
-from tensile.descheduling.clearing import ClearingRule, key_of
-from tensile.descheduling.drain import DrainRule
-from tensile.descheduling.drain import key_of as drain_key
-from tensile.descheduling.successor import successor_of
+from tensile.kube.store import Delta
 from tensile.names import KEPT_OFF, WITHDRAWN
 from tensile.objects import Manifest, annotations
-from tensile.policy.safekeeping import kept_in, present, ref_of
+from tensile.policy.descheduler.drain import DrainRule
+from tensile.policy.descheduler.drain import key_of as drain_key
+from tensile.policy.descheduler.drain_bare_pods import ClearingRule, key_of
+from tensile.policy.descheduler.records import kept_in, present, ref_of
+from tensile.policy.descheduler.replacement import successor_of
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan
-from tensile.world import Problem, World
+from tensile.reconcile.world import Problem, World
 
 KEY = key_of(A)
 DRAINED = (f"name: {A}, maintenance: drain", f"name: {B}")

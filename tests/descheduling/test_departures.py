@@ -5,9 +5,9 @@ import pytest
 from deschedulingkit import ON, A, B, crowd, ground, owned_by, seeker, stranger
 from worldkit import put
 
-from tensile.descheduling.departures import Departure, as_json, as_text, departures
 from tensile.objects import Manifest
-from tensile.world import World
+from tensile.policy.descheduler.drain_report import Departure, as_json, as_text, departures
+from tensile.reconcile.world import World
 
 DAEMON = [{**owned_by("agent")[0], "kind": "DaemonSet"}]
 

@@ -4,15 +4,14 @@ import pytest
 from deschedulingkit import NOW, ON, A, B, ground, left, noted, notes_in, seeker, wait
 from worldkit import changed, decided, drop, names, put, reload, written
 
-from tensile.descheduling.rule import DeschedulerRule, key_of
-from tensile.descheduling.successor import successor_of
 from tensile.names import WITHDRAWN
 from tensile.objects import EVENT, NODE, POD, UPPER, Ref, annotations
-from tensile.policy.safekeeping import present, ref_of
-from tensile.policy.tried import Note
+from tensile.policy.descheduler.records import Note, present, ref_of
+from tensile.policy.descheduler.replacement import successor_of
+from tensile.policy.descheduler.rule import DeschedulerRule, key_of
 from tensile.reconcile.desired import Decision, Moving
 from tensile.reconcile.plan import Plan
-from tensile.world import Problem, World
+from tensile.reconcile.world import Problem, World
 
 CLAIMED = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
 DRY = "descheduler: {enabled: true, dryRun: true}\n"

@@ -7,11 +7,11 @@ from stagekit import Stage
 from virtualtime import in_virtual_time
 from worldkit import A, B, decided, home, lower_node, names, put, raised, reload, space, twin, upper_pod, world
 
-from tensile.descheduling.drain import DrainRule, key_of
 from tensile.objects import NAMESPACE, NODE, POD, UPPER, Manifest, Ref
+from tensile.policy.descheduler.drain import DrainRule, key_of
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
-from tensile.world import Problem, World
+from tensile.reconcile.world import Problem, World
 
 DRAINED, OTHER = f"name: {A}, maintenance: drain", f"name: {B}"
 KEY = key_of(A, "default", "web")

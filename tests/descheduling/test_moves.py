@@ -7,10 +7,10 @@ import pytest
 from deschedulingkit import NOW, ON, A, B, crowd, ground, left, noted, owned_by, refused, seeker, stranger, wait
 from worldkit import changed, lower_node, put
 
-from tensile.descheduling.moves import Pass, one_pass
-from tensile.descheduling.successor import successor_of
 from tensile.objects import timestamp
-from tensile.world import World
+from tensile.policy.descheduler.plan import Pass, one_pass
+from tensile.policy.descheduler.replacement import successor_of
+from tensile.reconcile.world import World
 
 EARLIER = "2026-03-01T11:50:00Z"
 THREE = ("name: lower-a", "name: lower-b", "name: lower-c")

@@ -7,15 +7,15 @@ import pytest
 from deschedulingkit import NOW, ON, A, B, ground, refused, seeker
 from worldkit import decided, drop, lose, put, reload, twin, written
 
-from tensile.descheduling.remaking import RemakingRule
-from tensile.descheduling.successor import successor_of
 from tensile.names import PLACE_TAKEN, REPLACES, WITHDRAWN
 from tensile.objects import EVENT, POD, SECRET, UPPER, Manifest, Ref, annotations, metadata, timestamp
-from tensile.policy.safekeeping import PREFIX, present, ref_of
+from tensile.policy.descheduler.records import PREFIX, present, ref_of
+from tensile.policy.descheduler.recreate import RemakingRule
+from tensile.policy.descheduler.replacement import successor_of
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.world import REMAKING, Key, Problem, World
 from tensile.topology import Topology
-from tensile.world import REMAKING, Key, Problem, World
 
 SAFE = ref_of("default", "Pod-web")
 KEY = Key(REMAKING, A, "default", SAFE.name)

@@ -8,8 +8,8 @@ import pytest
 from deschedulingkit import NOW, TOLERANT, A, B, seeker
 from worldkit import token_volume, upper_pod
 
-from tensile.descheduling.successor import digest, freed_from, freed_in_time, is_alike, nodes_off, successor_of
 from tensile.objects import Manifest, annotations, labels, metadata, timestamp
+from tensile.policy.descheduler.replacement import digest, freed_from, freed_in_time, is_alike, nodes_off, successor_of
 
 TOKEN = token_volume("kube-api-access-x1")
 MOUNT = {"name": "kube-api-access-x1", "mountPath": "/var/run/secrets"}

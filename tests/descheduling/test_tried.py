@@ -7,13 +7,13 @@ from deschedulingkit import NOW, ON, A, B, ground, left, noted
 from worldkit import decided, put, raised, reload, world
 from worldkit import written as written_by_us
 
-from tensile.cache import Cache
-from tensile.kubelet.node import NodeRule
-from tensile.kubelet.node import key_of as node_key
+from tensile.kube.store import Cache
+from tensile.kubelet.node.rule import NodeRule
+from tensile.kubelet.node.rule import key_of as node_key
 from tensile.names import TRIED
-from tensile.policy.tried import MOST, Note, kept_for, nodes_left, nodes_tried, notes_on, recent, written
+from tensile.policy.descheduler.records import MOST, Note, kept_for, nodes_left, nodes_tried, notes_on, recent, written
+from tensile.reconcile.world import World
 from tensile.topology import Descheduler
-from tensile.world import World
 
 
 def seen(here: World) -> tuple[Cache, Descheduler, datetime]:

@@ -5,15 +5,15 @@ from typing import Any
 from deschedulingkit import NOW, ON, A, B, ground, left, noted, owned_by, seeker, wait
 from worldkit import changed, decided, drop, put, written
 
-from tensile.descheduling.clearing import ClearingRule, key_of
-from tensile.descheduling.departures import departures
-from tensile.descheduling.moves import one_pass
-from tensile.descheduling.successor import successor_of
-from tensile.descheduling.underway import underway
 from tensile.names import WITHDRAWN
 from tensile.objects import Manifest, annotations
-from tensile.policy.safekeeping import present
-from tensile.world import World
+from tensile.policy.descheduler.drain_bare_pods import ClearingRule, key_of
+from tensile.policy.descheduler.drain_report import departures
+from tensile.policy.descheduler.in_progress import underway
+from tensile.policy.descheduler.plan import one_pass
+from tensile.policy.descheduler.records import present
+from tensile.policy.descheduler.replacement import successor_of
+from tensile.reconcile.world import World
 
 C = "lower-c"
 ENDING = "2026-03-01T12:00:00Z"

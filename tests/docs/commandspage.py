@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from tensile import cli
+from tensile.cli import commands as cli
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 BEGIN, END = "<!-- commands -->", "<!-- end of commands -->"

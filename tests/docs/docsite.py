@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 import yaml
 from fences import ROOT, Fence
 
-from tensile.sandbox import ports
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox import processes
+from tensile.sandbox.sandbox import Sandbox
 
 LIMIT = 90.0
 LOOPBACK = "127.0.0.1"
@@ -82,7 +82,7 @@ class Site:
         self.background: list[subprocess.Popen[bytes]] = []
         self.is_used = False
         self.files = root.parent / "printed"
-        kubelet, single = ports.choose([2, 1])
+        kubelet, single = processes.choose([2, 1])
         self.kubelet, self.telemetry = kubelet.start, single.start
         self.files.mkdir()
         self._furnish()

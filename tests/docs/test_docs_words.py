@@ -14,9 +14,9 @@ from commandspage import EXITS, commands, options
 from fences import DIRECTIVES, OF_SH, ROOT, Fence, anchors, calls, fences, inline, links, pages
 from test_docs_run import is_object, is_topology
 
+from tensile.engine.metrics import FAMILIES, Family
 from tensile.names import PREFIX
-from tensile.sandbox import manifests
-from tensile.telemetry.metrics import FAMILIES, Family
+from tensile.sandbox import apiserver
 from tensile.topology import TopologyErrors, parse
 
 EVERY = [*pages(), "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
@@ -186,7 +186,7 @@ def test_the_readme_leads_to_every_page() -> None:
 
 def test_the_taint_and_the_pods_toleration_are_those_of_the_nodes() -> None:
     """The README's pod may run on a node that a plain topology makes."""
-    topology = parse(manifests.topology(["lower-a"], kubelet_port=23450, telemetry_port=23460))
+    topology = parse(apiserver.topology(["lower-a"], kubelet_port=23450, telemetry_port=23460))
     (taint,) = topology.lowers[0].node.taints
     assert f"`{taint.key}={taint.value}:{taint.effect}`" in README
     assert f'"tolerations": [{{"key": "{taint.key}", "operator": "Exists"}}]' in README

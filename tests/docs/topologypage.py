@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic.fields import FieldInfo
 
 from tensile.topology import fields, models
+from tensile.topology.fields import write_duration
 from tensile.topology.schema import field_texts
-from tensile.topology.syntax import write_duration
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "topology.md"
 BEGIN, END = "<!-- fields -->", "<!-- end of fields -->"

@@ -9,7 +9,7 @@ import orjson
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tensile.doctor.facts import (
+from tensile.diagnostics.doctor.facts import (
     AUTHORITY,
     CLASSES,
     METRICS,
@@ -21,14 +21,15 @@ from tensile.doctor.facts import (
     Answer,
     Contact,
     Facts,
+    Finding,
+    Level,
     Side,
     Stage,
     Way,
 )
-from tensile.doctor.finding import Finding, Level
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, owner_of
 from tensile.objects import UPPER, Manifest
-from tensile.sandbox.certificates import Authority, authority
+from tensile.sandbox.credentials import Authority, authority
 from tensile.topology import Topology, parse
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -16,9 +16,9 @@ from cryptography import x509
 from papers import Papers, inline, kubeconfig
 
 from bench.spareports import spare_port
-from tensile.doctor.contact import asked, contacted, dialled, token_of, trusting_anybody, way_of
-from tensile.doctor.facts import Contact, Stage, Token, Way
-from tensile.kube.access import Access, from_kubeconfig
+from tensile.diagnostics.doctor.facts import Contact, Stage, Token, Way
+from tensile.diagnostics.doctor.queries import asked, contacted, dialled, token_of, trusting_anybody, way_of
+from tensile.kube.credentials import Access, from_kubeconfig
 
 TOKEN = "a-token"
 AHEAD = timedelta(seconds=100)

@@ -17,18 +17,15 @@ from aiohttp import web
 from doctorkit import LOWER, node, topology
 from papers import Papers, inline, kubeconfig
 
-from tensile.doctor.diagnosis import diagnosed
-from tensile.doctor.facts import HOOK_CALL, STRANGERS, Facts, Stage
-from tensile.doctor.finding import Level
-from tensile.doctor.gathering import gathered, needed_above, topology_at
-from tensile.doctor.nodes import called
-from tensile.doctor.presence import port_of
-from tensile.doctor.report import as_text
+from tensile.diagnostics.doctor.collect import gathered, needed_above, topology_at
+from tensile.diagnostics.doctor.facts import HOOK_CALL, STRANGERS, Facts, Level, Stage, port_of
+from tensile.diagnostics.doctor.nodes import called
+from tensile.diagnostics.doctor.run import as_text, diagnosed
+from tensile.engine.configmap_source import Place
+from tensile.engine.lower import Ways
 from tensile.errors import TensileError
-from tensile.joined import Ways
 from tensile.names import OWNER
 from tensile.objects import UPPER, Manifest
-from tensile.reconcile.mapsource import Place
 
 ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"

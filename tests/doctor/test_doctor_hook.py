@@ -3,9 +3,8 @@
 import pytest
 from doctorkit import contact, facts, only, side, topology
 
-from tensile.doctor.facts import HOOK, HOOK_ADDRESS, HOOK_CALL, HOOK_SLICES, Answer, Stage
-from tensile.doctor.finding import Finding, Level
-from tensile.doctor.hook import hooked
+from tensile.diagnostics.doctor.facts import HOOK, HOOK_ADDRESS, HOOK_CALL, HOOK_SLICES, Answer, Finding, Level, Stage
+from tensile.diagnostics.doctor.webhook import hooked
 from tensile.objects import UPPER, Manifest
 
 URL = "https://hooks.example:8443/mutate"

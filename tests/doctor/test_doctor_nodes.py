@@ -6,10 +6,8 @@ import pytest
 from doctorkit import LOWER, LOWER_ID, UPPER_ID, at, contact, facts, lease, only, side, topology, way
 from doctorkit import node as node_of
 
-from tensile.doctor.facts import NODES, Answer, Facts, Side, Stage
-from tensile.doctor.finding import Finding, Level
-from tensile.doctor.nodes import called, identified, noded
-from tensile.doctor.presence import lease_of, port_of
+from tensile.diagnostics.doctor.facts import NODES, Answer, Facts, Finding, Level, Side, Stage, lease_of, port_of
+from tensile.diagnostics.doctor.nodes import called, identified, noded
 from tensile.names import LOWER_UID, OWNER, OWNER_NAME
 from tensile.objects import UPPER, Manifest
 

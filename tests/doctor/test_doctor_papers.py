@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, node, only, side, signed_by, topology, way
 
-from tensile.doctor.facts import AUTHORITY, NODES, REQUESTS, Answer, Facts, Stage, Token
-from tensile.doctor.finding import Finding, Level
-from tensile.doctor.papers import papers
-from tensile.kubelet.api.signing import request_for
+from tensile.diagnostics.doctor.certificates import papers
+from tensile.diagnostics.doctor.facts import AUTHORITY, NODES, REQUESTS, Answer, Facts, Finding, Level, Stage, Token
+from tensile.kubelet.api.csr import request_for
 from tensile.objects import UPPER, Manifest
-from tensile.sandbox.certificates import authority
+from tensile.sandbox.credentials import authority
 
 YEAR = timedelta(days=365)
 KUBELET = {"tlsCertFile": "serving.crt", "tlsKeyFile": "serving.key"}

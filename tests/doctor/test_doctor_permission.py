@@ -5,13 +5,12 @@ from typing import Any
 
 from doctorkit import LOWER, at, facts, only, side
 
-from tensile.doctor.facts import Answer, Stage
-from tensile.doctor.finding import Finding, Level
-from tensile.doctor.permission import permitted
-from tensile.kubelet.usage.samples import NODE_METRICS, POD_METRICS
+from tensile.diagnostics.doctor.facts import Answer, Finding, Level, Stage
+from tensile.diagnostics.doctor.rbac import permitted
+from tensile.engine.permissions import ALL_KINDS, Right
+from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import ENDPOINT_SLICE, LEASE, NAMESPACE, POD, SERVICE, UPPER
-from tensile.rights import ALL_KINDS, Right
 
 PODS = Right(POD, ("create", "delete"), "mirrored pods")
 LOGS = Right(POD, ("get",), "kubectl logs", "log")

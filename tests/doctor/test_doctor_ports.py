@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from doctorkit import contact, facts, only, side, topology, way
 
-from tensile.doctor.facts import Facts
-from tensile.doctor.finding import Finding, Level
-from tensile.doctor.ports import bound
+from tensile.diagnostics.doctor.facts import Facts, Finding, Level
+from tensile.diagnostics.doctor.networks import bound
 from tensile.objects import UPPER
 
 NARROW = {"kubelet": {"bind": "127.0.0.1"}}

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, topology, way
 
-from tensile.doctor.facts import Contact, Stage, Token
-from tensile.doctor.finding import Finding, Level
-from tensile.doctor.reach import minor_of, reached
+from tensile.diagnostics.doctor.connectivity import minor_of, reached
+from tensile.diagnostics.doctor.facts import Contact, Finding, Level, Stage, Token
 from tensile.objects import UPPER
-from tensile.sandbox.certificates import authority
+from tensile.sandbox.credentials import authority
 
 OTHER = authority("other-ca", NOW)
 YEARS = timedelta(days=800)

@@ -4,12 +4,10 @@ import re
 
 from doctorkit import LOWER, contact, facts, side
 
-from tensile.doctor.diagnosis import diagnosed, worst
-from tensile.doctor.facts import Facts
-from tensile.doctor.finding import CHECKS, Finding, Level
-from tensile.doctor.report import as_document, as_text
+from tensile.diagnostics.doctor.facts import CHECKS, Facts, Finding, Level
+from tensile.diagnostics.doctor.run import as_document, as_text, diagnosed, worst
+from tensile.engine.permissions import lower_rights
 from tensile.objects import UPPER
-from tensile.rights import lower_rights
 
 FOUND = [
     Finding(UPPER, "reach", Level.OK, "https://192.0.2.1:6443 answers"),

@@ -9,7 +9,8 @@ import yaml
 from doctorkit import LOWER, at, contact, facts, only, side, topology
 from doctorkit import node as node_of
 
-from tensile.doctor.facts import (
+from tensile.deploy.upper import STORAGE_CLASS
+from tensile.diagnostics.doctor.facts import (
     ADVERTISED,
     CLASSES,
     METRICS,
@@ -17,13 +18,13 @@ from tensile.doctor.facts import (
     RANGES,
     WAITING,
     Answer,
+    Finding,
+    Level,
     Side,
     Stage,
 )
-from tensile.doctor.finding import Finding, Level
-from tensile.doctor.networks import networked
-from tensile.doctor.supplies import measured, stored
-from tensile.manifests.texts import STORAGE_CLASS
+from tensile.diagnostics.doctor.features import measured, stored
+from tensile.diagnostics.doctor.networks import networked
 from tensile.names import PROVISIONER
 from tensile.objects import UPPER, Manifest
 

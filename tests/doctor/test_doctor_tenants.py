@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from doctorkit import LOWER, OWNER_OF, at, facts, levels, only, side, topology
 
-from tensile.doctor.facts import POLICIES, SPACES, STRANGERS, Answer
-from tensile.doctor.finding import Finding, Level
-from tensile.doctor.tenants import MOST, places, tenanted, unprotected
+from tensile.diagnostics.doctor.facts import POLICIES, SPACES, STRANGERS, Answer, Finding, Level
+from tensile.diagnostics.doctor.tenants import MOST, places, tenanted, unprotected
 from tensile.objects import UPPER
 
 OURS = OWNER_OF.mark

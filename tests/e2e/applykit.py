@@ -13,11 +13,11 @@ import yaml
 from enginekit import UPPER, Done, ran
 from sitekit import Manifest, Site
 
-from tensile.lease import lease_ref
-from tensile.manifests.commands import Wishes, rendering
-from tensile.manifests.rendering import STORAGE
-from tensile.manifests.setup import Setup
-from tensile.sandbox.environment import Sandbox
+from tensile.deploy.render import STORAGE
+from tensile.deploy.setup import Setup
+from tensile.deploy.write import Wishes, rendering
+from tensile.engine.leader_election import lease_ref
+from tensile.sandbox.sandbox import Sandbox
 
 ENFORCE = "pod-security.kubernetes.io/enforce"
 WARN = {"pod-security.kubernetes.io/warn": "restricted", "pod-security.kubernetes.io/warn-version": "latest"}

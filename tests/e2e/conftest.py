@@ -7,7 +7,7 @@ import pytest_asyncio
 from enginekit import Ground, standing
 from storekit import Store, stocked
 
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

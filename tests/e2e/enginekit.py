@@ -28,20 +28,19 @@ from sitekit import LIMIT, Manifest, Refused, Site, is_true
 from bench.granting import everything, grant, path_of, roles_of, thing, without
 from bench.spareports import spare_ports
 from bench.uses import Uses
-from tensile.app import Engine
+from tensile.engine.engine import Engine
+from tensile.engine.leader_election import lease_ref
+from tensile.engine.lower import Ways
 from tensile.errors import ClusterError
-from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
-from tensile.lease import lease_ref
 from tensile.names import OWNER, owner_of
-from tensile.policy.admissionpolicy import binding_ref, policy_ref
+from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
 from tensile.reconcile.plan import Step
-from tensile.sandbox import audit, kubeconfig
-from tensile.sandbox.certificates import Authority, Pair
-from tensile.sandbox.credentials import ADMINISTRATORS
-from tensile.sandbox.environment import Sandbox
+from tensile.reconcile.world import Key, LowerWorld, Problem
+from tensile.sandbox import audit, credentials
+from tensile.sandbox.credentials import ADMINISTRATORS, Authority, Pair
+from tensile.sandbox.sandbox import Sandbox
 from tensile.topology import Topology, parse
-from tensile.world import Key, LowerWorld, Problem
 
 A, B = "lower-a", "lower-b"
 LOWERS = (A, B)
@@ -177,7 +176,7 @@ class Ground:
         cluster = self.sandbox.clusters[name]
         pki = cluster.audit_log.parent / "pki"
         pair = issued(pki, user, groups)
-        return kubeconfig.render(name, cluster.server, user, (pki / "ca.crt").read_bytes(), pair)
+        return credentials.render(name, cluster.server, user, (pki / "ca.crt").read_bytes(), pair)
 
     async def make_namespace(self, cluster: str, name: str, **meta: Any) -> None:
         """Make a namespace and wait until pods can be made in it."""

@@ -9,7 +9,7 @@ from enginekit import Ground
 from sitekit import Manifest
 
 from bench.spareports import spare_ports
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 OPTED = {"virtual-pod": "true"}

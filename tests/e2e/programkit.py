@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from enginekit import Edit, Ground, polled
 
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 
 class Program(Ground):

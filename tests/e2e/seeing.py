@@ -10,7 +10,7 @@ from sitekit import Site
 
 from tensile.kube.fleet import Feed, Fleet
 from tensile.kube.informer import Informer
-from tensile.kube.targets import query_of, target_of
+from tensile.kube.requests import query_of, target_of
 from tensile.objects import UPPER
 
 

@@ -15,10 +15,10 @@ import aiohttp
 import orjson
 from aiohttp.connector import NEEDS_CLEANUP_CLOSED
 
-from tensile.sandbox.manifests import RESOURCES
+from tensile.sandbox.apiserver import RESOURCES
 
 if TYPE_CHECKING:
-    from tensile.sandbox.environment import ClusterProcesses
+    from tensile.sandbox.sandbox import ClusterProcesses
 
 Manifest = dict[str, Any]
 Holds = Callable[[Manifest], object]

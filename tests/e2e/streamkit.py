@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from enginekit import UPPER, A, Ground
 from sitekit import Manifest, is_ready
 
-from tensile.sandbox.images import IMAGE
+from tensile.sandbox.real_node import IMAGE
 
 PATIENCE = 180.0
 PORTS = (7001, 7002, 7003)

@@ -8,8 +8,8 @@ import pytest_asyncio
 from enginekit import LIMIT, A, Edit, Ground, policies_of, standing
 from sitekit import Manifest, is_ready
 
-from tensile.reconcile.tolerations import NOT_READY, UNREACHABLE
-from tensile.sandbox.environment import Sandbox
+from tensile.reconcile.pods.scheduling import NOT_READY, UNREACHABLE
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,7 +10,7 @@ from sitekit import Manifest, condition_of, is_ready, phase_of
 from storekit import claim, claims, is_bound, mark, shipped, using, volume_of
 
 from tensile.names import LEGACY, MIRRORED, OWNER, UPPER_UID, VIRTUAL_POD, Owner, owner_of
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

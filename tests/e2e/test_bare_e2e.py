@@ -12,9 +12,9 @@ from hookedkit import OPTED, Hooked, hooking
 from sitekit import Manifest, is_ready
 
 from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, OWNER, REPLACES
-from tensile.policy.safekeeping import PREFIX
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.manifests import RESOURCES
+from tensile.policy.descheduler.records import PREFIX
+from tensile.sandbox.apiserver import RESOURCES
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

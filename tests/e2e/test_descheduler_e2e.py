@@ -13,8 +13,8 @@ from sitekit import Manifest, condition_of, is_ready
 
 from tensile.names import TRIED
 from tensile.objects import moment_of
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.manifests import RESOURCES
+from tensile.sandbox.apiserver import RESOURCES
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,8 +10,8 @@ from enginekit import A, B
 from programkit import Program
 from sitekit import Manifest, condition_of, is_ready
 
-from tensile.descriptors import EACH, OWN
-from tensile.sandbox.environment import Sandbox
+from tensile.kube.net import EACH, OWN
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 HARD = OWN + EACH + EACH // 2

@@ -14,7 +14,7 @@ from sitekit import Manifest, is_ready
 
 from bench.granting import effective, grant, roles_of
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

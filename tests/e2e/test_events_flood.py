@@ -6,8 +6,8 @@ import pytest
 from enginekit import UPPER, A, Ground, polled
 from sitekit import Manifest, is_ready
 
-from tensile.kubelet.eventcontent import LONGEST_MESSAGE
-from tensile.kubelet.eventmirror import OF_AN_OBJECT
+from tensile.kubelet.pods.event_mirror import OF_AN_OBJECT
+from tensile.kubelet.pods.events import LONGEST_MESSAGE
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

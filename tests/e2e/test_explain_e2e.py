@@ -8,11 +8,11 @@ import pytest_asyncio
 from enginekit import LOWERS, A, B, Edit, Ground
 from sitekit import Manifest, condition_of, is_ready
 
+from tensile.diagnostics import commands
+from tensile.engine.lower import Ways
 from tensile.errors import TensileError
-from tensile.inspection import commands
-from tensile.joined import Ways
 from tensile.names import MIRRORED
-from tensile.reconcile.tolerations import NOT_READY
+from tensile.reconcile.pods.scheduling import NOT_READY
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -16,12 +16,12 @@ from enginekit import LOWERS, A, B, Ground, polled, with_fields
 from sitekit import Manifest, condition_of, is_ready
 
 from bench.spareports import spare_port
-from tensile.app import Engine
+from tensile.engine.engine import Engine
+from tensile.engine.lower import Ways
 from tensile.errors import TensileError
-from tensile.joined import Ways
 from tensile.kube.fleet import Fleet
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.manifests import RESOURCES
+from tensile.sandbox.apiserver import RESOURCES
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

@@ -11,7 +11,7 @@ from sitekit import Manifest, condition_of, is_ready
 from storekit import Store, claim, claims, is_bound, mark, stocked, using, volume_of
 
 from tensile.names import MIRRORED, OWNER, UPPER_UID
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -12,7 +12,7 @@ from enginekit import A, B, Ground, standing, with_fields
 from forgerkit import HOLD, forge, forged, marked, release
 from sitekit import Manifest, is_ready
 
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -15,7 +15,7 @@ from enginekit import UPPER, A, B, Done, Edit, Ground, edit_lower, ran, standing
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER, TOKEN_TERM
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

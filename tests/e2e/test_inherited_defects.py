@@ -10,7 +10,7 @@ from enginekit import A, Ground, edit_lower, standing, with_fields
 from sitekit import Manifest, condition_of, is_ready, phase_of
 
 from tensile.names import IN_STEP, MIRRORED, TRIPPED_LABELS, VIRTUAL_POD
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.topology import TopologyErrors, parse
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

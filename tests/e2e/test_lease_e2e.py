@@ -9,13 +9,12 @@ from uuid import uuid4
 import pytest
 from sitekit import Manifest, Refused, Site
 
-from tensile.election import Election
-from tensile.kube.access import from_kubeconfig
+from tensile.engine.leader_election import Election, Pace, lease_ref
 from tensile.kube.client import HttpCluster
-from tensile.lease import Pace, lease_ref
+from tensile.kube.credentials import from_kubeconfig
 from tensile.names import owner_of
 from tensile.objects import UPPER
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

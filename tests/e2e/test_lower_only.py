@@ -12,7 +12,7 @@ from enginekit import A, B, Ground, edit_lower, standing
 from sitekit import Manifest, condition_of, is_ready
 
 from tensile.names import MIRRORED, NO_ORIGINAL, OWNER, UPPER_UID
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -16,10 +16,10 @@ from enginekit import LOWERS, TOLERATION, UPPER, A, polled
 from sitekit import Manifest, Site, is_ready, is_true
 
 from bench.spareports import spare_ports
-from tensile.manifests.commands import written
-from tensile.manifests.rendering import lower_stream, upper_stream
-from tensile.manifests.setup import Setup
-from tensile.sandbox.environment import Sandbox
+from tensile.deploy.render import lower_stream, upper_stream
+from tensile.deploy.setup import Setup
+from tensile.deploy.write import written
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -12,7 +12,7 @@ from programkit import served
 from sitekit import is_ready
 
 from bench.spareports import spare_ports
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

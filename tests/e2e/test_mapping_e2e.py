@@ -17,9 +17,9 @@ from storekit import claim, claims, is_bound, mark, shipped, using, volume_of
 from test_adoption_e2e import nodes_taken, stored
 from test_identity import advertised
 
-from tensile.kubelet.tokens import secret_name
+from tensile.kubelet.pods.service_account import secret_name
 from tensile.names import NAMESPACE_MAPPING, OWNER, UPPER_NAMESPACE, owner_of
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="function")]
 

@@ -16,8 +16,8 @@ from programkit import served
 from sitekit import Manifest, Refused, Site, condition_of, is_ready, phase_of
 
 from tensile.names import MIRRORED
-from tensile.reconcile.discretion import UNTOLD
-from tensile.sandbox.environment import Sandbox
+from tensile.reconcile.redaction import UNTOLD
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

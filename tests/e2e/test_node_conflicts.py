@@ -8,7 +8,7 @@ from enginekit import A, B, Ground, polled
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, owner_of
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

@@ -19,7 +19,7 @@ from sitekit import Manifest, is_ready
 
 from bench.granting import grant, path_of, roles_of
 from bench.spareports import spare_ports
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

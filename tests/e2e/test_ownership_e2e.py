@@ -13,9 +13,9 @@ from forgerkit import BY_US, HOLD, Marks, forge, release
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 from test_identity import advertised
 
-from tensile.kubelet.tokens import secret_name
+from tensile.kubelet.pods.service_account import secret_name
 from tensile.names import DELETIONS_HELD, MIRRORED, OWNER, UPPER_UID
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 from enginekit import UPPER, A, B, Done, Edit, Ground, Write, edit_lower, ran, with_fields, without_lower
 from sitekit import Manifest, is_ready
 
-from tensile import planning
+from tensile.cli import plan
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -117,7 +117,7 @@ async def planned(ground: Ground, *edits: Edit) -> Manifest:
     await ground.note()
     topology = ground.topology(*edits)
     text, changed, unreached = await asyncio.to_thread(
-        planning.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
+        plan.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
     )
     tried = await ground.attempts(without=("leases", "events"))
     assert [one for one, _ in tried if one[2:] != _heartbeat(one)] == []

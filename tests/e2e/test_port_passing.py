@@ -15,8 +15,8 @@ from sitekit import Manifest, condition_of, is_ready
 from test_reload import STAMP, streaming
 
 from tensile.names import NOWHERE
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.ports import choose
+from tensile.sandbox.processes import choose
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

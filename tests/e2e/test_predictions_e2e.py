@@ -8,7 +8,7 @@ from bench.predictions.__main__ import scenario
 from bench.predictions.cases import CASES
 from bench.predictions.comparing import NOWHERE, Said, Seen, deadlocks, differences, goes_together, of_drain, of_plan
 from bench.predictions.stage import THREE, A, B, C
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 PLAYED = ("partial-fit", "two-owners", "limit", "drained-blindly")
 WEB = "ReplicaSet web"

@@ -10,9 +10,9 @@ import pytest_asyncio
 from enginekit import UPPER, A, B, Edit, Ground, polled, standing, with_fields
 from sitekit import Manifest, condition_of, is_ready
 
-from tensile import planning
+from tensile.cli import plan
 from tensile.names import MIRRORED, OWNER, UPPER_NAMESPACE, UPPER_UID, owner_of
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -120,10 +120,10 @@ async def test_a_plan_says_the_names_below(ground: Ground) -> None:
     await ground.upper.delete(f"/api/v1/namespaces/{ground.namespace}-p")
 
 
-async def ran_plan(topology: object, directory: Path) -> planning.Planned:
+async def ran_plan(topology: object, directory: Path) -> plan.Planned:
     """Plan beside the engine, in a thread: it has an event loop of its own."""
     return await asyncio.to_thread(
-        planning.plan,
+        plan.plan,
         topology,
         directory,
         "text",

@@ -13,7 +13,7 @@ from storekit import is_bound, mark, shipped
 from test_plan_e2e import done_by, planned, said
 
 from tensile.names import LOWER, OWNER
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

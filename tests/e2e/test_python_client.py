@@ -18,7 +18,7 @@ from kubernetes.stream import portforward, stream
 from sitekit import is_ready
 from streamkit import PATIENCE, Stage, page
 
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

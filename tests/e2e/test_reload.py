@@ -15,7 +15,7 @@ from programkit import Program, served
 from sitekit import Manifest, condition_of, is_ready, is_true, phase_of
 
 from bench.spareports import spare_ports
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -7,7 +7,7 @@ import pytest
 from enginekit import QUIET, A, B, Edit, Ground, edit_lower, polled, without_lower
 from sitekit import Manifest, condition_of, is_ready, is_true
 
-from tensile import planning
+from tensile.cli import plan
 from tensile.names import CLUSTER_ID
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -264,7 +264,7 @@ async def test_a_lower_under_a_new_name_and_node_waits_while_the_old_node_has_po
     await ground.reload(renamed(ground))
     await refused(ground)
     planned = await asyncio.to_thread(
-        planning.plan,
+        plan.plan,
         ground.topology(renamed(ground)),
         ground.directory,
         "text",

@@ -18,7 +18,7 @@ from sitekit import Manifest, is_ready
 
 from bench.spareports import spare_ports
 from tensile.names import LEADS as MARK
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

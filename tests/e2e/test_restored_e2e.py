@@ -16,9 +16,9 @@ from sitekit import Manifest, Refused, condition_of, is_ready, is_true
 from storekit import claim, claims, is_bound, mark, shipped, using
 from test_adoption_e2e import stored
 
+from tensile.cli.plan import apply
 from tensile.names import DELETIONS_HELD, OWNER
-from tensile.planning import apply
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

@@ -18,7 +18,7 @@ from enginekit import A, Ground
 from sitekit import LIMIT, Manifest, Site, is_ready, is_true
 
 from tensile.names import OWNER
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

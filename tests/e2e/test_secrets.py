@@ -12,7 +12,7 @@ from sitekit import Manifest, condition_of, is_ready, is_true
 
 from tensile.names import UNREACHABLE_TAINT
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

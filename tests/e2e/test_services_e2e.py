@@ -9,11 +9,10 @@ from enginekit import UPPER, A, B, Ground, standing, with_fields
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER
-from tensile.reconcile.alias import alias_service
-from tensile.reconcile.servicefacts import KEPT_ENDPOINT
-from tensile.reconcile.servicespec import SPEC
-from tensile.sandbox.environment import Sandbox
-from tensile.world import UpperServer
+from tensile.reconcile.rules.service_index import KEPT_ENDPOINT
+from tensile.reconcile.rules.services import SPEC, alias_service
+from tensile.reconcile.world import UpperServer
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -15,9 +15,9 @@ import pytest_asyncio
 from enginekit import LOWERS, A, B, Ground
 from sitekit import Manifest, is_ready
 
-from tensile.inspection import commands, template
-from tensile.inspection.simulation import Case
-from tensile.joined import Ways
+from tensile.diagnostics import commands, podfile
+from tensile.diagnostics.simulate import Case
+from tensile.engine.lower import Ways
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -75,7 +75,7 @@ def even(app: str, key: str, skew: int = 1) -> list[Manifest]:
 
 async def simulated(ground: Ground, deployment: Manifest) -> Manifest:
     """Ask how many of a Deployment's pods fit."""
-    wanted = template.template(orjson.dumps(deployment), "case")
+    wanted = podfile.template(orjson.dumps(deployment), "case")
     topology, ways = ground.topology(), Ways(ground.sandbox.directory)
     picture = await asyncio.to_thread(commands.pictured, topology, ways, None)
     return dict(orjson.loads(commands.simulate(picture, wanted, Case(), "json")[0]))

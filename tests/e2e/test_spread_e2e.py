@@ -19,11 +19,11 @@ from hookedkit import OPTED, Hooked
 from sitekit import Manifest, condition_of, is_ready
 
 from bench.spareports import spare_ports
-from tensile import inspection
-from tensile.inspection import commands
-from tensile.joined import Ways
+from tensile import diagnostics as inspection
+from tensile.diagnostics import commands
+from tensile.engine.lower import Ways
 from tensile.names import CLUSTER_ID
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

@@ -9,7 +9,7 @@ from provisionkit import CLASSES, VOLUMES, serving
 from sitekit import Manifest, condition_of, is_ready
 from storekit import Store, claim, claims, is_bound, mark, scheduled, shipped, using, volume_of
 
-from tensile import planning
+from tensile.cli import plan
 from tensile.names import LOWER_VOLUME, MIRRORED, UPPER_UID
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -36,7 +36,7 @@ async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
     topology = ground.topology(*(edit_lower(name, storageClasses=classes) for name in ground.nodes))
     text, _, _ = await asyncio.to_thread(
-        planning.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
+        plan.plan, topology, ground.directory, "json", colour=False, allow_exec_plugins=False
     )
     changes = orjson.loads(text)["changes"]
     return {(one["cluster"], one["action"], one["kind"], one["name"]) for one in changes}

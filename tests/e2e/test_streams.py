@@ -14,10 +14,10 @@ from enginekit import UPPER, A, polled, standing
 from sitekit import is_ready
 from streamkit import PATIENCE, Stage, fetched, page
 
-from tensile.sandbox import machine
+from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.images import IMAGE
+from tensile.sandbox.real_node import IMAGE
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -54,7 +54,7 @@ async def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 def _real_sandbox(directory: Path) -> Sandbox:
     """Start a sandbox whose first lower has a real node, or skip for the reason that there can be none."""
-    why = machine.obstacle((directory, cache_directory(os.environ)), os.environ)
+    why = real_node.obstacle((directory, cache_directory(os.environ)), os.environ)
     if why:
         pytest.skip(f"no real node on this machine: {why}")
     return Sandbox.start(directory, Options(nodes=1, real_node=True), progress=print)

@@ -10,7 +10,7 @@ from sitekit import Manifest, condition_of, is_ready
 
 from tensile.names import LOWER_UID
 from tensile.objects import annotations
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

@@ -13,7 +13,7 @@ from programkit import served
 from sitekit import Manifest, is_ready, is_true
 
 from bench.granting import everything, roles_of
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -9,7 +9,7 @@ from provisionkit import CLASSES, VOLUMES
 from sitekit import Manifest, is_ready
 from storekit import claims, placeholders, scheduled, shipped, using
 
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -4,7 +4,7 @@ import pytest
 from enginekit import A, Ground, polled
 from sitekit import Manifest, is_ready
 
-from tensile.world import Problem
+from tensile.reconcile.world import Problem
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

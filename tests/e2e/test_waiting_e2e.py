@@ -4,7 +4,7 @@ import pytest
 from enginekit import Ground
 from sitekit import Manifest, is_ready
 
-from tensile.kubelet.waiting import MISSED
+from tensile.kubelet.pods.unbound import MISSED
 from tensile.names import VIRTUAL_POD
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

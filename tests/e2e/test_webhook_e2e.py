@@ -20,10 +20,10 @@ from programkit import Program
 from sitekit import LIMIT, Manifest, is_ready
 
 from bench.spareports import spare_ports
-from tensile.app import Engine
-from tensile.joined import Ways
+from tensile.engine.engine import Engine
+from tensile.engine.lower import Ways
 from tensile.kube.fleet import Fleet
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

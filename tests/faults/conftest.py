@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 

@@ -14,7 +14,7 @@ from bench.faultproxy.directors import Scripted
 from bench.faultproxy.proxy import Proxy
 from bench.faultproxy.streams import Event
 from bench.sites import Site
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 CLUSTER = "lower-a"
 Manifest = dict[str, Any]

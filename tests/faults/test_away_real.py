@@ -9,7 +9,7 @@ from sitekit import Manifest, condition_of, is_ready
 
 from bench.isolation import Detour, detour
 from tensile.names import UNREACHABLE_TAINT
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

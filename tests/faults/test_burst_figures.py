@@ -6,8 +6,8 @@ import pytest
 from faultkit import above
 
 from bench.burst import EACH, burst, is_refused, judged, places, state_of, stranger
-from tensile.quantities import parse
-from tensile.sandbox.manifests import RESOURCES
+from tensile.resources import parse
+from tensile.sandbox.apiserver import RESOURCES
 
 Manifest = dict[str, Any]
 

@@ -18,7 +18,7 @@ from bench.conformance.programs import Programs
 from bench.conformance.report import Case, Outcome, Row, joined, outcomes, rows, share
 from bench.conformance.suite import Selection, Side, command
 from bench.reporting import RESULTS, kept_before
-from tensile.sandbox import manifests
+from tensile.sandbox import apiserver
 from tensile.topology import parse
 
 RESULT = "conformance"
@@ -166,7 +166,7 @@ def test_the_command_line_names_the_cluster(tmp_path: Path) -> None:
 
 def test_the_virtual_node_has_no_taints() -> None:
     """The sandbox's own topology, with a node that takes any pod."""
-    topology = parse(untainted(manifests.topology(["lower-a"], 10350, 9095)))
+    topology = parse(untainted(apiserver.topology(["lower-a"], 10350, 9095)))
     assert topology.lowers[0].node.taints == ()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from bench.credentials import FILE_SWAPS, OTHER_SWAPS, ordeal
 from bench.trial import Trial
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

@@ -10,7 +10,7 @@ from bench.faultproxy.asked import Asked
 from bench.faultproxy.faults import Passed, Refused
 from bench.faultproxy.journal import Journal
 from tensile.names import MIRRORED
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 SHORT = ("quota", "webhook-fails", "busy", "config-map")
 HOLD = 6.5

@@ -14,13 +14,13 @@ from bench.diagnoses.setup import SETUPS, Setup
 from bench.diagnoses.stage import LOWERS, Diagnosis, Stage
 from bench.diagnoses.works import allowed, behind_a_service, own_address, reachable, read
 from bench.sites import Refused, Site, until
-from tensile.certificates import self_signed
-from tensile.doctor.finding import CHECKS
-from tensile.doctor.hook import tried
-from tensile.policy.listening import Listening
-from tensile.sandbox.environment import Sandbox
+from tensile.diagnostics.doctor.facts import CHECKS
+from tensile.diagnostics.doctor.webhook import tried
+from tensile.kube.tls import self_signed
+from tensile.policy.webhook.listener import Listening
 from tensile.sandbox.layout import UPPER
-from tensile.sandbox.ports import choose
+from tensile.sandbox.processes import choose
+from tensile.sandbox.sandbox import Sandbox
 
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 SHORT = (

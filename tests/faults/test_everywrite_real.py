@@ -12,7 +12,7 @@ from bench.everywrite import MOMENTS, PATIENCE, Crash, every_write, together
 from bench.faultproxy.asked import Asked
 from bench.faultproxy.faults import Dropped, Hung, Lost, Passed
 from bench.rig import Rig
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 STRUCK = {
     "create": ("lost", (4,)),

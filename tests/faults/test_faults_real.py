@@ -17,8 +17,8 @@ from bench.services import rolls
 from bench.storm import draw
 from bench.streams import Place, Pod, drawn, made, put, rounds_of
 from bench.trial import Trial
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

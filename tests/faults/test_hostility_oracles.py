@@ -11,17 +11,7 @@ from bench.hostility.marks import ABOVE, BELOW, TOKEN, Marks, token_for
 from bench.hostility.setting import GROUNDS, SETTINGS, Places, Setting
 from bench.sequences.model import LOWERS
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
-from tensile.objects import (
-    EVENT,
-    POD,
-    SECRET,
-    SERVICE,
-    SERVICE_ACCOUNT,
-    UPPER,
-    Manifest,
-    Ref,
-    uid,
-)
+from tensile.objects import EVENT, POD, SECRET, SERVICE, SERVICE_ACCOUNT, UPPER, Manifest, Ref, uid
 
 A, B = LOWERS
 MARK = "0123456789abcdef"

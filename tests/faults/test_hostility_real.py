@@ -18,7 +18,7 @@ from bench.sequences.deeds import read
 from bench.sites import until
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import POD, SECRET, UPPER, Ref, uid
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 SEEDS, MOST = (1, 2, 3, 4), 16
 """Sequences with the same topology: nothing is mapped to the ground of the first two, that of the others is the upper

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from bench.kubectl.__main__ import trial
-from tensile.sandbox import machine
+from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
 
 
 @pytest.mark.real
 def test_kubectl_says_the_same_of_a_real_node_and_of_a_virtual_one(tmp_path: Path) -> None:
     """Every command that ends at a kubelet or shows its pods; docs/kubectl.md has what differs, and no more."""
-    why = machine.obstacle((tmp_path, cache_directory(os.environ)), os.environ)
+    why = real_node.obstacle((tmp_path, cache_directory(os.environ)), os.environ)
     if why:
         pytest.skip(f"no real node on this machine: {why}")
     _, result = trial(tmp_path, short=True)

@@ -10,11 +10,11 @@ from bench.likeness.asking import OWN, STRANGER, Asking, Request, Stock, filled
 from bench.likeness.sides import Pair, Recorder, Side, difference
 from bench.likeness.trial import LAST, prepared, trial, unlike
 from tensile.errors import Conflict
-from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
+from tensile.kube.credentials import from_kubeconfig
 from tensile.objects import CONFIG_MAP, NODE, POD, SERVICE_ACCOUNT, UPPER, Kind, Manifest
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.sandbox.environment import Sandbox
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.sandbox.sandbox import Sandbox
 
 TRIALS, REQUESTS = 8, 50
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -11,7 +11,7 @@ from bench.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Refused
 from bench.faultproxy.tampers import Doubling, Dropping, Swapping, about
 from bench.sites import Refused as SiteRefused
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 LIMIT = 20.0

@@ -5,7 +5,7 @@ from argparse import Namespace
 import pytest
 
 from bench.replaced import NOTICED, OVER, Creation, judged, scenario
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 
 @pytest.mark.real

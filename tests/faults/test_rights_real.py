@@ -7,8 +7,8 @@ import pytest
 
 from bench.granting import Thing
 from bench.rights import Measure, Trial, trial_of
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

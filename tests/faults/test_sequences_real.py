@@ -13,7 +13,7 @@ from bench.sequences.deeds import read
 from bench.sequences.ground import Ground
 from bench.sequences.real import ONE_IN, SORTS, STORMS, Weather, campaign, thought_up
 from bench.sites import until
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 SEQUENCES, MOST = 6, 15
 PATIENCE = 30.0

@@ -7,7 +7,7 @@ import pytest
 from bench.canaries import FORMS, MOMENTS, SUBJECTS, Case, cases, marks
 from bench.strangers import Field, strangers
 from tensile.names import LEGACY, OWNER, UPPER_UID, owner_of
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 OURS = owner_of("upper", "sandbox")
 

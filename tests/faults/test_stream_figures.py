@@ -11,7 +11,7 @@ from bench.firstbyte import late, summary
 from bench.streams import STREAMS, Place, Pod, drawn, exec_out, judged
 
 if TYPE_CHECKING:
-    from tensile.sandbox.environment import Sandbox
+    from tensile.sandbox.sandbox import Sandbox
 
 POD = Pod("one", "lower-a", 0)
 

@@ -10,7 +10,7 @@ from bench.faultproxy.faults import Passed
 from bench.faultproxy.journal import Journal
 from bench.histories import Sight
 from bench.twins import answers, paired, remade, twins_apart
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 SEED = 20261121
 

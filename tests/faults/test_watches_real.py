@@ -8,8 +8,8 @@ import pytest
 from bench.rig import Rig
 from bench.sites import MERGE, PODS, Refused, until
 from bench.watches import FAULTS, LOWER, PATIENCE, Field, laid_out, suffer
-from tensile.sandbox.environment import Sandbox
 from tensile.sandbox.layout import UPPER
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 SHORT = ("stale", "dropped", "duplicated", "reordered", "410", "hang")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.webhook import BARS, cost, judged, measured, pod, worst
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 BUSY = 4
 """How much slower than its bar a machine may be that does other things, too."""

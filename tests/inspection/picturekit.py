@@ -6,8 +6,7 @@ from typing import Any
 import orjson
 from placekit import node, space
 
-from tensile.inspection.picture import Picture
-from tensile.inspection.sight import KINDS, Sight, kept
+from tensile.diagnostics.cluster_snapshot import KINDS, Picture, Sight, kept
 from tensile.names import UPPER_UID
 from tensile.objects import NAMESPACE, NODE, Kind
 from tensile.topology import Topology, parse

@@ -6,9 +6,8 @@ import pytest
 from picturekit import TAINT, above, below, picture, sight, two_nodes, virtual
 from placekit import asking, claim, kind, node, on_hosts, space, using, volume
 
-from tensile.inspection.explaintext import as_text
-from tensile.inspection.explanation import explained
-from tensile.inspection.picture import Asked
+from tensile.diagnostics.cluster_snapshot import Asked
+from tensile.diagnostics.explain import as_text, explained
 from tensile.names import MIRRORED
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, QUOTA, STORAGE_CLASS, VOLUME
 

@@ -8,13 +8,12 @@ import pytest
 from picturekit import NOW, above, below, picture, sight, topology, two_nodes
 from placekit import claim, node, pod, space, using, volume
 
+from tensile.diagnostics.cluster_snapshot import KINDS, Sight, kept, picture_of
 from tensile.errors import TensileError
-from tensile.inspection.picture import picture_of
-from tensile.inspection.sight import KINDS, Sight, kept
 from tensile.names import UPPER_UID
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, VOLUME
-from tensile.policy.placement import examine
-from tensile.policy.placing.reading import pod_of, snapshot_of
+from tensile.policy.placement.placement import examine
+from tensile.policy.placement.reader import pod_of, snapshot_of
 
 SECRET = "hunter2"
 

@@ -8,11 +8,11 @@ import pytest
 from picturekit import TOLERANT, above, below, picture, sight, two_nodes, virtual
 from placekit import asking, claim, kind, node, pod, space, using
 
+from tensile.diagnostics.commands import case_of, pictured, simulate
+from tensile.diagnostics.podfile import Template
+from tensile.diagnostics.simulate import Addition, Case, simulated
+from tensile.engine.lower import Ways
 from tensile.errors import TensileError
-from tensile.inspection.commands import case_of, pictured, simulate
-from tensile.inspection.simulation import Addition, Case, simulated
-from tensile.inspection.template import Template
-from tensile.joined import Ways
 from tensile.objects import CLAIM, NAMESPACE, NODE, POD, STORAGE_CLASS
 
 Manifest = dict[str, Any]

@@ -7,8 +7,8 @@ import orjson
 import pytest
 import yaml
 
+from tensile.diagnostics.podfile import filled, template
 from tensile.errors import TensileError
-from tensile.inspection.template import filled, template
 
 SPEC = {"containers": [{"name": "m", "image": "a"}]}
 

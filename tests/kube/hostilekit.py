@@ -13,16 +13,16 @@ from structlog.testing import LogCapture
 
 from bench.hostile.front import Front, serving
 from bench.hostile.ways import WAYS
-from tensile.cache import Cache
-from tensile.cluster import Selection
-from tensile.feeds import lower_feeds, lower_world
+from tensile.engine.caches import lower_feeds, lower_world
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection
 from tensile.kube.fleet import Feed, Fleet
 from tensile.kube.limits import Pace
+from tensile.kube.store import Cache
 from tensile.names import owner_of
 from tensile.objects import POD
+from tensile.reconcile.world import LowerWorld
 from tensile.topology import parse
-from tensile.world import LowerWorld
 
 NAME, HONEST = "lower-x", "lower-y"
 OWNER = owner_of("uid", "topology")

@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 
 from bench.faultproxy.asked import place_of
-from tensile.cache import Cache
-from tensile.kube.access import Access
+from tensile.kube.credentials import Access
+from tensile.kube.store import Cache
 from tensile.objects import Manifest
 
 WAIT = 10.0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from tensile.errors import AccessError
-from tensile.kube.address import Address, check_server_name, read_server
+from tensile.kube.dial import Address, check_server_name, read_server
 
 GOOD = {
     "https://a.example:6443": Address("a.example", 6443, ""),

@@ -12,7 +12,7 @@ from tensile.kube.aio import without_authorities
 _LOOK = """
 import os
 before = dict(os.environ)
-import tensile.app, aiohttp.connector
+import tensile.engine.engine, aiohttp.connector
 print(len(aiohttp.connector._SSL_CONTEXT_VERIFIED.get_ca_certs()), before == dict(os.environ))
 """
 

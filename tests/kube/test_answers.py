@@ -19,7 +19,7 @@ from tensile.errors import (
     Unauthorized,
     Unreachable,
 )
-from tensile.kube.answers import (
+from tensile.kube.responses import (
     Doing,
     Lines,
     apis_of,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.cache import Cache, Tally, keep_all
 from tensile.errors import Unreachable
-from tensile.kube import bounds
-from tensile.kube.bounds import Account, Allowance, Restraint, TooLarge, mebibytes
-from tensile.kube.share import Share
+from tensile.kube import limits
+from tensile.kube.limits import Account, Allowance, Restraint, TooLarge, mebibytes
+from tensile.kube.requests import Share
+from tensile.kube.store import Cache, Tally, keep_all
 
 
 def test_what_is_under_way_may_not_be_more_than_the_account_holds() -> None:
@@ -92,11 +92,11 @@ def test_there_may_be_more_while_a_list_comes_in() -> None:
 
 def test_the_bounds_fit_together() -> None:
     """Two of the largest objects fit into a page, the pages of all lists into what may be under way, and so on."""
-    assert bounds.PAGES[-1] * bounds.OBJECT <= bounds.PAGE
-    assert 2 * bounds.LISTINGS * bounds.PAGE <= bounds.IN_FLIGHT
-    assert bounds.WHOLE <= bounds.IN_FLIGHT
-    assert list(bounds.PAGES) == sorted(bounds.PAGES, reverse=True)
-    assert bounds.IN_FLIGHT + bounds.CONTENT * (1 + 1 / bounds.FRESH) < 700 << 20
+    assert limits.PAGES[-1] * limits.OBJECT <= limits.PAGE
+    assert 2 * limits.LISTINGS * limits.PAGE <= limits.IN_FLIGHT
+    assert limits.WHOLE <= limits.IN_FLIGHT
+    assert list(limits.PAGES) == sorted(limits.PAGES, reverse=True)
+    assert limits.IN_FLIGHT + limits.CONTENT * (1 + 1 / limits.FRESH) < 700 << 20
 
 
 @given(st.integers(0, 1 << 40))

@@ -8,7 +8,6 @@ import pytest
 from scripted import WAIT, Answer, Apiserver, Asked, Drop, Hang, access_to, answer, listing, pod, refusal
 
 from tensile import __version__
-from tensile.cluster import Patch, Selection
 from tensile.errors import (
     AlreadyExists,
     ClusterError,
@@ -20,8 +19,9 @@ from tensile.errors import (
     Unauthorized,
     Unreachable,
 )
-from tensile.kube.access import Access, AccessError
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Patch, Selection
+from tensile.kube.credentials import Access, AccessError
 from tensile.objects import CONFIG_MAP, NODE, POD, SERVICE_ACCOUNT, TOKEN_REVIEW, Ref
 
 REF = Ref("a", POD, "default", "web")

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from scripted import UID, Apiserver, Drop, Hang, Stream, access_to, pod, refusal, running
 
-from tensile.cluster import Patch, Selection
 from tensile.errors import Denied, Unreachable
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Patch, Selection
 from tensile.kube.health import WrongCluster
 from tensile.objects import POD, Ref
 

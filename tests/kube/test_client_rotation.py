@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from scripted import UID, Answer, Apiserver, Asked, Stream, access_to, event, pod, refusal, running
 
-from tensile.cluster import Selection
 from tensile.errors import Unauthorized, Unreachable
-from tensile.kube.access import Access, AccessError
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection
+from tensile.kube.credentials import Access, AccessError
 from tensile.kube.health import WrongCluster
 from tensile.objects import POD, UPPER, Ref
 

@@ -12,10 +12,10 @@ import pytest
 from papers import Papers, inline, kubeconfig
 from scripted import WAIT, Apiserver, pod, refusal, running
 
-from tensile.cluster import Selection
 from tensile.errors import Unreachable
-from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection
+from tensile.kube.credentials import from_kubeconfig
 from tensile.kube.health import WrongCluster
 from tensile.kube.transport import Dropped
 from tensile.objects import POD, Ref

@@ -20,10 +20,10 @@ from scripted import (
     status_body,
 )
 
-from tensile.cluster import Selection, WatchEvent
 from tensile.errors import Denied, Expired, Throttled, Unauthorized, Unreachable
-from tensile.kube.access import Access
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection, WatchEvent
+from tensile.kube.credentials import Access
 from tensile.objects import POD
 
 ALL = Selection()

@@ -12,8 +12,7 @@ import pytest
 import uvloop
 
 from tensile.errors import AccessError
-from tensile.kube.address import is_no_server, read_server
-from tensile.kube.dialing import STAGGER, Misled, Resolver, connected
+from tensile.kube.dial import STAGGER, Misled, Resolver, connected, is_no_server, read_server
 from tensile.kube.rest import CONNECT_SECONDS
 
 NO_SERVER = [

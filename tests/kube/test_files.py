@@ -8,7 +8,7 @@ import pytest
 
 from tensile.errors import AccessError
 from tensile.kube.files import LARGEST, Unfit, read_regular, read_small
-from tensile.kube.wording import shown
+from tensile.text import shown
 
 
 def test_no_more_is_read_than_allowed(home: Path) -> None:

@@ -23,12 +23,12 @@ from scripted import (
     told,
 )
 
-from tensile.cache import Cache, Delta
-from tensile.cluster import Selection, WatchEvent
 from tensile.errors import Unreachable
+from tensile.kube.cluster import Selection, WatchEvent
 from tensile.kube.fleet import Feed, Fleet
 from tensile.kube.health import WrongCluster
 from tensile.kube.limits import Pace
+from tensile.kube.store import Cache, Delta
 from tensile.objects import CONFIG_MAP, POD, UPPER, Ref
 
 QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)

@@ -11,12 +11,12 @@ from papers import Papers, inline, kubeconfig
 from scripted import UID, WAIT, Apiserver, News, Stream, listing, pod, refusal, running, told
 from structlog.testing import capture_logs
 
-from tensile.cache import Cache
-from tensile.cluster import Selection
-from tensile.kube.access import from_kubeconfig
+from tensile.kube.cluster import Selection
+from tensile.kube.credentials import from_kubeconfig
 from tensile.kube.fleet import Feed, Fleet
 from tensile.kube.health import WrongCluster
 from tensile.kube.limits import Pace
+from tensile.kube.store import Cache
 from tensile.objects import POD, UPPER, Ref
 
 REF = Ref("a", POD, "default", "web")

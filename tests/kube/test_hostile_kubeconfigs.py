@@ -13,7 +13,7 @@ import pytest
 from hostile_form import CANARY, RAN, SECRET, Hostile, plugin, runnable, written
 from papers import Papers, inline, kubeconfig
 
-from tensile.kube.access import AccessError, from_kubeconfig, from_text
+from tensile.kube.credentials import AccessError, from_kubeconfig, from_text
 
 ALL = (*hostile_sections.ALL, *hostile_content.ALL)
 KINDS = 148

@@ -15,10 +15,10 @@ from papers import Papers, inline, kubeconfig
 from scripted import Answer, Apiserver, Stream, access_to, pod, running
 
 import tensile
-from tensile.cluster import Selection
 from tensile.errors import Denied, Unreachable
-from tensile.kube.bounds import PAGE, REFUSAL, TooLarge
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection
+from tensile.kube.limits import PAGE, REFUSAL, TooLarge
 from tensile.kube.rest import Calls
 from tensile.kube.wire import Limits
 from tensile.objects import POD, Ref
@@ -77,8 +77,8 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 import tensile
-from tensile.cluster import Selection
-from tensile.kube.access import from_kubeconfig
+from tensile.kube.cluster import Selection
+from tensile.kube.credentials import from_kubeconfig
 from tensile.kube.aio import aiohttp
 from tensile.kube.client import HttpCluster
 from tensile.objects import POD

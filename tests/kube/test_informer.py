@@ -24,11 +24,11 @@ from scripted import (
     told,
 )
 
-from tensile.cache import Cache, Delta
-from tensile.cluster import Selection
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection
 from tensile.kube.informer import Informer
 from tensile.kube.limits import Pace
+from tensile.kube.store import Cache, Delta
 from tensile.objects import POD, Ref
 
 QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)

@@ -13,16 +13,16 @@ import pytest
 from papers import kubeconfig
 from scripted import WAIT, Apiserver, Asked, News, Play, access_to, listing, refusal, running
 
-from tensile.feeds import upper_feeds, upper_world
-from tensile.joined import Joined, Ways
-from tensile.kube.denials import ADVICE
+from tensile.engine.caches import upper_feeds, upper_world
+from tensile.engine.lower import Joined, Ways
 from tensile.kube.fleet import Fleet
+from tensile.kube.health import ADVICE
 from tensile.kube.limits import Pace
-from tensile.kubelet.lifecycle import UNREACHABLE_AFTER
+from tensile.kubelet.pods.rule import UNREACHABLE_AFTER
 from tensile.names import owner_of
 from tensile.objects import UPPER, Manifest
+from tensile.reconcile.world import World
 from tensile.topology import Topology, parse
-from tensile.world import World
 
 A = "lower-a"
 TOPOLOGY = parse(f"""

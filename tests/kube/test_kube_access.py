@@ -8,7 +8,7 @@ import pytest
 from papers import Papers, inline, kubeconfig
 from pluginkit import exec_config, plugin
 
-from tensile.kube.access import Access, AccessError, from_kubeconfig, from_text, in_cluster
+from tensile.kube.credentials import Access, AccessError, from_kubeconfig, from_text, in_cluster
 
 SECRET = "hunter2-do-not-show"
 

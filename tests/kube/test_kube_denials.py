@@ -3,9 +3,9 @@
 from structlog.testing import capture_logs
 
 from tensile.errors import Denied
-from tensile.kube.denials import ADVICE, REWORDED, Denials
+from tensile.kube.health import ADVICE, REWORDED, Denials
+from tensile.kube.limits import AT_ONCE
 from tensile.objects import POD, ROLE, UPPER
-from tensile.telemetry.seldom import AT_ONCE
 
 
 def denied(words: str = "roles is forbidden", doing: str = "list Role", cluster: str = "lower-a") -> Denied:

@@ -5,12 +5,11 @@ import asyncio
 import orjson
 import pytest
 
-from tensile.cache import Tally
 from tensile.errors import Unreachable
-from tensile.kube.answers import Doing, Page
-from tensile.kube.bounds import EMPTY_PAGES, PAGES, Allowance, TooLarge
-from tensile.kube.paging import Ask, Pager
-from tensile.kube.share import Share
+from tensile.kube.limits import EMPTY_PAGES, PAGES, Allowance, TooLarge
+from tensile.kube.requests import Ask, Pager, Share
+from tensile.kube.responses import Doing, Page
+from tensile.kube.store import Tally
 
 
 class Collection:

@@ -12,10 +12,9 @@ from papers import Papers, inline, kubeconfig
 from pluginkit import V1, exec_config, plugin, script
 
 from tensile.errors import AccessError
-from tensile.kube.access import Access, from_kubeconfig
+from tensile.kube.credentials import Access, from_kubeconfig
+from tensile.kube.exec_plugin import MOST, Plugin, question, read_answer, run_plugin
 from tensile.kube.kubeconfig import parse
-from tensile.kube.plugin import Plugin, question, read_answer
-from tensile.kube.pluginrun import MOST, run_plugin
 
 SECRET = "hunter2-do-not-show"
 

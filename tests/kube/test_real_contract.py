@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from tensile.cluster import Patch, Selection
 from tensile.errors import AlreadyExists, Conflict, Denied, Expired, NotFound, Unauthorized
-from tensile.kube.access import Access, from_kubeconfig
-from tensile.kube.answers import Doing
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Patch, Selection
+from tensile.kube.credentials import Access, from_kubeconfig
+from tensile.kube.responses import Doing
 from tensile.kube.tls import Papers
 from tensile.objects import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE_ACCOUNT, Kind, Manifest, Ref
 
 if TYPE_CHECKING:
-    from tensile.sandbox.environment import Sandbox
+    from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

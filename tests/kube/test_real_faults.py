@@ -12,14 +12,14 @@ import orjson
 import pytest
 from scripted import News, told
 
-from tensile.cache import Cache
-from tensile.cluster import Selection
 from tensile.errors import ClusterError, Unreachable
-from tensile.kube.access import from_kubeconfig
+from tensile.kube.cluster import Selection
+from tensile.kube.credentials import from_kubeconfig
 from tensile.kube.fleet import Feed, Fleet
 from tensile.kube.limits import Pace
+from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, UPPER, Ref
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 if TYPE_CHECKING:

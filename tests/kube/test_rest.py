@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from tensile.errors import Unreachable
-from tensile.kube.access import Access
-from tensile.kube.bounds import Account, TooLarge
+from tensile.kube.credentials import Access
+from tensile.kube.limits import Account, TooLarge
 from tensile.kube.rest import Calls
 from tensile.kube.wire import IDLE_SECONDS, Broken, Keep, Limits
 

@@ -5,10 +5,10 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.cache import version_in
-from tensile.cluster import Selection
 from tensile.errors import Malformed
-from tensile.kube.screen import Screen, unwanted
+from tensile.kube.cluster import Selection
+from tensile.kube.responses import Screen, unwanted
+from tensile.kube.store import version_in
 from tensile.objects import NODE, POD, SECRET, SERVICE_ACCOUNT
 
 META = {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "5", "labels": {"owner": "me", "app": "web"}}

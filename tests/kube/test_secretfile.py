@@ -6,9 +6,8 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from tensile.cache import Cache
-from tensile.kube.access import AccessError
-from tensile.kube.secretfile import KeptKubeconfig, kubeconfig_in
+from tensile.kube.credentials import AccessError, KeptKubeconfig, kubeconfig_in
+from tensile.kube.store import Cache
 from tensile.topology import SecretRef
 
 REF = SecretRef.model_construct(namespace="ops", name="lower-a", key="kubeconfig")

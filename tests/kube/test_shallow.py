@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kube.answers import Doing, Lines, page_of
-from tensile.kube.shallow import DEEPEST, cut, shallow
+from tensile.kube.responses import DEEPEST, Doing, Lines, cut, page_of, shallow
 
 DOING = Doing("lower-a", "list", "Pod")
 DEPTHS = (150, 253, 300, 1_100, 9_000)

@@ -7,10 +7,10 @@ import pytest
 from scripted import UID, WAIT, Apiserver, Hang, News, access_to, listing, pod, refusal, running
 from test_fleet import fleet_of, names, pods
 
-from tensile.cache import Cache
-from tensile.cluster import Patch, Selection
+from tensile.kube.cluster import Patch, Selection
 from tensile.kube.fleet import Fleet
 from tensile.kube.health import SharedCluster, WrongCluster
+from tensile.kube.store import Cache
 from tensile.objects import POD, UPPER, Ref
 
 

@@ -18,10 +18,10 @@ from scripted import (
     status_body,
 )
 
-from tensile.cluster import Selection, WatchEvent
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection, WatchEvent
+from tensile.kube.informer import Tail
 from tensile.kube.limits import Pace
-from tensile.kube.tail import Tail
 from tensile.objects import POD
 
 QUICK = Pace(first=0.01, cap=0.02, near=0.02, shortest=60, longest=60, settled=0.0)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import orjson
 import pytest
 
-from tensile.kube.access import Access
-from tensile.kube.tokenclaims import account_namespace, claims_of, token_in
+from tensile.kube.credentials import Access, account_namespace, claims_of, token_in
 
 SUBJECT = "system:serviceaccount:tensile:engine"
 

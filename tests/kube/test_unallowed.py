@@ -8,12 +8,12 @@ import pytest
 from scripted import Answer, Apiserver, Asked, News, Play, Stream, access_to, event, pod, refusal, running, told
 from structlog.testing import capture_logs
 
-from tensile.cache import Cache
-from tensile.cluster import Selection
 from tensile.errors import Denied
-from tensile.kube.denials import ADVICE
+from tensile.kube.cluster import Selection
 from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.health import ADVICE
 from tensile.kube.limits import Pace
+from tensile.kube.store import Cache
 from tensile.objects import POD, ROLE, SECRET, UPPER, Kind
 
 FORBIDDEN = refusal(403, "Forbidden")

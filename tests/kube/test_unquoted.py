@@ -9,12 +9,12 @@ import pytest
 import yaml
 from scripted import Answer, Apiserver
 
-from tensile.cluster import Selection, WatchEvent
 from tensile.errors import AccessError, ClusterError
-from tensile.kube.access import from_text
 from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection, WatchEvent
+from tensile.kube.credentials import from_text
+from tensile.kube.exec_plugin import read_answer
 from tensile.kube.kubeconfig import parse
-from tensile.kube.plugin import read_answer
 from tensile.objects import POD
 
 CANARY = "can4ry-7f3a9b2c"

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 from worldkit import A, put, twin, upper_pod, world
 
-from tensile.world import LowerWorld, World
+from tensile.reconcile.world import LowerWorld, World
 
 MOMENT = "2026-03-01T12:00:00Z"
 

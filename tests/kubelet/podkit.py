@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tensile.kubelet.place import Placement
+from tensile.kubelet.pods.placement_context import Placement
 from tensile.names import owner_of
 
 Manifest = dict[str, Any]

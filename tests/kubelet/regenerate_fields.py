@@ -2,7 +2,8 @@
 
 The kinds of those that are required end in "!".
 
-    kubectl get --raw /openapi/v3/api/v1 | python tests/kubelet/regenerate_fields.py > tensile/pod_fields.json
+    kubectl get --raw /openapi/v3/api/v1 |
+        python tests/kubelet/regenerate_fields.py > tensile/reconcile/pods/pod_fields.json
 
 Run it with an apiserver of the newest release that is supported; the tests then say which field has no verdict yet.
 """

@@ -21,17 +21,17 @@ from worldkit import (
     world,
 )
 
-from tensile.demand import pod_demand
-from tensile.kubelet.adopting import LOOK_AGAIN, misfits, token_volumes
-from tensile.kubelet.lifecycle import PodRule, key_of
-from tensile.kubelet.orphans import OrphanRule
-from tensile.kubelet.orphans import key_of as orphans_key
+from tensile.kubelet.pods.adoption import LOOK_AGAIN, misfits, token_volumes
+from tensile.kubelet.pods.orphans import OrphanRule
+from tensile.kubelet.pods.orphans import key_of as orphans_key
+from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import LEGACY, OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
 from tensile.objects import POD, Manifest, Ref, uid
 from tensile.reconcile.desired import Patched, Told
-from tensile.reconcile.patching import patched
+from tensile.reconcile.dryrun.patch import patched
 from tensile.reconcile.plan import Step
-from tensile.world import World
+from tensile.reconcile.pods.demand import pod_demand
+from tensile.reconcile.world import World
 
 KEY = key_of(A, "default", "web")
 REF = Ref(A, POD, "default", "web")

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.cache import Kept
-from tensile.demand import PodDemand
-from tensile.kubelet.capacity import MOST_RESOURCES, NodeOffer, capacity, declared_features, node_offer
+from tensile.kube.store import Kept
+from tensile.kubelet.node.capacity import MOST_RESOURCES, NodeOffer, capacity, declared_features, node_offer
+from tensile.reconcile.pods.demand import PodDemand
 
 GI = 1024**3 * 1000
 READY = {"type": "Ready", "status": "True"}

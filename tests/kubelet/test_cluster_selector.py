@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from podkit import place, pod
 
-from tensile.kubelet.projection import lower_pod, notes
-from tensile.kubelet.scheduling_fields import lower_tolerations, scheduling_fields
-from tensile.policy.admission import Terms, prepared
-from tensile.reconcile.cluster_selector import LONGEST, MOST, cluster_selector, cluster_selector_flaw
-from tensile.reconcile.nodeterms import UPPER_ONLY_KEYS
+from tensile.kubelet.pods.projection import lower_pod, notes
+from tensile.kubelet.pods.scheduling import lower_tolerations, scheduling_fields
+from tensile.policy.webhook.admission import Terms, prepared
+from tensile.reconcile.pods.cluster_selector import LONGEST, MOST, cluster_selector, cluster_selector_flaw
+from tensile.reconcile.pods.scheduling import UPPER_ONLY_KEYS
 
 UNLIMITED = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute"}

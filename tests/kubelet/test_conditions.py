@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 from podkit import EARLIER, NOW, below, pod, said
 
-from tensile.kubelet.conditions import condition, is_disrupted, is_terminal, observed_generation, reflected_conditions
+from tensile.kubelet.pods.conditions import (
+    condition,
+    is_disrupted,
+    is_terminal,
+    observed_generation,
+    reflected_conditions,
+)
 
 GATE = {"conditionType": "example.com/gate"}
 SCHEDULED = "tensile-kube.io/LowerScheduled"

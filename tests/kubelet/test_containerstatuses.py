@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from podkit import EARLIER, below, exited, pod, running
 
-from tensile.kubelet.containerstatuses import ended_containers, present_containers, reflected_containers
+from tensile.kubelet.pods.status import ended_containers, present_containers, reflected_containers
 
 EMPTY = {"containerStatuses": [], "initContainerStatuses": [], "ephemeralContainerStatuses": []}
 

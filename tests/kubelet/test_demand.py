@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from podkit import pod
 
-from tensile.cache import Kept
-from tensile.demand import PodDemand, pod_demand, pod_requests
+from tensile.kube.store import Kept
+from tensile.reconcile.pods.demand import PodDemand, pod_demand, pod_requests
 
 GI = 1024**3 * 1000
 

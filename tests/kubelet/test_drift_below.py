@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from worldkit import NOW, OWNER_HERE, A, put, twin, upper_pod, world
 
-from tensile.kubelet.drift import CHANGED_BELOW, changed_below, drift
-from tensile.kubelet.mirroring import keep
-from tensile.kubelet.place import Placement
+from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.sync import keep
+from tensile.kubelet.pods.update import CHANGED_BELOW, changed_below, drift
 from tensile.names import FIELD_MANAGER, IN_STEP
 from tensile.objects import Manifest
 from tensile.reconcile.desired import Decision, Patched, Told
-from tensile.world import Key
+from tensile.reconcile.world import Key
 
 PLACE = Placement(OWNER_HERE, A, "default", "below-default")
 GPU = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}

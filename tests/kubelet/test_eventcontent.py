@@ -8,7 +8,7 @@ from eventkit import MOMENT, lower_event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.eventcontent import LONGEST_MESSAGE, content
+from tensile.kubelet.pods.events import LONGEST_MESSAGE, content
 from tensile.objects import Manifest
 
 JSON = st.recursive(

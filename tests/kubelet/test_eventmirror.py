@@ -11,11 +11,11 @@ from eventkit import lower_event, lower_of, mirrored
 from virtualtime import in_virtual_time
 from worldkit import drop, put
 
-from tensile.cluster import WatchEvent
 from tensile.errors import AlreadyExists, Conflict, Denied, NotFound, Throttled, Unreachable
-from tensile.kubelet.eventmirror import MOST_WAITING, PATIENCE, PAUSE, EventMirror
+from tensile.kube.cluster import WatchEvent
+from tensile.kubelet.pods.event_mirror import MOST_WAITING, PATIENCE, PAUSE, EventMirror
 from tensile.objects import Manifest
-from tensile.world import World
+from tensile.reconcile.world import World
 
 
 class Bench:

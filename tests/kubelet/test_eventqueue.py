@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.eventqueue import FairQueue, Place
+from tensile.kubelet.pods.event_mirror import FairQueue, Place
 
 
 def queue(*places: str, limit: int = 100) -> FairQueue[str]:

@@ -9,9 +9,9 @@ from answering import Answering
 from eventkit import lower_event, lower_of, mirrored
 from virtualtime import in_virtual_time
 
-from tensile.cluster import WatchEvent
 from tensile.errors import Unreachable
-from tensile.kubelet.eventmirror import MOST_WAITING, OF_A_NAMESPACE, OF_AN_OBJECT, PAUSE, EventMirror
+from tensile.kube.cluster import WatchEvent
+from tensile.kubelet.pods.event_mirror import MOST_WAITING, OF_A_NAMESPACE, OF_AN_OBJECT, PAUSE, EventMirror
 
 LOUD = [f"loud/pod-{number}" for number in range(80)]
 QUIET = "quiet/web"

@@ -7,11 +7,11 @@ import pytest
 from eventkit import lower_event, lower_of, mirrored
 from worldkit import OWNER_HERE, STRANGER, A, marked, put, thing
 
-from tensile.kubelet.eventcontent import content
-from tensile.kubelet.events import (
+from tensile.kubelet.pods.events import (
     OF_CLAIMS,
     OF_PODS,
     Subject,
+    content,
     copy_of,
     glimpse,
     is_copy,
@@ -23,7 +23,7 @@ from tensile.kubelet.events import (
 )
 from tensile.names import COMPONENT, LOWER, OWNER
 from tensile.objects import CLAIM, EVENT, UPPER, Manifest, Ref
-from tensile.world import Naming, World
+from tensile.reconcile.world import Naming, World
 
 
 def subject(raw: bytes, here: World | None = None) -> Subject | None:

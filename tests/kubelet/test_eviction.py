@@ -7,14 +7,14 @@ from stagekit import Stage
 from virtualtime import in_virtual_time
 from worldkit import NOW, A, B, decided, home, lower_node, put, raised, reload, space, twin, upper_pod, world
 
-from tensile.kubelet.eviction import EVICTED
-from tensile.kubelet.lifecycle import PodRule, key_of
-from tensile.kubelet.statuspatch import conditions_of
+from tensile.kubelet.pods.conditions import conditions_of
+from tensile.kubelet.pods.deletion import EVICTED
+from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import UNREACHABLE_TAINT
 from tensile.objects import EVENT, NAMESPACE, NODE, POD, UPPER, Manifest, Ref, metadata, timestamp
 from tensile.reconcile.desired import Absent, Told
 from tensile.reconcile.plan import Step
-from tensile.world import World
+from tensile.reconcile.world import World
 
 KEY = key_of(A, "default", "web")
 ABOVE, BELOW = Ref(UPPER, POD, "default", "web"), Ref(A, POD, "default", "web")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from worldkit import upper_pod
 
-from tensile.kubelet.exclusion import excluded, is_kept_out
+from tensile.kubelet.pods.rule import excluded, is_kept_out
 from tensile.objects import Manifest
 
 HIDDEN = ("kube-system", "default")

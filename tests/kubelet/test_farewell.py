@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from worldkit import A, drop, put, twin, upper_pod, world
 
-from tensile.cache import Cache, Entry
-from tensile.kubelet.farewell import finalise, has_run, last_words, withdraw
+from tensile.kube.store import Cache, Entry
+from tensile.kubelet.pods.deletion import finalise, has_run, last_words, withdraw
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Patched
-from tensile.reconcile.podfacts import digest_below
-from tensile.world import LowerWorld
+from tensile.reconcile.pods.index import digest_below
+from tensile.reconcile.world import LowerWorld
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 ABOVE = Ref(UPPER, POD, "default", "web")

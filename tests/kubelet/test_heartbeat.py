@@ -9,9 +9,9 @@ from stagekit import Weather
 from virtualtime import clock, in_virtual_time
 from worldkit import A
 
-from tensile.cluster import Patch
 from tensile.errors import ClusterError, Unreachable
-from tensile.kubelet.heartbeat import DURATION, RENEW, Heartbeat
+from tensile.kube.cluster import Patch
+from tensile.kubelet.node.lease import DURATION, RENEW, Heartbeat
 from tensile.objects import LEASE, NAMESPACE, UPPER, Manifest, Ref, metadata, uid
 
 REF = Ref(UPPER, LEASE, "kube-node-lease", A)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from worldkit import A, home, lose, marked, put, raised, thing, twin, upper_pod, world, written
 
-from tensile.kubelet.heldback import held, keys
+from tensile.kubelet.node.status import held_back, keys
 from tensile.names import DELETIONS_HELD, STORE_RESTORED
 from tensile.objects import SERVICE, Manifest
 from tensile.reconcile.guard import is_restored, noted
-from tensile.world import Problem, World
+from tensile.reconcile.world import Problem, World
 
 HOLDS, RESTORED = Problem("GuardHolds", "21 deletions"), Problem(STORE_RESTORED, "went back")
 
@@ -36,26 +36,26 @@ def orphaned(*, orphan: bool = True) -> World:
 def test_every_rule_that_ends_what_nobody_deleted_is_told_of(key: object) -> None:
     """With the guard's own words; that a store was restored is said first."""
     here = orphaned(orphan=False)
-    assert held({}, here.lowers[A], here) is None
+    assert held_back({}, here.lowers[A], here) is None
     here.problems[key] = HOLDS  # type: ignore[index]
-    assert held({}, here.lowers[A], here) == HOLDS
+    assert held_back({}, here.lowers[A], here) == HOLDS
     here.problems[next(one for one in keys(A) if one != key)] = RESTORED
-    assert held({}, here.lowers[A], here) == RESTORED
+    assert held_back({}, here.lowers[A], here) == RESTORED
 
 
 def test_a_note_stays_while_something_rests_on_it() -> None:
     """An engine that starts has held nothing back yet."""
     here = orphaned()
-    assert held(node(), here.lowers[A], here) == RESTORED
+    assert held_back(node(), here.lowers[A], here) == RESTORED
     here = orphaned(orphan=False)
-    assert held(node(), here.lowers[A], here) is None
+    assert held_back(node(), here.lowers[A], here) is None
 
 
 @pytest.mark.parametrize(("reason", "status"), [("GuardHolds", "True"), (STORE_RESTORED, "False")])
 def test_other_conditions_are_no_note(reason: str, status: str) -> None:
     """The limits are looked at anew each time."""
     here = orphaned()
-    assert held(node(reason, status), here.lowers[A], here) is None
+    assert held_back(node(reason, status), here.lowers[A], here) is None
 
 
 DOUBTS: dict[str, Callable[[World], object]] = {
@@ -72,7 +72,7 @@ def test_a_note_stays_while_it_is_not_certain_that_nothing_rests_on_it(doubt: Ca
     """While nothing is known there is nothing to hold; that is no end of it."""
     here = orphaned(orphan=False)
     doubt(here)
-    assert held(node(), here.lowers[A], here) == RESTORED
+    assert held_back(node(), here.lowers[A], here) == RESTORED
 
 
 def test_the_note_on_a_node_of_ours_counts_for_the_guard() -> None:

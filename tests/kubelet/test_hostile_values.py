@@ -10,18 +10,18 @@ import orjson
 import pytest
 from podkit import below, place, pod
 
-from tensile.descheduling.successor import freed_from, nodes_off, successor_of
-from tensile.joined import left_behind
-from tensile.kubelet.conditions import DISRUPTION, reflected_conditions
-from tensile.kubelet.podchanges import image_patch
-from tensile.kubelet.projection import mutable_metadata
-from tensile.kubelet.reflection import upper_status
-from tensile.kubelet.usage.samples import milliseconds, node_samples, pod_samples
+from tensile.engine.lower import left_behind
+from tensile.kubelet.pods.conditions import DISRUPTION, reflected_conditions
+from tensile.kubelet.pods.projection import mutable_metadata
+from tensile.kubelet.pods.status import upper_status
+from tensile.kubelet.pods.update import image_patch
+from tensile.kubelet.stats.usage import milliseconds, node_samples, pod_samples
 from tensile.names import DESCHEDULE_COUNT, KEPT_OFF, KUBELET_PORT, TOKEN_TERM, TRIED, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, deleted_at, later, timestamp
-from tensile.policy.tried import notes_on
-from tensile.reconcile.granting import term_of
-from tensile.reconcile.storing import marked
+from tensile.policy.descheduler.records import notes_on
+from tensile.policy.descheduler.replacement import freed_from, nodes_off, successor_of
+from tensile.reconcile.dryrun.semantics import marked
+from tensile.reconcile.token_requests import term_of
 
 TEXTS = (
     "",

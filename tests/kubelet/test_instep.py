@@ -6,12 +6,12 @@ import pytest
 from podkit import place, pod, said
 from worldkit import NOW
 
-from tensile.kubelet.instep import adds_containers, changes_below, changes_images, in_step
-from tensile.kubelet.projection import lower_pod
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.update import adds_containers, changes_below, changes_images, in_step
 from tensile.names import IN_STEP
 from tensile.objects import POD, Manifest, Ref
 from tensile.reconcile.desired import Patched
-from tensile.world import Problem
+from tensile.reconcile.world import Problem
 
 REF = Ref("lower-a", POD, "default", "web")
 NO = Problem("Forbidden", "denied by a policy")

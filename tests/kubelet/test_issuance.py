@@ -27,21 +27,21 @@ from worldkit import (
     world,
 )
 
-from tensile.cache import Delta, Entry
-from tensile.kubelet.issuance import TokenRule, key_of, missing
-from tensile.kubelet.place import Placement
-from tensile.kubelet.projection import lower_pod
-from tensile.kubelet.tokens import secret_name
+from tensile.kube.store import Delta, Entry
+from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.service_account import secret_name
+from tensile.kubelet.pods.token_rule import TokenRule, key_of, missing
 from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, TOKEN_TERM, UPPER_UID
 from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
-from tensile.reconcile import namespaces
-from tensile.reconcile.accounts import key_of as account_key
-from tensile.reconcile.dependencies import DependencyRule
-from tensile.reconcile.dependencies import key_of as secret_key
 from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Told
 from tensile.reconcile.plan import Plan
-from tensile.reconcile.storage import key_of as claim_key
-from tensile.world import Key, Problem, World
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules.claim_rule import key_of as claim_key
+from tensile.reconcile.rules.config import DependencyRule
+from tensile.reconcile.rules.config import key_of as secret_key
+from tensile.reconcile.rules.service_accounts import key_of as account_key
+from tensile.reconcile.world import Key, Problem, World
 
 RULE = TokenRule()
 KEY = key_of(A, "default", "web")

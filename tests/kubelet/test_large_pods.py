@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from podkit import pod
 
-from tensile.demand import pod_requests
-from tensile.kubelet.containerstatuses import reflected_containers
-from tensile.kubelet.tokens import in_place_of_tokens
+from tensile.kubelet.pods.service_account import in_place_of_tokens
+from tensile.kubelet.pods.status import reflected_containers
+from tensile.reconcile.pods.demand import pod_requests
 
 MOST = 0.25
 """Seconds."""

@@ -24,13 +24,13 @@ from worldkit import (
     world,
 )
 
-from tensile.cache import Delta
-from tensile.kubelet.lifecycle import PodRule, key_of
+from tensile.kube.store import Delta
+from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import OWNER
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata
-from tensile.reconcile import dependencies, namespaces
 from tensile.reconcile.desired import Absent, Confirmed, Decision
-from tensile.world import Key, World
+from tensile.reconcile.rules import config, namespaces
+from tensile.reconcile.world import Key, World
 
 RULE = PodRule()
 KEY = key_of(A, "default", "web")
@@ -93,7 +93,7 @@ def test_a_pod_waits_for_its_namespace_and_for_all_that_it_needs() -> None:
     put(here.lowers[A].upper_pods, upper_pod(spec={"volumes": volumes}))
     decision, plan = decided(RULE, KEY, here)
     assert plan.steps == ()
-    wanted = {namespaces.key_of(A, "default"), dependencies.key_of(A, "default", "ConfigMap", "settings")}
+    wanted = {namespaces.key_of(A, "default"), config.key_of(A, "default", "ConfigMap", "settings")}
     assert set(decision.waits) == wanted
 
 

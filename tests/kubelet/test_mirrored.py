@@ -7,9 +7,9 @@ import pytest
 from stagekit import Weather
 from worldkit import NOW, OWNER_HERE, STRANGER, A, home, marked, put, twin, upper_pod, world
 
-from tensile.kubelet.mirrored import MirroredPods, NoPods
+from tensile.kubelet.api.pods import MirroredPods, NoPods
 from tensile.objects import Manifest
-from tensile.world import LowerWorld
+from tensile.reconcile.world import LowerWorld
 
 CLUSTER = Weather(A, ends_pods=True, now=lambda: NOW)
 

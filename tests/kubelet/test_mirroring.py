@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 from worldkit import A, account, changed, home, lower_node, marked, put, raised, thing, twin, upper_pod, world
 
-from tensile.kubelet import issuance
-from tensile.kubelet.lifecycle import key_of
-from tensile.kubelet.mirroring import arrive, keep, out_of_reach, placement, report
-from tensile.kubelet.written import note_of_images
+from tensile.kubelet.pods import token_rule
+from tensile.kubelet.pods.fields import note_of_images
+from tensile.kubelet.pods.rule import key_of
+from tensile.kubelet.pods.sync import arrive, keep, out_of_reach, placement, report
 from tensile.names import IN_STEP, TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
-from tensile.reconcile import accounts, dependencies, namespaces, storage
 from tensile.reconcile.desired import Decision, Patched, Present, Told
-from tensile.reconcile.references import Reference
-from tensile.world import Problem, UpperServer, World
+from tensile.reconcile.pods.references import Reference
+from tensile.reconcile.rules import claim_rule, config, namespaces, service_accounts
+from tensile.reconcile.world import Problem, UpperServer, World
 
 KEY = key_of(A, "default", "web")
 ABOVE = Ref(UPPER, POD, "default", "web")
 NEEDS = (Reference("ConfigMap", "settings", optional=False),)
-NEEDED = dependencies.key_of(A, "default", "ConfigMap", "settings")
+NEEDED = config.key_of(A, "default", "ConfigMap", "settings")
 DENIED = Problem("Forbidden", "exceeded quota: compute")
 TOLERANT = [
     {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute"}
@@ -114,7 +114,7 @@ def test_a_pod_waits_for_its_claims() -> None:
     """Also where nobody looks after storage: a claim of that name below would be another's."""
     needs = (Reference("PersistentVolumeClaim", "data", optional=False),)
     for here in (grounded(), grounded(controllers="[]")):
-        assert arrival(here, needs=needs).waits == (storage.key_of(A, "default", "data"),)
+        assert arrival(here, needs=needs).waits == (claim_rule.key_of(A, "default", "data"),)
 
 
 SOURCES = {
@@ -153,10 +153,10 @@ def test_a_pod_waits_for_its_account_and_for_tokens_of_the_upper() -> None:
     volume = {"name": "kube-api-access-x", "projected": {"sources": [source]}}
     pod = upper_pod(spec={"serviceAccountName": "robot", "volumes": [volume]}, resourceVersion="7")
     robot = (Reference("ServiceAccount", "robot", optional=False),)
-    assert arrival(here, pod, robot) == Decision(waits=(accounts.key_of(A, "default", "robot"),))
+    assert arrival(here, pod, robot) == Decision(waits=(service_accounts.key_of(A, "default", "robot"),))
     put(here.upper.more[SERVICE_ACCOUNT], account(name="robot"))
     put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(name="robot"), "ServiceAccount-robot"))
-    assert arrival(here, pod, robot) == Decision(waits=(issuance.key_of(A, "default", "web"),))
+    assert arrival(here, pod, robot) == Decision(waits=(token_rule.key_of(A, "default", "web"),))
     notes = {TOKEN_POD: "web"}
     put(here.lowers[A].secrets, marked(thing("Secret", "upper-token-Pod-web", annotations=notes), "Pod-web"))
     assert [type(one) for one in arrival(here, pod, robot).wanted] == [Present, Patched]

@@ -24,9 +24,9 @@ from worldkit import (
     written,
 )
 
-from tensile.cache import Delta
-from tensile.kubelet.node import HEARTBEAT, TAINTS, NodeRule, key_of
-from tensile.kubelet.nodestatus import SILENT_AFTER
+from tensile.kube.store import Delta
+from tensile.kubelet.node.rule import HEARTBEAT, TAINTS, NodeRule, key_of
+from tensile.kubelet.node.status import SILENT_AFTER
 from tensile.names import (
     CORDONED_BY,
     KUBELET_PORT,
@@ -41,7 +41,7 @@ from tensile.names import (
 from tensile.objects import NODE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
-from tensile.world import Key, World
+from tensile.reconcile.world import Key, World
 
 RULE = NodeRule()
 KEY = Key("node", A, "", A)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from worldkit import NOW, A, lower_node, put, reload, thing, twin, upper_pod, world
 
-from tensile.cluster import Patch
-from tensile.kubelet.nodestatus import (
+from tensile.kube.cluster import Patch
+from tensile.kubelet.node.status import (
     SILENT_AFTER,
     architecture,
     as_patch,
@@ -20,8 +20,8 @@ from tensile.kubelet.nodestatus import (
 )
 from tensile.names import DELETIONS_HELD, IN_TOPOLOGY, LOWER_REACHABLE, LOWER_SCHEDULABLE, NOWHERE
 from tensile.objects import Manifest
-from tensile.reconcile.patching import patched
-from tensile.world import Key, Problem, World
+from tensile.reconcile.dryrun.patch import patched
+from tensile.reconcile.world import Key, Problem, World
 
 BEAT = 300.0
 GPU = "nvidia.com/gpu"

@@ -21,12 +21,12 @@ from worldkit import (
     world,
 )
 
-from tensile.cache import Cache, Delta
-from tensile.kubelet.orphans import OrphanRule, key_of
+from tensile.kube.store import Cache, Delta
+from tensile.kubelet.pods.orphans import OrphanRule, key_of
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched
-from tensile.reconcile.podfacts import INDEXES_BELOW, digest_below
-from tensile.world import Naming, World
+from tensile.reconcile.pods.index import INDEXES_BELOW, digest_below
+from tensile.reconcile.world import Naming, World
 
 RULE = OrphanRule()
 KEY = key_of(A)

@@ -6,12 +6,12 @@ import pytest
 from podkit import place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.podchanges import ephemeral_patch, image_patch, resize_patch, toleration_patch
-from tensile.kubelet.projection import lower_pod
-from tensile.kubelet.tokens import secret_name
-from tensile.kubelet.written import digits
+from tensile.kubelet.pods.fields import digits
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.service_account import secret_name
+from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.names import FIELD_MANAGER, WRITTEN_IMAGES
-from tensile.world import UpperServer
+from tensile.reconcile.world import UpperServer
 
 PLACE = place()
 DEFAULTS = [

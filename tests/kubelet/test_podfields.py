@@ -3,9 +3,9 @@
 import pytest
 from podkit import place, pod
 
-from tensile.kubelet.podfields import METADATA, SPEC, STATUS, Verdict, with_verdict
-from tensile.kubelet.projection import lower_pod
-from tensile.podform import forms
+from tensile.kubelet.pods.fields import METADATA, SPEC, STATUS, Verdict, with_verdict
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.reconcile.pods.pod_schema import forms
 
 FIELDS = {kind: {field: of.removesuffix("!") for field, of in fields.items()} for kind, fields in forms().items()}
 

@@ -12,17 +12,17 @@ from rawapi import Api
 from worldkit import NOW, lower_node, put, reload, world
 
 from tensile.errors import ClusterError, Conflict, NotFound
-from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
-from tensile.kubelet.node import NodeRule
+from tensile.kube.credentials import from_kubeconfig
+from tensile.kubelet.node.rule import NodeRule
 from tensile.names import CORDONED_BY, UNREACHABLE_TAINT
 from tensile.objects import NODE, UPPER, Manifest, Ref
 from tensile.reconcile.loop import Loop, Timing
-from tensile.world import Key, Problem
+from tensile.reconcile.world import Key, Problem
 
 if TYPE_CHECKING:
     from tensile.reconcile.plan import Step
-    from tensile.sandbox.environment import Sandbox
+    from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

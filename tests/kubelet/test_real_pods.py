@@ -8,13 +8,12 @@ import pytest
 from podkit import NOW, OWNER
 from rawapi import Api, Refused
 
-from tensile.kubelet.ownstatus import lost, pending_because, unreachable
-from tensile.kubelet.place import Placement
-from tensile.kubelet.podchanges import ephemeral_patch, image_patch, resize_patch, toleration_patch
-from tensile.kubelet.projection import lower_pod
-from tensile.kubelet.reflection import ending, upper_status
-from tensile.reconcile.tolerations import tolerations_for_upper
-from tensile.sandbox.environment import Sandbox
+from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.status import ending, lost, pending_because, unreachable, upper_status
+from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_patch, toleration_patch
+from tensile.reconcile.pods.scheduling import tolerations_for_upper
+from tensile.sandbox.sandbox import Sandbox
 
 Manifest = dict[str, Any]
 pytestmark = pytest.mark.real

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from podkit import EARLIER, NOW, below, conditions, exited, patched, pod, running, said
 
-from tensile.kubelet.conditions import is_terminal
-from tensile.kubelet.containerstatuses import CONTAINERS_OF
-from tensile.kubelet.podfields import STATUS, Verdict, with_verdict
-from tensile.kubelet.reflection import ending, upper_status
+from tensile.kubelet.pods.conditions import is_terminal
+from tensile.kubelet.pods.fields import STATUS, Verdict, with_verdict
+from tensile.kubelet.pods.status import CONTAINERS_OF, ending, upper_status
 from tensile.names import IN_STEP
 
 SCHEDULED = "tensile-kube.io/LowerScheduled"

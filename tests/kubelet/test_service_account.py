@@ -4,9 +4,9 @@ import pytest
 from podkit import place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.projection import lower_pod
-from tensile.kubelet.service_account import uses_tokens, with_address, without_token
-from tensile.world import UpperServer
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.service_account import uses_tokens, with_address, without_token
+from tensile.reconcile.world import UpperServer
 
 TOKEN = token_volume("kube-api-access-7x2")
 TOKEN_MOUNT = {"name": "kube-api-access-7x2", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from podkit import EARLIER, merged, pod, said
 
-from tensile.kubelet.statuspatch import conditions_of, status_of, status_patch, unplaced
+from tensile.kubelet.pods.conditions import conditions_of, status_of, status_patch, unplaced
 
 
 def test_an_absent_status_is_an_empty_one() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from worldkit import upper_pod
 
-from tensile.kubelet.statuswrite import status_write
+from tensile.kubelet.pods.status import status_write
 from tensile.objects import POD, UPPER, Manifest, Ref
 
 POD_ABOVE = upper_pod(resourceVersion="7")

@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.cache import Kept
-from tensile.kubelet.tokens import (
+from tensile.kube.store import Kept
+from tensile.kubelet.pods.service_account import (
     TokenFacts,
     Wish,
     digest,
@@ -19,7 +19,7 @@ from tensile.kubelet.tokens import (
     without_tokens,
 )
 from tensile.names import TOKEN_POD, UPPER_UID
-from tensile.reconcile.observed import Marks
+from tensile.reconcile.ownership import Marks
 
 Manifest = dict[str, Any]
 SECRET = secret_name("uid-1")

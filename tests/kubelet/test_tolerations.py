@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from podkit import pod
 
-from tensile.reconcile.tolerations import NOT_READY, UNREACHABLE, for_lower, subject, tolerations_for_upper
-from tensile.taints import tolerates
+from tensile.objects import tolerates
+from tensile.reconcile.pods.scheduling import NOT_READY, UNREACHABLE, for_lower, subject, tolerations_for_upper
 
 UNLIMITED = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in (NOT_READY, UNREACHABLE)]
 DEFAULTS = [{**one, "tolerationSeconds": 300} for one in UNLIMITED]

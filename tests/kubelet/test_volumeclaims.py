@@ -5,8 +5,7 @@ from copy import deepcopy
 from podkit import place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.projection import lower_pod
-from tensile.kubelet.volumeclaims import with_lower_classes
+from tensile.kubelet.pods.projection import lower_pod, with_lower_classes
 from tensile.objects import Manifest
 
 MAPPED = place(storage_classes={"goes": "disk"})

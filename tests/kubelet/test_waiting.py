@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from worldkit import A, B, Manifest, decided, drop, lower_node, names, put, raised, reload, stored, thing, world
 
-from tensile.kubelet.waiting import WaitingRule, key_of
+from tensile.kubelet.pods.unbound import WaitingRule, key_of
 from tensile.objects import metadata
 from tensile.reconcile.desired import Patched, Told
-from tensile.reconcile.nodeterms import REQUIRED
-from tensile.world import World
+from tensile.reconcile.pods.scheduling import REQUIRED
+from tensile.reconcile.world import World
 
 RULE = WaitingRule()
 PROVIDER = {"key": "virtual-kubelet.io/provider", "operator": "Equal", "value": "k8s", "effect": "NoSchedule"}

@@ -14,18 +14,16 @@ import orjson
 from kubelet_pki import Identity, Pki
 
 from bench.spareports import spare_port
-from tensile.cluster import Endpoint
-from tensile.kubelet.api.authentication import Authenticator
-from tensile.kubelet.api.authority import ClientAuthority
-from tensile.kubelet.api.authorization import Authorizer
-from tensile.kubelet.api.certs import Serving, ServingFiles
-from tensile.kubelet.api.meter import Meter
-from tensile.kubelet.api.seating import Seat
-from tensile.kubelet.api.server import KubeletServer
+from tensile.kube.cluster import Endpoint
+from tensile.kubelet.api.auth import Authenticator, Authorizer
+from tensile.kubelet.api.client_ca import ClientAuthority
+from tensile.kubelet.api.connection import Limits
+from tensile.kubelet.api.pods import Pods, Target
+from tensile.kubelet.api.server import KubeletServer, Seat
 from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.target import Pods, Target
-from tensile.kubelet.api.wire import Limits
-from tensile.kubelet.usage.running import Runner
+from tensile.kubelet.api.serving_certificate import Serving, ServingFiles
+from tensile.kubelet.stats.collector import Meter
+from tensile.kubelet.stats.usage import Runner
 from tensile.objects import TOKEN_REVIEW, UPPER, Manifest, Ref
 
 NODE = "virtual-a"

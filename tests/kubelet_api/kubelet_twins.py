@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from tensile.sandbox.environment import Sandbox
+    from tensile.sandbox.sandbox import Sandbox
 
 LOWER = "lower-a"
 POD = "web"

@@ -7,11 +7,10 @@ import pytest
 from kubelet_lab import NODE, Notes, Upper
 
 from tensile.errors import ClusterError, Denied, Throttled, Unauthorized, Unreachable
-from tensile.kubelet.api.authentication import Authenticator, User
-from tensile.kubelet.api.authorization import Authorizer
-from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.auth import Authenticator, Authorizer, User
+from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.requests import Headers
 from tensile.kubelet.api.routes import Access
-from tensile.kubelet.api.upgrades import Headers
 from tensile.objects import Manifest
 
 TOKEN = "abc.def.ghi"

@@ -14,8 +14,8 @@ from kubelet_lab import Notes
 from kubelet_pki import SERVER, Identity, Pki, write
 
 from tensile.errors import TensileError, Unreachable
-from tensile.kubelet.api.authority import ClientAuthority
-from tensile.kubelet.api.certs import Pair, Serving, self_made, tls_context
+from tensile.kubelet.api.client_ca import ClientAuthority
+from tensile.kubelet.api.serving_certificate import Pair, Serving, self_made, tls_context
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

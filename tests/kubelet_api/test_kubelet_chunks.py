@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.api.chunks import Chunks, chunk
+from tensile.kubelet.api.http import Chunks, chunk
 
 CONTENTS = st.lists(st.binary(min_size=1, max_size=300), max_size=8)
 

@@ -22,10 +22,9 @@ from kubelet_lab import (
 )
 from kubelet_pki import Identity, Pki
 
-from tensile.kubelet.api.authentication import REVIEWS_OF_AN_ADDRESS
-from tensile.kubelet.api.complaints import AGAIN_SECONDS, Complaints
-from tensile.kubelet.api.refusal import Refused
-from tensile.kubelet.api.streams import Streams
+from tensile.kubelet.api.auth import REVIEWS_OF_AN_ADDRESS
+from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.service import AGAIN_SECONDS, Complaints, Streams
 
 LOGS = "GET /containerLogs/shop/web/main"
 EXEC = "POST /exec/shop/web/main?output=1&command=id"

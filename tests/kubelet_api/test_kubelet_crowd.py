@@ -9,8 +9,8 @@ from kubelet_crowd import BEFORE_TLS, BEHIND_TLS, crowd
 from kubelet_lab import NODE, PATIENCE, Lab, Stream, leak_watch, request, switching, until
 from kubelet_pki import Pki
 
-from tensile.kubelet.api.dialogue import Caller
-from tensile.kubelet.api.wire import Limits
+from tensile.kubelet.api.connection import Limits
+from tensile.kubelet.api.http import Caller
 
 ROOM = 16
 LONG = Limits(waiting=ROOM, handshake=120.0, asking=120.0, leaving=0.3)

@@ -8,21 +8,19 @@ import pytest
 from kubelet_lab import NamedPods, Notes, leak_watch, until
 from kubelet_twins import CONTAINER, LOWER, POD, SPDY, Twins
 
-from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
-from tensile.kubelet.api.authentication import Authenticator
-from tensile.kubelet.api.authority import ClientAuthority
-from tensile.kubelet.api.authorization import Authorizer
-from tensile.kubelet.api.certs import Serving
-from tensile.kubelet.api.enrolment import Enrolment
-from tensile.kubelet.api.seating import Seat
-from tensile.kubelet.api.server import KubeletServer
+from tensile.kube.credentials import from_kubeconfig
+from tensile.kubelet.api.auth import Authenticator, Authorizer
+from tensile.kubelet.api.client_ca import ClientAuthority
+from tensile.kubelet.api.csr import Enrolment
+from tensile.kubelet.api.pods import Target
+from tensile.kubelet.api.server import KubeletServer, Seat
 from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.target import Target
+from tensile.kubelet.api.serving_certificate import Serving
 from tensile.objects import UPPER
 
 if TYPE_CHECKING:
-    from tensile.sandbox.environment import Sandbox
+    from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

@@ -11,9 +11,9 @@ from kubelet_lab import Notes
 from kubelet_pki import CLIENT, DAY, SERVER, Identity, Pki, write
 
 from tensile.errors import TensileError
-from tensile.kubelet.api.authority import ClientAuthority
-from tensile.kubelet.api.certs import Pair, Serving, ServingFiles, tls_context
-from tensile.kubelet.api.faults import described, doubts, pair_fault
+from tensile.kubelet.api.certificate_checks import described, doubts, pair_fault
+from tensile.kubelet.api.client_ca import ClientAuthority
+from tensile.kubelet.api.serving_certificate import Pair, Serving, ServingFiles, tls_context
 
 ADDRESS = "127.0.0.1"
 PEM, PKCS8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8

@@ -13,7 +13,7 @@ from bench.faultproxy.asked import asked
 from bench.hostile.pieces import Deaf, Piece, Reset, Stall, Wait
 from bench.hostile.streams import BEFORE, EXECS, LOGS
 from bench.hostile.ways import WAYS
-from tensile.kubelet.api.wire import Portion
+from tensile.kubelet.api.connection import Portion
 
 LOG = "GET /containerLogs/shop/web/main?follow=true"
 EXEC = "POST /exec/shop/web/main?output=1&input=1&command=sh"

@@ -12,16 +12,15 @@ import pytest
 from kubelet_lab import Notes
 from sitekit import Manifest, Site
 
-from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
-from tensile.kubelet.api.authentication import TOKEN_SECONDS, Authenticator, User
-from tensile.kubelet.api.authorization import ALLOWED_SECONDS, DENIED_SECONDS, Authorizer
-from tensile.kubelet.api.refusal import Refused
+from tensile.kube.credentials import from_kubeconfig
+from tensile.kubelet.api.auth import ALLOWED_SECONDS, DENIED_SECONDS, TOKEN_SECONDS, Authenticator, Authorizer, User
+from tensile.kubelet.api.errors import Refused
 from tensile.kubelet.api.routes import Access
 from tensile.objects import UPPER
 
 if TYPE_CHECKING:
-    from tensile.sandbox.environment import Sandbox
+    from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

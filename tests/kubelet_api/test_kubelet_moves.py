@@ -8,8 +8,8 @@ from kubelet_lab import CONTAINERS, NODE, Lab, NamedPods, answering
 from test_kubelet_server import alive, streaming
 
 from bench.spareports import spare_port, spare_ports
-from tensile.kubelet.api.seating import Seat
-from tensile.kubelet.api.target import Target
+from tensile.kubelet.api.pods import Target
+from tensile.kubelet.api.server import Seat
 
 THIRD, SECOND = "virtual-c", "virtual-b"
 NODES = (NODE, SECOND, THIRD)

@@ -19,14 +19,14 @@ from structlog.testing import capture_logs
 from worldkit import OWNER_HERE, opened
 
 from bench.spareports import spare_port, spare_ports
+from tensile.engine.kubelet_server import NodePorts, seats_of
 from tensile.errors import NotFound, TensileError
-from tensile.filewatch import FileWatcher
-from tensile.kubelet.api.meter import Meter
-from tensile.kubelet.api.seating import Seat
-from tensile.kubelet.mirrored import NoPods
-from tensile.nodeports import NodePorts, seats_of
+from tensile.kube.file_watch import FileWatcher
+from tensile.kubelet.api.pods import NoPods
+from tensile.kubelet.api.server import Seat
+from tensile.kubelet.stats.collector import Meter
+from tensile.reconcile.world import LowerWorld
 from tensile.topology import Topology, parse
-from tensile.world import LowerWorld
 
 ADDRESS = "127.0.0.1"
 ASKED = "create CertificateSigningRequest tensile-lower-"

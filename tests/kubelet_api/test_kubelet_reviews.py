@@ -7,12 +7,18 @@ import pytest
 from kubelet_lab import NODE, Notes, Upper
 
 from tensile.errors import Unreachable
-from tensile.kubelet.api.authentication import REVIEWS_OF_AN_ADDRESS, TOKEN_SECONDS, Authenticator, User
-from tensile.kubelet.api.authorization import DENIALS_OF_A_USER, Authorizer
-from tensile.kubelet.api.refusal import Refused
-from tensile.kubelet.api.reviews import AT_ONCE
+from tensile.kubelet.api.auth import (
+    AT_ONCE,
+    DENIALS_OF_A_USER,
+    REVIEWS_OF_AN_ADDRESS,
+    TOKEN_SECONDS,
+    Authenticator,
+    Authorizer,
+    User,
+)
+from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.requests import Headers
 from tensile.kubelet.api.routes import Access
-from tensile.kubelet.api.upgrades import Headers
 from tensile.objects import Manifest, Ref
 
 EVIL, HONEST = "10.0.0.66", "10.0.0.1"

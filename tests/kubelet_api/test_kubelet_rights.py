@@ -18,23 +18,21 @@ from kubelet_lab import NamedPods, Notes, Stream, leak_watch, request
 from kubelet_pki import Identity, load
 from kubelet_rights import ADMITTED, ANOTHER, GROUPS, NODE, SOMEONE, TLS, WEBSOCKET, Case, Someone
 
-from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
+from tensile.kube.credentials import from_kubeconfig
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.authentication import Authenticator
-from tensile.kubelet.api.authority import ClientAuthority
-from tensile.kubelet.api.authorization import Authorizer
-from tensile.kubelet.api.certs import Serving, ServingFiles
-from tensile.kubelet.api.seating import Seat
-from tensile.kubelet.api.server import KubeletServer
+from tensile.kubelet.api.auth import Authenticator, Authorizer
+from tensile.kubelet.api.client_ca import ClientAuthority
+from tensile.kubelet.api.server import KubeletServer, Seat
 from tensile.kubelet.api.service import Gate
+from tensile.kubelet.api.serving_certificate import Serving, ServingFiles
 from tensile.objects import UPPER
-from tensile.sandbox.certificates import Authority, authority
+from tensile.sandbox.credentials import Authority, authority
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensile.sandbox.environment import Sandbox
+    from tensile.sandbox.sandbox import Sandbox
 
 AT_ONCE = 16
 RBAC = "rbac.authorization.k8s.io"

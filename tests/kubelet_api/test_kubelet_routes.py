@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.errors import Refused
 from tensile.kubelet.api.routes import Access, Place, accesses, place, understand
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "HEAD": ""}

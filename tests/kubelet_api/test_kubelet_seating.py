@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.api.seating import Address, seated
+from tensile.kubelet.api.server import Address, seated
 
 A, B, C, D = "a", "b", "c", "d"
 

@@ -24,15 +24,12 @@ from kubelet_lab import (
 
 from bench.spareports import spare_port, spare_ports
 from tensile.errors import TensileError
-from tensile.kubelet.api.authentication import Authenticator
-from tensile.kubelet.api.authority import ClientAuthority
-from tensile.kubelet.api.authorization import Authorizer
-from tensile.kubelet.api.certs import Serving, ServingFiles
-from tensile.kubelet.api.listener import open_port
-from tensile.kubelet.api.seating import Seat
-from tensile.kubelet.api.server import KubeletServer
+from tensile.kubelet.api.auth import Authenticator, Authorizer
+from tensile.kubelet.api.client_ca import ClientAuthority
+from tensile.kubelet.api.pods import Target
+from tensile.kubelet.api.server import KubeletServer, Seat, open_port
 from tensile.kubelet.api.service import Gate
-from tensile.kubelet.api.target import Target
+from tensile.kubelet.api.serving_certificate import Serving, ServingFiles
 
 OTHER = "virtual-b"
 LOGS = "GET /containerLogs/shop/web/main"

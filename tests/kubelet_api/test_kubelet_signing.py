@@ -15,10 +15,11 @@ from kubelet_lab import Notes, until
 from kubelet_pki import Pki
 
 from tensile.errors import AlreadyExists, ClusterError, Denied, NotFound, Unauthorized, Unreachable
-from tensile.kubelet.api.certs import Serving
-from tensile.kubelet.api.enrolment import REFUSED_SECONDS, Clocks, Enrolment
-from tensile.kubelet.api.signing import (
+from tensile.kubelet.api.csr import (
     LONGEST_NODE,
+    REFUSED_SECONDS,
+    Clocks,
+    Enrolment,
     Lack,
     Standing,
     lacking,
@@ -27,6 +28,7 @@ from tensile.kubelet.api.signing import (
     request_for,
     standing,
 )
+from tensile.kubelet.api.serving_certificate import Serving
 
 NODE, ADDRESS = "virtual-a", "192.0.2.7"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

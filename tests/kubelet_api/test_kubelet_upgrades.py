@@ -5,12 +5,11 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.kubelet.api.asks import ask_for
-from tensile.kubelet.api.refusal import Refused, from_lower
+from tensile.kubelet.api.auth import Verdicts
+from tensile.kubelet.api.errors import Refused, from_lower
+from tensile.kubelet.api.pods import Target
+from tensile.kubelet.api.requests import Headers, answered, ask_for, asked
 from tensile.kubelet.api.routes import place, understand
-from tensile.kubelet.api.target import Target
-from tensile.kubelet.api.upgrades import Headers, answered, asked
-from tensile.kubelet.api.verdicts import Verdicts
 
 SPDY: Headers = (("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("x-stream-protocol-version", "v4.channel.k8s.io"))
 TARGET = Target(None, "mapped", "web-0", frozenset({"main"}))  # type: ignore[arg-type]  # never called here

@@ -10,12 +10,11 @@ from kubelet_lab import NODE, PATIENCE, QUICK, Answer, Head, Lab, Stream, answer
 from prometheus_client.parser import text_string_to_metric_families
 from worldkit import OWNER_HERE, STRANGER, A, home, marked, put, twin, upper_pod, world
 
-from tensile.kubelet.api import meter
-from tensile.kubelet.api.meter import FRESH_SECONDS, Meter
-from tensile.kubelet.api.use import reason
-from tensile.kubelet.mirrored import MirroredPods
+from tensile.kubelet.api.pods import MirroredPods
+from tensile.kubelet.stats import collector
+from tensile.kubelet.stats.collector import FRESH_SECONDS, Meter, reason
 from tensile.objects import Manifest
-from tensile.world import LowerWorld
+from tensile.reconcile.world import LowerWorld
 
 STARTED = {"running": {"startedAt": "2026-03-01T11:00:00Z"}}
 RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": STARTED}]}
@@ -272,7 +271,7 @@ async def test_an_answer_that_does_not_come_is_told(scene: Scene) -> None:
     scene.lab.lower.script = silent
     answer = await scene.ask()
     assert (answer.status, b"no answer in time" in answer.body) == (504, True)
-    assert meter.PATIENCE_SECONDS < 10
+    assert collector.PATIENCE_SECONDS < 10
 
 
 async def test_without_a_connection_there_are_no_figures(scene: Scene) -> None:

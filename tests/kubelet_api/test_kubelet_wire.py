@@ -14,11 +14,10 @@ import pytest
 from kubelet_lab import PATIENCE, QUICK, leak_watch
 from kubelet_pki import Pki
 
-from tensile.kubelet.api.certs import Pair, tls_context
-from tensile.kubelet.api.exec import Side, splice
-from tensile.kubelet.api.pipe import Pipe
-from tensile.kubelet.api.presence import Departed, while_present
-from tensile.kubelet.api.wire import Limits, Wire, accept
+from tensile.kubelet.api.connection import Limits, Pipe, Wire, accept
+from tensile.kubelet.api.http import Departed, while_present
+from tensile.kubelet.api.lower_request import Side, splice
+from tensile.kubelet.api.serving_certificate import Pair, tls_context
 
 Peer = Callable[[ssl.SSLSocket], None]
 CONTENT = bytes(range(256)) * 4096

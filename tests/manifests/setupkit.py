@@ -4,9 +4,9 @@ from typing import Any
 
 import yaml
 
-from tensile.manifests.commands import NAMESPACE, Wishes, rendering
-from tensile.manifests.rendering import files, upper_stream
-from tensile.manifests.setup import Setup
+from tensile.deploy.render import files, upper_stream
+from tensile.deploy.setup import Setup
+from tensile.deploy.write import NAMESPACE, Wishes, rendering
 from tensile.objects import Manifest
 
 ALL = {"controllers": ["PV", "Service", "RBAC", "ServiceAccount"], "serviceAccounts": {"identity": "upper"}}

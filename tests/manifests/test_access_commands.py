@@ -12,8 +12,8 @@ import pytest
 import yaml
 from setupkit import setup
 
+from tensile.deploy.render import files
 from tensile.kube.kubeconfig import parse
-from tensile.manifests.rendering import files
 
 TOKEN, SERVER, AUTHORITY = "eyJ.the-token", "https://lower:6443", b64encode(b"an authority").decode()
 SERVER_NAME = "kubernetes.default"

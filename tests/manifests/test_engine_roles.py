@@ -13,10 +13,10 @@ import pytest
 import yaml
 from rightstable import topology as whole
 
-from tensile.manifests.roles import lower_roles, role_name, rules, upper_roles
+from tensile.deploy.rbac import lower_roles, role_name, rules, upper_roles
+from tensile.engine.configmap_source import Place
+from tensile.engine.permissions import Right, lower_rights, upper_rights
 from tensile.objects import CONFIG_MAP, LEASE, POD, SECRET, Manifest
-from tensile.reconcile.mapsource import Place
-from tensile.rights import Right, lower_rights, upper_rights
 from tensile.topology import Topology, parse
 
 RECORDING = bool(os.environ.get("TENSILE_RECORD"))

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from setupkit import TOPOLOGIES, setup, text
 
+from tensile.deploy.render import MARK
+from tensile.deploy.setup import Setup
+from tensile.deploy.write import NAMESPACE, Wishes, rendering, write, written
 from tensile.errors import TensileError
-from tensile.manifests.commands import NAMESPACE, Wishes, rendering, written
-from tensile.manifests.folder import write
-from tensile.manifests.rendering import MARK
-from tensile.manifests.setup import Setup
 
 MINE = "# mine\n"
 

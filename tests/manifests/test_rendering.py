@@ -7,14 +7,14 @@ import yaml
 from setupkit import ALL, TOPOLOGIES, applied, one, read, setup, text
 
 import tensile
+from tensile.deploy.render import OF_LOWER, OF_UPPER, files, lower_stream, upper_stream
+from tensile.deploy.setup import Setup
+from tensile.deploy.write import Wishes, rendering
+from tensile.engine.configmap_source import KEY, Place
 from tensile.errors import TensileError
-from tensile.manifests.commands import Wishes, rendering
-from tensile.manifests.rendering import OF_LOWER, OF_UPPER, files, lower_stream, upper_stream
-from tensile.manifests.setup import Setup
 from tensile.names import LEADS, VIRTUAL_NODE
 from tensile.objects import Manifest
-from tensile.policy.registration import names_of
-from tensile.reconcile.mapsource import KEY, Place
+from tensile.policy.webhook.registration import names_of
 from tensile.topology import parse
 
 EVERY = pytest.mark.parametrize("fields", TOPOLOGIES.values(), ids=TOPOLOGIES)

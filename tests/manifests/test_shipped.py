@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from tensile.manifests.commands import NAMESPACE, Wishes, rendering, written
-from tensile.manifests.rendering import TOPOLOGY, files
+from tensile.deploy.render import TOPOLOGY, files
+from tensile.deploy.write import NAMESPACE, Wishes, rendering, written
 
 SHIPPED = Path(__file__).resolve().parents[2] / "manifests"
 ADVICE = "mend: tensile manifests -f manifests/topology.yaml --dir manifests"

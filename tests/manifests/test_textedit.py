@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.manifests.textedit import edited
-from tensile.yamltree import Path
+from tensile.deploy.convert import edited
+from tensile.yaml_document import Path
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 SCALARS = st.one_of(st.integers(), st.booleans(), st.none(), st.text("ab: #'\"-\n", max_size=12))

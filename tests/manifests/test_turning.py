@@ -7,9 +7,9 @@ import pytest
 import yaml
 from setupkit import TOPOLOGIES, text
 
-from tensile.manifests.turning import Turned, turned
+from tensile.deploy.convert import Turned, turned
 from tensile.topology import TopologyErrors, parse
-from tensile.topology.edit import edit
+from tensile.topology.diff import edit
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "topology.example.yaml"
 ADDRESS = "set it if pods below are to reach the upper cluster"

@@ -40,7 +40,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
 
 def test_rich_is_not_loaded() -> None:
     """It is there for typer, which does not need it; structlog would load it at each start, for nothing."""
-    words = "import tensile.__main__, tensile.running, sys; print(*sys.modules)"
+    words = "import tensile.__main__, tensile.engine.run, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.split()
     assert "structlog" in loaded
     assert "rich.console" not in loaded

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
-from tensile.policy.admission import Terms
-from tensile.reconcile.nodeterms import REQUIRED, UPPER_ONLY_KEYS
+from tensile.policy.webhook.admission import Terms
+from tensile.reconcile.pods.scheduling import REQUIRED, UPPER_ONLY_KEYS
 
 Manifest = dict[str, Any]
 

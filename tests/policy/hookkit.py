@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.spareports import spare_port
-from tensile.cache import Cache
-from tensile.filewatch import FileWatcher
+from tensile.kube.file_watch import FileWatcher
+from tensile.kube.store import Cache
 from tensile.names import owner_of
 from tensile.objects import MUTATING_WEBHOOK, UPPER
-from tensile.policy.webhook import Hooks, Pace, WebhookServer
-from tensile.reconcile import claims
-from tensile.reconcile.rehearsal import Rehearsal
+from tensile.policy.webhook.server import Hooks, Pace, WebhookServer
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.rules import claims
 from tensile.topology import Topology, parse
 
 OWNER = owner_of("11111111-upper", "demo")

@@ -5,12 +5,11 @@ from typing import Any, NamedTuple
 
 from placekit import asking, node, pod
 
-from tensile.policy.extender import Extender, Site, seeking
-from tensile.policy.ground import Ground, Nominee
-from tensile.policy.placing.reading import node_of, pod_of
-from tensile.policy.residents import Residents
-from tensile.policy.seeking import Seeker
-from tensile.policy.victims import Above, Budget, Choice, Wish, budget_of, choices
+from tensile.policy.extender.extender import Extender, Site, seeking
+from tensile.policy.extender.reservations import Ground, Nominee
+from tensile.policy.extender.search import Seeker
+from tensile.policy.extender.victims import Above, Budget, Choice, Residents, Wish, budget_of, choices
+from tensile.policy.placement.reader import node_of, pod_of
 
 Manifest = dict[str, Any]
 HOST = "kubernetes.io/hostname"

@@ -23,7 +23,7 @@ from admissionkit import (
 )
 from more_pods import CASES, CLUSTER, DISK, EMPTIED, GPU, Case
 
-from tensile.policy.admission import encoded, operations, prepared, terms_of
+from tensile.policy.webhook.admission import encoded, operations, prepared, terms_of
 from tensile.topology import parse
 
 GOLDEN = orjson.loads(Path(__file__).with_name("golden_webhook.json").read_bytes())["cases"]

@@ -7,10 +7,9 @@ from placekit import ZONE, asking, node, on_hosts, pod, space, using
 from placekit import claim as claimed
 from placekit import volume as stored
 
-from tensile.policy.placement import prepare
-from tensile.policy.placing.cures import is_curable
-from tensile.policy.placing.reading import pod_of, snapshot_of, storage_of
-from tensile.policy.seeking import first_reasons
+from tensile.policy.extender.search import first_reasons
+from tensile.policy.placement.placement import is_curable, prepare
+from tensile.policy.placement.reader import pod_of, snapshot_of, storage_of
 
 Manifest = dict[str, Any]
 HOST = "kubernetes.io/hostname"

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from placekit import asking, node, pod
 from test_ground import ground
 
-from tensile.policy.extender import LAPSE, Extender, Site
-from tensile.policy.ground import Ground
-from tensile.policy.placing.reading import pod_of
-from tensile.policy.seeking import Seeker
+from tensile.policy.extender.extender import LAPSE, Extender, Site
+from tensile.policy.extender.reservations import Ground
+from tensile.policy.extender.search import Seeker
+from tensile.policy.placement.reader import pod_of
 
 Manifest = dict[str, Any]
 

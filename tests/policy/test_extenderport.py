@@ -17,14 +17,14 @@ from preemptkit import extender as preempting
 from test_extender import extender
 from test_ground import ground
 
-from tensile import certificates
 from tensile.errors import TensileError
-from tensile.kubelet.api.certs import tls_context
-from tensile.policy.extender import seeking
-from tensile.policy.extenderport import SCHEDULER, ExtenderPort, listening
-from tensile.policy.ground import kind_of
-from tensile.policy.victims import Budget
-from tensile.sandbox.certificates import Authority, Pair, authority
+from tensile.kube import tls as certificates
+from tensile.kubelet.api.serving_certificate import tls_context
+from tensile.policy.extender.extender import seeking
+from tensile.policy.extender.reservations import kind_of
+from tensile.policy.extender.server import SCHEDULER, ExtenderPort, listening
+from tensile.policy.extender.victims import Budget
+from tensile.sandbox.credentials import Authority, Pair, authority
 
 NOW = datetime.now(UTC)
 HOST = "127.0.0.1"

@@ -19,12 +19,12 @@ from test_survey_above import Seen
 from worldkit import A, B, changed, home, lower_node, marked, put, raised, reload, world
 
 from bench.spareports import spare_port
+from tensile.engine.extender_server import Extending
 from tensile.errors import NotFound, TensileError
-from tensile.extending import Extending
-from tensile.filewatch import FileWatcher
-from tensile.kubelet.prospects import Prospects
-from tensile.policy.extenderport import SCHEDULER
-from tensile.sandbox.certificates import Authority, authority
+from tensile.kube.file_watch import FileWatcher
+from tensile.policy.extender.server import SCHEDULER
+from tensile.policy.extender.tracker import Prospects
+from tensile.sandbox.credentials import Authority, authority
 from tensile.topology import Topology
 
 HOST = "127.0.0.1"

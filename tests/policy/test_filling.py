@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placekit import ZONE, asking, claim, kind, node, pod, seen, stock, using
 
-from tensile.policy.filling import MOST, fill, put, replica, room
-from tensile.policy.placement import examine
-from tensile.policy.placing.reading import pod_of
-from tensile.policy.placing.snapshot import Snapshot
+from tensile.policy.placement.fit import MOST, fill, put, replica, room
+from tensile.policy.placement.placement import examine
+from tensile.policy.placement.reader import pod_of
+from tensile.policy.placement.snapshot import Snapshot
 
 HOST = "kubernetes.io/hostname"
 

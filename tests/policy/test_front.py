@@ -11,10 +11,9 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from tensile import sockets
-from tensile.certificates import self_signed, serving_tls
-from tensile.policy.front import Bounds, Front
-from tensile.policy.visitors import Visitors
+from tensile.kube import net
+from tensile.kube.tls import self_signed, serving_tls
+from tensile.policy.tls_port import Bounds, Front, Visitors
 
 CALLER, CROWD = "127.0.0.1", "127.0.0.2"
 PAIR = self_signed("x", CALLER, [CALLER], datetime.now(UTC), timedelta(days=1))
@@ -105,7 +104,7 @@ async def port(bounds: Bounds = BOUNDS, answer: Callable[[bytes], bytes] = bytes
         body = await made.body(request)
         return web.Response(status=413) if body is None else web.Response(text=str(len(answer(body))))
 
-    made = Front(sockets.listening("127.0.0.1", 0), handle, bounds)
+    made = Front(net.listening("127.0.0.1", 0), handle, bounds)
     made.show(serving_tls(PAIR))
     served = Port(made)
     try:

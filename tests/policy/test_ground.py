@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placekit import asking, node, pod, seen, space
 
-from tensile.policy.ground import Ground
-from tensile.policy.placement import examine
-from tensile.policy.placing.reading import node_of, pod_of
-from tensile.policy.placing.snapshot import Snapshot
+from tensile.policy.extender.reservations import Ground
+from tensile.policy.placement.placement import examine
+from tensile.policy.placement.reader import node_of, pod_of
+from tensile.policy.placement.snapshot import Snapshot
 
 NAMES = ("a", "b", "c")
 HOST = "kubernetes.io/hostname"

@@ -8,7 +8,7 @@ from placekit import asking, node, pod, seen
 from bench.placement.__main__ import outcomes, result
 from bench.placement.stage import Answer
 from bench.placement.trial import compared
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 WORLDS, PODS = 4, 12

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from placekit import checks, claim, kind, node, place, pod, reasons, stock, using, volume
 
-from tensile.policy.placing.attachments import CLAIM_TAKEN, DISK_TAKEN, TOO_MANY
-from tensile.policy.placing.snapshot import Storage
+from tensile.policy.placement.snapshot import Storage
+from tensile.policy.placement.volume_checks import CLAIM_TAKEN, DISK_TAKEN, TOO_MANY
 
 DRIVER = "csi.example.com"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tensile.policy.placing.selectors import (
+from tensile.policy.placement.selectors import (
     is_empty,
     label_test,
     node_test,

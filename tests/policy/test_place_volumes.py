@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 from placekit import ZONE, checks, claim, kind, node, on_hosts, place, pod, reasons, stock, using, volume
 
-from tensile.policy.placing.claims import UNBOUND
-from tensile.policy.placing.volumes import ELSEWHERE, MISSING, NO_SPACE, UNBINDABLE
-from tensile.policy.placing.zones import CONFLICT
+from tensile.policy.placement.volume_checks import CONFLICT, ELSEWHERE, MISSING, NO_SPACE, UNBINDABLE, UNBOUND
 
 NODES = [node("a", labels={ZONE: "1"}), node("b", labels={ZONE: "2"})]
 

@@ -9,9 +9,9 @@ from placekit import asking, claim, kind, node, place, pod, seen, space, stock, 
 
 from bench.placement.nodes import ground
 from bench.placement.seekers import seeker
-from tensile.policy.placement import CHECKS, Placement, Refusal, examine, fitting
-from tensile.policy.placing.reading import pod_of, snapshot_of, storage_of
-from tensile.policy.placing.snapshot import Snapshot
+from tensile.policy.placement.placement import CHECKS, Placement, Refusal, examine, fitting
+from tensile.policy.placement.reader import pod_of, snapshot_of, storage_of
+from tensile.policy.placement.snapshot import Snapshot
 
 
 def drawn(seed: int, pods: int = 6) -> tuple[list[dict], Snapshot]:

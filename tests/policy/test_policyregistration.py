@@ -7,9 +7,8 @@ import pytest
 from tensile.errors import AlreadyExists, Denied, NotFound, TensileError, Unreachable
 from tensile.names import owner_of
 from tensile.objects import NODE, UPPER, Manifest, Ref
-from tensile.policy.admissionpolicy import binding, binding_ref, policy, policy_ref
-from tensile.policy.policyregistration import Pace, PolicyRegistration
-from tensile.reconcile.rehearsal import Rehearsal
+from tensile.policy.webhook.admission_policy import Pace, PolicyRegistration, binding, binding_ref, policy, policy_ref
+from tensile.reconcile.dryrun.cluster import Rehearsal
 from tensile.topology import Topology, parse
 
 OWNER = owner_of("11111111-upper", "demo")

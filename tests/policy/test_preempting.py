@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from preemptkit import Behind, There, budget, extender, wants
 
-from tensile.policy.extender import LAPSE, Extender
-from tensile.policy.ground import Nominee
-from tensile.policy.preempting import Preempting, wish_of
+from tensile.policy.extender.extender import LAPSE, Extender
+from tensile.policy.extender.preemption import Preempting, wish_of
+from tensile.policy.extender.reservations import Nominee
 
 Manifest = dict[str, Any]
 HALF = {"n": "4", "m": "4"}

@@ -10,13 +10,13 @@ from answering import Answering, Held
 from preemptkit import Behind, There, extender, wants
 from structlog.testing import capture_logs
 
-from tensile.cluster import Listing, Read, Selection
 from tensile.errors import Conflict, Denied, NotFound, Unreachable
+from tensile.kube.cluster import Listing, Read, Selection
 from tensile.objects import DISRUPTION_BUDGET, Kind
-from tensile.policy.preemptor import PATIENCE, Preemptor
+from tensile.policy.extender.preemption import PATIENCE, Preemptor
 
 if TYPE_CHECKING:
-    from tensile.policy.extender import Extender
+    from tensile.policy.extender.extender import Extender
 
 Manifest = dict[str, Any]
 NOW = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)

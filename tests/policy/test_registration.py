@@ -8,9 +8,9 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from tensile.certificates import self_signed
+from tensile.kube.tls import self_signed
 from tensile.names import owner_of
-from tensile.policy.registration import (
+from tensile.policy.webhook.registration import (
     address_of,
     bundle,
     bundle_in,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.heavy import SIZES, crossing, heavy
-from tensile.policy.review import Malformed, answer
-from tensile.reconcile.cluster_selector import LONGEST
-from tensile.reconcile.nodeterms import REQUIRED
+from tensile.policy.webhook.review import Malformed, answer
+from tensile.reconcile.pods.cluster_selector import LONGEST
+from tensile.reconcile.pods.scheduling import REQUIRED
 
 SELECTING = pod({"nodeSelector": {"disk": "ssd"}})
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from podkit import place
 
-from tensile.kubelet.scheduling_fields import scheduling_fields
-from tensile.policy.admission import operations, prepared
-from tensile.reconcile.nodeterms import REQUIRED, is_upper_only, meets, split_term
-from tensile.reconcile.tolerations import for_lower
+from tensile.kubelet.pods.scheduling import scheduling_fields
+from tensile.policy.webhook.admission import operations, prepared
+from tensile.reconcile.pods.scheduling import REQUIRED, for_lower, is_upper_only, meets, split_term
 
 Manifest = dict[str, Any]
 

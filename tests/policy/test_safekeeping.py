@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worldkit import A, B, decided, marked, put, upper_pod, world, written
 
-from tensile.cache import Entry
-from tensile.descheduling.bare import uses_claims
-from tensile.descheduling.drain import DrainRule, key_of
-from tensile.descheduling.ground import Ground
-from tensile.descheduling.successor import is_alike, successor_of
-from tensile.kubelet.place import Placement
-from tensile.kubelet.projection import lower_pod
+from tensile.kube.store import Entry
+from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.projection import lower_pod
 from tensile.names import OWNER, PLACE_TAKEN, REPLACES, UPPER_UID, WITHDRAWN
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels
-from tensile.policy.safekeeping import PREFIX, kept_in, kept_of, noted, of_pod, present, ref_of
+from tensile.policy.descheduler.bare_pods import uses_claims
+from tensile.policy.descheduler.drain import DrainRule, key_of
+from tensile.policy.descheduler.records import PREFIX, kept_in, kept_of, noted, of_pod, present, ref_of
+from tensile.policy.descheduler.replacement import is_alike, successor_of
+from tensile.policy.descheduler.targets import Ground
 from tensile.reconcile.desired import Present
-from tensile.reconcile.nodeterms import REQUIRED
-from tensile.world import World
+from tensile.reconcile.pods.scheduling import REQUIRED
+from tensile.reconcile.world import World
 
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 NOT_HERE = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["vk"]}

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from placekit import asking, claim, kind, node, pod, stock, using
 from test_ground import Play, ground
 
-from tensile.policy.placement import examine
-from tensile.policy.placing.reading import node_of, pod_of
-from tensile.policy.placing.snapshot import Node, Snapshot
-from tensile.policy.seeking import Seeker
+from tensile.policy.extender.search import Seeker
+from tensile.policy.placement.placement import examine
+from tensile.policy.placement.reader import node_of, pod_of
+from tensile.policy.placement.snapshot import Node, Snapshot
 
 HOST = "kubernetes.io/hostname"
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from placekit import asking, node, pod, seen
 
-from tensile.policy.placing.reading import pod_of
-from tensile.policy.placing.snapshot import Snapshot
-from tensile.policy.sharing import Place, Share, spread_out
+from tensile.policy.placement.fit import Place, Share, spread_out
+from tensile.policy.placement.reader import pod_of
+from tensile.policy.placement.snapshot import Snapshot
 
 HOST = "kubernetes.io/hostname"
 OWN = {"app": "web"}

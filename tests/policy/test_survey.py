@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worldkit import A, B, drop, home, lower_node, marked, put, raised, space, stored, thing, upper_pod, world
 
-from tensile.cache import Cache
-from tensile.kubelet.prospects import Prospects
+from tensile.kube.store import Cache
 from tensile.objects import Manifest, labels
-from tensile.policy.extender import LAPSE, Extender
-from tensile.policy.survey import Survey
+from tensile.policy.extender.extender import LAPSE, Extender
+from tensile.policy.extender.tracker import Prospects, Survey
 
 if TYPE_CHECKING:
-    from tensile.world import LowerWorld, World
+    from tensile.reconcile.world import LowerWorld, World
 
 TOLERANT = [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}]
 ON = "extender: {enabled: true}\n"

@@ -8,9 +8,9 @@ from test_survey import Here, asking, being_deleted, stranger, went
 from worldkit import A, B, changed, drop, put, space
 
 from tensile.objects import Manifest
-from tensile.policy.extender import LAPSE
-from tensile.policy.preempting import Preempting
-from tensile.policy.victims import Above
+from tensile.policy.extender.extender import LAPSE
+from tensile.policy.extender.preemption import Preempting
+from tensile.policy.extender.victims import Above
 
 NAME = ("default", "web")
 

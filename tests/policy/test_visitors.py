@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.policy.visitors import Visitor, Visitors, origin_of
+from tensile.policy.tls_port import Visitor, Visitors, origin_of
 
 
 class Port:

@@ -16,13 +16,13 @@ from answering import Answering
 from hookkit import NAME, PACE, Scene, scene
 
 from bench.spareports import spare_port
-from tensile.certificates import self_signed
-from tensile.cluster import Patch
 from tensile.errors import Conflict, Denied, TensileError, Unreachable
+from tensile.kube.cluster import Patch
+from tensile.kube.tls import self_signed
 from tensile.objects import MUTATING_WEBHOOK, UPPER, Ref
-from tensile.policy.listening import Listening, call
-from tensile.policy.registration import bundle_in, certificates_in
-from tensile.reconcile.rehearsal import Rehearsal
+from tensile.policy.webhook.listener import Listening, call
+from tensile.policy.webhook.registration import bundle_in, certificates_in
+from tensile.reconcile.dryrun.cluster import Rehearsal
 
 WAITS = "the upper's apiserver does not trust the webhook's certificate yet"
 ASKED = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"

@@ -22,14 +22,14 @@ from filekit import heard
 from hookkit import NAME, Scene, scene
 
 from bench.spareports import spare_port
-from tensile.cache import Cache
-from tensile.certificates import Pair, self_signed
 from tensile.errors import Denied, TensileError, Unreachable
+from tensile.kube.store import Cache
+from tensile.kube.tls import Pair, self_signed
 from tensile.names import TRIED
 from tensile.objects import MUTATING_WEBHOOK
-from tensile.policy.listening import Listening, call
-from tensile.policy.registration import bundle_in, certificates_in
-from tensile.policy.tried import Note, written
+from tensile.policy.descheduler.records import Note, written
+from tensile.policy.webhook.listener import Listening, call
+from tensile.policy.webhook.registration import bundle_in, certificates_in
 from tensile.topology import parse
 
 HEAD = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\n"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from rehearsal_ground import Ground, prepared
 
-from tensile.kube.access import from_kubeconfig
 from tensile.kube.client import HttpCluster
+from tensile.kube.credentials import from_kubeconfig
 from tensile.objects import UPPER
-from tensile.reconcile.rehearsal import Rehearsal
+from tensile.reconcile.dryrun.cluster import Rehearsal
 
 if TYPE_CHECKING:
-    from tensile.sandbox.environment import Sandbox
+    from tensile.sandbox.sandbox import Sandbox
 
 
 @pytest.fixture(params=["rehearsal", pytest.param("real", marks=pytest.mark.real)])

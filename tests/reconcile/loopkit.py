@@ -11,7 +11,7 @@ from tensile.objects import CONFIG_MAP, EVENT, LEASE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, Present, Route
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
-from tensile.world import Key, Problem, World
+from tensile.reconcile.world import Key, Problem, World
 
 NAME = "rule"
 ONE, TWO = Key(NAME, A, "default", "one"), Key(NAME, A, "default", "two")

@@ -7,21 +7,21 @@ from typing import Any, NamedTuple
 import orjson
 from worldkit import NOW, stored
 
-from tensile.cluster import Patch
-from tensile.feeds import bound_feed, lower_feeds, upper_feeds
-from tensile.kubelet.lifecycle import PodRule
-from tensile.kubelet.node import NodeRule
-from tensile.kubelet.orphans import OrphanRule
+from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
+from tensile.kube.cluster import Patch
+from tensile.kubelet.node.rule import NodeRule
+from tensile.kubelet.pods.orphans import OrphanRule
+from tensile.kubelet.pods.rule import PodRule
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Kind, Manifest, Ref
-from tensile.reconcile.dependencies import DependencyRule
 from tensile.reconcile.diff import Operation, changes
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Timing
-from tensile.reconcile.namespaces import NamespaceRule
 from tensile.reconcile.plan import Step
-from tensile.reconcile.preview import Change, Preview, Recorded, Recorder, as_text, observed, preview
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.reconcile.selecting import is_selected
-from tensile.world import Key, Problem, World
+from tensile.reconcile.report import Change, Preview, Recorded, Recorder, as_text, observed, preview
+from tensile.reconcile.rules.config import DependencyRule
+from tensile.reconcile.rules.namespaces import NamespaceRule
+from tensile.reconcile.world import Key, Problem, World
 
 A, B = "lower-a", "lower-b"
 KEY = Key("any", A, "shop", "any")

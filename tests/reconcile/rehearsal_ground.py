@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import orjson
 
-from tensile.cluster import Cluster, Patch, Selection
 from tensile.errors import ClusterError, NotFound
+from tensile.kube.cluster import Cluster, Patch, Selection
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref
 
 FINALIZER = "example.com/hold"

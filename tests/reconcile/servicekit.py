@@ -4,13 +4,13 @@ from typing import Any
 
 from worldkit import A, changed, home, put, raised, thing, twin, upper_pod, world, written
 
-from tensile.cache import Cache, Entry
+from tensile.kube.store import Cache, Entry
 from tensile.objects import ENDPOINT_SLICE, SERVICE, Manifest, Ref
-from tensile.reconcile.exposure import service_key, slice_key
 from tensile.reconcile.plan import plan
-from tensile.reconcile.services import ServiceRule
-from tensile.reconcile.slices import SliceRule
-from tensile.world import Key, UpperServer, World
+from tensile.reconcile.rules.endpoint_slices import SliceRule
+from tensile.reconcile.rules.service_index import service_key, slice_key
+from tensile.reconcile.rules.services import ServiceRule
+from tensile.reconcile.world import Key, UpperServer, World
 
 KEY = service_key(A, "default", "web")
 SLICE_KEY = slice_key(A, "default", "web-1")

@@ -4,13 +4,13 @@ from typing import Any
 
 from worldkit import OWNER_HERE, A, B, decided, home, marked, put, raised, thing, upper_pod, world
 
-from tensile.cache import Entry
+from tensile.kube.store import Entry
 from tensile.names import LOWER, LOWER_CLAIM_UID, PROVISIONER
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, metadata
-from tensile.reconcile.claims import SELECTED_NODE
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.storage import ClaimRule, key_of, lower_claim
-from tensile.world import Key, World
+from tensile.reconcile.rules.claim_rule import ClaimRule, key_of, lower_claim
+from tensile.reconcile.rules.claims import SELECTED_NODE
+from tensile.reconcile.world import Key, World
 
 RULE = ClaimRule()
 KEY = key_of(A, "default", "data")

@@ -24,16 +24,25 @@ from worldkit import (
     world,
 )
 
-from tensile.cache import Delta
+from tensile.kube.store import Delta
 from tensile.objects import SERVICE_ACCOUNT, Manifest, Ref
-from tensile.reconcile import namespaces
-from tensile.reconcile.accounts import AccountRule, copied, digest, is_asked, key_of, missing, pulling, secrets_of
-from tensile.reconcile.dependencies import DependencyRule
-from tensile.reconcile.dependencies import key_of as secret_key
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.references import Reference
-from tensile.world import World
+from tensile.reconcile.pods.references import Reference
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules.config import DependencyRule
+from tensile.reconcile.rules.config import key_of as secret_key
+from tensile.reconcile.rules.service_accounts import (
+    AccountRule,
+    copied,
+    digest,
+    is_asked,
+    key_of,
+    missing,
+    pulling,
+    secrets_of,
+)
+from tensile.reconcile.world import World
 
 RULE = AccountRule()
 KEY = key_of(A, "default", "robot")

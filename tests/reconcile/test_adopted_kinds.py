@@ -30,17 +30,17 @@ from tensile.objects import (
     Ref,
     uid,
 )
-from tensile.reconcile.accounts import AccountRule
-from tensile.reconcile.accounts import key_of as account_key
 from tensile.reconcile.desired import Decision, Granted, Told
 from tensile.reconcile.plan import Plan, Step, plan
-from tensile.reconcile.provisioning import VolumeRule
-from tensile.reconcile.provisioning import key_of as volume_key
-from tensile.reconcile.roles import RightsRule
-from tensile.reconcile.services import ServiceRule
-from tensile.reconcile.slices import SliceRule
-from tensile.reconcile.storage import ClaimRule
-from tensile.world import Key, Problem, World
+from tensile.reconcile.rules.claim_rule import ClaimRule
+from tensile.reconcile.rules.endpoint_slices import SliceRule
+from tensile.reconcile.rules.rbac import RightsRule
+from tensile.reconcile.rules.service_accounts import AccountRule
+from tensile.reconcile.rules.service_accounts import key_of as account_key
+from tensile.reconcile.rules.services import ServiceRule
+from tensile.reconcile.rules.volume_rule import VolumeRule
+from tensile.reconcile.rules.volume_rule import key_of as volume_key
+from tensile.reconcile.world import Key, Problem, World
 
 ADOPT = "onConflict: adopt\n"
 VOLUME_KEY = volume_key(A, "pvc-claim-data")

@@ -24,8 +24,8 @@ from tensile.objects import CONFIG_MAP, NODE, POD, UPPER, Manifest, Ref, annotat
 from tensile.reconcile.adoption import adopts, claim, conflict, objection, running
 from tensile.reconcile.desired import Decision, Present
 from tensile.reconcile.plan import Plan, plan
-from tensile.reconcile.references import copy_of
-from tensile.world import Key, World
+from tensile.reconcile.pods.references import copy_of
+from tensile.reconcile.world import Key, World
 
 REF = Ref(A, CONFIG_MAP, "default", "settings")
 SIBLING = owner_of(OWNER_HERE.upper, "second")

@@ -7,15 +7,15 @@ import pytest
 from answering import STATUS, Answering
 from worldkit import STRANGER, A, B, config_map, filled, marked, put, space, thing, upper_pod, world
 
-from tensile.cache import Cache
-from tensile.cluster import Cluster, Patch
 from tensile.errors import Conflict, Denied, NotFound, Unreachable
+from tensile.kube.cluster import Cluster, Patch
+from tensile.kube.store import Cache
 from tensile.names import REPLACES, UPPER_UID
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, POD, UPPER, Manifest, Ref
 from tensile.reconcile.adoption import conflict
 from tensile.reconcile.apply import carry_out, reread, taken
 from tensile.reconcile.plan import Step
-from tensile.world import Problem
+from tensile.reconcile.world import Problem
 
 REF = Ref(A, CONFIG_MAP, "default", "settings")
 TAKEN = conflict(REF)

@@ -4,13 +4,13 @@ import pytest
 from answering import Answering
 from worldkit import A, config_map, drop, marked, put, raised, thing, upper_pod, world
 
-from tensile.cache import Departure
 from tensile.errors import ClusterError, Denied, Unreachable
+from tensile.kube.store import Departure
 from tensile.objects import CONFIG_MAP, Manifest, Ref
 from tensile.reconcile.apply import carry_out
-from tensile.reconcile.observed import has_node
+from tensile.reconcile.ownership import has_node
 from tensile.reconcile.plan import Step
-from tensile.reconcile.podfacts import facts_of, was_deleted
+from tensile.reconcile.pods.index import facts_of, was_deleted
 
 REF = Ref(A, CONFIG_MAP, "default", "settings")
 ENDING = {"deletionTimestamp": "2026-03-01T12:00:30Z"}

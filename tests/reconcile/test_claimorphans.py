@@ -6,11 +6,11 @@ import pytest
 from storagekit import above, below, claim, copy, ground, volume, volumes
 from worldkit import STRANGER, A, B, decided, drop, lose, marked, names
 
-from tensile.cache import Delta
+from tensile.kube.store import Delta
 from tensile.objects import CLAIM, UPPER, Manifest, Ref
-from tensile.reconcile.claimorphans import ClaimOrphanRule, key_of
 from tensile.reconcile.plan import Plan
-from tensile.world import World
+from tensile.reconcile.rules.claim_orphans import ClaimOrphanRule, key_of
+from tensile.reconcile.world import World
 
 RULE = ClaimOrphanRule()
 KEY = key_of(A)

@@ -6,8 +6,8 @@ from worldkit import STRANGER, A, B, marked, put, reload, upper_pod
 
 from tensile.names import LOWER, PROVISIONER
 from tensile.objects import CLAIM, VOLUME, Manifest
-from tensile.reconcile.claims import SELECTED_NODE, can_tell, class_of, facts_of, home, mapped, selected_in
-from tensile.world import World
+from tensile.reconcile.rules.claims import SELECTED_NODE, can_tell, class_of, facts_of, home, mapped, selected_in
+from tensile.reconcile.world import World
 
 FOREIGN = {"volume.kubernetes.io/storage-provisioner": "ebs.example.com"}
 

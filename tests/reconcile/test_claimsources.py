@@ -5,10 +5,9 @@ from storagekit import KEY, above, below, bound, claim, copy, ground, planned, r
 from worldkit import A, decided, thing
 
 from tensile.objects import CLAIM, Manifest
-from tensile.reconcile.claims import SELECTED_NODE
-from tensile.reconcile.claimsources import foreign_source, source_claims
-from tensile.reconcile.storage import ClaimRule, key_of
-from tensile.world import World
+from tensile.reconcile.rules.claim_rule import ClaimRule, key_of
+from tensile.reconcile.rules.claims import SELECTED_NODE, foreign_source, source_claims
+from tensile.reconcile.world import World
 
 ORIGIN = {"kind": "PersistentVolumeClaim", "name": "origin"}
 SNAPSHOT = {"kind": "VolumeSnapshot", "apiGroup": "snapshot.storage.k8s.io", "name": "origin"}

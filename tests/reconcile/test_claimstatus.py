@@ -5,13 +5,13 @@ from typing import Any
 from storagekit import claim, copy
 from worldkit import NOW, stored
 
-from tensile.cache import Cache, Entry
+from tensile.kube.store import Cache, Entry
 from tensile.names import MIRRORED
 from tensile.objects import Manifest
-from tensile.reconcile import claims
-from tensile.reconcile.claimstatus import given_up, told_above
 from tensile.reconcile.desired import Patched, Told
-from tensile.world import Problem
+from tensile.reconcile.rules import claims
+from tensile.reconcile.rules.claims import given_up, told_above
+from tensile.reconcile.world import Problem
 
 DENIED = Problem("Forbidden", "only dynamically provisioned pvc can be resized")
 PENDING = {"type": "FileSystemResizePending", "status": "True"}

@@ -28,14 +28,14 @@ from worldkit import (
     written,
 )
 
-from tensile.cache import Cache, Delta, Entry
+from tensile.kube.store import Cache, Delta, Entry
 from tensile.names import OWNER
 from tensile.objects import CONFIG_MAP, EVENT, SECRET, Kind, Manifest, Ref
-from tensile.reconcile import namespaces
-from tensile.reconcile.dependencies import NAME, DependencyRule, key_of, missing
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.references import Reference, copy_of
-from tensile.world import Key, LowerWorld, Problem, World
+from tensile.reconcile.pods.references import Reference, copy_of
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules.config import NAME, DependencyRule, key_of, missing
+from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 RULE = DependencyRule()
 KEY = key_of(A, "default", "ConfigMap", "settings")

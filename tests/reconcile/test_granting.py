@@ -16,10 +16,9 @@ from tensile.errors import Denied, Unreachable
 from tensile.names import TOKEN_TERM, UPPER_UID
 from tensile.objects import SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Ask, Decision, Granted
-from tensile.reconcile.granting import Term, filled, term_of
-from tensile.reconcile.issuing import granted
 from tensile.reconcile.plan import Grant, Step, plan
-from tensile.world import Problem, World
+from tensile.reconcile.token_requests import Term, filled, granted, term_of
+from tensile.reconcile.world import Problem, World
 
 REF = Ref(A, SECRET, "default", "tokens")
 ACCOUNT = Ref(UPPER, SERVICE_ACCOUNT, "default", "robot")

@@ -7,8 +7,8 @@ from worldkit import A, put, upper_pod, world
 from tensile.objects import NAMESPACE, POD, UPPER, Ref
 from tensile.reconcile.guard import Guarded, guard, namespace_of
 from tensile.reconcile.plan import Plan, Step
+from tensile.reconcile.world import LowerWorld
 from tensile.topology import Guard
-from tensile.world import LowerWorld
 
 LIMITS = Guard(max_deletes=2, max_delete_percent=50)
 

@@ -29,15 +29,14 @@ from worldkit import (
     written,
 )
 
-from tensile.cache import Cache, Entry
+from tensile.kube.store import Cache, Entry
 from tensile.names import LEGACY, NO_ORIGINAL, OWNER, UPPER_UID
 from tensile.objects import CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Kind, Manifest, annotations, labels
-from tensile.reconcile import accounts, namespaces
-from tensile.reconcile.dependencies import DependencyRule, key_of, missing
-from tensile.reconcile.holding import LIMIT, LOOK_AGAIN
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.references import Reference, copy_of
-from tensile.world import Key, Problem, World
+from tensile.reconcile.pods.references import Reference, copy_of
+from tensile.reconcile.rules import namespaces, service_accounts
+from tensile.reconcile.rules.config import LIMIT, LOOK_AGAIN, DependencyRule, key_of, missing
+from tensile.reconcile.world import Key, Problem, World
 
 RULE = DependencyRule()
 KINDS = {"ConfigMap": CONFIG_MAP, "Secret": SECRET}
@@ -364,7 +363,7 @@ def test_what_an_account_pulls_images_with_is_held_too() -> None:
     here = bound({"serviceAccountName": "robot"})
     put(here.upper.more[SERVICE_ACCOUNT], account("thing"))
     user = Reference("ServiceAccount", "robot", optional=False)
-    assert accounts.pulling(here, "default", "thing") == ["robot"]
+    assert service_accounts.pulling(here, "default", "thing") == ["robot"]
     assert awaited(here, user) == ["default/Secret/thing"]
     carried_out(here)
     assert awaited(here, user) == []

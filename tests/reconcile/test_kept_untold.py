@@ -7,13 +7,13 @@ import orjson
 import pytest
 from worldkit import OWNER_HERE, A, put, upper_pod, world
 
-from tensile.cluster import Patch
-from tensile.descheduling.successor import successor_of
 from tensile.errors import Denied
+from tensile.kube.cluster import Patch
 from tensile.objects import Manifest
-from tensile.policy.safekeeping import present
-from tensile.reconcile.discretion import UNTOLD, discreet
+from tensile.policy.descheduler.records import present
+from tensile.policy.descheduler.replacement import successor_of
 from tensile.reconcile.plan import Step
+from tensile.reconcile.redaction import UNTOLD, discreet
 
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 USER = "system:serviceaccount:kube-system:tensile"

@@ -9,7 +9,6 @@ from loopkit import ONE, TWO, Bench, Told, copy, event, present, unfollowed
 from virtualtime import clock, in_virtual_time
 from worldkit import STRANGER, A, config_map, marked, put, upper_pod
 
-from tensile.cluster import Patch
 from tensile.errors import (
     AlreadyExists,
     ClusterError,
@@ -21,10 +20,11 @@ from tensile.errors import (
     Unauthorized,
     Unreachable,
 )
+from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, POD, UPPER, Manifest, Ref
+from tensile.reconcile.backoff import RETOLD
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched
-from tensile.reconcile.patience import RETOLD
-from tensile.world import Problem
+from tensile.reconcile.world import Problem
 
 WANTED = Decision((present(),))
 REF = Ref(A, CONFIG_MAP, "default", "one")

@@ -12,11 +12,11 @@ from virtualtime import clock, in_virtual_time
 from worldkit import A, marked, put, secret
 
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, Throttled, Unreachable
-from tensile.kube.answers import Doing, error_of
+from tensile.kube.responses import Doing, error_of
 from tensile.objects import SECRET, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, Present
-from tensile.reconcile.discretion import UNTOLD
-from tensile.world import Problem
+from tensile.reconcile.redaction import UNTOLD
+from tensile.reconcile.world import Problem
 
 WANTED = Decision((present(),))
 MINUTE = 60.0

@@ -10,12 +10,12 @@ from loopkit import ELSEWHERE, NAME, ONE, TWO, Bench, Told, copy, event, present
 from virtualtime import clock, in_virtual_time
 from worldkit import NOW, A, B, config_map, put, space, twin, upper_pod, written
 
-from tensile.cluster import Patch
 from tensile.errors import Denied, Unreachable
+from tensile.kube.cluster import Patch
 from tensile.names import OWNER
 from tensile.objects import NODE, POD, UPPER, Ref
 from tensile.reconcile.desired import Absent, Decision, Patched, Route
-from tensile.world import Key, Problem
+from tensile.reconcile.world import Key, Problem
 
 WANTED = Decision((present(),))
 DENIED = Problem("Denied", "no room")

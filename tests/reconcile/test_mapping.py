@@ -5,9 +5,9 @@ from worldkit import OWNER_HERE, STRANGER, A, B, marked, put, raised, thing, twi
 
 from tensile.names import LOWER, NAMESPACE_MAPPING, OWNER, UPPER_NAMESPACE
 from tensile.objects import VOLUME, Manifest, metadata
-from tensile.reconcile.mapping import asked_for, follow_note, learn, may_change
-from tensile.reconcile.observed import has_node
-from tensile.world import LowerWorld, Naming, World, mapping_note
+from tensile.reconcile.namespace_mapping import asked_for, follow_note, learn, may_change
+from tensile.reconcile.ownership import has_node
+from tensile.reconcile.world import LowerWorld, Naming, World, mapping_note
 
 PREFIX = f"name: {A}, namespaces: {{mapping: prefix}}"
 SAME = f"name: {A}"

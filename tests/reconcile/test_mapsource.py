@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.cache import Cache
+from tensile.engine.configmap_source import Document, Place, document, follow, read
+from tensile.engine.file_source import Reading, Text
 from tensile.errors import TensileError
+from tensile.kube.store import Cache
 from tensile.objects import Manifest
-from tensile.reconcile.mapsource import Document, Place, document, follow, read
-from tensile.reconcile.reading import Reading, Text
 from tensile.topology import parse
 
 PLACE = Place("ops", "topo")

@@ -26,14 +26,14 @@ from worldkit import (
     written,
 )
 
-from tensile.cache import Delta, Kept
+from tensile.kube.store import Delta, Kept
 from tensile.names import OWNER, OWNER_NAME, PROVISIONER, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import CLAIM, NAMESPACE, Manifest, Ref
-from tensile.reconcile.claims import SELECTED_NODE
 from tensile.reconcile.desired import Decision, Present
-from tensile.reconcile.namespaces import NAME, NamespaceRule, SpaceFacts, digest, key_of, ready
 from tensile.reconcile.plan import Plan, Step
-from tensile.world import Key, World
+from tensile.reconcile.rules.claims import SELECTED_NODE
+from tensile.reconcile.rules.namespaces import NAME, NamespaceRule, SpaceFacts, digest, key_of, ready
+from tensile.reconcile.world import Key, World
 
 RULE = NamespaceRule()
 KEY = key_of(A, "default")

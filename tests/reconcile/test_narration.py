@@ -7,7 +7,8 @@ import pytest
 import structlog
 from structlog.testing import CapturingLogger, capture_logs
 
-from tensile.cluster import Patch
+from tensile.engine.logging import Narration
+from tensile.engine.metrics import Metrics
 from tensile.errors import (
     AlreadyExists,
     ClusterError,
@@ -19,12 +20,11 @@ from tensile.errors import (
     Unauthorized,
     Unreachable,
 )
+from tensile.kube.cluster import Patch
+from tensile.kube.limits import PAUSE
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, Ref
-from tensile.reconcile.narration import Narration
 from tensile.reconcile.plan import Step
-from tensile.telemetry import Metrics
-from tensile.telemetry.seldom import PAUSE
-from tensile.world import Key, Problem
+from tensile.reconcile.world import Key, Problem
 
 KEY = Key("pod", "lower-a", "default", "web")
 NODE_KEY = Key("node", "lower-a", "", "lower-a")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tensile.reconcile.nodeterms import (
+from tensile.reconcile.pods.scheduling import (
     REQUIRED,
     UPPER_ONLY_KEYS,
     Split,

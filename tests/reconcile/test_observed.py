@@ -4,10 +4,10 @@ import orjson
 import pytest
 from worldkit import OWNER_HERE, STRANGER, config_map, marked
 
-from tensile.cache import Kept
+from tensile.kube.store import Kept
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import Manifest, metadata
-from tensile.reconcile.observed import Marks, digest_marks, is_of, is_ours, others_wrote, upper_uid_of
+from tensile.reconcile.ownership import Marks, digest_marks, is_of, is_ours, others_wrote, upper_uid_of
 
 OURS = marked(config_map(), "one")
 

@@ -14,14 +14,14 @@ from worldkit import (
     world,
 )
 
-from tensile.kubelet.lifecycle import PodRule
-from tensile.kubelet.lifecycle import key_of as pod_key
+from tensile.engine.caches import rules
+from tensile.kubelet.pods.rule import PodRule
+from tensile.kubelet.pods.rule import key_of as pod_key
 from tensile.objects import POD, UPPER
-from tensile.reconcile import dependencies, namespaces
 from tensile.reconcile.desired import Present
 from tensile.reconcile.plan import Plan
-from tensile.rules import rules
-from tensile.world import Problem, World
+from tensile.reconcile.rules import config, namespaces
+from tensile.reconcile.world import Problem, World
 
 
 def bound(namespace: str, *, below: str = "", above: str = "", mapping: str = "same") -> World:
@@ -84,8 +84,8 @@ def test_a_pod_that_is_there_already_goes_on() -> None:
     put(here.lowers[A].pods, twin(pod, {"phase": "Running"}))
     steps = decided(PodRule(), pod_key(A, "tensile", "web"), here)[1].steps
     assert (steps[0].ref.kind, steps[0].subresource) == (POD, "status")
-    key = dependencies.key_of(A, "tensile", "ConfigMap", "settings")
-    assert decided(dependencies.DependencyRule(), key, here)[1] == Plan(())
+    key = config.key_of(A, "tensile", "ConfigMap", "settings")
+    assert decided(config.DependencyRule(), key, here)[1] == Plan(())
 
 
 @pytest.mark.parametrize("name", ["", "other"])

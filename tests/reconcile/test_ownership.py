@@ -22,16 +22,17 @@ from worldkit import (
     world,
 )
 
-from tensile.kubelet.issuance import TokenRule
-from tensile.kubelet.issuance import key_of as token_key
-from tensile.kubelet.lifecycle import PodRule, key_of
+from tensile.kubelet.pods.rule import PodRule, key_of
+from tensile.kubelet.pods.token_rule import TokenRule
+from tensile.kubelet.pods.token_rule import key_of as token_key
 from tensile.names import UPPER_NAMESPACE, prefixed
 from tensile.objects import SERVICE_ACCOUNT, Manifest
-from tensile.reconcile import dependencies, ownership
-from tensile.reconcile.accounts import AccountRule
-from tensile.reconcile.accounts import key_of as account_key
-from tensile.reconcile.dependencies import DependencyRule
-from tensile.world import Naming, World
+from tensile.reconcile import copies
+from tensile.reconcile.rules import config
+from tensile.reconcile.rules.config import DependencyRule
+from tensile.reconcile.rules.service_accounts import AccountRule
+from tensile.reconcile.rules.service_accounts import key_of as account_key
+from tensile.reconcile.world import Naming, World
 
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main"}]}
 NAMES = referring(secrets=["password"]) | {"serviceAccountName": "robot"}
@@ -59,12 +60,12 @@ def test_the_copy_is_at_its_place_and_nowhere_else() -> None:
     lower = here.lowers[A]
     (upper,) = lower.upper_pods
     put(lower.pods, elsewhere(upper.manifest()))
-    assert ownership.mirror_of(upper, lower, OWNER_HERE) is None
+    assert copies.mirror_of(upper, lower, OWNER_HERE) is None
     real = put(lower.pods, twin(upper.manifest()))
     put(lower.pods, elsewhere(upper.manifest(), "zzz"))
-    assert ownership.mirror_of(upper, lower, OWNER_HERE) == real
-    assert ownership.upper_of(real, lower) == upper
-    assert [ownership.upper_of(one, lower) for one in lower.pods if one != real] == [None, None]
+    assert copies.mirror_of(upper, lower, OWNER_HERE) == real
+    assert copies.upper_of(real, lower) == upper
+    assert [copies.upper_of(one, lower) for one in lower.pods if one != real] == [None, None]
 
 
 @pytest.mark.parametrize(("owner", "uid"), [(STRANGER, "Pod-web"), (OWNER_HERE, "another")])
@@ -74,8 +75,8 @@ def test_what_stands_at_the_place_has_to_be_ours_and_of_that_uid(owner: object, 
     lower = here.lowers[A]
     (upper,) = lower.upper_pods
     put(lower.pods, marked(upper_pod(), uid, owner))
-    assert ownership.mirror_of(upper, lower, OWNER_HERE) is None
-    assert ownership.standing(upper, lower) is not None
+    assert copies.mirror_of(upper, lower, OWNER_HERE) is None
+    assert copies.standing(upper, lower) is not None
 
 
 def test_with_a_prefix_the_namespace_has_to_be_marked_for_the_upper_one() -> None:
@@ -86,10 +87,10 @@ def test_with_a_prefix_the_namespace_has_to_be_marked_for_the_upper_one() -> Non
     (upper,) = lower.upper_pods
     put(lower.pods, elsewhere(upper.manifest(), "demo-default"))
     put(lower.namespaces, space("demo-default", uid="squatter"))
-    assert ownership.mirror_of(upper, lower, OWNER_HERE) is None
+    assert copies.mirror_of(upper, lower, OWNER_HERE) is None
     ours = space("demo-default", uid="ours", annotations={UPPER_NAMESPACE: "default"})
     put(lower.namespaces, marked(ours, "Namespace-default"))
-    assert ownership.mirror_of(upper, lower, OWNER_HERE) is not None
+    assert copies.mirror_of(upper, lower, OWNER_HERE) is not None
 
 
 def squatted(status: Manifest | None = None) -> World:
@@ -127,7 +128,7 @@ def test_a_pod_that_ran_is_told_where_it_is_left_when_its_namespace_is_taken_awa
 def test_nothing_is_deleted_in_a_namespace_of_anothers() -> None:
     """A Secret with our marks that no pod refers to goes where the namespace is ours, and stays where it is not."""
     here = squatted()
-    lower, key = here.lowers[A], dependencies.key_of(A, "default", "Secret", "password")
+    lower, key = here.lowers[A], config.key_of(A, "default", "Secret", "password")
     assert decided(DependencyRule(), key, here)[1].steps == ()
     ours = space("demo-default", uid="ours", annotations={UPPER_NAMESPACE: "default"})
     put(lower.namespaces, marked(ours, "Namespace-default"))
@@ -140,11 +141,11 @@ def test_strays_are_counted_and_belong_to_no_namespace() -> None:
     lower = here.lowers[A]
     put(lower.pods, elsewhere(upper_pod()), twin(upper_pod()))
     put(lower.secrets, marked(secret(namespace="aaa"), "x"))
-    assert ownership.strays(lower, OWNER_HERE) == 2
+    assert copies.strays(lower, OWNER_HERE) == 2
     assert lower.upper_namespace("aaa") == ""
     put(lower.namespaces, marked(space("aaa", uid="n", annotations={UPPER_NAMESPACE: "aaa"}), "gone"))
     assert lower.upper_namespace("aaa") == "aaa"
-    assert ownership.strays(lower, OWNER_HERE) == 0
+    assert copies.strays(lower, OWNER_HERE) == 0
 
 
 @pytest.mark.parametrize("marks", ["label alone", "all"])
@@ -159,7 +160,7 @@ def test_a_lower_pod_asks_for_nothing(marks: str) -> None:
     if marks == "label alone":
         del bait["metadata"]["managedFields"]
     put(here.lowers[A].pods, bait)
-    asked = dependencies.key_of(A, "default", "Secret", "password")
+    asked = config.key_of(A, "default", "Secret", "password")
     assert decided(DependencyRule(), asked, here)[1].steps == ()
     assert decided(AccountRule(), account_key(A, "default", "robot"), here)[1].steps == ()
     put(here.lowers[A].upper_pods, upper_pod(spec=NAMES))
@@ -170,7 +171,7 @@ def test_nothing_new_is_made_for_a_pod_that_is_being_deleted() -> None:
     """What it has it keeps, in step."""
     here = told(spec=referring(config_maps=["settings"]), deletionTimestamp="2026-03-01T12:00:00Z")
     put(here.upper.config_maps, config_map())
-    key = dependencies.key_of(A, "default", "ConfigMap", "settings")
+    key = config.key_of(A, "default", "ConfigMap", "settings")
     assert decided(DependencyRule(), key, here)[1].steps == ()
     put(here.lowers[A].config_maps, marked(config_map(data={"key": "old"}), "ConfigMap-settings"))
     assert [step.verb for step in decided(DependencyRule(), key, here)[1].steps] == ["patch"]

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from tensile.cluster import Patch
 from tensile.errors import ClusterError, Throttled, Unauthorized, Unreachable
+from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, EVENT, POD, Ref
-from tensile.reconcile.patience import (
+from tensile.reconcile.backoff import (
     LASTING_REST,
     LONGEST_REST,
     OF_AN_OBJECT,
@@ -22,7 +22,7 @@ from tensile.reconcile.patience import (
     is_lasting,
 )
 from tensile.reconcile.plan import Step
-from tensile.world import Key, Problem
+from tensile.reconcile.world import Key, Problem
 
 ONE, TWO, THREE = (Key("pod", "a", "default", name) for name in ("one", "two", "three"))
 CREATE = Step("create", Ref("a", POD, "default", "one"), "because")

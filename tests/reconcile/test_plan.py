@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from worldkit import OWNER_HERE, STRANGER, A, config_map, marked, put, space, thing, world
 
-from tensile.cluster import Patch
+from tensile.kube.cluster import Patch
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import CONFIG_MAP, EVENT, LEASE, NAMESPACE, NODE, POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision, Patched, Present, Told, Wanted
 from tensile.reconcile.plan import Plan, Step, plan
-from tensile.world import Key, Problem, World
+from tensile.reconcile.world import Key, Problem, World
 
 KEY = Key("rule", A, "default", "settings")
 REF = Ref(A, CONFIG_MAP, "default", "settings")

@@ -8,11 +8,11 @@ import orjson
 import pytest
 from worldkit import OWNER_HERE, A, put, referring, twin, upper_pod, world
 
-from tensile.cache import packed
+from tensile.kube.store import packed
 from tensile.names import FIELD_MANAGER
 from tensile.objects import Manifest
-from tensile.reconcile.podfacts import digest_above, digest_below, facts_of, lives_below
-from tensile.reconcile.references import Reference
+from tensile.reconcile.pods.index import digest_above, digest_below, facts_of, lives_below
+from tensile.reconcile.pods.references import Reference
 
 
 def disrupted(reason: str, status: str = "True") -> Manifest:

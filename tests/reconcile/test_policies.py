@@ -3,11 +3,11 @@
 import pytest
 from worldkit import A, B, decided, drop, filled, only, put, thing, upper_pod, world
 
-from tensile.cache import Delta
+from tensile.kube.store import Delta
 from tensile.objects import NETWORK_POLICY
 from tensile.reconcile.desired import Decision, Told
-from tensile.reconcile.policies import REASON, PolicyRule, key_of
-from tensile.world import Key, World
+from tensile.reconcile.rules.network_policies import REASON, PolicyRule, key_of
+from tensile.reconcile.world import Key, World
 
 RULE = PolicyRule()
 SHOP = key_of(A, "shop", "deny-all")

@@ -24,12 +24,12 @@ from previewkit import (
     seen_as,
 )
 
-from tensile.cluster import Patch
+from tensile.kube.cluster import Patch
 from tensile.names import WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER
 from tensile.reconcile.plan import Step
-from tensile.reconcile.preview.differences import Difference, differences
-from tensile.world import Key, Problem
+from tensile.reconcile.report.values import Difference, differences
+from tensile.reconcile.world import Key, Problem
 
 OLD = seen_as({"data": {"level": "info", "gone": "1"}})
 NEW = {"data": {"level": "debug", "fresh": "2"}}

@@ -17,8 +17,8 @@ from previewkit import (
 )
 
 from tensile.reconcile.desired import Moving
-from tensile.reconcile.preview import as_json, as_text
-from tensile.world import Key, Problem
+from tensile.reconcile.report import as_json, as_text
+from tensile.reconcile.world import Key, Problem
 
 RECORDED = """\
 {

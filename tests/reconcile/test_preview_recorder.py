@@ -4,8 +4,8 @@ from msgspec.structs import replace
 from previewkit import KEY, A, config, create, delete, pod
 
 from tensile.errors import Denied
-from tensile.reconcile.preview import Recorded, Recorder, defects
-from tensile.world import Key, Problem
+from tensile.reconcile.report import Recorded, Recorder, defects
+from tensile.reconcile.world import Key, Problem
 
 
 def test_steps_that_came_through_are_kept_in_their_order() -> None:

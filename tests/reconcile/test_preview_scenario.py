@@ -16,10 +16,10 @@ from worldkit import (
     world,
 )
 
-from tensile.cache import Kept
+from tensile.kube.store import Kept
 from tensile.objects import CONFIG_MAP, NODE, POD, SERVICE_ACCOUNT, UPPER, Ref
-from tensile.reconcile.preview import as_text, observed
-from tensile.world import World
+from tensile.reconcile.report import as_text, observed
+from tensile.reconcile.world import World
 
 FIRST = """\
 Upper cluster: 1 to add, 1 to change

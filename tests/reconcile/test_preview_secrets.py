@@ -9,8 +9,8 @@ from previewkit import change, config, create, decoded, delete, lines, merge, op
 
 from tensile.objects import Manifest
 from tensile.reconcile.plan import Step
-from tensile.reconcile.preview import Preview, as_json, as_markdown, as_text
-from tensile.reconcile.preview.secrecy import LAST_APPLIED, REDACTED
+from tensile.reconcile.report import Preview, as_json, as_markdown, as_text
+from tensile.reconcile.report.values import LAST_APPLIED, REDACTED
 
 MARK = "c2VjcmV0LQ"
 """What every secret value in these tests begins with, and nothing else."""

@@ -23,8 +23,8 @@ from previewkit import (
 
 from tensile.objects import CLAIM, LEASE, NAMESPACE, VOLUME, Manifest
 from tensile.reconcile.plan import Step
-from tensile.reconcile.preview import as_markdown, as_text
-from tensile.world import Key, Problem
+from tensile.reconcile.report import as_markdown, as_text
+from tensile.reconcile.world import Key, Problem
 
 WHOLE = """\
 Upper cluster: 2 to change, 1 to delete

@@ -7,7 +7,7 @@ import pytest
 from storagekit import ASKED, above, below, bound, claim, copy, disk, ground, settled_claim, volume, volumes
 from worldkit import OWNER_HERE, STRANGER, A, B, changed, decided, drop, lose, marked, names, put, thing
 
-from tensile.cache import Delta, Entry
+from tensile.kube.store import Delta, Entry
 from tensile.names import (
     LOWER,
     LOWER_CLAIM_UID,
@@ -19,11 +19,11 @@ from tensile.names import (
     UPPER_UID,
 )
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref
-from tensile.reconcile import storage
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.provisioning import NAME, VolumeRule, key_of
-from tensile.reconcile.volumes import PROVISIONED_BY, digest_below
-from tensile.world import World
+from tensile.reconcile.rules import claim_rule
+from tensile.reconcile.rules.volume_rule import NAME, VolumeRule, key_of
+from tensile.reconcile.rules.volumes import PROVISIONED_BY, digest_below
+from tensile.reconcile.world import World
 
 RULE = VolumeRule()
 KEY = key_of(A, "pvc-claim-data")
@@ -104,7 +104,7 @@ def test_a_placeholder_waits_for_the_lower_to_take_the_claim() -> None:
     here = ground()
     above(here, claim(node=A))
     decision, found = decided(RULE, KEY, here)
-    assert (found.steps, decision.waits) == ((), (storage.key_of(A, "default", "data"),))
+    assert (found.steps, decision.waits) == ((), (claim_rule.key_of(A, "default", "data"),))
 
 
 def test_where_volumes_are_not_minded_the_placeholder_comes_with_the_lowers_volume() -> None:

@@ -9,8 +9,8 @@ from worldkit import token_volume
 
 from tensile.names import owner_of
 from tensile.objects import CLAIM
-from tensile.podform import forms
-from tensile.reconcile.references import Reference, copy_of, is_token_volume, never_copied, references
+from tensile.reconcile.pods.pod_schema import forms
+from tensile.reconcile.pods.references import Reference, copy_of, is_token_volume, never_copied, references
 
 FIELDS = {kind: {field: of.removesuffix("!") for field, of in fields.items()} for kind, fields in forms().items()}
 OWNER = owner_of("11111111-upper", "demo")

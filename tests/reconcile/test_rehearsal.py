@@ -9,15 +9,15 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.cache import Cache
-from tensile.cluster import Cluster, Patch, Selection
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
+from tensile.kube.cluster import Cluster, Patch, Selection
+from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.apply import carry_out
-from tensile.reconcile.observed import our_keys
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.semantics import Author, booked
+from tensile.reconcile.ownership import our_keys
 from tensile.reconcile.plan import Step
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.reconcile.storing import Author, booked
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 MOMENT = "2026-01-02T03:04:05Z"

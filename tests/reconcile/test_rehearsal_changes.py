@@ -5,7 +5,7 @@ from rehearsal_ground import Ground, version_of
 
 from tensile.errors import Conflict
 from tensile.objects import POD
-from tensile.reconcile.observed import our_keys
+from tensile.reconcile.ownership import our_keys
 
 
 async def test_resizing_changes_resources_alone(ground: Ground) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from rehearsal_ground import FINALIZER, ROOM, STRANGER, TIME, Ground, decoded, told, version_of
 
-from tensile.cluster import Patch, Selection
 from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
+from tensile.kube.cluster import Patch, Selection
 from tensile.objects import CLAIM, CONFIG_MAP, EVENT, NAMESPACE, NODE, POD, SERVICE_ACCOUNT, VOLUME, Kind
 from tensile.reconcile.apply import _is_gone
-from tensile.reconcile.observed import our_keys
+from tensile.reconcile.ownership import our_keys
 
 INVALID_UID = (422, "Invalid", ("FieldValueInvalid", "FieldValueInvalid"))
 

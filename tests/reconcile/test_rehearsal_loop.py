@@ -6,16 +6,15 @@ from functools import partial
 from virtualtime import in_virtual_time
 from worldkit import NOW, OWNER_HERE, A, config_map, lower_node, put, referring, secret, space, upper_pod, world
 
+from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
 from tensile.errors import ClusterError
-from tensile.feeds import bound_feed, lower_feeds, upper_feeds
 from tensile.kube.fleet import Feed
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Manifest, Ref
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.patch import is_selected
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.plan import Step
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.reconcile.selecting import is_selected
-from tensile.rules import rules
-from tensile.world import Key, Problem, World
+from tensile.reconcile.world import Key, Problem, World
 
 LEFT = ((POD, "web"), (CONFIG_MAP, "settings"), (SECRET, "password"))
 

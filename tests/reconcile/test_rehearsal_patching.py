@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.cluster import Patch
 from tensile.errors import Denied
-from tensile.reconcile.patching import patched
+from tensile.kube.cluster import Patch
+from tensile.reconcile.dryrun.patch import patched
 
 LEAVES = st.one_of(st.integers(0, 3), st.sampled_from(["", "x"]), st.booleans())
 NAMES = st.sampled_from(["a", "b", "c/d", "e~f"])

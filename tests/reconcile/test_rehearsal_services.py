@@ -7,12 +7,11 @@ from servicekit import PORTS, endpoint, service, sliced
 from worldkit import OWNER_HERE
 
 from tensile.objects import ENDPOINT_SLICE, SERVICE, Manifest
-from tensile.reconcile.alias import marked_slice
 from tensile.reconcile.apply import _is_gone
 from tensile.reconcile.diff import changes
-from tensile.reconcile.servicefacts import lower_service, lower_slice, shared, upper_slice
-from tensile.reconcile.servicespec import lower_service as service_below
-from tensile.reconcile.servicespec import sections
+from tensile.reconcile.rules.service_index import lower_service, lower_slice, shared, upper_slice
+from tensile.reconcile.rules.services import lower_service as service_below
+from tensile.reconcile.rules.services import marked_slice, sections
 
 
 async def put(ground: Ground, upper: Manifest) -> Manifest:

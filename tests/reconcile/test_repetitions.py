@@ -9,12 +9,12 @@ from test_loop import until
 from virtualtime import clock, in_virtual_time
 from worldkit import A
 
-from tensile.cluster import Patch
+from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, LEASE, POD, UPPER, Ref
+from tensile.reconcile.backoff import LONGEST_REST, REPEATED, REPEATED_WITHIN, Repetitions
 from tensile.reconcile.desired import Decision, Patched
-from tensile.reconcile.patience import LONGEST_REST, REPEATED, REPEATED_WITHIN, Repetitions
 from tensile.reconcile.plan import Step
-from tensile.world import World
+from tensile.reconcile.world import World
 
 ABOVE = Ref(UPPER, POD, "default", "web")
 LEASED = Ref(UPPER, LEASE, "default", "web")

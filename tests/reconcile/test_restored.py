@@ -12,7 +12,7 @@ from test_roles import ROBOT, binding, role
 from virtualtime import in_virtual_time
 from worldkit import A, account, config_map, secret, space, thing, upper_pod
 
-from tensile.kubelet.statuspatch import conditions_of
+from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import DELETIONS_HELD, OWNER, STORE_RESTORED
 from tensile.objects import (
     CLAIM,

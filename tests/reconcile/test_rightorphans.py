@@ -4,11 +4,11 @@ import pytest
 from test_roles import binding, granted, role, with_binding, with_role
 from worldkit import STRANGER, A, B, drop, lose, marked, put
 
-from tensile.cache import Delta
+from tensile.kube.store import Delta
 from tensile.objects import ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Kind, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision
-from tensile.reconcile.rightorphans import RightsOrphanRule, key_of
-from tensile.world import World
+from tensile.reconcile.rules.rbac_orphans import RightsOrphanRule, key_of
+from tensile.reconcile.world import World
 
 RULE = RightsOrphanRule()
 NAMES = {ROLE: "reader", ROLE_BINDING: "reads"}

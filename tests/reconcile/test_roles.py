@@ -22,12 +22,12 @@ from worldkit import (
     world,
 )
 
-from tensile.cache import Delta
+from tensile.kube.store import Delta
 from tensile.objects import CLUSTER_ROLE, POD, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Decision, Told
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.roles import Binding, RightsRule, digest, key_of
-from tensile.world import Problem, World
+from tensile.reconcile.rules.rbac import Binding, RightsRule, digest, key_of
+from tensile.reconcile.world import Problem, World
 
 RULE = RightsRule()
 ROLE_KEY, BINDING_KEY = key_of(A, "default", ROLE, "reader"), key_of(A, "default", ROLE_BINDING, "reads")

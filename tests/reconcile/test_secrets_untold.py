@@ -13,17 +13,17 @@ from loopkit import ONE, Told
 from virtualtime import clock, in_virtual_time
 from worldkit import NOW, OWNER_HERE, A, B, home, marked, put, raised, referring, secret, upper_pod, world
 
+from tensile.engine.logging import Narration, configure
+from tensile.engine.metrics import Metrics
 from tensile.errors import ClusterError, Conflict, Denied, Throttled, Unreachable
 from tensile.names import TOKEN_TERM
 from tensile.objects import EVENT, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref
-from tensile.reconcile.dependencies import DependencyRule, key_of
 from tensile.reconcile.desired import Ask, Decision, Granted
 from tensile.reconcile.loop import Loop, Timing
-from tensile.reconcile.narration import Narration
-from tensile.reconcile.preview.secrecy import LAST_APPLIED
-from tensile.reconcile.references import copy_of
-from tensile.telemetry import Metrics, configure
-from tensile.world import World
+from tensile.reconcile.pods.references import copy_of
+from tensile.reconcile.report.values import LAST_APPLIED
+from tensile.reconcile.rules.config import DependencyRule, key_of
+from tensile.reconcile.world import World
 
 OLD, NEW, APPLIED = "m4rker-old-value", "m4rker-new-value", "m4rker-applied-value"
 SENT = [b64encode(one.encode()).decode() for one in (OLD, NEW, APPLIED)]

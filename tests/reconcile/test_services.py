@@ -33,15 +33,15 @@ from worldkit import (
     upper_pod,
 )
 
-from tensile.cache import Delta
+from tensile.kube.store import Delta
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
-from tensile.reconcile import namespaces
 from tensile.reconcile.desired import Told
-from tensile.reconcile.exposure import service_key
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.services import PAUSE, ServiceRule
-from tensile.world import Key, Problem, UpperServer, World
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules.service_index import service_key
+from tensile.reconcile.rules.services import PAUSE, ServiceRule
+from tensile.reconcile.world import Key, Problem, UpperServer, World
 
 RULE = ServiceRule()
 DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}]

@@ -8,8 +8,8 @@ from worldkit import A, B, space, topology, upper_pod
 
 from tensile.names import OWNER
 from tensile.objects import ENDPOINT_SLICE, EVENT, NAMESPACE, POD, SERVICE, UPPER, Kind, Manifest, Ref, labels, uid
-from tensile.reconcile.services import PAUSE
-from tensile.reconcile.strays import key_of as strays_key
+from tensile.reconcile.rules.orphans import key_of as strays_key
+from tensile.reconcile.rules.services import PAUSE
 
 MANY = 30
 

@@ -8,8 +8,7 @@ from servicekit import PORTS, endpoint, service, sliced
 from worldkit import OWNER_HERE, marked, written
 
 from tensile.objects import Manifest
-from tensile.reconcile.alias import alias_service, alias_slice, form, server_of
-from tensile.reconcile.servicefacts import (
+from tensile.reconcile.rules.service_index import (
     ServiceFacts,
     SliceFacts,
     lower_service,
@@ -18,9 +17,9 @@ from tensile.reconcile.servicefacts import (
     upper_service,
     upper_slice,
 )
-from tensile.reconcile.servicespec import SPEC, cannot_become, sections
-from tensile.reconcile.servicespec import lower_service as service_below
-from tensile.world import UpperServer
+from tensile.reconcile.rules.services import SPEC, alias_service, alias_slice, cannot_become, form, sections, server_of
+from tensile.reconcile.rules.services import lower_service as service_below
+from tensile.reconcile.world import UpperServer
 
 
 def spec_below(families: tuple[str, ...] = (), **spec: Any) -> Manifest:

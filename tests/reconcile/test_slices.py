@@ -32,15 +32,15 @@ from worldkit import (
     reload,
 )
 
-from tensile import cache
-from tensile.cache import Delta
+from tensile.kube import store
+from tensile.kube.store import Delta
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Patched, Present, Told
-from tensile.reconcile.exposure import service_key, slice_key
 from tensile.reconcile.plan import Plan, Step
-from tensile.reconcile.slices import SliceRule
-from tensile.world import Key, Problem, World
+from tensile.reconcile.rules.endpoint_slices import SliceRule
+from tensile.reconcile.rules.service_index import service_key, slice_key
+from tensile.reconcile.world import Key, Problem, World
 
 RULE = SliceRule()
 EVERY = ["default/kubernetes-upper", "default/web-1"]
@@ -92,10 +92,10 @@ def test_a_slice_is_made_once_its_service_is_there() -> None:
 def test_what_is_in_step_is_not_even_decoded() -> None:
     """Most looks are at slices that did not change."""
     here = done(exposed())
-    cache._recent.clear()
+    store._recent.clear()
     decision = RULE.decide(SLICE_KEY, here)
     assert decision.wanted == ()
-    assert cache._recent == {}
+    assert store._recent == {}
 
 
 def test_what_changes_without_meaning_is_not_written() -> None:

@@ -14,10 +14,9 @@ import pytest
 from filekit import heard
 from structlog.testing import capture_logs
 
+from tensile.engine.file_source import SETTLE, Reading, Text, follow, read
 from tensile.errors import TensileError
-from tensile.filewatch import FileWatcher, Notifier, notifier
-from tensile.reconcile.reading import Reading, Text
-from tensile.reconcile.source import SETTLE, follow, read
+from tensile.kube.file_watch import FileWatcher, Notifier, notifier
 from tensile.topology import Topology, TopologyErrors, parse
 
 PATIENCE = 20.0

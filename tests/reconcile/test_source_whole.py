@@ -9,9 +9,8 @@ from random import Random
 
 import pytest
 
-from tensile.filewatch import FileWatch, FileWatcher, Watched
-from tensile.reconcile.reading import Reading
-from tensile.reconcile.source import SETTLE, SHRUNK, follow
+from tensile.engine.file_source import SETTLE, SHRUNK, Reading, follow
+from tensile.kube.file_watch import FileWatch, FileWatcher, Watched
 from tensile.topology import Topology, TopologyErrors, parse
 
 CUTS = 500

@@ -39,12 +39,12 @@ from worldkit import (
 
 from tensile.names import LOWER, LOWER_CLAIM_UID, OWNER, OWNER_NAME, UPPER_UID
 from tensile.objects import CLAIM, UPPER, VOLUME, Manifest, Ref, metadata
-from tensile.reconcile import namespaces
-from tensile.reconcile.claims import SELECTED_NODE
 from tensile.reconcile.plan import Plan
-from tensile.reconcile.references import Reference
-from tensile.reconcile.storage import lower_claim, missing
-from tensile.world import Problem, World
+from tensile.reconcile.pods.references import Reference
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules.claim_rule import lower_claim, missing
+from tensile.reconcile.rules.claims import SELECTED_NODE
+from tensile.reconcile.world import Problem, World
 
 REF = Ref(A, CLAIM, "default", "data")
 ABOVE = Ref(UPPER, CLAIM, "default", "data")

@@ -7,8 +7,8 @@ from worldkit import A, B, decided, drop, reload
 from tensile.names import LOWER
 from tensile.objects import CLAIM, Manifest, Ref
 from tensile.reconcile.desired import Confirmed
-from tensile.reconcile.storage import ClaimRule, key_of
-from tensile.world import World
+from tensile.reconcile.rules.claim_rule import ClaimRule, key_of
+from tensile.reconcile.world import World
 
 THERE = key_of(B, "default", "data")
 

@@ -3,10 +3,10 @@
 from storagekit import RULE, above, below, bound, claim, copy, ground, settled_claim
 from worldkit import A, B, changed, names
 
-from tensile.cache import Delta, Entry
+from tensile.kube.store import Delta, Entry
 from tensile.objects import VOLUME, Manifest
-from tensile.reconcile.storage import NAME
-from tensile.world import World
+from tensile.reconcile.rules.claim_rule import NAME
+from tensile.reconcile.world import World
 
 
 def heard(here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A) -> list[str]:

@@ -4,11 +4,11 @@ import pytest
 from servicekit import ALIAS_KEY, ALIAS_SLICE_KEY, SERVER, done, exposed, running, service, sliced
 from worldkit import STRANGER, A, B, drop, lose, marked, put, reload
 
-from tensile.cache import Delta
+from tensile.kube.store import Delta
 from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Kind, Ref
 from tensile.reconcile.desired import Absent, Confirmed, Decision
-from tensile.reconcile.strays import StrayRule, key_of
-from tensile.world import World
+from tensile.reconcile.rules.orphans import StrayRule, key_of
+from tensile.reconcile.world import World
 
 RULE = StrayRule()
 NAMES = {SERVICE: "web", ENDPOINT_SLICE: "web-1"}

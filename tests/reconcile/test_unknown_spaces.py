@@ -24,23 +24,14 @@ from worldkit import (
     world,
 )
 
-from tensile.cache import Delta
-from tensile.kubelet.tokens import secret_name
+from tensile.engine.caches import rules
+from tensile.kube.store import Delta
+from tensile.kubelet.pods.service_account import secret_name
 from tensile.names import TOKEN_POD, UPPER_NAMESPACE
-from tensile.objects import (
-    CLAIM,
-    ENDPOINT_SLICE,
-    ROLE,
-    ROLE_BINDING,
-    SERVICE,
-    SERVICE_ACCOUNT,
-    Kind,
-    Manifest,
-)
-from tensile.reconcile import claimorphans, strays
+from tensile.objects import CLAIM, ENDPOINT_SLICE, ROLE, ROLE_BINDING, SERVICE, SERVICE_ACCOUNT, Kind, Manifest
 from tensile.reconcile.desired import Decision, Rule, find_cache
-from tensile.rules import rules
-from tensile.world import Key, World
+from tensile.reconcile.rules import claim_orphans, orphans
+from tensile.reconcile.world import Key, World
 
 NOWHERE = "nowhere"
 EVERYTHING = "controllers: [PV, Service, ServiceAccount, RBAC]\nservices: {kubeSystem: true}\n"
@@ -107,7 +98,7 @@ def test_no_key_is_without_its_namespace() -> None:
     assert here.lowers[A].namespace("") == ""
 
 
-@pytest.mark.parametrize("key", [strays.key_of(A), claimorphans.key_of(A)], ids=["strays", "claim-orphans"])
+@pytest.mark.parametrize("key", [orphans.key_of(A), claim_orphans.key_of(A)], ids=["strays", "claim-orphans"])
 def test_what_is_merely_left_there_is_neither_looked_up_nor_ended(key: Key) -> None:
     """A name in no namespace would be read as that of no object, and the absence taken for a deletion."""
     here = left()
@@ -128,6 +119,6 @@ def test_it_is_looked_after_again_when_the_namespace_is_known() -> None:
         put(here.lowers[A].more[kind], {**one, "metadata": {**one["metadata"], "namespace": "demo-team"}})
     found = {(key.rule, key.namespace) for rule in rules() for key in rule.keys(here, A)}
     assert {("service", "team"), ("slice", "team"), ("claim", "team"), ("account", "team"), ("rights", "team")} <= found
-    (rule,) = (one for one in rules() if one.name == claimorphans.NAME)
-    (wanted,) = rule.decide(claimorphans.key_of(A), here).wanted
+    (rule,) = (one for one in rules() if one.name == claim_orphans.NAME)
+    (wanted,) = rule.decide(claim_orphans.key_of(A), here).wanted
     assert "team" in str(wanted)

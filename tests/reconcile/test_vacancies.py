@@ -21,12 +21,12 @@ from worldkit import (
     world,
 )
 
-from tensile.cache import Delta
+from tensile.kube.store import Delta
 from tensile.names import UPPER_NAMESPACE, Owner
 from tensile.objects import NAMESPACE, UPPER, Manifest, Ref
 from tensile.reconcile.plan import Step
-from tensile.reconcile.vacancies import NAME, VacancyRule, key_of
-from tensile.world import Key, World
+from tensile.reconcile.rules.namespace_cleanup import NAME, VacancyRule, key_of
+from tensile.reconcile.world import Key, World
 
 RULE = VacancyRule()
 KEY = key_of(A)

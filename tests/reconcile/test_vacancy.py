@@ -6,8 +6,8 @@ import orjson
 import pytest
 from worldkit import NOW, A, account, config_map, space, thing
 
-from tensile.cluster import Listing, Read, Selection
 from tensile.errors import Denied, NotFound, Unreachable
+from tensile.kube.cluster import Listing, Read, Selection
 from tensile.objects import (
     CONFIG_MAP,
     ENDPOINT_SLICE,
@@ -21,10 +21,9 @@ from tensile.objects import (
     Manifest,
     Ref,
 )
-from tensile.reconcile.apply import carry_out
+from tensile.reconcile.apply import carry_out, first_of_somebody, look_into, name_in
+from tensile.reconcile.dryrun.cluster import Rehearsal
 from tensile.reconcile.plan import Step
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.reconcile.vacancy import first_of_somebody, look_into, name_in
 
 TEAM = Ref(A, NAMESPACE, "", "team")
 WIDGET = Kind("example.com/v1", "Widget", "widgets", namespaced=True)

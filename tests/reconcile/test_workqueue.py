@@ -7,7 +7,7 @@ import pytest
 from virtualtime import clock, in_virtual_time
 
 from tensile.reconcile.workqueue import Work, WorkQueue
-from tensile.world import Key
+from tensile.reconcile.world import Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

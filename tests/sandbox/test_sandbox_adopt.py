@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options, State, load, save
 
 

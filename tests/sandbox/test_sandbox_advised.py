@@ -5,8 +5,9 @@ from typing import Any
 
 import yaml
 
-from tensile.policy.extenderport import SCHEDULER
-from tensile.sandbox import advised, arguments, credentials
+from tensile.policy.extender.server import SCHEDULER
+from tensile.sandbox import credentials, flags
+from tensile.sandbox import flags as arguments
 from tensile.sandbox.layout import Layout
 
 MANIFEST = Path(__file__).resolve().parent.parent.parent / "manifests" / "scheduler-extender.yaml"
@@ -16,7 +17,7 @@ PLACES = ("urlPrefix", "tlsConfig")
 
 def configured(layout: Layout) -> dict[str, Any]:
     """Give the configuration for port 7."""
-    found: dict[str, Any] = yaml.safe_load(advised.configuration(layout, 7))
+    found: dict[str, Any] = yaml.safe_load(flags.configuration(layout, 7))
     return found
 
 

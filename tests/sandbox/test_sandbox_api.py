@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from sandbox_waiting import until
 
-from tensile.sandbox import credentials, ports, processes, readiness
-from tensile.sandbox.api import Api
-from tensile.sandbox.errors import PortTakenError, SandboxError
-from tensile.sandbox.layout import LOOPBACK, Layout, Ports
+from tensile.sandbox import apiserver, credentials, processes
+from tensile.sandbox import processes as ports
+from tensile.sandbox.apiserver import Api
+from tensile.sandbox.layout import LOOPBACK, Layout, Ports, PortTakenError, SandboxError
 from tensile.sandbox.state import Cluster
 
 OBJECT: dict[str, Any] = {"kind": "Node", "metadata": {"name": "n"}}
@@ -150,26 +150,26 @@ def sleeping(layout: Layout) -> Iterator[Cluster]:
 def test_waiting_ends_when_the_probe_holds(sleeping: Cluster) -> None:
     """The probe is asked until it says yes, and no more."""
     answers = iter([False, False, True])
-    readiness.wait([sleeping], lambda _cluster, _api: next(answers), "it")
+    apiserver.wait([sleeping], lambda _cluster, _api: next(answers), "it")
     assert list(answers) == []
 
 
 def test_waiting_for_no_cluster_is_short() -> None:
     """Nothing is ready at once."""
-    readiness.wait([], lambda _cluster, _api: False, "it", limit=0.0)
+    apiserver.wait([], lambda _cluster, _api: False, "it", limit=0.0)
 
 
 def test_waiting_has_an_end(sleeping: Cluster) -> None:
     """The error says which cluster, what was waited for, and where to look."""
     with pytest.raises(SandboxError, match=r"lower-a: the moon not ready after 0 s; see .*output"):
-        readiness.wait([sleeping], lambda _cluster, _api: False, "the moon", limit=0.0)
+        apiserver.wait([sleeping], lambda _cluster, _api: False, "the moon", limit=0.0)
 
 
 def test_a_process_that_ended_is_told_with_its_last_words(layout: Layout) -> None:
     """Nobody waits for what cannot come any more."""
     cluster = started(layout, ["/bin/sh", "-c", "echo the disk is full; exit 3"])
     with pytest.raises(SandboxError, match=r"lower-a: etcd ended; .*etcd\.log:\nthe disk is full") as caught:
-        readiness.wait([cluster], lambda _cluster, _api: False, "it")
+        apiserver.wait([cluster], lambda _cluster, _api: False, "it")
     assert not isinstance(caught.value, PortTakenError)
 
 
@@ -178,7 +178,7 @@ def test_a_taken_port_is_an_error_of_its_own(layout: Layout) -> None:
     words = "listen tcp 127.0.0.1:1: bind: address already in use"
     cluster = started(layout, ["/bin/sh", "-c", f"echo '{words}'; exit 1"])
     with pytest.raises(PortTakenError, match="address already in use"):
-        readiness.wait([cluster], lambda _cluster, _api: False, "it")
+        apiserver.wait([cluster], lambda _cluster, _api: False, "it")
 
 
 def test_a_cluster_is_ready_with_its_nodes_and_its_account(
@@ -186,12 +186,12 @@ def test_a_cluster_is_ready_with_its_nodes_and_its_account(
 ) -> None:
     """Pods can run once a node is usable and the default account exists."""
     usable = {"spec": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-    script.table = {"/api/v1/nodes": (200, {"items": []}), readiness.ACCOUNT: (200, OBJECT)}
-    assert not readiness.cluster_ready(sleeping, Api(layout))
+    script.table = {"/api/v1/nodes": (200, {"items": []}), apiserver.ACCOUNT: (200, OBJECT)}
+    assert not apiserver.cluster_ready(sleeping, Api(layout))
     script.table["/api/v1/nodes"] = (200, {"items": [usable]})
-    assert readiness.cluster_ready(sleeping, Api(layout))
-    del script.table[readiness.ACCOUNT]
-    assert not readiness.cluster_ready(sleeping, Api(layout))
+    assert apiserver.cluster_ready(sleeping, Api(layout))
+    del script.table[apiserver.ACCOUNT]
+    assert not apiserver.cluster_ready(sleeping, Api(layout))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_each_component_is_asked_where_it_listens(
     script.table = {path: (200, "ok")}
     where = Ports(**dict.fromkeys(Ports.__struct_fields__, 1) | {port: layout.ports.apiserver})
     moved = Layout(layout.root, layout.name, 1, 1, where)
-    probe = readiness.component(component)
+    probe = apiserver.component(component)
     assert probe(Cluster(moved), Api(moved))
     script.table = {}
     assert not probe(Cluster(moved), Api(moved))
@@ -218,7 +218,7 @@ def test_each_component_is_asked_where_it_listens(
 
 def test_a_component_without_a_port_is_ready_once_it_runs(sleeping: Cluster) -> None:
     """Nothing can be asked of kwok."""
-    assert readiness.component("kwok")(sleeping, Api(sleeping.layout))
+    assert apiserver.component("kwok")(sleeping, Api(sleeping.layout))
 
 
 def test_a_process_that_ends_while_all_is_ready_is_not_missed(layout: Layout) -> None:
@@ -226,4 +226,4 @@ def test_a_process_that_ends_while_all_is_ready_is_not_missed(layout: Layout) ->
     cluster = started(layout, ["/bin/true"])
     until(lambda: not processes.running(cluster.processes["etcd"]), "the end of the process")
     with pytest.raises(SandboxError, match="lower-a: etcd ended"):
-        readiness.check_running(cluster)
+        apiserver.check_running(cluster)

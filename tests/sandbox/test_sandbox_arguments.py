@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tensile.sandbox import arguments
+from tensile.sandbox import flags as arguments
 from tensile.sandbox.layout import Layout
 from tensile.sandbox.state import Binaries, Options
 

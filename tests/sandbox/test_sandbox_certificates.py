@@ -12,20 +12,21 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from tensile.sandbox import certificates, kubeconfig
-from tensile.sandbox.certificates import Authority, Pair
+from tensile.sandbox import credentials
+from tensile.sandbox import credentials as kubeconfig
+from tensile.sandbox.credentials import Authority, Pair
 
 
 @pytest.fixture
 def signer(now: datetime) -> Authority:
     """An authority."""
-    return certificates.authority("test-ca", now)
+    return credentials.authority("test-ca", now)
 
 
 @pytest.fixture
 def other(now: datetime) -> Authority:
     """Another authority of the same name."""
-    return certificates.authority("test-ca", now)
+    return credentials.authority("test-ca", now)
 
 
 def loaded(pair: Pair) -> x509.Certificate:
@@ -128,9 +129,9 @@ def test_key_and_certificate_belong_together(signer: Authority, tmp_path: Path) 
 
 def test_the_public_key_is_the_private_ones() -> None:
     """Tokens signed with one half are checked with the other."""
-    key = certificates.new_key()
-    public = serialization.load_pem_public_key(certificates.public_pem(key))
-    private = serialization.load_pem_private_key(certificates.private_pem(key), None)
+    key = credentials.new_key()
+    public = serialization.load_pem_public_key(credentials.public_pem(key))
+    private = serialization.load_pem_private_key(credentials.private_pem(key), None)
     assert public == private.public_key()
 
 

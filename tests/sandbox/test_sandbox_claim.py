@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox import teardown
-from tensile.sandbox.claim import claimed
-from tensile.sandbox.errors import SandboxError
-from tensile.sandbox.guard import PACKAGE_ROOT
+from tensile.sandbox import stop
+from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.state import claimed
+from tensile.sandbox.stop import PACKAGE_ROOT
 
 HOLDER = """
 import sys
 from pathlib import Path
-from tensile.sandbox.claim import claimed
+from tensile.sandbox.state import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -139,7 +139,7 @@ def test_only_what_is_ours_is_removed(tmp_path: Path) -> None:
     (tmp_path / "upper" / "etcd" / "db").write_text("x")
     (tmp_path / "upper.kubeconfig").write_text("x")
     (tmp_path / "notes.txt").write_text("x")
-    teardown.remove_entries(tmp_path, ["upper", "upper.kubeconfig", "never-made"])
+    stop.remove_entries(tmp_path, ["upper", "upper.kubeconfig", "never-made"])
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -148,7 +148,7 @@ def test_a_link_is_removed_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("x")
     (tmp_path / "upper").symlink_to(tmp_path / "precious")
-    teardown.remove_entries(tmp_path, ["upper"])
+    stop.remove_entries(tmp_path, ["upper"])
     assert not (tmp_path / "upper").is_symlink()
     assert (tmp_path / "precious" / "file").exists()
 
@@ -157,7 +157,7 @@ def test_empty_directories_that_were_made_go(tmp_path: Path) -> None:
     """The deepest goes first, and what was there before stays."""
     with claimed(tmp_path / "a" / "b") as claim:
         made = claim.made
-    assert teardown.remove_made(tmp_path / "a" / "b", made) == []
+    assert stop.remove_made(tmp_path / "a" / "b", made) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,17 +166,17 @@ def test_a_directory_with_other_files_stays(tmp_path: Path) -> None:
     with claimed(tmp_path / "a" / "b") as claim:
         made = claim.made
     (tmp_path / "a" / "b" / "notes.txt").write_text("x")
-    assert teardown.remove_made(tmp_path / "a" / "b", made) == ["notes.txt"]
+    assert stop.remove_made(tmp_path / "a" / "b", made) == ["notes.txt"]
     assert (tmp_path / "a" / "b" / "notes.txt").exists()
 
 
 def test_a_directory_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
     """Removing twice removes once."""
     missing = tmp_path / "gone"
-    assert teardown.remove_made(missing, [str(missing)]) == []
+    assert stop.remove_made(missing, [str(missing)]) == []
 
 
 def test_ending_where_nothing_is_makes_nothing(tmp_path: Path) -> None:
     """No directory is made only to find out that there is no sandbox in it."""
-    assert teardown.end(tmp_path / "missing") is None
+    assert stop.end(tmp_path / "missing") is None
     assert not (tmp_path / "missing").exists()

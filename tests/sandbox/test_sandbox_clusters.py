@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from sandbox_waiting import until
 
 from tensile.sandbox import audit
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox import commands, startup, state
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.errors import PortTakenError, SandboxError
-from tensile.sandbox.layout import Layout
+from tensile.sandbox import commands, start, state
+from tensile.sandbox.layout import Layout, PortTakenError, SandboxError
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Binaries, Cluster, Options, Process, State
 
 
@@ -117,7 +116,7 @@ def test_the_default_directory_is_hidden_and_relative() -> None:
 
 def test_entries_are_all_that_a_sandbox_makes() -> None:
     """Each cluster has a folder and a kubeconfig; the rest is there once."""
-    assert startup.entries(["upper", "lower-a"]) == [
+    assert start.entries(["upper", "lower-a"]) == [
         "upper",
         "lower-a",
         "upper.kubeconfig",
@@ -131,7 +130,7 @@ def test_entries_are_all_that_a_sandbox_makes() -> None:
 @pytest.mark.parametrize(("compressed", "place", "nodes"), [(False, 0, 0), (True, 0, 1), (False, 1, 4), (True, 2, 4)])
 def test_only_lowers_have_nodes(place: int, nodes: int, *, compressed: bool) -> None:
     """The upper cluster has none but, when eviction is compressed, the one without which none would happen."""
-    assert startup.nodes_of(place, Options(nodes=4, compressed_eviction=compressed)) == nodes
+    assert start.nodes_of(place, Options(nodes=4, compressed_eviction=compressed)) == nodes
 
 
 def attempts(taken: int) -> tuple[list[str], Callable[[], None], Callable[[], None]]:
@@ -157,7 +156,7 @@ def attempts(taken: int) -> tuple[list[str], Callable[[], None], Callable[[], No
 def test_a_taken_port_costs_another_attempt(taken: int, expected: list[str]) -> None:
     """Before each further attempt what the one before it left is cleared away."""
     done, attempt, again = attempts(taken)
-    startup.with_other_ports(attempt, again)
+    start.with_other_ports(attempt, again)
     assert done == expected
 
 
@@ -165,7 +164,7 @@ def test_ports_that_are_always_taken_are_an_error() -> None:
     """After three attempts the sandbox does not start."""
     done, attempt, again = attempts(9)
     with pytest.raises(PortTakenError, match="taken"):
-        startup.with_other_ports(attempt, again)
+        start.with_other_ports(attempt, again)
     assert done.count("attempt") == 3
 
 
@@ -178,7 +177,7 @@ def test_another_error_is_not_tried_again() -> None:
         raise SandboxError("no space left")
 
     with pytest.raises(SandboxError, match="no space left"):
-        startup.with_other_ports(attempt, lambda: done.append("clear"))
+        start.with_other_ports(attempt, lambda: done.append("clear"))
     assert done == ["attempt"]
 
 
@@ -254,9 +253,9 @@ def test_kubectl_needs_programs_that_were_found(dead: Path) -> None:
 @pytest.mark.parametrize("lowers", [0, 26])
 def test_any_number_of_lowers_that_have_names_will_do(lowers: int) -> None:
     """The smallest and the largest sandbox are allowed; one more is not."""
-    startup.check(Options(lowers=lowers, nodes=0), Path("/srv/s"))
+    start.check(Options(lowers=lowers, nodes=0), Path("/srv/s"))
     with pytest.raises(SandboxError, match="--lowers"):
-        startup.check(Options(lowers=27 if lowers else -1), Path("/srv/s"))
+        start.check(Options(lowers=27 if lowers else -1), Path("/srv/s"))
 
 
 def test_a_sandbox_is_nobodys_to_start_without_a_place(tmp_path: Path) -> None:

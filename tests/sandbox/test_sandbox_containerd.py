@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from sandbox_waiting import open_directory, until, until_unlocked
 
-from tensile.sandbox import commands, machine, processes, remains, state
+from tensile.sandbox import commands, processes, real_node, state, stop
 from tensile.sandbox.binaries import cache_directory
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.guard import PACKAGE_ROOT
-from tensile.sandbox.images import IMAGE
+from tensile.sandbox.real_node import IMAGE
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
+from tensile.sandbox.stop import PACKAGE_ROOT
 
 pytestmark = pytest.mark.real
 
@@ -38,7 +38,7 @@ sys.exit(up(1, None, Path(sys.argv[1]), real_node=True))
 def possible(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for a sandbox with a real node; without one, the reason is why the test is skipped."""
     folder = tmp_path_factory.mktemp("real")
-    why = machine.obstacle((folder, cache_directory(os.environ)), os.environ)
+    why = real_node.obstacle((folder, cache_directory(os.environ)), os.environ)
     if why:
         pytest.skip(f"no real node on this machine: {why}")
     return folder
@@ -93,8 +93,8 @@ def inside(sandbox: Sandbox, *command: str, pod: str = "web") -> str:
 def left(identity: str) -> list[str]:
     """Give what is left of a node: processes, cgroups, the network device."""
     found = [f"process {pid}" for pid in processes.marked(identity)]
-    found += map(str, Path("/sys/fs/cgroup").glob(f"**/{remains.cgroup(identity)}"))
-    device = remains.DEVICES / remains.device(identity)
+    found += map(str, Path("/sys/fs/cgroup").glob(f"**/{stop.cgroup(identity)}"))
+    device = stop.DEVICES / stop.device(identity)
     return found + ([str(device)] if device.exists() else [])
 
 
@@ -217,7 +217,7 @@ def test_an_up_that_is_killed_leaves_nothing(possible: Path) -> None:
         until(lambda: node_of(place), "the node's start")
         found = state.load(place)
         assert found is not None
-        device = remains.DEVICES / remains.device(found.identity)
+        device = stop.DEVICES / stop.device(found.identity)
         until(device.exists, "the node's network device")
         held = open_directory(place)
         process.send_signal(signal.SIGKILL)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sandbox_waiting import until
 
-from tensile.sandbox.environment import Sandbox
+from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 

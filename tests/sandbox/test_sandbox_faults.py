@@ -11,8 +11,8 @@ import pytest
 from sandbox_waiting import until
 
 from tensile.sandbox import processes
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.layout import SandboxError
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 
 pytestmark = pytest.mark.real

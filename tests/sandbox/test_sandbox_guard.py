@@ -15,15 +15,14 @@ from pathlib import Path
 import pytest
 from sandbox_waiting import open_directory, until, until_unlocked
 
-from tensile.sandbox import guard, processes, state
-from tensile.sandbox.claim import claimed
-from tensile.sandbox.state import Options, State
+from tensile.sandbox import processes, state, stop
+from tensile.sandbox.state import Options, State, claimed
 
 STARTER = """
 import sys
 from pathlib import Path
 from tensile.sandbox import guard, processes, state
-from tensile.sandbox.claim import claimed
+from tensile.sandbox.state import claimed
 from tensile.sandbox.state import Options, State
 
 directory, identity, word = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -57,7 +56,7 @@ class Start:
             [sys.executable, "-c", STARTER, str(directory), self.identity, word],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(guard.PACKAGE_ROOT)},
+            env={**os.environ, "PYTHONPATH": str(stop.PACKAGE_ROOT)},
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"started\n"
@@ -141,22 +140,22 @@ def test_a_later_sandbox_in_the_same_place_is_not_touched(tmp_path: Path) -> Non
     later = State("later", Options(), ["upper"], [])
     state.save(tmp_path, later)
     (tmp_path / "upper").mkdir()
-    guard.clean(tmp_path, "earlier", [str(tmp_path)])
+    stop.clean(tmp_path, "earlier", [str(tmp_path)])
     assert state.load(tmp_path) == later
     assert (tmp_path / "upper").is_dir()
 
 
-def begin(directory: Path, identity: str) -> guard.Guard:
+def begin(directory: Path, identity: str) -> stop.Guard:
     """Begin a guard of a sandbox whose state is written."""
     with claimed(directory) as claim:
         state.save(directory, State(identity, Options(), [], claim.made))
-        return guard.begin(directory, identity, claim.made, claim.descriptor)
+        return stop.begin(directory, identity, claim.made, claim.descriptor)
 
 
 def test_an_error_in_the_start_cleans_up_before_it_is_told(tmp_path: Path) -> None:
     """When the error arrives everything is gone already."""
     watching = begin(tmp_path / "s", uuid.uuid4().hex)
-    with pytest.raises(ValueError, match="went wrong"), guard.unless_done(watching, bound=False):
+    with pytest.raises(ValueError, match="went wrong"), stop.unless_done(watching, bound=False):
         raise ValueError("went wrong")
     assert list(tmp_path.iterdir()) == []
 
@@ -164,6 +163,6 @@ def test_an_error_in_the_start_cleans_up_before_it_is_told(tmp_path: Path) -> No
 def test_without_an_error_everything_stays(tmp_path: Path) -> None:
     """A start that went well keeps its files, and the guard has gone."""
     watching = begin(tmp_path / "s", uuid.uuid4().hex)
-    with guard.unless_done(watching, bound=False):
+    with stop.unless_done(watching, bound=False):
         pass
     assert (tmp_path / "s" / state.FILE).exists()

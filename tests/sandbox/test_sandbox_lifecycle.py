@@ -11,9 +11,9 @@ import pytest
 from sandbox_waiting import open_directory, until, until_unlocked
 
 from tensile.sandbox import commands, processes, state
-from tensile.sandbox.environment import Sandbox
-from tensile.sandbox.guard import PACKAGE_ROOT
+from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options, State
+from tensile.sandbox.stop import PACKAGE_ROOT
 from tensile.topology import parse
 
 pytestmark = pytest.mark.real
@@ -280,7 +280,7 @@ def test_a_bound_sandbox_ends_with_the_process_that_started_it(tmp_path: Path) -
     """A test run or a demo that is killed leaves no control planes behind."""
     place = tmp_path / "s"
     script = (
-        "import sys; from pathlib import Path; from tensile.sandbox.environment import Sandbox, Options\n"
+        "import sys; from pathlib import Path; from tensile.sandbox.sandbox import Sandbox, Options\n"
         "Sandbox.start(Path(sys.argv[1]), Options(lowers=0)); print('started', flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tensile.sandbox import commands, machine, runtime, startup
-from tensile.sandbox.errors import SandboxError
+from tensile.sandbox import commands, container_runtime, real_node, start
+from tensile.sandbox.layout import SandboxError
 from tensile.sandbox.state import Options
 
 NOBODY = 65534
@@ -23,38 +23,38 @@ def hierarchy(root: Path, mode: int = 0o755) -> Path:
 
 def test_it_needs_root() -> None:
     """Another user is told so first of all."""
-    assert "root" in machine.obstacle((FOLDER,), os.environ, NOBODY)
+    assert "root" in real_node.obstacle((FOLDER,), os.environ, NOBODY)
 
 
 def test_namespaces_are_tried_and_not_guessed() -> None:
     """A child leaves a namespace, where it may; what no kernel knows it may not."""
-    assert machine.can_unshare(0)
-    assert not machine.can_unshare(0x1)
+    assert real_node.can_unshare(0)
+    assert not real_node.can_unshare(0x1)
 
 
 def test_no_cgroups_is_an_obstacle(tmp_path: Path) -> None:
     """Where nothing is mounted no container can be made."""
-    assert machine.cgroups(tmp_path) == f"no cgroups are mounted at {tmp_path}"
+    assert real_node.cgroups(tmp_path) == f"no cgroups are mounted at {tmp_path}"
 
 
 def test_cgroups_of_either_form_will_do(tmp_path: Path) -> None:
     """A tree for each controller, or one for all."""
-    assert machine.cgroups(hierarchy(tmp_path / "apart")) == ""
+    assert real_node.cgroups(hierarchy(tmp_path / "apart")) == ""
     (tmp_path / "cgroup.procs").touch()
-    assert machine.cgroups(tmp_path) == ""
+    assert real_node.cgroups(tmp_path) == ""
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="everything can be written by root")
 def test_cgroups_that_cannot_be_written_are_an_obstacle(tmp_path: Path) -> None:
     """The tree is named."""
-    assert str(tmp_path / "memory") in machine.cgroups(hierarchy(tmp_path, 0o555))
+    assert str(tmp_path / "memory") in real_node.cgroups(hierarchy(tmp_path, 0o555))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="asked only after root")
 @pytest.mark.parametrize("covered", ["/run/sandbox", "/var/lib/deep/sandbox", "/var/log/s"])
 def test_a_folder_that_the_node_would_not_see_is_an_obstacle(covered: str) -> None:
     """The folder is named, and what to do."""
-    found = machine.obstacle((FOLDER, Path(covered)), os.environ)
+    found = real_node.obstacle((FOLDER, Path(covered)), os.environ)
     if "namespaces" in found or "cgroup" in found or "overlay" in found:
         pytest.skip(found)
     assert found.startswith(f"{covered} is in ")
@@ -63,7 +63,7 @@ def test_a_folder_that_the_node_would_not_see_is_an_obstacle(covered: str) -> No
 
 def test_without_a_runtime_and_a_way_to_fetch_it(tmp_path: Path) -> None:
     """What is missing is named."""
-    found = runtime.obstacle({"PATH": str(tmp_path)})
+    found = container_runtime.obstacle({"PATH": str(tmp_path)})
     assert "containerd" in found
     assert "apt-get" in found
 
@@ -80,9 +80,9 @@ def test_a_refusal_comes_before_anything_is_made(tmp_path: Path, capsys: pytest.
 def test_the_reason_is_in_the_error() -> None:
     """What the machine lacks is in what the user reads."""
     with pytest.raises(SandboxError, match="--real-node: no real node on this machine: "):
-        startup.check(Options(real_node=True), Path("/run/sandbox"))
+        start.check(Options(real_node=True), Path("/run/sandbox"))
 
 
 def test_nothing_is_asked_without_the_option() -> None:
     """A sandbox of nodes in name only works for everybody, everywhere."""
-    startup.check(Options(), Path("/run/sandbox"))
+    start.check(Options(), Path("/run/sandbox"))

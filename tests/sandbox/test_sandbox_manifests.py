@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tensile.sandbox import manifests, startup
+from tensile.sandbox import apiserver, start
 from tensile.sandbox.layout import Layout
 
 READY = {"type": "Ready", "status": "True"}
 USABLE: dict[str, Any] = {"spec": {}, "status": {"conditions": [READY]}}
-STAGES = sorted(startup.STAGES.glob("*.yaml"))
+STAGES = sorted(start.STAGES.glob("*.yaml"))
 OUTCOME = '.metadata.annotations["sandbox.tensile-kube.io/outcome"]'
 
 
@@ -29,51 +29,51 @@ def requirement(stage: dict[str, Any], key: str) -> dict[str, Any] | None:
 
 def test_a_node_leads_to_the_endpoint(lower: Layout) -> None:
     """Logs and exec for the node's pods go to the endpoint of its cluster."""
-    status = manifests.node("n", lower)["status"]
+    status = apiserver.node("n", lower)["status"]
     assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 21006}}
     assert {"type": "InternalIP", "address": "127.0.0.1"} in status["addresses"]
 
 
 def test_a_node_is_large() -> None:
     """A node has room for 500 pods, and all that it has can be used."""
-    assert manifests.RESOURCES == {"cpu": "32", "memory": "256Gi", "pods": "500"}
+    assert apiserver.RESOURCES == {"cpu": "32", "memory": "256Gi", "pods": "500"}
 
 
 def test_a_nodes_whole_capacity_is_allocatable(lower: Layout) -> None:
     """Nothing is held back on a node that runs nothing itself."""
-    status = manifests.node("n", lower)["status"]
-    assert status["capacity"] == status["allocatable"] == manifests.RESOURCES
+    status = apiserver.node("n", lower)["status"]
+    assert status["capacity"] == status["allocatable"] == apiserver.RESOURCES
 
 
 def test_only_a_node_of_the_upper_cluster_is_cordoned(lower: Layout, upper: Layout) -> None:
     """Pods run below."""
-    assert not manifests.node("n", lower)["spec"]["unschedulable"]
-    assert manifests.node("n", upper)["spec"]["unschedulable"]
+    assert not apiserver.node("n", lower)["spec"]["unschedulable"]
+    assert apiserver.node("n", upper)["spec"]["unschedulable"]
 
 
 def test_a_cordoned_node_is_as_ready_as_it_gets() -> None:
     """The cordon is not waited away."""
     cordoned = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-    assert manifests.ready([USABLE | {"spec": {"taints": [cordoned]}}], 1)
+    assert apiserver.ready([USABLE | {"spec": {"taints": [cordoned]}}], 1)
 
 
 def test_a_node_is_kwoks(lower: Layout) -> None:
     """The annotation is the one that kwok selects its nodes by."""
-    metadata = manifests.node("n", lower)["metadata"]
+    metadata = apiserver.node("n", lower)["metadata"]
     assert metadata["annotations"] == {"kwok.x-k8s.io/node": "fake"}
     assert metadata["labels"]["kubernetes.io/hostname"] == metadata["name"] == "n"
 
 
 def test_the_apiserver_may_call_kubelets() -> None:
     """The binding gives the kubelet client exactly the role that Kubernetes has for it."""
-    binding = manifests.kubelet_binding()
+    binding = apiserver.kubelet_binding()
     assert binding["roleRef"]["name"] == "system:kubelet-api-admin"
     assert [subject["name"] for subject in binding["subjects"]] == ["kube-apiserver-kubelet-client"]
 
 
 def test_the_topology_lists_the_lowers_in_their_order() -> None:
     """Every lower is there, with a kubeconfig beside the file."""
-    content = yaml.safe_load(manifests.topology(["lower-a", "lower-b"], 1, 2))
+    content = yaml.safe_load(apiserver.topology(["lower-a", "lower-b"], 1, 2))
     assert content["upper"] == {"kubeconfig": "upper.kubeconfig"}
     assert content["lowers"] == [
         {"name": "lower-a", "kubeconfig": "lower-a.kubeconfig"},
@@ -83,12 +83,12 @@ def test_the_topology_lists_the_lowers_in_their_order() -> None:
 
 def test_the_topology_may_have_no_lower() -> None:
     """Without lowers the list is there and empty, as the format requires it."""
-    assert yaml.safe_load(manifests.topology([], 1, 2))["lowers"] == []
+    assert yaml.safe_load(apiserver.topology([], 1, 2))["lowers"] == []
 
 
 def test_the_topology_keeps_to_loopback_and_to_free_ports() -> None:
     """The engine listens where the sandbox found room, and shows the certificate that the upper cluster trusts."""
-    content = yaml.safe_load(manifests.topology(["lower-a"], 18000, 18100))
+    content = yaml.safe_load(apiserver.topology(["lower-a"], 18000, 18100))
     assert content["telemetry"] == {"bind": "127.0.0.1", "port": 18100}
     assert content["kubelet"] == {
         "bind": "127.0.0.1",
@@ -101,21 +101,21 @@ def test_the_topology_keeps_to_loopback_and_to_free_ports() -> None:
 
 def test_the_topology_may_have_an_extender() -> None:
     """On loopback as well, and only where one is asked for."""
-    content = yaml.safe_load(manifests.topology([], 1, 2, 3))
+    content = yaml.safe_load(apiserver.topology([], 1, 2, 3))
     assert content["extender"] == {"enabled": True, "bind": "127.0.0.1", "port": 3}
-    assert "extender" not in yaml.safe_load(manifests.topology([], 1, 2))
+    assert "extender" not in yaml.safe_load(apiserver.topology([], 1, 2))
 
 
 def test_usable_nodes_are_ready() -> None:
     """As many usable nodes as wanted will do, more as well."""
-    assert manifests.ready([USABLE, USABLE], 2)
-    assert manifests.ready([USABLE, USABLE], 1)
-    assert manifests.ready([], 0)
+    assert apiserver.ready([USABLE, USABLE], 2)
+    assert apiserver.ready([USABLE, USABLE], 1)
+    assert apiserver.ready([], 0)
 
 
 def test_too_few_nodes_are_not_ready() -> None:
     """A node that is missing is waited for."""
-    assert not manifests.ready([USABLE], 2)
+    assert not apiserver.ready([USABLE], 2)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_too_few_nodes_are_not_ready() -> None:
 )
 def test_a_node_on_which_nothing_runs_is_not_ready(spoil: dict[str, Any]) -> None:
     """Ready counts only with the condition, and without a taint that keeps pods away."""
-    assert not manifests.ready([USABLE, copy.deepcopy(USABLE) | spoil], 2)
+    assert not apiserver.ready([USABLE, copy.deepcopy(USABLE) | spoil], 2)
 
 
 def test_there_is_a_stage_for_every_turn_of_a_life() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensile.sandbox import obstacles
+from tensile.sandbox import go_build
 
 DIAL = (
     "go: downloading k8s.io/kubectl v0.36.3\n"
@@ -32,7 +32,7 @@ FULL = "go: downloading x\ncompile: writing output: write $WORK/b001/_pkg_.a: no
 )
 def test_what_keeps_go_from_building_is_one_line(output: str, line: str, remedy: str) -> None:
     """The first line that counts and what helps; a full disk before a network that only looks broken."""
-    found = obstacles.of_go(output)
+    found = go_build.of_go(output)
     assert found.startswith(line)
     assert remedy in found
     assert "\n" not in found
@@ -53,13 +53,13 @@ def test_what_keeps_go_from_building_is_one_line(output: str, line: str, remedy:
 )
 def test_what_keeps_pip_from_fetching_go_is_one_line(output: str, begin: str, remedy: str) -> None:
     """Without pip's own headline, and with what to do where there is none."""
-    found = obstacles.of_pip(output)
+    found = go_build.of_pip(output)
     assert found.startswith(begin)
     assert remedy in found
     assert "\n" not in found
 
 
-@pytest.mark.parametrize("ask", [obstacles.of_go, obstacles.of_pip, obstacles.of_program])
+@pytest.mark.parametrize("ask", [go_build.of_go, go_build.of_pip, go_build.of_program])
 @pytest.mark.parametrize("output", ["", "./main.go:3:15: undefined: nonsense\n", "panic: runtime error\n"])
 def test_what_no_person_could_change_stays_as_it_is(ask: object, output: str) -> None:
     """A defect of the sources is not talked into something else: its words are shown whole."""
@@ -77,11 +77,11 @@ def test_what_no_person_could_change_stays_as_it_is(ask: object, output: str) ->
 )
 def test_of_a_programs_log_only_the_cause_is_told(said: str, found: str) -> None:
     """A log is for whoever wrote the program; the machine's limit is for whoever has the machine."""
-    assert obstacles.of_program(f"first\n{said}\nlast\n").startswith(found)
+    assert go_build.of_program(f"first\n{said}\nlast\n").startswith(found)
 
 
 def test_a_long_line_is_cut() -> None:
     """What is said fits a terminal, and the remedy is whole."""
-    found = obstacles.of_go("x" * 5000 + " dial tcp\ndial tcp " + "y" * 5000)
-    assert found.startswith("x" * obstacles.LONGEST + ": ")
+    found = go_build.of_go("x" * 5000 + " dial tcp\ndial tcp " + "y" * 5000)
+    assert found.startswith("x" * go_build.LONGEST + ": ")
     assert found.endswith("$KUBEBUILDER_ASSETS names a folder that has the programs already")

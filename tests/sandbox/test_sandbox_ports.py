@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensile.sandbox import ports
+from tensile.sandbox import processes
 from tensile.sandbox.layout import LOOPBACK
 
 
@@ -13,7 +13,7 @@ from tensile.sandbox.layout import LOOPBACK
 def taken() -> Iterator[int]:
     """A port that something listens on."""
     with socket.socket() as listener:
-        listener.bind((LOOPBACK, ports.choose([1])[0][0]))
+        listener.bind((LOOPBACK, processes.choose([1])[0][0]))
         listener.listen()
         yield listener.getsockname()[1]
 
@@ -26,20 +26,20 @@ def bindable(port: int) -> bool:
 
 def test_every_size_gets_a_run_of_neighbours() -> None:
     """Each run is as long as asked, without gaps."""
-    runs = ports.choose([6, 1, 10])
+    runs = processes.choose([6, 1, 10])
     assert [len(run) for run in runs] == [6, 1, 10]
     assert all(list(run) == list(range(run[0], run[0] + len(run))) for run in runs)
 
 
 def test_no_port_is_handed_out_twice() -> None:
     """Thirty clusters' ports, chosen together, are all different."""
-    chosen = [port for run in ports.choose([6] * 30) for port in run]
+    chosen = [port for run in processes.choose([6] * 30) for port in run]
     assert len(set(chosen)) == 180
 
 
 def test_chosen_ports_are_free_when_they_are_handed_out() -> None:
     """Nothing holds a port any more once it was chosen."""
-    (run,) = ports.choose([8])
+    (run,) = processes.choose([8])
     assert all(map(bindable, run))
     for port in run:
         with socket.socket() as listener:
@@ -48,15 +48,15 @@ def test_chosen_ports_are_free_when_they_are_handed_out() -> None:
 
 def test_a_taken_port_is_passed_over(taken: int) -> None:
     """A range with one taken port does not count as free."""
-    assert not any(taken in run for run in ports.choose([6] * 100))
+    assert not any(taken in run for run in processes.choose([6] * 100))
 
 
 def test_ports_lie_below_those_of_outgoing_connections() -> None:
     """A server that is down for a second does not lose its port to somebody's connection."""
-    first = int(ports.KERNEL_RANGE.read_text().split()[0])
-    last = ports.highest(ports.KERNEL_RANGE.read_text())
-    assert all(ports.LOWEST <= port <= last for run in ports.choose([6] * 20) for port in run)
-    assert last < first or first <= ports.LOWEST + 1000
+    first = int(processes.KERNEL_RANGE.read_text().split()[0])
+    last = processes.highest(processes.KERNEL_RANGE.read_text())
+    assert all(processes.LOWEST <= port <= last for run in processes.choose([6] * 20) for port in run)
+    assert last < first or first <= processes.LOWEST + 1000
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_ports_lie_below_those_of_outgoing_connections() -> None:
 )
 def test_the_range_ends_where_the_kernels_begins(kernel: str, expected: int) -> None:
     """Where the kernel leaves fewer than a thousand ports, ours is taken all the same."""
-    assert ports.highest(kernel) == expected
+    assert processes.highest(kernel) == expected

@@ -11,7 +11,7 @@ import pytest
 from sandbox_waiting import until
 
 from tensile.sandbox import processes
-from tensile.sandbox.errors import SandboxError
+from tensile.sandbox.layout import SandboxError
 from tensile.sandbox.state import Process
 
 SLEEP = ["/bin/sleep", "600"]

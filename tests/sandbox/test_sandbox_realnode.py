@@ -13,10 +13,12 @@ import pytest
 import yaml
 from cryptography import x509
 
-from tensile.sandbox import arguments, credentials, images, manifests, realnode, remains, startup
-from tensile.sandbox.errors import SandboxError
-from tensile.sandbox.layout import LOOPBACK, Layout
-from tensile.sandbox.runtime import Runtime
+from tensile.sandbox import apiserver as manifests
+from tensile.sandbox import credentials, real_node, start, stop
+from tensile.sandbox import flags as arguments
+from tensile.sandbox import real_node as realnode
+from tensile.sandbox.container_runtime import Runtime
+from tensile.sandbox.layout import LOOPBACK, Layout, SandboxError
 from tensile.sandbox.state import Binaries, NodePrograms, Options
 
 IDENTITY = "0123456789abcdef0123456789abcdef"
@@ -50,7 +52,7 @@ def test_the_network_is_one_that_the_machine_is_not_in() -> None:
 def test_the_first_lower_gets_the_node(tmp_path: Path) -> None:
     """One node there, in place of those in name only; the others keep theirs."""
     options = Options(nodes=3, real_node=True)
-    assert [startup.nodes_of(place, options) for place in range(3)] == [0, 1, 3]
+    assert [start.nodes_of(place, options) for place in range(3)] == [0, 1, 3]
 
 
 def test_nothing_of_nodes_in_name_only_runs_beside_it(real: Layout, binaries: Binaries) -> None:
@@ -65,17 +67,17 @@ def test_the_command_line_names_both_ends(real: Layout, programs: NodePrograms) 
     own, kubelet = line[: line.index("--")], line[line.index("--") + 1 :]
     assert own[0] == "/bin/tensile-node"
     assert {"--gateway=198.18.7.1/24", "--address=198.18.7.2/24", "--api=127.0.0.1:21001", "--path=/a:/b"} <= {*own}
-    assert f"--device={remains.device(IDENTITY)}" in own
-    assert f"--cgroup={remains.cgroup(IDENTITY)}" in own
+    assert f"--device={stop.device(IDENTITY)}" in own
+    assert f"--cgroup={stop.cgroup(IDENTITY)}" in own
     assert {"--hostname-override=lower-a-node-1", "--node-ip=198.18.7.2"} <= {*kubelet}
     assert f"--kubeconfig={real.pki / 'node.kubeconfig'}" in kubelet
 
 
 def test_two_sandboxes_share_no_name(real: Layout, programs: NodePrograms) -> None:
     """Devices and cgroups carry the identity; a device's name is no longer than the kernel takes."""
-    assert remains.device(IDENTITY) != remains.device(IDENTITY[::-1])
-    assert remains.cgroup(IDENTITY) != remains.cgroup(IDENTITY[::-1])
-    assert len(remains.device(IDENTITY)) < 16
+    assert stop.device(IDENTITY) != stop.device(IDENTITY[::-1])
+    assert stop.cgroup(IDENTITY) != stop.cgroup(IDENTITY[::-1])
+    assert len(stop.device(IDENTITY)) < 16
 
 
 def test_every_file_of_the_command_line_is_written(real: Layout, programs: NodePrograms) -> None:
@@ -141,15 +143,15 @@ def files_of(archive: bytes) -> dict[str, bytes]:
 
 def test_the_images_are_what_they_say() -> None:
     """Each has its tag, its command, and the digest of the one layer, in which every name leads to the program."""
-    files = files_of(images.archive(b"program", ["cat", "sh", "busybox"]))
+    files = files_of(real_node.archive(b"program", ["cat", "sh", "busybox"]))
     entries = {entry["RepoTags"][0]: entry for entry in json.loads(files["manifest.json"])}
-    assert set(entries) == {images.IMAGE, images.PAUSE}
+    assert set(entries) == {real_node.IMAGE, real_node.PAUSE}
     for tag, entry in entries.items():
         config = json.loads(files[entry["Config"]])
         (name,) = entry["Layers"]
         assert config["rootfs"]["diff_ids"] == [f"sha256:{_sha(files[name])}"]
         assert entry["Config"] == f"{_sha(files[entry['Config']])}.json"
-        assert config["config"].items() >= images.IMAGES[tag].items()
+        assert config["config"].items() >= real_node.IMAGES[tag].items()
     with tarfile.open(fileobj=io.BytesIO(files[name])) as layer:
         links = {entry.name: entry.linkname for entry in layer if entry.issym()}
     assert links == {"bin/cat": "busybox", "bin/sh": "busybox"}
@@ -162,7 +164,7 @@ def _sha(content: bytes) -> str:
 
 def cgroups(root: Path) -> list[Path]:
     """Make cgroups of a sandbox in two trees and in one for all, beside somebody else's."""
-    name = remains.cgroup(IDENTITY)
+    name = stop.cgroup(IDENTITY)
     made = [root / name / "node", root / "memory" / name / "k8s.io" / "one", root / "cpu" / name]
     for path in (*made, root / "memory" / "others"):
         path.mkdir(parents=True)
@@ -172,14 +174,14 @@ def cgroups(root: Path) -> list[Path]:
 def test_cgroups_are_removed_in_every_tree(tmp_path: Path) -> None:
     """The sandbox's go, the deepest first; somebody else's stay."""
     made = cgroups(tmp_path)
-    remains.clear(IDENTITY, tmp_path, tmp_path / "none")
+    stop.clear(IDENTITY, tmp_path, tmp_path / "none")
     assert not any(path.exists() for path in made)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["cpu", "memory", "memory/others"]
 
 
 def test_nothing_to_remove_is_fine(tmp_path: Path) -> None:
     """A node that never started leaves none."""
-    remains.clear(IDENTITY, tmp_path, tmp_path)
+    stop.clear(IDENTITY, tmp_path, tmp_path)
 
 
 def test_a_cgroup_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
@@ -187,18 +189,18 @@ def test_a_cgroup_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
     made = cgroups(tmp_path)
     (made[0] / "file").touch()
     with pytest.raises(SandboxError, match=f"cgroup {made[0]} cannot be removed"):
-        remains.clear(IDENTITY, tmp_path, tmp_path / "none", limit=0)
+        stop.clear(IDENTITY, tmp_path, tmp_path / "none", limit=0)
 
 
 def test_the_device_is_waited_for(tmp_path: Path) -> None:
     """Clearing returns when it has gone, and says so when it does not go."""
-    device = tmp_path / remains.device(IDENTITY)
+    device = tmp_path / stop.device(IDENTITY)
     device.touch()
     with pytest.raises(SandboxError, match="ip link delete"):
-        remains.clear(IDENTITY, tmp_path / "none", tmp_path, limit=0)
+        stop.clear(IDENTITY, tmp_path / "none", tmp_path, limit=0)
     going = threading.Timer(0.1, device.unlink)
     going.start()
-    remains.clear(IDENTITY, tmp_path / "none", tmp_path)
+    stop.clear(IDENTITY, tmp_path / "none", tmp_path)
     assert not device.exists()
     going.join()
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tensile.sandbox import state
-from tensile.sandbox.errors import SandboxError
-from tensile.sandbox.layout import Layout
+from tensile.sandbox.layout import Layout, SandboxError
 from tensile.sandbox.state import Binaries, Cluster, Options, Process, State
 
 

@@ -21,7 +21,7 @@ import orjson
 from stagekit import Said, Stage
 from worldkit import OWNER_HERE, STRANGER, A, marked, secret, space, thing, twin, upper_pod
 
-from tensile.kubelet.statuspatch import conditions_of
+from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import OWNER
 from tensile.objects import (
     CLAIM,

@@ -17,7 +17,7 @@ from virtualtime import in_virtual_time
 from worldkit import A, B
 
 from tensile.objects import CONFIG_MAP, NODE, POD, UPPER, Manifest, Ref, annotations, metadata, uid
-from tensile.reconcile.observed import is_ours, upper_uid_of
+from tensile.reconcile.ownership import is_ours, upper_uid_of
 
 NAMES = ("one", "two")
 LOWERS = (A, B)

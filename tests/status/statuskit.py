@@ -2,13 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 
+from tensile.engine.configmap_source import Place
+from tensile.engine.file_source import Reading, Text
+from tensile.engine.status.configmap import status_owner
+from tensile.engine.status.report import Row, Verdict
 from tensile.errors import TensileError
 from tensile.names import Owner
-from tensile.reconcile.mapsource import Place
-from tensile.reconcile.reading import Reading, Text
-from tensile.status.lowers import Row
-from tensile.status.statusmap import status_owner
-from tensile.status.verdict import Verdict
 from tensile.topology import parse
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

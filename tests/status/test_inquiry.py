@@ -8,13 +8,13 @@ import pytest
 from aiohttp import web
 from statuskit import NOW, PLACE, accepted, bad, row
 
+from tensile.engine.status.configmap import status_owner, status_ref, write
+from tensile.engine.status.query import LEASE_SECONDS, _answer, _ask_engine, _url
+from tensile.engine.status.report import Report
 from tensile.errors import TensileError
 from tensile.names import LEASE_NAMESPACE
 from tensile.objects import LEASE, NAMESPACE, NODE, UPPER, Manifest
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.status.inquiry import LEASE_SECONDS, _answer, _ask_engine, _url
-from tensile.status.report import Report
-from tensile.status.statusmap import status_owner, status_ref, write
+from tensile.reconcile.dryrun.cluster import Rehearsal
 from tensile.topology import Telemetry
 
 UID = "11111111-upper"

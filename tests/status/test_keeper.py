@@ -9,18 +9,17 @@ from statuskit import LATER, NOW, OWNER, PLACE, bad, good, row
 from structlog.testing import capture_logs
 from virtualtime import in_virtual_time
 
-from tensile.cache import Cache
-from tensile.cluster import Patch
+from tensile.engine.file_source import Reading, Text
+from tensile.engine.status.configmap import OFTEN, SELDOM, Keeper, status_ref
+from tensile.engine.status.report import Standing
 from tensile.errors import ClusterError, Denied, Unreachable
+from tensile.kube.cluster import Patch
+from tensile.kube.store import Cache
 from tensile.objects import CONFIG_MAP, EVENT, NAMESPACE, UPPER, Manifest, Ref
-from tensile.reconcile.reading import Reading, Text
-from tensile.reconcile.rehearsal import Rehearsal
-from tensile.status.keeper import OFTEN, SELDOM, Keeper
-from tensile.status.standing import Standing
-from tensile.status.statusmap import status_ref
+from tensile.reconcile.dryrun.cluster import Rehearsal
 
 if TYPE_CHECKING:
-    from tensile.status.lowers import Row
+    from tensile.engine.status.report import Row
 
 REF = status_ref(PLACE)
 UID = "map-1"

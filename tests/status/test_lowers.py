@@ -4,9 +4,9 @@ import pytest
 from statuskit import row
 from worldkit import A, B, put, raised, thing, upper_pod, world
 
+from tensile.engine.status.report import Row, amounts, are_known, coarse, rows
 from tensile.objects import Manifest
-from tensile.status.lowers import Row, amounts, are_known, coarse, rows
-from tensile.world import World
+from tensile.reconcile.world import World
 
 
 def node(name: str, *, ready: bool = True, cpu: str = "32") -> Manifest:

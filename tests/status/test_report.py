@@ -4,9 +4,8 @@ import orjson
 import pytest
 from statuskit import NOW, TOPOLOGY, accepted, bad, row
 
+from tensile.engine.status.report import Report, Verdict, read_data
 from tensile.errors import TensileError
-from tensile.status.report import Report, read_data
-from tensile.status.verdict import Verdict
 
 
 def report(*lowers: object) -> Report:

@@ -6,11 +6,20 @@ import orjson
 import pytest
 from statuskit import LATER, NOW, OWNER, PLACE, accepted, bad, good
 
+from tensile.engine.status.configmap import (
+    NameTaken,
+    Write,
+    in_force,
+    is_told,
+    resumed,
+    status_owner,
+    status_ref,
+    write,
+)
+from tensile.engine.status.report import Verdict
 from tensile.names import FIELD_MANAGER, OWNER_NAME, UPPER_UID
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref
-from tensile.status.statusmap import NameTaken, Write, in_force, is_told, resumed, status_owner, status_ref, write
-from tensile.status.verdict import Verdict
 
 REF = status_ref(PLACE)
 DATA = {"state": "Accepted", "topology": "demo", "lowers": "[]"}

@@ -6,9 +6,8 @@ import orjson
 import pytest
 from statuskit import accepted, bad, good, row
 
-from tensile.status.report import Report
-from tensile.status.table import as_json, as_text
-from tensile.status.verdict import Verdict
+from tensile.cli.status import as_json, as_text
+from tensile.engine.status.report import Report, Verdict
 
 AWAY = "10.0.0.2:6443 did not answer in time"
 

@@ -2,9 +2,9 @@
 
 from statuskit import LATER, NOW, accepted, bad, good
 
+from tensile.engine.file_source import Reading, Text
+from tensile.engine.status.report import Verdict
 from tensile.errors import TensileError
-from tensile.reconcile.reading import Reading, Text
-from tensile.status.verdict import Verdict
 
 
 def test_before_the_first_text_it_is_pending() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import structlog
 
+from tensile.engine.logging import configure
 from tensile.errors import TensileError, described, raised_at
-from tensile.telemetry import configure
-from tensile.telemetry.redaction import HIDDEN
+from tensile.text import HIDDEN
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 

@@ -5,7 +5,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 import tensile
-from tensile.telemetry import Metrics, Readings
+from tensile.engine.metrics import Metrics, Readings
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.telemetry.redaction import HIDDEN, LONGEST, clean, cut, printable
+from tensile.text import HIDDEN, LONGEST_PRINTED, clean, cut, printable
 
 MARKER = "aHVudGVyMg=="
 
@@ -55,8 +55,8 @@ def test_control_characters_are_escaped(text: str, shown: str) -> None:
 
 def test_a_long_text_is_cut() -> None:
     """Some errors carry a whole object."""
-    assert clean("x" * LONGEST) == "x" * LONGEST
-    assert clean("x" * (LONGEST + 1)) == "x" * (LONGEST - 3) + "..."
+    assert clean("x" * LONGEST_PRINTED) == "x" * LONGEST_PRINTED
+    assert clean("x" * (LONGEST_PRINTED + 1)) == "x" * (LONGEST_PRINTED - 3) + "..."
 
 
 def test_deep_and_wide_values_are_cut() -> None:

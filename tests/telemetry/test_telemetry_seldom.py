@@ -1,6 +1,6 @@
 """How often the same is said, and how much one author may say."""
 
-from tensile.telemetry.seldom import AT_ONCE, EVERY, PAUSE, Ration, Seldom
+from tensile.kube.limits import AT_ONCE, EVERY, PAUSE, Ration, Seldom
 
 
 def test_the_first_of_a_sort_is_told_and_the_others_are_counted() -> None:

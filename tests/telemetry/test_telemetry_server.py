@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 
 from bench.spareports import spare_port
+from tensile.engine.health import ROOM, ProbeServer, TelemetryServer
+from tensile.engine.metrics import Metrics
 from tensile.errors import TensileError
-from tensile.telemetry import Metrics, ProbeServer, TelemetryServer
-from tensile.telemetry.server import ROOM
 
 
 class Engine:

@@ -12,7 +12,7 @@ import pytest
 from corpus_form import EMPTY, HEAD, ONE, Bad
 
 from tensile.topology import Problem, TopologyErrors, parse
-from tensile.yamltree import show_path
+from tensile.yaml_document import show_path
 
 ALL = (*bad_yaml.ALL, *bad_types.ALL, *bad_values.ALL, *bad_words.ALL, *bad_fits.ALL)
 KINDS = 300

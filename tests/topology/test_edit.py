@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensile.topology import Topology, decode, parse
-from tensile.topology.edit import Lowers, concerns_all, edit
+from tensile.topology.diff import Lowers, concerns_all, edit
 
 EXAMPLE = decode((Path(__file__).parents[2] / "topology.example.yaml").read_bytes())
 NOTHING: frozenset[str] = frozenset()
@@ -44,7 +44,7 @@ def test_a_start_does_not_wait_for_what_compares_topologies() -> None:
     """The first look at the file finds what is in force: it loads nothing, in the second that matters most."""
     text = f"{HEAD}lowers: []\n"
     program = (
-        "import sys; from tensile.topology import parse; from tensile.topology.edit import edit; "
+        "import sys; from tensile.topology import parse; from tensile.topology.diff import edit; "
         f"assert edit(parse({text!r}), parse({text!r})).words == (); assert 'deepdiff' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -11,8 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tensile.topology import Topology, TopologyErrors, decode, parse
-from tensile.yamltext import compose
-from tensile.yamltree import plain, show_path
+from tensile.yaml_document import compose, plain, show_path
 
 EXAMPLE = (Path(__file__).parents[2] / "topology.example.yaml").read_text()
 

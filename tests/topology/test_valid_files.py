@@ -11,8 +11,7 @@ import pytest
 from corpus_form import EMPTY, HEAD, ONE
 
 from tensile.topology import Guard, Topology, TopologyErrors, decode, models, parse, schema
-from tensile.yamltext import compose
-from tensile.yamltree import plain
+from tensile.yaml_document import compose, plain
 
 EXAMPLE = Path(__file__).parents[2] / "topology.example.yaml"
 

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.errors import Refused
 
 LOGS = "containerLogs"
 EXEC = "exec"

@@ -2,41 +2,154 @@
 
 The order is the point. Who calls is settled before anything about pods is said, so that a stranger learns nothing, not
 even from a 404; and nothing of a request reaches a lower cluster before all of it has been checked.
+
+How many streams, and other requests, each user may have open at a time, over all virtual nodes.
+
+Each stream holds two connections, and an answer that nobody reads holds one. Whoever leaks them, as a dashboard does
+that follows logs and forgets them, runs into this and not into the descriptors that the engine needs for its clusters.
+
+As a rule there is one user, the upper's apiserver, on behalf of all. So no node and no pod may have all that a user
+may: a cluster that lets every stream hang keeps none from the streams of another.
+
+Tells why callers did not get in, where whoever runs the engine can read it.
+
+A caller that is turned away learns little, and the person at kubectl sees "unauthorized" or "bad certificate" of an
+apiserver that had nothing to say about our side. So the reason, and what would help, goes to our log: once in ten
+minutes each, because who is turned away comes again.
 """
 
 import asyncio
 import socket
+import ssl
 import time
-from contextlib import ExitStack, suppress
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple
 
 import h11
 
-from tensile.door import Guest
+from tensile.kube.listener_limits import Guest
 from tensile.kubelet.api import routes
-from tensile.kubelet.api.asks import ask_for
-from tensile.kubelet.api.authentication import Authenticator, User
-from tensile.kubelet.api.authority import ClientAuthority
-from tensile.kubelet.api.authorization import Authorizer
-from tensile.kubelet.api.certs import Serving
-from tensile.kubelet.api.complaints import Complaints
-from tensile.kubelet.api.dialogue import Caller, Request
-from tensile.kubelet.api.exec import tunnel
-from tensile.kubelet.api.logs import follow
-from tensile.kubelet.api.lower import LowerCall
-from tensile.kubelet.api.meter import Meter
-from tensile.kubelet.api.presence import Departed
-from tensile.kubelet.api.queries import command_of
-from tensile.kubelet.api.refusal import Refused
+from tensile.kubelet.api.auth import Authenticator, Authorizer, User, Verdicts
+from tensile.kubelet.api.client_ca import ClientAuthority
+from tensile.kubelet.api.connection import Limits, Portion, Wire, accept
+from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.http import Caller, Departed, Request
+from tensile.kubelet.api.lower_request import LowerCall, follow, tunnel
+from tensile.kubelet.api.pods import Log, Pods
+from tensile.kubelet.api.requests import ask_for, command_of
 from tensile.kubelet.api.routes import Call
-from tensile.kubelet.api.streams import Streams
-from tensile.kubelet.api.target import Log, Pods
-from tensile.kubelet.api.use import show
-from tensile.kubelet.api.wire import Limits, Wire, accept
-from tensile.kubelet.usage.census import census, running_list
-from tensile.kubelet.usage.exposition import MEDIA
+from tensile.kubelet.api.serving_certificate import Serving
+from tensile.kubelet.stats.collector import Meter, show
+from tensile.kubelet.stats.output import MEDIA, census, running_list
+
+_KEPT = 20
+"""One part in so many of what a user may have is there for each node, though others have the rest."""
+
+
+class Streams:
+    """Counts what is open by user; a user over `limit` is told to come again (429). `what` is counted, in words."""
+
+    def __init__(self, limit: int, what: str = "streams open (logs, exec, attach, port-forward)") -> None:
+        self._limit = limit
+        self._what = what
+        self._open: Counter[Hashable] = Counter()
+
+    @contextmanager
+    def one(self, user: str) -> Iterator[None]:
+        """Count a stream of a user for as long as the context is open; raises Refused when there are too many."""
+        if self._open[user] >= self._limit:
+            raise self._full(f"user {user}", self._limit)
+        with self._counted(user):
+            yield
+
+    @contextmanager
+    def one_to(self, user: str, node: str, pod: str, most: Portion) -> Iterator[None]:
+        """Count a stream of a user to a pod; raises Refused where the pod, the node or the user has too many."""
+        own, pods = (user, node), ("", node, pod)
+        if self._open[pods] >= most.pod:
+            raise self._full(f"pod {pod}", most.pod)
+        if self._open[own] >= most.node:
+            raise self._full(f"node {node}", most.node)
+        if self._open[user] >= self._limit and self._open[own] >= self._limit // _KEPT:
+            raise self._full(f"user {user}", self._limit)
+        with self._counted(user, own, pods):
+            yield
+
+    @contextmanager
+    def _counted(self, *keys: Hashable) -> Iterator[None]:
+        self._open.update(keys)
+        try:
+            yield
+        finally:
+            self._open.subtract(keys)
+            for key in keys:
+                if not self._open[key]:
+                    del self._open[key]
+
+    def _full(self, who: str, most: int) -> Refused:
+        return Refused(HTTPStatus.TOO_MANY_REQUESTS, f"{who} has {most} {self._what}: end some first")
+
+
+AGAIN_SECONDS = 600.0
+_REMEMBERED = 256
+_CLIENT_CERTIFICATE = "the upper's apiserver shows the one of its --kubelet-client-certificate"
+_BINDING = "if that is the upper's apiserver, bind this user to ClusterRole system:kubelet-api-admin"
+
+
+class Complaints:
+    """Remembers what was said, and says it again only after a while; `clock` gives seconds."""
+
+    def __init__(self, log: Log, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._clock = clock
+        self._said: Verdicts[tuple[str, str], bool] = Verdicts(_REMEMBERED)
+
+    def handshake(self, node: str, error: OSError, shown: str, authority: str) -> None:
+        """Tell of a connection that TLS ended, unless the caller just left.
+
+        `shown` describes our certificate, `authority` says where that of callers is read.
+        """
+        if isinstance(error, ssl.SSLCertVerificationError):
+            advice = f"{authority} has to hold the authority that signed it: {_CLIENT_CERTIFICATE}"
+            self._say(node, f"a caller's certificate was not accepted ({error.verify_message})", advice)
+        elif isinstance(error, ssl.SSLError) and _is_about_us(error.reason or ""):
+            advice = (
+                "if that was the upper's apiserver, its --kubelet-certificate-authority has to hold the issuer, "
+                f"and the certificate must name the address called and be in date; shown was: {shown}"
+            )
+            self._say(node, f"a caller did not accept the serving certificate ({_alert(error)})", advice)
+
+    def refused(self, node: str, refused: Refused, *, named: bool) -> None:
+        """Tell of a request that was not let in; `named`: its sender showed a certificate or a token."""
+        if refused.status == HTTPStatus.FORBIDDEN:
+            self._say(node, refused.message, _BINDING)
+        elif refused.status == HTTPStatus.TOO_MANY_REQUESTS:
+            self._say(node, refused.message, "it shows ever other tokens, or asks for what it may not: look who it is")
+        elif refused.status == HTTPStatus.UNAUTHORIZED and not named:
+            advice = f"{_CLIENT_CERTIFICATE}; others send a token that the upper cluster knows"
+            self._say(node, "a caller showed neither certificate nor token", advice)
+        elif refused.status == HTTPStatus.UNAUTHORIZED:
+            self._say(node, "a caller's token or certificate names nobody that the upper cluster knows", "give another")
+
+    def _say(self, node: str, why: str, advice: str) -> None:
+        now = self._clock()
+        if self._said.get((node, why), now) is None:
+            self._said.put((node, why), True, now + AGAIN_SECONDS)
+            self._log.warning("a caller of the kubelet API was turned away", node=node, why=why, advice=advice)
+
+
+def _is_about_us(reason: str) -> bool:
+    """Say whether the caller ended TLS because of our certificate: Go says "bad certificate" whatever it disliked."""
+    return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
+
+
+def _alert(error: ssl.SSLError) -> str:
+    return (error.reason or "").partition("ALERT_")[2].replace("_", " ").lower()
+
 
 _JSON = "application/json"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensile.kubelet.usage.counters import Counter, Ledger, advanced, begun
+from tensile.kubelet.stats.usage import Counter, Ledger, advanced, begun
 
 CPU = 1_000_000_000
 """One cpu, in nanoseconds a second."""

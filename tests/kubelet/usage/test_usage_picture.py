@@ -2,10 +2,17 @@
 
 from usagekit import CPU, MEBI, NOON, node_sample, pod_sample, running
 
-from tensile.kubelet.usage.counters import Counter, Ledger
-from tensile.kubelet.usage.picture import Picture, PodReading, Reading, picture
-from tensile.kubelet.usage.running import Runner
-from tensile.kubelet.usage.samples import Amount, PodSample
+from tensile.kubelet.stats.usage import (
+    Amount,
+    Counter,
+    Ledger,
+    Picture,
+    PodReading,
+    PodSample,
+    Reading,
+    Runner,
+    picture,
+)
 
 PLACE = ("mapped", "web-below")
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from worldkit import A, home, put, twin, upper_pod, world
 
-from tensile.kubelet.usage.running import Below, Runner, runner
+from tensile.kubelet.stats.usage import Below, Runner, runner
 from tensile.objects import Manifest
 
 NOON = 1_772_366_400_000

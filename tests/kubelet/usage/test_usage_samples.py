@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tensile.kubelet.usage.samples import (
+from tensile.kubelet.stats.usage import (
     NODE_METRICS,
     POD_METRICS,
     Amount,

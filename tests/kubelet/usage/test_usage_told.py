@@ -7,10 +7,8 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from usagekit import CPU, HOUR, MEBI, NOON, node_sample, pod_sample, running
 
-from tensile.kubelet.usage.counters import Ledger
-from tensile.kubelet.usage.exposition import exposition
-from tensile.kubelet.usage.picture import Picture, picture
-from tensile.kubelet.usage.summary import summary
+from tensile.kubelet.stats.output import exposition, summary
+from tensile.kubelet.stats.usage import Ledger, Picture, picture
 
 WEB = {"namespace": "shop", "pod": "web"}
 

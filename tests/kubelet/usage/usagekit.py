@@ -1,7 +1,6 @@
 """Pods that run and what was measured of them, for the tests of a virtual node's use."""
 
-from tensile.kubelet.usage.running import Below, Runner
-from tensile.kubelet.usage.samples import Amount, PodSample, Sample
+from tensile.kubelet.stats.usage import Amount, Below, PodSample, Runner, Sample
 
 CPU = 1_000_000_000
 MEBI = 1 << 20

@@ -1,0 +1,433 @@
+"""Arguments to calls, results to exit codes; nothing else is decided here.
+
+What a command needs is imported when it runs, so that `--version` and `validate` answer in a fraction of a second.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tensile.cli.options import (
+    ConfigMapOption,
+    ContextOption,
+    ExecPlugins,
+    FileOption,
+    FollowedFile,
+    KeyOption,
+    KubeconfigOption,
+    LogFormat,
+    LogLevel,
+    Output,
+    TextOrJson,
+    Version,
+    file_name,
+    map_of,
+    one_of,
+    pod_in,
+    read,
+    topology_of,
+)
+from tensile.cli.sandbox import sandbox
+from tensile.errors import TensileError
+from tensile.text import harmless, takes_colour
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.add_typer(sandbox, name="sandbox")
+explain = typer.Typer(no_args_is_help=True)
+app.add_typer(explain, name="explain")
+_DRAIN_PLAN = (
+    "Required: this command only tells which pods would move where; `maintenance: drain` in the topology drains."
+)
+
+
+@app.callback()
+def _root(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
+    """One upper Kubernetes cluster sees several lower clusters as nodes, declared by one topology file."""
+
+
+@app.command()
+def validate(
+    file: FileOption = None, _log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False
+) -> None:
+    """Check a topology file; open nothing but the file itself."""
+    from tensile.topology import cautions, decode, parse  # noqa: PLC0415 - see the module's docstring
+
+    name, data = read(file)
+    text = decode(data, name=name)
+    topology = parse(text, name=name)
+    for caution in cautions(text, topology):
+        typer.echo(f"warning: {caution.line(name)}", err=True)
+    typer.echo(f"{name}: valid: topology {topology.name} with {len(topology.lowers)} lower clusters")
+
+
+@app.command()
+def run(
+    file: FollowedFile = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    only: Annotated[
+        str | None,
+        typer.Option("--only", help="webhook: run that and nothing else.", callback=one_of("webhook")),
+    ] = None,
+    leader_elect: Annotated[
+        bool | None,
+        typer.Option(
+            "--leader-elect/--no-leader-elect",
+            help="Drive the clusters only while no other engine of this topology does. Default: only in a cluster.",
+            show_default=False,
+        ),
+    ] = None,
+    probes: Annotated[
+        int | None,
+        typer.Option(
+            "--probes",
+            min=1,
+            max=65535,
+            metavar="PORT",
+            help="Answer a kubelet's probes, /healthz and /readyz, on this port too, from the start on.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Run the engine; it reloads the topology file, or ConfigMap, when it changes."""
+    from tensile.engine import run as running  # noqa: PLC0415 - see the module's docstring
+
+    _configure_logs(log_level or "info", log_format)
+    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    manner = running.Manner(only, leader_elect, probes)
+    if found is not None:
+        running.run_map(*found, manner=manner)
+        return
+    name = file_name(file)
+    if name == "-":
+        raise TensileError("run follows a file: standard input cannot be followed; give its name with -f")
+    running.run(Path(name).absolute(), allow_exec_plugins=allow_exec_plugins, manner=manner)
+
+
+@app.command()
+def plan(
+    file: FileOption = None,
+    output: Output = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Print what the engine would change in every cluster, and why; change nothing. Exits with 2 when it would."""
+    from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = topology_of(file)
+    found = planning.plan(
+        topology,
+        directory,
+        output,
+        colour=takes_colour(sys.stdout),
+        allow_exec_plugins=allow_exec_plugins,
+        progress=_tell if sys.stderr.isatty() else None,
+    )
+    typer.echo(found.text)
+    if found.unreached:
+        raise TensileError(found.unreached)
+    raise typer.Exit(2 if found.changes else 0)
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+@app.command()
+def drain(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The lower cluster, as the topology names it.", show_default=False)
+    ],
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help=_DRAIN_PLAN)] = False,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Print which pods would leave a lower cluster that is drained, and for where. Exits with 2 when any would.
+
+    A lower cluster is drained by `maintenance: drain` in the topology file.
+    """
+    from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
+
+    if not plan:
+        raise TensileError(f"drain {name}: set maintenance: drain for it in the topology file; --plan says what comes")
+    _configure_logs(log_level or "warn", log_format)
+    topology, directory = topology_of(file)
+    text, leaves = planning.drain_plan(topology, directory, name, output, allow_exec_plugins=allow_exec_plugins)
+    typer.echo(text)
+    raise typer.Exit(2 if leaves else 0)
+
+
+@app.command()
+def apply(
+    file: FileOption = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Carry out deletions that the guard holds back.")] = False,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Converge once and end; may run beside the engine."""
+    from tensile.cli import plan as planning  # noqa: PLC0415 - see the module's docstring
+
+    _configure_logs(log_level or "info", log_format)
+    topology, directory = topology_of(file)
+    typer.echo(planning.apply(topology, directory, forced=force, allow_exec_plugins=allow_exec_plugins))
+
+
+@app.command()
+def mutate(
+    file: Annotated[
+        str, typer.Option("-f", "--file", help="The file of a Pod; - for standard input.", show_default=False)
+    ],
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            help="The topology file. Default: $TENSILE_TOPOLOGY, else ./topology.yaml, else one lower cluster.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[str, typer.Option("-o", "--output", help="yaml or json.", callback=one_of("yaml", "json"))] = (
+        "yaml"
+    ),
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    _version: Version = False,
+) -> None:
+    """Print what the webhook makes of a pod, and the pod below; asks no cluster."""
+    from tensile.cli import mutate as mutation  # noqa: PLC0415 - see the module's docstring
+
+    given = topology is not None or os.environ.get("TENSILE_TOPOLOGY") or Path("topology.yaml").exists()
+    name, data = pod_in(file, topology)
+    terms = topology_of(topology, "--topology")[0] if given else mutation.default_topology()
+    found = mutation.mutation(mutation.read_pod(data, name), terms)
+    for line in found.told:
+        typer.echo(harmless(line), err=True)
+    typer.echo(mutation.written(found, output))
+
+
+@explain.callback()
+def _explain(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
+    """Say why something is as it is."""
+
+
+@explain.command("pod")
+def explain_pod(
+    name: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="A pod of the upper cluster.")],
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Say where a pod is and why, or why it is pending: what each virtual node and each node below says of it."""
+    from tensile.diagnostics import commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import Ways  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    topology, directory = topology_of(file)
+    typer.echo(commands.explain(topology, Ways(directory, allow_exec_plugins), name, output))
+
+
+@app.command()
+def simulate(
+    pod: Annotated[
+        str | None, typer.Option("-f", "--file", help="A Pod, or what has a template of one; - for standard input.")
+    ] = None,
+    topology_file: Annotated[
+        str | None,
+        typer.Option("--topology", help="The topology file. Default: $TENSILE_TOPOLOGY, else ./topology.yaml."),
+    ] = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    replicas: Annotated[int | None, typer.Option(min=1, help="How many. Default: what the file says.")] = None,
+    without: Annotated[list[str] | None, typer.Option(help="A lower cluster that is lost; can be repeated.")] = None,
+    add_nodes: Annotated[
+        list[str] | None, typer.Option(help="LOWER=COUNT, or LOWER/NODE=COUNT for nodes like NODE; can be repeated.")
+    ] = None,
+    snapshot: Annotated[Path | None, typer.Option(help="Ask what was saved, in place of the clusters.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Save what was seen of the clusters, to be asked later.")] = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Say how many pods of a template fit, and where; exits with 2 when fewer fit than are asked for."""
+    from tensile.diagnostics import commands, podfile  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import Ways  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    if pod is None and not without and save is None:
+        raise TensileError("simulate: give a pod or a workload with -f, or a lower cluster that is lost with --without")
+    case = commands.case_of(replicas, without or (), add_nodes or ())
+    name, data = ("", b"") if pod is None else pod_in(pod, topology_file)
+    wanted = None if pod is None else podfile.template(data, name)
+    topology, directory = topology_of(topology_file, "--topology")
+    picture = commands.pictured(topology, Ways(directory, allow_exec_plugins), snapshot)
+    if save is not None:
+        save.write_bytes(picture.to_bytes())
+    text, enough = commands.simulate(picture, wanted, case, output)
+    typer.echo(text)
+    raise typer.Exit(0 if enough else 2)
+
+
+@app.command("status")
+def show_status(
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Print how the lower clusters of a running engine are, and what became of the last edit."""
+    from tensile.cli import status  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.status import query  # noqa: PLC0415
+
+    _configure_logs(log_level or "warn", log_format)
+    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    if found is None:
+        name, data = read(file)
+        answer = query.ask_engine(data, name)
+    else:
+        answer = query.ask_map(*found)
+    typer.echo(
+        status.as_json(answer.document)
+        if output == "json"
+        else status.as_text(answer.document, colour=takes_colour(sys.stdout))
+    )
+    if answer.trouble:
+        raise TensileError(answer.trouble)
+
+
+@app.command()
+def doctor(
+    file: FileOption = None,
+    output: TextOrJson = "text",
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    configmap: ConfigMapOption = None,
+    key: KeyOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    allow_exec_plugins: ExecPlugins = False,
+    _version: Version = False,
+) -> None:
+    """Look whether every cluster can be worked with, and say what to do; change nothing. Exits with 1 if not."""
+    from tensile.diagnostics.doctor import run as commands  # noqa: PLC0415 - see the module's docstring
+    from tensile.engine.lower import Ways  # noqa: PLC0415
+
+    _configure_logs(log_level or "error", log_format)
+    found = map_of(file, configmap, key, kubeconfig, context, allow_exec_plugins=allow_exec_plugins)
+    if found is None:
+        topology, directory = topology_of(file)
+        ways = Ways(directory, allow_exec_plugins)
+        text, is_well = commands.examine(topology, ways, output, colour=takes_colour(sys.stdout))
+    else:
+        text, is_well = commands.examine_map(*found, output, colour=takes_colour(sys.stdout))
+    typer.echo(text)
+    raise typer.Exit(0 if is_well else 1)
+
+
+@app.command()
+def manifests(
+    file: FileOption = None,
+    _log_level: LogLevel = None,
+    _log_format: LogFormat = None,
+    *,
+    image: Annotated[
+        str | None, typer.Option(help="The engine's image. Default: tensile-kube of this version.", show_default=False)
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Where the engine is, and its account in lower clusters.")] = "tensile",
+    lower: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Print what is for this lower cluster, not for the upper.", show_default=False
+        ),
+    ] = None,
+    directory: Annotated[
+        str | None,
+        typer.Option("--dir", help="Write all as kustomizations, for `kubectl apply -k`.", show_default=False),
+    ] = None,
+    _version: Version = False,
+) -> None:
+    """Print what to apply in the upper cluster so that the engine runs there, or in a lower one so that it may come."""
+    from tensile.deploy import write  # noqa: PLC0415 - see the module's docstring
+
+    if lower is not None and directory is not None:
+        raise TensileError("--lower and --dir: give one of them: a directory holds all lower clusters")
+    if directory == "":
+        raise TensileError("--dir: empty: name a directory, or leave the option away")
+    name, data = read(file)
+    wishes = write.Wishes(namespace, image)
+    found = write.rendering(data, name, wishes, for_lower=lower is not None)
+    lines = list(found.told)
+    if directory is None:
+        typer.echo(write.printed(found.setup, lower, file, wishes), nl=False)
+    else:
+        lines += write.written(found.setup, Path(directory), name)
+    for line in lines:
+        typer.echo(harmless(line), err=True)
+
+
+@app.command()
+def demo(
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    *,
+    engine_log: Annotated[bool, typer.Option("--engine-log", help="Show the engine's log at the end.")] = False,
+    _version: Version = False,
+) -> None:
+    """Start clusters, the engine and a workload, and show them; leave nothing behind."""
+    from tensile.sandbox.demo.guide import Wishes  # noqa: PLC0415 - see the module's docstring
+    from tensile.sandbox.demo.guide import demo as shown  # noqa: PLC0415
+
+    _configure_logs(log_level or "info", log_format)
+    raise typer.Exit(
+        shown(Wishes(engine_log=engine_log, log_level=log_level or "info", log_format=log_format or "text"))
+    )
+
+
+@app.command()
+def schema(_log_level: LogLevel = None, _log_format: LogFormat = None, *, _version: Version = False) -> None:
+    """Print the JSON schema of the topology file."""
+    import orjson  # noqa: PLC0415 - see the module's docstring
+
+    from tensile.topology import schema as schema_of  # noqa: PLC0415
+
+    typer.echo(orjson.dumps(schema_of(), option=orjson.OPT_INDENT_2).decode())
+
+
+def _configure_logs(level: str, form: str | None) -> None:
+    from tensile.engine.logging import configure  # noqa: PLC0415 - see the module's docstring
+
+    configure(level, form or ("text" if sys.stderr.isatty() else "json"), sys.stderr)

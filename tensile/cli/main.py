@@ -1,0 +1,59 @@
+"""The program from its start to its end: every error becomes words on standard error, and an exit code."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from tensile import text
+from tensile.cli.commands import app
+from tensile.errors import INTERRUPTED, TensileError
+from tensile.text import joined
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program on arguments (None: the command line's) and raise SystemExit, with 0 or the code of an error.
+
+    A usage error and an error that is ours both exit with 1, without a traceback; Ctrl-C exits with 130.
+    """
+    text.prepare()
+    try:
+        code = app(arguments, standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except TensileError as error:
+        code = _fail(str(error))
+    except OSError as error:
+        code = _fail(_refused(error))
+    except Exception as error:  # noqa: BLE001 - a user never meets a traceback
+        code = _fail(_words(error))
+    if code == INTERRUPTED:  # typer makes it of Ctrl-C, too
+        typer.echo("interrupted", err=True)
+    sys.exit(code or 0)
+
+
+def _refused(error: OSError) -> str:
+    """Say what the system did not do; an error that names no file may be of the directory that all names start from."""
+    if error.filename is None:
+        try:
+            Path.cwd()
+        except OSError as lost:
+            return f"the working directory: {lost.strerror}: change to one that exists"
+    return f"{error.filename or 'input/output'}: {error.strerror or error}"
+
+
+def _words(error: Exception) -> str:
+    """Say what is wrong with the arguments, or, for anything else, that the program is at fault."""
+    if hasattr(error, "format_message"):
+        said = str(error.format_message())
+        return said if said.startswith("Usage:") else f"{said} (see: tensile --help)"
+    from tensile.errors import described  # noqa: PLC0415 - only what goes wrong needs it
+
+    return f"unexpected error, a defect of tensile: please report this line: {described(error)}"
+
+
+def _fail(message: str) -> int:
+    """Write an error, whose words may be a server's or a file's."""
+    typer.echo(joined(message.split("\n")), err=True)
+    return 1

@@ -1,0 +1,207 @@
+"""The options that several commands share: their names, help, and which values they take.
+
+What commands are given to read: topology files, pods, standard input, ConfigMaps; named in every message about them.
+
+What a reading needs is imported when it happens, as in `tensile.cli.commands`.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import tensile
+from tensile.errors import TensileError
+
+if TYPE_CHECKING:
+    from tensile.engine.configmap_source import Place
+    from tensile.engine.lower import Ways
+    from tensile.topology import Topology
+
+
+_LEVELS = ("debug", "info", "warn", "error")
+_FORMS = ("text", "json")
+_OUTPUTS = ("text", "json", "markdown")
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - the form that typer calls
+    if value:
+        typer.echo(f"tensile {tensile.__version__}")
+        raise typer.Exit
+
+
+def one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | None], str | None]:
+    """Make the check of an option that takes one of some words; given before the command, it holds for the command."""
+
+    def checked(context: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
+        """Give the option's value, None where it is given nowhere."""
+        if value is not None and value not in words:
+            raise typer.BadParameter(f"{value!r}: take one of {', '.join(words)}")
+        given: dict[str, str] = context.meta.setdefault("tensile", {})
+        name = str(param.name).removeprefix("_")
+        return given.get(name) if value is None else given.setdefault(name, value)
+
+    return checked
+
+
+FileOption = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--file",
+        help="The topology file; - for standard input. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
+        show_default=False,
+    ),
+]
+FollowedFile = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--file",
+        help="The topology file, which is followed. Default: $TENSILE_TOPOLOGY, else ./topology.yaml.",
+        show_default=False,
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", help="debug, info, warn or error.", callback=one_of(*_LEVELS), show_default=False),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--log-format",
+        help="text or json. Default: text on a terminal, else json.",
+        callback=one_of(*_FORMS),
+        show_default=False,
+    ),
+]
+Output = Annotated[str, typer.Option("-o", "--output", help="text, json or markdown.", callback=one_of(*_OUTPUTS))]
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+]
+ExecPlugins = Annotated[
+    bool, typer.Option("--allow-exec-plugins", help="Let kubeconfigs run programs for credentials, by absolute path.")
+]
+ConfigMapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--configmap",
+        help="NAMESPACE/NAME of the ConfigMap of the upper cluster that holds the topology, in place of a file.",
+        show_default=False,
+    ),
+]
+KeyOption = Annotated[str | None, typer.Option("--key", help="Its key. Default: topology.yaml.", show_default=False)]
+KubeconfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kubeconfig",
+        help="Kubeconfig of the upper cluster, with --configmap. Default: that of the pod this runs in.",
+        show_default=False,
+    ),
+]
+ContextOption = Annotated[str | None, typer.Option("--context", help="Context of that kubeconfig.", show_default=False)]
+DirectoryOption = Annotated[Path, typer.Option("--dir", help="Where the sandbox keeps its files.")]
+RealNode = Annotated[
+    bool, typer.Option("--real-node", help="Give lower-a one node that runs containers, in place of its others: root.")
+]
+AskExtender = Annotated[
+    bool, typer.Option("--extender", help="Have the upper scheduler ask the engine where below a pod fits.")
+]
+TextOrJson = Annotated[str, typer.Option("-o", "--output", help="text or json.", callback=one_of("text", "json"))]
+
+
+STANDARD_INPUT = "standard input"
+
+
+def file_name(file: str | None, option: str = "-f") -> str:
+    """Give the name of the topology file that is meant by an option; raises TensileError for an empty one."""
+    if file == "":
+        raise TensileError(f"{option}: empty: name a topology file, or leave the option away")
+    return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
+
+
+def read(file: str | None, option: str = "-f") -> tuple[str, bytes]:
+    """Read the topology file that is meant by an option; gives with it its name for messages."""
+    return contents(file_name(file, option), "topology", f"name another with {option} or $TENSILE_TOPOLOGY")
+
+
+def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:
+    """Read the file of a pod, beside which one of a topology is read; gives with it its name for messages."""
+    if not file:
+        raise TensileError("-f: empty: name the file of a pod")
+    if file == file_name(topology, "--topology") == "-":
+        raise TensileError("-f and --topology: only one of them can be standard input")
+    return contents(file, "pod", "name another with -f")
+
+
+def contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
+    """Read a file, never much more than one can be; gives with it its name for messages."""
+    try:
+        if name == "-":
+            return STANDARD_INPUT, _bytes_of(_standard_input())
+        return name, _bytes_of(name)
+    except FileNotFoundError:
+        why = f"no such file: put it there, or {advice}"
+    except IsADirectoryError:
+        why = f"not a file: name a {what} file"
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}: mend that, or {advice}"
+    raise TensileError(f"{STANDARD_INPUT if name == '-' else name}: {why}")
+
+
+def _standard_input() -> int:
+    if sys.stdin is None:  # started with it closed
+        raise OSError(errno.EBADF, "closed")
+    return sys.stdin.fileno()
+
+
+def _bytes_of(file: str | int) -> bytes:
+    from tensile.yaml_document import MAX_BYTES  # noqa: PLC0415 - see the module's docstring
+
+    with open(file, "rb", closefd=isinstance(file, str)) as stream:
+        return stream.read(MAX_BYTES + 1)
+
+
+def topology_of(file: str | None, option: str = "-f") -> "tuple[Topology, Path]":
+    """Read the topology that is meant by an option; gives with it the directory that paths in it start from."""
+    from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
+
+    name, data = read(file, option)
+    topology = parse(decode(data, name=name), name=name)
+    return topology, Path.cwd() if name == STANDARD_INPUT else Path(name).absolute().parent
+
+
+def map_of(
+    file: str | None,
+    configmap: str | None,
+    key: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    *,
+    allow_exec_plugins: bool,
+) -> "tuple[Place, Ways] | None":
+    """Say which ConfigMap is meant and how its cluster is reached; None where a file is."""
+    from tensile.engine.configmap_source import KEY, Place  # noqa: PLC0415
+    from tensile.engine.lower import Ways  # noqa: PLC0415 - see the module's docstring
+
+    given = {"--key": key, "--kubeconfig": kubeconfig, "--context": context}
+    if configmap is None:
+        lonely = next((name for name, value in given.items() if value is not None), None)
+        if lonely:
+            raise TensileError(f"{lonely}: goes with --configmap: a topology file names its clusters itself")
+        return None
+    if empty := next((name for name, value in given.items() if value == ""), None):
+        raise TensileError(f"{empty}: empty: give a value, or leave the option away")
+    if file is not None:
+        raise TensileError("--configmap and -f: give one of them")
+    namespace, _, name = configmap.partition("/")
+    if not namespace or not name or "/" in name:
+        raise TensileError(f"--configmap {configmap!r}: write NAMESPACE/NAME")
+    if context is not None and kubeconfig is None:
+        raise TensileError("--context: goes with --kubeconfig")
+    ways = Ways(Path.cwd(), allow_exec_plugins, kubeconfig, context, instead="name a kubeconfig with --kubeconfig")
+    return Place(namespace, name, key or KEY), ways

@@ -1,0 +1,84 @@
+"""The report as `tensile status` prints it: a table as kubectl's, and what became of the topology's text below it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from tensile.resources import is_quantity, parse
+from tensile.text import aligned, joined
+
+_HEAD = ("LOWER", "NODE", "REACHABLE", "PODS", "CPU", "MEMORY", "MAX PODS", "LAG")
+_RED, _PLAIN = "\x1b[31m", "\x1b[0m"
+_UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
+_MILLI = 1000
+_MINUTE, _HOUR = 60, 3600
+_HASH = 12
+
+
+def as_text(document: Mapping[str, Any], *, colour: bool) -> str:
+    """Write a report as lines, without a newline at the end; `colour` marks what is not as it should be."""
+    lowers = document["lowers"]
+    lines = aligned([_HEAD, *map(_cells, lowers)]) if lowers else ["No lower clusters."]
+    marked = [lines[0], *(_marked(line, row, colour=colour) for line, row in zip(lines[1:], lowers, strict=False))]
+    notes = [f"{row['name']}: {row['message']}" for row in lowers if row["message"]]
+    legend = ["CPU, MEMORY and MAX PODS: advertised/real."] if lowers else []
+    return "\n".join([*marked, joined([*_block(legend), *_block(notes), "", *_verdict(document)])])
+
+
+def as_json(document: Mapping[str, Any]) -> str:
+    """Write a report for programs."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def _block(lines: Sequence[str]) -> list[str]:
+    return ["", *lines] if lines else []
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    amounts = (_pair(row, name) for name in ("cpu", "memory", "pods"))
+    return (row["name"], row["node"], str(row["reachable"]), str(row["pods"]), *amounts, _seconds(row["lag"]))
+
+
+def _pair(row: Mapping[str, Any], name: str) -> str:
+    return "/".join(_amount(row[side].get(name, ""), name) for side in ("advertised", "real"))
+
+
+def _amount(quantity: str, name: str) -> str:
+    """Write a quantity so that people can compare two: bytes with one decimal, anything else as Kubernetes does."""
+    if not is_quantity(quantity):
+        return "-"
+    if name != "memory":
+        return quantity
+    amount = parse(quantity) // _MILLI
+    size, unit = next(((size, unit) for size, unit in _UNITS if amount >= size), (1, ""))
+    return f"{amount / size:.1f}".removesuffix(".0") + unit
+
+
+def _seconds(lag: int) -> str:
+    """Write seconds as kubectl writes an age."""
+    if lag < 2 * _MINUTE:
+        return f"{lag}s"
+    return f"{lag // _MINUTE}m" if lag < 2 * _HOUR else f"{lag // _HOUR}h"
+
+
+def _marked(line: str, row: Mapping[str, Any], *, colour: bool) -> str:
+    return f"{_RED}{line}{_PLAIN}" if colour and not row["reachable"] else line
+
+
+def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
+    """Say what became of the topology's text."""
+    accepted, rejected = document.get("accepted"), document.get("rejected")
+    name = document["topology"]
+    if accepted:
+        version = f", resourceVersion {accepted['resourceVersion']}" if "resourceVersion" in accepted else ""
+        digest = str(accepted.get("sha256", ""))[:_HASH]
+        yield f"Topology {name}: in force since {accepted['time']} (sha256 {digest}...{version})"
+        yield from (f"  not in force: {words}" for words in accepted.get("restartNeeded", ()))
+        yield from (f"  not in force yet: {words}" for words in accepted.get("pending", ()))
+    if rejected:
+        meanwhile = "the last good topology stays in force" if accepted else "the engine does not start"
+        yield f"Refused at {rejected['time']}, {meanwhile}:"
+        yield from (f"  {line}" for line in str(rejected["error"]).splitlines())
+    if document.get("waits"):
+        yield f"The engine is not ready: {document['waits']}"

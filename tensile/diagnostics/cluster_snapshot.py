@@ -1,0 +1,337 @@
+"""Everything that was seen at one moment: the topology, the upper cluster and each lower one.
+
+The file of `tensile simulate --save` holds it, so that what would happen can be asked where no cluster can be reached.
+
+What was seen of one cluster at one moment, as far as it says where pods can run; it can be kept in a file.
+
+Of pods only what placement looks at is kept: their environment, commands and annotations are nobody's business here,
+and a snapshot is handed around.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+
+from tensile.engine.caches import lower_world, upper_world
+from tensile.errors import TensileError
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.sync import placement
+from tensile.names import UPPER_UID, Owner, owner_of
+from tensile.objects import (
+    ATTACHMENT,
+    CLAIM,
+    CSI_CAPACITY,
+    CSI_DRIVER,
+    CSI_NODE,
+    NAMESPACE,
+    NODE,
+    POD,
+    QUOTA,
+    STORAGE_CLASS,
+    VOLUME,
+    Kind,
+    Manifest,
+    metadata,
+    uid,
+)
+from tensile.policy.placement.reader import snapshot_of, storage_of
+from tensile.policy.placement.snapshot import Snapshot
+from tensile.reconcile import namespace_mapping
+from tensile.reconcile.rules.claim_rule import lower_claim
+from tensile.reconcile.rules.claims import class_of, mapped
+from tensile.reconcile.world import Key, LowerWorld, Naming, World
+from tensile.topology import Lower, Topology
+
+KINDS = (
+    NODE,
+    POD,
+    NAMESPACE,
+    QUOTA,
+    CLAIM,
+    VOLUME,
+    STORAGE_CLASS,
+    CSI_NODE,
+    CSI_DRIVER,
+    CSI_CAPACITY,
+    ATTACHMENT,
+)
+NEEDED = (NODE, POD)
+"""Without these nothing can be said; what cannot be read of the others is told, and taken not to be there."""
+_META = (
+    "name",
+    "namespace",
+    "uid",
+    "labels",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "ownerReferences",
+)
+_NOTES = (
+    UPPER_UID,
+    "pv.kubernetes.io/bind-completed",
+    "volume.kubernetes.io/selected-node",
+    "volume.beta.kubernetes.io/storage-class",
+)
+_POD = (
+    "nodeName",
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "topologySpreadConstraints",
+    "overhead",
+    "resources",
+    "schedulerName",
+)
+_CONTAINER = ("name", "resources", "ports", "restartPolicy")
+_VOLUMES = ("persistentVolumeClaim", "ephemeral", "gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
+_POD_STATUS = ("phase", "containerStatuses", "initContainerStatuses", "resources", "allocatedResources", "conditions")
+_STATUS_OF_CONTAINER = ("name", "resources", "allocatedResources")
+_LISTED = {
+    "containerStatuses": _STATUS_OF_CONTAINER,
+    "initContainerStatuses": _STATUS_OF_CONTAINER,
+    "conditions": ("type", "status", "reason"),
+}
+
+
+class Sight(msgspec.Struct, forbid_unknown_fields=True):
+    """One cluster: its objects by the kind's plural, and why nothing is known of it ("" where something is).
+
+    `unread` names what could not be read.
+    """
+
+    name: str
+    objects: dict[str, list[dict[str, Any]]] = {}
+    trouble: str = ""
+    unread: list[str] = []
+
+    def all(self, kind: Kind) -> list[Manifest]:
+        """Give the objects of a kind."""
+        return self.objects.get(kind.plural, [])
+
+    def snapshot(self, without: str = "", more_claims: tuple[Manifest, ...] = ()) -> Snapshot:
+        """Give it in the form that placement asks, without the pod of a UID, and with claims that are yet to come."""
+        pods = (one for one in self.all(POD) if not without or metadata(one).get("uid") != without)
+        return snapshot_of(
+            self.all(NODE),
+            pods,
+            self.all(NAMESPACE),
+            storage_of(
+                claims=[*more_claims, *self.all(CLAIM)],
+                volumes=self.all(VOLUME),
+                classes=self.all(STORAGE_CLASS),
+                csi_nodes=self.all(CSI_NODE),
+                attachments=self.all(ATTACHMENT),
+                drivers=self.all(CSI_DRIVER),
+                capacities=self.all(CSI_CAPACITY),
+            ),
+        )
+
+
+def kept(kind: Kind, manifest: Manifest) -> Manifest:
+    """Give what is kept of an object."""
+    meta = _some(metadata(manifest), _META)
+    notes = _some(metadata(manifest).get("annotations") or {}, _NOTES)
+    rest = {name: value for name, value in manifest.items() if name not in ("metadata", "apiVersion", "kind")}
+    if kind == POD:
+        rest = {"spec": _spec(manifest["spec"]), "status": _status(manifest.get("status") or {})}
+    if kind == NODE:
+        rest["status"] = _some(manifest.get("status") or {}, ("allocatable", "conditions"))
+    return {"metadata": meta | ({"annotations": notes} if notes else {}), **rest}
+
+
+def _spec(spec: Manifest) -> Manifest:
+    lists = {
+        "containers": [_some(one, _CONTAINER) for one in spec["containers"]],
+        "initContainers": [_some(one, _CONTAINER) for one in spec.get("initContainers") or ()],
+        "volumes": [_some(one, ("name", *_VOLUMES)) for one in spec.get("volumes") or () if one.keys() & set(_VOLUMES)],
+    }
+    return _some(spec, _POD) | {name: value for name, value in lists.items() if value}
+
+
+def _status(status: Manifest) -> Manifest:
+    found = _some(status, _POD_STATUS)
+    for name, fields in _LISTED.items():
+        if found.get(name):
+            found[name] = [_some(one, fields) for one in found[name]]
+    return found
+
+
+def _some(manifest: Mapping[str, Any], names: tuple[str, ...]) -> Manifest:
+    return {name: manifest[name] for name in names if name in manifest}
+
+
+_FORMAT = 1
+_POD_RULE = "pod"
+
+
+class Kept(msgspec.Struct, forbid_unknown_fields=True):
+    """The file's form."""
+
+    formatVersion: int  # noqa: N815 - as in other documents of this project
+    topology: str
+    upperUID: str  # noqa: N815
+    upper: Sight
+    lowers: list[Sight]
+
+
+class _Meta(msgspec.Struct):
+    """What every object is known by."""
+
+    name: str
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _SpacedMeta(_Meta, kw_only=True):
+    """What an object in a namespace is known by."""
+
+    namespace: str
+
+
+class _Object(msgspec.Struct):
+    """An object."""
+
+    metadata: _Meta
+
+
+class _Spaced(msgspec.Struct):
+    """An object in a namespace."""
+
+    metadata: _SpacedMeta
+
+
+class _PodSpec(msgspec.Struct):
+    """What every pod has."""
+
+    containers: list[dict[str, Any]]
+
+
+class _Pod(_Spaced):
+    """A pod."""
+
+    spec: _PodSpec
+
+
+class _Specified(_Object):
+    """An object that is nothing without its spec."""
+
+    spec: dict[str, Any]
+
+
+_FORMS = {POD: _Pod, VOLUME: _Specified, CSI_NODE: _Specified}
+
+
+class Asked(NamedTuple):
+    """A pod of the upper cluster as it is, and what was said of it in events."""
+
+    pod: Manifest
+    events: list[Manifest]
+
+
+class Picture:
+    """What was seen; lowers are those of the topology, in its order."""
+
+    def __init__(self, topology: Topology, upper_uid: str, upper: Sight, lowers: list[Sight], now: datetime) -> None:
+        self.topology = topology
+        self.upper_uid = upper_uid
+        self.upper = upper
+        seen = {sight.name: sight for sight in lowers}
+        self.lowers = {spec.name: seen.get(spec.name) or _unseen(spec.name) for spec in topology.lowers}
+        self.world = World(topology, owner_of(upper_uid, topology.name), upper_world(), now)
+        self.world.upper.nodes.replace([orjson.dumps(node) for node in upper.all(NODE)], 1)
+        for spec in topology.lowers:
+            self.world.lowers[spec.name] = self._lower(spec)
+
+    @property
+    def owner(self) -> Owner:
+        """Whose objects the mirrored ones are."""
+        return self.world.owner
+
+    def namespace_below(self, lower: str, namespace: str) -> str:
+        """Give the namespace of a lower for one above."""
+        return self.world.lowers[lower].namespace(namespace)
+
+    def below(self, upper_pod: Manifest, lower: str) -> Manifest:
+        """Give the pod as it would be made in a lower."""
+        meta = metadata(upper_pod)
+        namespace, here = meta.get("namespace") or "default", self.world.lowers[lower]
+        space = next(
+            (one for one in self.lowers[lower].all(NAMESPACE) if metadata(one)["name"] == here.namespace(namespace)), {}
+        )
+        key = Key(_POD_RULE, lower, namespace, meta["name"])
+        return lower_pod(upper_pod, placement(uid(space), key, here, self.world))
+
+    def snapshot(self, lower: str, upper_pods: Iterable[Manifest], without: str = "") -> Snapshot:
+        """Give a lower as pods would find it: with the claims that are made for them, without the pod of a UID."""
+        return self.lowers[lower].snapshot(
+            without, tuple(one for pod in upper_pods for one in self._claims(lower, pod))
+        )
+
+    def to_bytes(self) -> bytes:
+        """Write it for a file."""
+        kept = Kept(_FORMAT, self.topology.name, self.upper_uid, self.upper, list(self.lowers.values()))
+        return orjson.dumps(msgspec.to_builtins(kept))
+
+    def _lower(self, spec: Lower) -> LowerWorld:
+        lower = lower_world(spec, Naming(self.topology.name, self.owner.mark))
+        lower.nodes.replace([orjson.dumps(node) for node in self.lowers[spec.name].all(NODE)], 1)
+        namespace_mapping.follow_note(lower, self.world)
+        return lower
+
+    def _claims(self, lower: str, upper_pod: Manifest) -> list[Manifest]:
+        """Give the claims that the engine would make below for the pod's own."""
+        spec = self.world.lowers[lower].spec
+        if "PV" not in spec.controllers:
+            return []
+        namespace = metadata(upper_pod).get("namespace") or "default"
+        mounted = (one.get("persistentVolumeClaim") or {} for one in upper_pod["spec"].get("volumes") or ())
+        names = {one.get("claimName") for one in mounted}
+        above = [one for one in self.upper.all(CLAIM) if metadata(one)["namespace"] == namespace]
+        below = self.namespace_below(lower, namespace)
+        return [
+            lower_claim(
+                one, self.owner, below, kind if (kind := class_of(one)) is None else mapped(spec.storage_classes, kind)
+            )
+            for one in above
+            if metadata(one)["name"] in names
+        ]
+
+
+def picture_of(data: bytes, topology: Topology, now: datetime, name: str) -> Picture:
+    """Read what was kept in a file; raises TensileError that names it."""
+    try:
+        found = msgspec.json.decode(data, type=Kept)
+    except msgspec.MsgspecError as error:
+        raise TensileError(f"{name}: not a snapshot of `tensile simulate --save`: {error}") from None
+    if found.formatVersion != _FORMAT:
+        raise TensileError(f"{name}: a snapshot of another release (format {found.formatVersion}): save a new one")
+    if found.topology != topology.name:
+        raise TensileError(
+            f"{name}: a snapshot of topology {found.topology}, not {topology.name}: give that one's file"
+        )
+    if flaw := next((flaw for sight in (found.upper, *found.lowers) for flaw in _flaws(sight)), ""):
+        raise TensileError(f"{name}: not as `tensile simulate --save` writes it: {flaw}: save a new one")
+    return Picture(topology, found.upperUID, found.upper, found.lowers, now)
+
+
+def _unseen(name: str) -> Sight:
+    return Sight(name, trouble="nothing is known of it")
+
+
+def _flaws(sight: Sight) -> Iterator[str]:
+    """Find objects without what each has in a cluster: somebody may have edited the file."""
+    for kind in KINDS:
+        for place, one in enumerate(sight.all(kind)):
+            try:
+                msgspec.convert(one, _FORMS.get(kind, _Spaced if kind.namespaced else _Object))
+            except msgspec.ValidationError as error:
+                yield f"{sight.name or 'upper'}: {kind.plural}[{place}]: {error}"
+
+
+def is_virtual(node: Manifest) -> bool:
+    """Say whether a node of the upper cluster is a virtual one, whoever made it."""
+    marks: dict[str, Any] = metadata(node).get("labels") or {}
+    return marks.get("type") == "virtual-kubelet"

@@ -1,0 +1,115 @@
+"""Reads what there is in every cluster of a topology, once; a cluster that does not answer is told, and not waited for.
+
+Unlike `plan`, which needs the whole picture, this is asked when something is wrong: half of it may be the answer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+
+import orjson
+
+from tensile.diagnostics.cluster_snapshot import KINDS, NEEDED, Asked, Picture, Sight, kept
+from tensile.engine.lower import Ways
+from tensile.errors import ClusterError, NotFound, TensileError
+from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Cluster, Selection
+from tensile.kube.credentials import keep_secret
+from tensile.kube.store import Cache
+from tensile.objects import EVENT, POD, UPPER, Kind, Manifest, Ref, uid
+from tensile.topology import Lower, Topology
+
+PATIENCE = 20.0
+"""Seconds in which a cluster has to have told everything."""
+
+
+def looked(topology: Topology, ways: Ways, now: Callable[[], datetime]) -> Picture:
+    """Look at every cluster; raises TensileError where the upper one cannot be reached."""
+    return asyncio.run(_looked(topology, ways, now, None))[0]
+
+
+def looked_at(
+    topology: Topology, ways: Ways, now: Callable[[], datetime], namespace: str, name: str
+) -> tuple[Picture, Asked]:
+    """Look at every cluster and at one pod; raises TensileError where it does not exist."""
+    picture, asked = asyncio.run(_looked(topology, ways, now, Ref(UPPER, POD, namespace, name)))
+    if asked is None:
+        raise TensileError(
+            f"upper: there is no pod {namespace}/{name}: check the name, "
+            "or look at the events of its owner (`kubectl describe`)"
+        )
+    return picture, asked
+
+
+async def _looked(
+    topology: Topology, ways: Ways, now: Callable[[], datetime], pod: Ref | None
+) -> tuple[Picture, Asked | None]:
+    """Look at the upper cluster first: it may hold the ways to the lower ones."""
+    upper = HttpCluster(UPPER, await ways.upper_access(topology.upper))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            upper_uid = await upper.identity()
+            asked = await _asked(upper, pod) if pod else None
+        secrets = await _secrets(upper, topology)
+        sight, *lowers = await asyncio.gather(_sight(upper), *(_lower(spec, ways, secrets) for spec in topology.lowers))
+    except TimeoutError:
+        raise TensileError(f"upper: no answer in {PATIENCE:g} s: check that its apiserver runs") from None
+    finally:
+        await upper.close()
+    if sight.trouble:
+        raise TensileError(sight.trouble)
+    return Picture(topology, upper_uid, sight, lowers, now()), asked
+
+
+async def _asked(upper: Cluster, ref: Ref) -> Asked | None:
+    try:
+        pod: Manifest = orjson.loads(await upper.read(ref))
+    except NotFound:
+        return None
+    selection = Selection(ref.namespace, fields=f"involvedObject.uid={uid(pod)}")
+    events = await upper.list(EVENT, selection, orjson.loads)
+    return Asked(pod, events.items)
+
+
+async def _secrets(upper: Cluster, topology: Topology) -> Cache:
+    """Give the Secrets that hold kubeconfigs; one that is missing is told with its lower."""
+    found = Cache()
+    for ref in (spec.kubeconfig_secret for spec in topology.lowers):
+        if ref is not None:
+            await keep_secret(upper, ref, found)
+    return found
+
+
+async def _lower(spec: Lower, ways: Ways, secrets: Cache) -> Sight:
+    try:
+        cluster = HttpCluster(spec.name, await ways.lower_access(spec, secrets))
+    except TensileError as error:
+        return Sight(spec.name, trouble=str(error))
+    try:
+        return await _sight(cluster)
+    finally:
+        await cluster.close()
+
+
+async def _sight(cluster: Cluster) -> Sight:
+    """List everything that placement looks at."""
+    sight = Sight(cluster.name)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*(_listed(cluster, kind, sight) for kind in KINDS))
+    except TimeoutError:
+        sight.trouble = f"{cluster.name or 'upper'}: no answer in {PATIENCE:g} s"
+    except ClusterError as error:
+        sight.trouble = str(error)
+    return sight
+
+
+async def _listed(cluster: Cluster, kind: Kind, sight: Sight) -> None:
+    try:
+        found = await cluster.list(kind, Selection(), lambda raw: kept(kind, orjson.loads(raw)))
+    except ClusterError as error:
+        if kind in NEEDED or not error.status:
+            raise
+        sight.unread.append(f"{kind.plural}: {error.message}")
+        return
+    sight.objects[kind.plural] = found.items

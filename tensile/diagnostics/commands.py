@@ -1,0 +1,66 @@
+"""`tensile explain` and `tensile simulate`: what they look at, and what they print."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from tensile.diagnostics import explain as explaintext
+from tensile.diagnostics import simulate as simulationtext
+from tensile.diagnostics.cluster_snapshot import Picture, picture_of
+from tensile.diagnostics.collect import looked, looked_at
+from tensile.diagnostics.explain import explained
+from tensile.diagnostics.podfile import Template
+from tensile.diagnostics.simulate import Addition, Case, simulated
+from tensile.engine.lower import Ways
+from tensile.errors import TensileError
+from tensile.topology import Topology
+
+
+def explain(topology: Topology, ways: Ways, pod: str, output: str) -> str:
+    """Say why a pod is where it is, as "text" or "json"; raises TensileError where it or the upper cluster is not."""
+    namespace, _, name = pod.partition("/")
+    if not namespace or not name or "/" in name:
+        raise TensileError(f"explain pod {pod!r}: write NAMESPACE/NAME")
+    document = explained(*looked_at(topology, ways, _now, namespace, name))
+    return as_json(document) if output == "json" else explaintext.as_text(document)
+
+
+def pictured(topology: Topology, ways: Ways, snapshot: Path | None) -> Picture:
+    """Look at the clusters, or at what was kept of them in a file."""
+    if snapshot is None:
+        return looked(topology, ways, _now)
+    return picture_of(snapshot.read_bytes(), topology, _now(), str(snapshot))
+
+
+def simulate(picture: Picture, template: Template | None, case: Case, output: str) -> tuple[str, bool]:
+    """Give what would be, as "text" or "json", and whether everything that was asked for finds a place."""
+    document = simulated(picture, template, case)
+    text = as_json(document) if output == "json" else simulationtext.as_text(document)
+    asked = document["asked"] or 0
+    return text, (document["fits"] is None or document["fits"] >= asked) and all(
+        one["lower"] for one in document["moved"]
+    )
+
+
+def case_of(replicas: int | None, lost: Sequence[str], added: Sequence[str]) -> Case:
+    """Read what is asked: lowers by name, and nodes as LOWER=COUNT or LOWER/NODE=COUNT, for nodes like NODE."""
+    return Case(replicas, frozenset(lost), tuple(map(_addition, added)))
+
+
+def as_json(document: object) -> str:
+    """Write a document for programs."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def _addition(text: str) -> Addition:
+    where, _, count = text.partition("=")
+    lower, _, like = where.partition("/")
+    if not lower or not count.isdecimal() or not int(count):
+        raise TensileError(f"--add-nodes {text!r}: write LOWER=COUNT, or LOWER/NODE=COUNT for nodes like NODE")
+    return Addition(lower, int(count), like)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,229 @@
+"""Certificates and tokens: which there are, until when they hold, and what is wrong with them."""
+
+from base64 import b64decode
+from collections.abc import Generator, Iterable, Iterator
+from datetime import datetime, timedelta
+
+from cryptography import x509
+
+from tensile.diagnostics.doctor.connectivity import renew_token
+from tensile.diagnostics.doctor.facts import (
+    AUTHORITY,
+    REQUESTS,
+    Answer,
+    Contact,
+    Facts,
+    Finding,
+    Level,
+    Side,
+    Stage,
+    endpoint_of,
+    node_named,
+)
+from tensile.kubelet.api.certificate_checks import (
+    Fault,
+    authority_doubts,
+    authority_fault,
+    date_of,
+    described,
+    doubts,
+    names_of,
+    pair_fault,
+    unreadable,
+)
+from tensile.kubelet.api.client_ca import CALLERS_KEY, PUBLISHED
+from tensile.objects import UPPER, Manifest, metadata
+from tensile.policy.webhook.registration import certificates_in
+from tensile.policy.webhook.registration import names_of as webhook_names
+
+CHECK = "certificates"
+SOON = timedelta(days=14)
+"""So long before its end a certificate is worth a word."""
+
+
+def papers(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Look at what a cluster shows and is shown; at the upper one, also at what its apiserver is shown here."""
+    found = [] if side.contact is None else list(_contact(side.name, side.contact, facts.now))
+    if side.name == UPPER:
+        found += [*_kubelet(facts), *_webhook(facts), *_authority(side, facts), *_requests(side, facts)]
+    yield from found
+
+
+def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]:
+    """Look at the certificates of a connection, and at the token.
+
+    Where the cluster refuses a credential that has ended, the finding `login` tells so, with what to do.
+    """
+    way, is_told = contact.way, contact.stage == Stage.LOGIN
+    for certificate in certificates_in(way.certificate)[:1]:
+        whose, until = f"client certificate of {certificate.subject.rfc4514_string()}", certificate.not_valid_after_utc
+        if until >= now or not is_told:
+            yield _dated(cluster, whose, until, now, f"renew it, and put it into {way.origin}")
+    if way.token.until is not None and (way.token.until >= now or not is_told):
+        advice = f"{renew_token(way)}; unless something renews it there"
+        yield _dated(cluster, f"token of {way.token.subject or 'unknown'}", way.token.until, now, advice)
+    bundle = certificates_in(way.authority)
+    if bundle:
+        yield _trusted(cluster, bundle, contact, now)
+    if contact.shown and contact.stage > Stage.TLS:
+        shown = x509.load_der_x509_certificate(contact.shown)
+        advice = "renew it; with kubeadm: kubeadm certs renew apiserver"
+        yield _dated(cluster, "the apiserver's certificate", shown.not_valid_after_utc, now, advice)
+
+
+def _trusted(cluster: str, bundle: list[x509.Certificate], contact: Contact, now: datetime) -> Finding:
+    """Say until when the authorities of a kubeconfig hold: those that ended do no harm beside a good one."""
+    ended = [one for one in bundle if one.not_valid_after_utc < now]
+    latest = max(_signers(bundle, contact, now), key=lambda one: one.not_valid_after_utc)
+    several = f", of {len(bundle)} in the bundle," * (len(bundle) > 1)
+    whose, origin = f"CA {latest.subject.rfc4514_string()}{several}", contact.way.origin
+    told = _dated(cluster, whose, latest.not_valid_after_utc, now, f"put the cluster's new CA into {origin}")
+    if not ended or latest in ended:
+        return told
+    first = f"{ended[0].subject.rfc4514_string()} on {date_of(ended[0].not_valid_after_utc)}"
+    what = f"{told.what}; {len(ended)} of them ended, such as {first}"
+    return told._replace(level=Level.WARN, what=what, advice=told.advice or f"take what has ended out of {origin}")
+
+
+def _signers(bundle: list[x509.Certificate], contact: Contact, now: datetime) -> list[x509.Certificate]:
+    """Give those authorities that may have signed what the apiserver shows, of those that hold if any does."""
+    good = [one for one in bundle if one.not_valid_after_utc >= now] or bundle
+    issuer = x509.load_der_x509_certificate(contact.shown).issuer if contact.shown else None
+    return [one for one in good if one.subject == issuer] or good
+
+
+def _dated(cluster: str, whose: str, until: datetime, now: datetime, advice: str) -> Finding:
+    """Say until when something holds."""
+    if until < now:
+        return Finding(cluster, CHECK, Level.FAIL, f"{whose} ended on {date_of(until)}", advice)
+    words = f"{whose} holds until {date_of(until)}"
+    return Finding(cluster, CHECK, Level.WARN if until - now < SOON else Level.OK, words, advice * (until - now < SOON))
+
+
+def _kubelet(facts: Facts) -> Iterator[Finding]:
+    """Look at the serving certificate of the virtual nodes that is given by files."""
+    fields = ("kubelet.tlsCertFile", "kubelet.tlsKeyFile")
+    certificate = yield from _pair(facts, *fields)
+    if certificate is not None:
+        which = _which(fields[0], facts.files[fields[0]])
+        yield from _judged(which, certificate, doubts(which, certificate, facts.address, facts.now), facts.now)
+
+
+def _webhook(facts: Facts) -> Iterator[Finding]:
+    """Look at the webhook's serving certificate that is given by files."""
+    fields = ("webhook.tlsCertFile", "webhook.tlsKeyFile")
+    certificate = yield from _pair(facts, *fields)
+    if certificate is None:
+        return
+    which, wanted = _which(fields[0], facts.files[fields[0]]), webhook_names(facts.topology.webhook)[0]
+    found = list(doubts(which, certificate, "", facts.now))
+    if not _is_for(wanted, names_of(certificate)):
+        named = ", ".join(names_of(certificate)) or "nothing"
+        what = f"it names {named}, and the upper's apiserver calls the webhook at {wanted}"
+        found.append(Fault(which, what, f"have it made with {wanted} among its subjectAltNames"))
+    yield from _judged(which, certificate, found, facts.now)
+
+
+def _pair(facts: Facts, *fields: str) -> Generator[Finding, None, x509.Certificate | None]:
+    """Look at a certificate and its key; gives the certificate where both are good."""
+    answers = [facts.files[field] for field in fields if field in facts.files]
+    if len(answers) != len(fields):
+        return None
+    for field, answer in zip(fields, answers, strict=True):
+        if isinstance(answer.value[1], OSError):
+            yield _fault(unreadable(_which(field, answer), answer.value[1]))
+    contents = [answer.value[1] for answer in answers]
+    if any(isinstance(content, OSError) for content in contents):
+        return None
+    certificate_of, key_of = (_which(field, answer) for field, answer in zip(fields, answers, strict=True))
+    fault = pair_fault(certificate_of, key_of, *contents)
+    if fault is not None:
+        yield _fault(fault)
+        return None
+    return x509.load_pem_x509_certificates(contents[0])[0]
+
+
+def _judged(which: str, certificate: x509.Certificate, found: Iterable[Fault], now: datetime) -> Iterator[Finding]:
+    """Tell what is wrong with a certificate that is served, or until when it holds."""
+    wrong = [_fault(fault) for fault in found]
+    yield from wrong
+    if not wrong:
+        soon = certificate.not_valid_after_utc - now < SOON
+        advice = "renew it: the file is read again by itself" if soon else ""
+        yield Finding(UPPER, CHECK, Level.WARN if soon else Level.OK, f"{which}: {described(certificate)}", advice)
+
+
+def _authority(upper: Side, facts: Facts) -> Iterator[Finding]:
+    """Look at the CA of those who call the kubelet API."""
+    field = "kubelet.clientCAFile"
+    answer = facts.files.get(field)
+    if answer is not None:
+        which, content = _which(field, answer), answer.value[1]
+        fault = unreadable(which, content) if isinstance(content, OSError) else authority_fault(which, content)
+    elif AUTHORITY not in upper.answers:
+        return
+    else:
+        which = PUBLISHED
+        content = ((upper.value(AUTHORITY) or {}).get("data") or {}).get(CALLERS_KEY, "").encode()
+        fault = None if content else _unpublished(upper.answers[AUTHORITY])
+    if fault is not None:
+        yield _fault(fault._replace(what=f"{fault.what}, so every call of the kubelet API is refused"))
+        return
+    certificates = certificates_in(content)
+    wrong = [_fault(each, Level.WARN) for each in authority_doubts(which, certificates, facts.now)]
+    until = min((each.not_valid_after_utc for each in certificates), default=facts.now)
+    yield from wrong or [Finding(UPPER, CHECK, Level.OK, f"{which}: holds until {date_of(until)}")]
+
+
+def _unpublished(answer: Answer) -> Fault:
+    what = answer.error or f"it has no {CALLERS_KEY}"
+    advice = "start the upper's apiserver with --client-ca-file, let the engine read it, or set kubelet.clientCAFile"
+    return Fault(PUBLISHED, what, advice)
+
+
+def _requests(upper: Side, facts: Facts) -> Iterator[Finding]:
+    """Look for requests of serving certificates that wait for somebody.
+
+    Of each node the newest counts, which is of the engine that began last, and the newest for the address that its Node
+    says, where the engine that drives is. Others may be of engines that are gone.
+    """
+    error = upper.answers.get(REQUESTS, Answer()).error
+    if error:
+        what = f"requests for serving certificates are not told ({error}): one may wait for approval, and nobody see it"
+        yield Finding(UPPER, CHECK, Level.SKIP, what, "as an administrator of the upper cluster: kubectl get csr")
+    for lower in facts.topology.lowers:
+        node = node_named(upper, lower.node.name)
+        address = endpoint_of(node)[0] if node else ""
+        found = [one for one in upper.items(REQUESTS) if _is_request_of(one, lower.node.name)]
+        found.sort(key=lambda one: str(metadata(one)["creationTimestamp"]))
+        here = [one for one in found if address in _asked_for(one)]
+        counting = {metadata(one)["name"]: one for one in (*here[-1:], *found[-1:])}
+        for name in (name for name, one in counting.items() if not (one.get("status") or {}).get("conditions")):
+            what = f"the request for a serving certificate of node {lower.node.name} waits for approval"
+            yield Finding(lower.name, CHECK, Level.WARN, what, f"kubectl certificate approve {name}")
+
+
+def _is_request_of(request: Manifest, node: str) -> bool:
+    head, _, digest = str(metadata(request)["name"]).rpartition("-")
+    return head == f"tensile-{node}" and bool(digest)
+
+
+def _asked_for(request: Manifest) -> list[str]:
+    """Give the addresses and names that a certificate is asked for, none where that cannot be read."""
+    try:
+        return names_of(x509.load_pem_x509_csr(b64decode(request["spec"]["request"])))
+    except (ValueError, LookupError):
+        return []
+
+
+def _is_for(name: str, names: list[str]) -> bool:
+    """Say whether a certificate's names cover a host, by a wildcard too."""
+    return name in names or f"*.{name.partition('.')[2]}" in names
+
+
+def _fault(fault: Fault, level: Level = Level.FAIL) -> Finding:
+    return Finding(UPPER, CHECK, level, f"{fault.which}: {fault.what}", fault.advice)
+
+
+def _which(field: str, answer: Answer) -> str:
+    return f"{field}: {answer.value[0]}"

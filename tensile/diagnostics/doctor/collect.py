@@ -1,0 +1,306 @@
+"""Gathers the facts of every cluster of a topology, all at the same time, and never for longer than `LIMIT` seconds.
+
+A cluster that does not answer costs its own time only: lowers whose kubeconfig is in a Secret of the upper cluster are
+the only ones that wait for another.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import orjson
+
+from tensile.diagnostics.doctor.facts import (
+    ADVERTISED,
+    AUTHORITY,
+    HOOK,
+    HOOK_ADDRESS,
+    HOOK_CALL,
+    HOOK_SLICES,
+    METRICS,
+    POLICIES,
+    REQUESTS,
+    SPACES,
+    STRANGERS,
+    WAITING,
+    Answer,
+    Contact,
+    Facts,
+    Side,
+    Way,
+    endpoint_of,
+    is_renewed,
+    lease_of,
+    node_named,
+    port_of,
+    strays,
+)
+from tensile.diagnostics.doctor.queries import NODE_PROXY, Asking, Now, dialled, opened, trusting_anybody, way_of
+from tensile.diagnostics.doctor.tenants import MOST, places
+from tensile.engine.clusters import node_address
+from tensile.engine.configmap_source import Place, document, read
+from tensile.engine.lower import Ways
+from tensile.engine.permissions import Right, lower_rights, upper_rights
+from tensile.engine.servers import own_namespace
+from tensile.errors import AccessError, ClusterError, NotFound, TensileError, described
+from tensile.kube import net
+from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Selection
+from tensile.kube.credentials import Access, keep_secret
+from tensile.kube.files import read_regular
+from tensile.kube.store import Cache
+from tensile.kubelet.api.client_ca import CALLERS
+from tensile.names import LEASE_NAMESPACE
+from tensile.objects import CONFIG_MAP, ENDPOINT_SLICE, LEASE, SERVICE, SIGNING_REQUEST, UPPER, Manifest, Ref
+from tensile.policy.webhook.listener import call
+from tensile.policy.webhook.registration import address_of, bundle_in, proxied, ref_of
+from tensile.reconcile.rules.service_index import SERVICE_NAME
+from tensile.reconcile.rules.services import server_of
+from tensile.topology import Lower, ServiceRef, Topology, Upper, Webhook
+
+LIMIT = 12.0
+"""Seconds after which what is known by then has to do."""
+_PATIENCE = 5.0
+_UNREAD = "let the account that asks list that Secret; the engine has to, and may by what `tensile manifests` prints"
+
+
+async def topology_at(place: Place, ways: Ways) -> Topology:
+    """Read the topology in a ConfigMap of the upper cluster; raises TensileError, with what is wrong."""
+    cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            raw = await cluster.read(Ref(UPPER, CONFIG_MAP, place.namespace, place.name))
+    except NotFound:
+        raise TensileError(document(None, place).trouble) from None
+    except TimeoutError:
+        raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
+    finally:
+        await cluster.close()
+    return read(document(orjson.loads(raw), place), place)
+
+
+async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None = None) -> Facts:
+    """Look at every cluster of a topology, and at the files that it names; `place` is the ConfigMap that it is in."""
+    work = _Gathering(topology, ways, now, needed_above(topology, place, own_namespace()))
+    await work.run()
+    files = _files(topology, ways.directory)
+    most = net.hard_limit()
+    return Facts(
+        topology, work.upper, work.lowers, files, work.address, now(), in_map=place is not None, descriptors=most
+    )
+
+
+def needed_above(topology: Topology, place: Place | None, own: str) -> list[Right]:
+    """Give the rights that the engine needs above, running in namespace `own` ("": in no cluster).
+
+    Engines that nobody asks to take turns do so in a cluster only.
+    """
+    return upper_rights(topology, place=place, takes_turns=bool(own))
+
+
+class _Gathering:
+    """What is found out so far. `above` is the upper cluster once it is known whether it can be asked."""
+
+    def __init__(self, topology: Topology, ways: Ways, now: Now, rights: list[Right]) -> None:
+        self.upper = Side(UPPER)
+        self.lowers = {spec.name: Side(spec.name) for spec in topology.lowers}
+        self.address = ""
+        self._topology = topology
+        self._ways = ways
+        self._now = now
+        self._rights = rights
+        self._above: asyncio.Future[Asking | None] = asyncio.get_running_loop().create_future()
+        self._spaces: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self._open = AsyncExitStack()
+
+    async def run(self) -> None:
+        """Ask everybody, and stop when the time is over."""
+        async with self._open:
+            works = {self.upper.name: self._ask_upper()}
+            works |= {spec.name: self._ask_lower(spec) for spec in self._topology.lowers}
+            tasks = {asyncio.create_task(work): name for name, work in works.items()}
+            done, late = await asyncio.wait(tasks, timeout=LIMIT)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+            for task in done:
+                error = task.exception()
+                if error is not None:
+                    side = self._side(tasks[task])
+                    side.trouble = f"it was not asked to the end ({described(error)})"
+                    side.remedy = "report this, with what the other lines say"
+
+    def _side(self, name: str) -> Side:
+        return self.upper if name == UPPER else self.lowers[name]
+
+    async def _ask_upper(self) -> None:
+        try:
+            access = await self._ways.upper_access(self._topology.upper)
+            asking = await self._begun(self.upper, access)
+        except AccessError as error:
+            self.upper.trouble, self.upper.remedy = error.what.removeprefix("upper: "), error.advice
+            asking = None
+        finally:
+            if not self._above.done():
+                self._above.set_result(None)
+        try:
+            if asking is not None:
+                await self._look_around(asking)
+        finally:
+            if not self._spaces.done():
+                self._spaces.set_result([])
+
+    async def _look_around(self, asking: Asking) -> None:
+        topology = self._topology
+        self.address = node_address(topology, (asking.access.address, asking.access.port))
+        nodes = [lower.node.name for lower in topology.lowers]
+        more = [asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in nodes]
+        more.append(asking.note(AUTHORITY, asking.read(CALLERS)))
+        more += [self._name_spaces(asking), asking.note(POLICIES, asking.policies())]
+        if "PV" in topology.enabled:
+            more.append(asking.note(WAITING, asking.waiting()))
+        if topology.kubelet.tls_cert_file is None:
+            more.append(asking.note(REQUESTS, asking.listed(SIGNING_REQUEST)))
+        if topology.webhook.enabled:
+            more.append(asking.note(HOOK, asking.read(ref_of(topology))))
+        if any(lower.service_accounts.identity == "upper" for lower in topology.lowers):
+            more.append(asking.note(ADVERTISED, _advertised(topology.upper, asking.access)))
+        await asking.everything(self._rights, *more)
+        others = strays(self.upper, topology)
+        leases = (asking.note(lease_of(node), asking.read(Ref(UPPER, LEASE, LEASE_NAMESPACE, node))) for node in others)
+        await asyncio.gather(self._call_hook(asking, topology.webhook), *leases, self._call_nodes(asking, nodes))
+
+    async def _name_spaces(self, asking: Asking) -> None:
+        """List the upper namespaces, and let those know who look into the lowers' namespaces of these."""
+        try:
+            await asking.note(SPACES, asking.spaces())
+        finally:
+            self._spaces.set_result(self.upper.items(SPACES))
+
+    async def _look_for_tenants(self, asking: Asking, spec: Lower) -> None:
+        """List who is in the namespaces of a lower that pods from above go to."""
+        await asking.note(SPACES, asking.spaces())
+        above = await asyncio.shield(self._spaces)
+        found = places(spec, self._topology, above, asking.side.items(SPACES)).values()
+        await asking.note(STRANGERS, asking.inhabitants(sorted(found)[:MOST]))
+
+    async def _call_nodes(self, asking: Asking, names: list[str]) -> None:
+        """Call the nodes' kubelet APIs as the upper's apiserver would, or have it do so where it lets us."""
+        ports = {name: port for name in names if (port := self._port(name)) is not None}
+        near = {name for name, (address, _) in ports.items() if ip_address(address).is_loopback}
+        far = ports.keys() - near
+        may_proxy = bool(far) and await asking.may(NODE_PROXY)
+        calls = [asking.note(port_of(name), _dialled_blindly(*ports[name])) for name in near]
+        await asyncio.gather(*calls, *(self._have_called(asking, name) for name in far if may_proxy))
+
+    def _port(self, name: str) -> tuple[str, int] | None:
+        """Give the IP address and port of a node that an engine keeps, None for another one."""
+        node = node_named(self.upper, name)
+        if node is None or not is_renewed(self.upper, name, self._now()):
+            return None
+        address, port = endpoint_of(node)
+        return (address, port) if address and port else None
+
+    async def _have_called(self, asking: Asking, name: str) -> None:
+        self.upper.answers[port_of(name)] = await asking.fetched(f"/api/v1/nodes/{name}/proxy/healthz")
+
+    async def _call_hook(self, asking: Asking, webhook: Webhook) -> None:
+        """Call the webhook by its URL, or see what is behind its Service, and have the apiserver call that."""
+        if not webhook.enabled or not webhook.is_reachable:
+            return
+        if webhook.service is not None:
+            ref = Ref(UPPER, SERVICE, webhook.service.namespace, webhook.service.name)
+            await asking.note(HOOK_ADDRESS, asking.read(ref))
+            await asking.note(HOOK_SLICES, _endpoints(asking, ref))
+            await self._have_hook_called(asking, webhook.service)
+            return
+        url = urlsplit(address_of(webhook))
+        await asking.note(HOOK_ADDRESS, _dialled_blindly(url.hostname or "", url.port or 443))
+        known: Manifest | None = self.upper.value(HOOK)
+        if known:
+            await asking.note(HOOK_CALL, call(address_of(webhook), bundle_in(known)))
+
+    async def _have_hook_called(self, asking: Asking, service: ServiceRef) -> None:
+        """Have the upper's apiserver call the webhook's Service, where it lets us."""
+        space, name = service.namespace, proxied(service)
+        right = Right(SERVICE, ("get",), "calls of the webhook by the apiserver", "proxy", space, name=name)
+        if await asking.may(right):
+            path = f"/api/v1/namespaces/{space}/services/{name}/proxy/healthz"
+            self.upper.answers[HOOK_CALL] = await asking.fetched(path)
+
+    async def _ask_lower(self, spec: Lower) -> None:
+        side = self.lowers[spec.name]
+        try:
+            asking = await self._begun(side, await self._ways.lower_access(spec, await self._secrets(spec)))
+        except AccessError as error:
+            side.trouble, side.remedy = error.what, error.advice
+            return
+        except ClusterError as error:
+            side.trouble, side.remedy = str(error), _UNREAD
+            return
+        if asking is not None:
+            more = (asking.note(METRICS, asking.measured()), self._look_for_tenants(asking, spec))
+            await asking.everything(lower_rights(spec), *more)
+
+    async def _secrets(self, spec: Lower) -> Cache:
+        """Give the Secret that a lower's kubeconfig is in, as the one object of a cache."""
+        found, ref = Cache(), spec.kubeconfig_secret
+        if ref is None:
+            return found
+        above = await asyncio.shield(self._above)
+        if above is None:
+            raise AccessError(
+                f"its kubeconfig is in Secret {ref.namespace}/{ref.name} of the upper cluster, which cannot be asked",
+                "put that right first",
+            )
+        await keep_secret(above.cluster, ref, found)
+        return found
+
+    async def _begun(self, side: Side, access: Access) -> Asking | None:
+        """Go the way to a cluster; it is closed at the end."""
+        asking = await opened(side, access, self._now)
+        if asking is not None:
+            self._open.push_async_callback(asking.close)
+        if side is self.upper:
+            self._above.set_result(asking)
+        return asking
+
+
+async def _dialled_blindly(host: str, port: int) -> Contact:
+    """Go as far as TLS, trusting whoever answers: nothing is said to them."""
+    return await dialled(Way("", f"https://{host}:{port}", host, port, host), trusting_anybody())
+
+
+async def _advertised(upper: Upper, access: Access) -> Contact | None:
+    """Go the way on which pods below reach the upper apiserver, as far as TLS."""
+    server = server_of(upper.advertise_url, (access.address, access.port))
+    if server is None:
+        return None
+    way = way_of(access)._replace(host=server.host, port=server.port, name=server.host)
+    return await dialled(way, access.tls)
+
+
+async def _endpoints(asking: Asking, service: Ref) -> list[Manifest]:
+    """List the addresses behind a Service."""
+    chosen = Selection(service.namespace, labels=f"{SERVICE_NAME}={service.name}")
+    return (await asking.cluster.list(ENDPOINT_SLICE, chosen, orjson.loads)).items
+
+
+def _files(topology: Topology, directory: Path) -> dict[str, Answer]:
+    """Read the files that the topology names, by the field that names them."""
+    found = {}
+    for section in ("kubelet", "webhook"):
+        for field, info in type(getattr(topology, section)).model_fields.items():
+            path = getattr(getattr(topology, section), field)
+            if path is not None and str(info.alias).endswith("File"):
+                found[f"{section}.{info.alias}"] = _content(directory / path)
+    return found
+
+
+def _content(path: Path) -> Answer:
+    try:
+        return Answer((str(path), read_regular(path)))
+    except OSError as error:
+        return Answer((str(path), error))

@@ -1,0 +1,211 @@
+"""Whether a cluster is reached and lets us in, in which version, and by which clock: what fails, and why."""
+
+from collections.abc import Iterator
+from shlex import quote
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from tensile.diagnostics.doctor.facts import Contact, Facts, Finding, Level, Side, Stage, Way
+from tensile.kubelet.api.certificate_checks import date_of, described, names_of
+from tensile.objects import UPPER
+from tensile.policy.webhook.registration import certificates_in
+
+MOST_SECONDS = 5.0
+"""Between two clocks, before that is worth a word."""
+OLDEST, TRIED = (1, 25), (1, 36)
+"""The first minor version that has every API which is used, and the one that everything is tried on."""
+_TOLD_APART = (1, 26)
+"""The first minor version that notes on a pod that it was evicted, so that it is not taken for one that was deleted."""
+_SLEEPS = (1, 30)
+"""The first minor version that takes `preStop.sleep`, which the rendered Deployment has (manifests/workload.py)."""
+_MOST_MINORS = 3
+"""By so many minor versions a kubelet may be older than its apiserver, and so a lower cluster than the upper one."""
+_UNITS = (("days", 86_400), ("hours", 3600), ("minutes", 60))
+_ACCOUNT = "system:serviceaccount:"
+
+
+def reached(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Say how far one gets to a cluster, and as whom."""
+    contact = side.contact
+    if side.trouble:
+        yield Finding(side.name, "reach", Level.FAIL, side.trouble, side.remedy or "put that right")
+    elif contact is None:
+        advice = "look whether its apiserver runs, and what is slow on the way to it"
+        yield Finding(side.name, "reach", Level.FAIL, "it did not answer in time", advice)
+    elif contact.stage < Stage.LOGIN:
+        yield Finding(side.name, "reach", Level.FAIL, *_failed(contact, facts))
+    else:
+        yield Finding(side.name, "reach", Level.OK, f"{contact.way.url} answers")
+        yield from _logged_in(side, contact, facts)
+
+
+def _logged_in(side: Side, contact: Contact, facts: Facts) -> Iterator[Finding]:
+    if contact.stage == Stage.LOGIN:
+        yield Finding(side.name, "login", Level.FAIL, *_shut_out(contact.way, facts))
+        return
+    yield Finding(side.name, "login", Level.OK, f"as {side.user}" if side.user else "the credential is accepted")
+    yield _version(side, contact, facts)
+    if contact.ahead is not None:
+        yield _clock(side, contact.ahead)
+    if side.unanswered:
+        missing = ", ".join(sorted(side.unanswered))
+        advice = "look whether its apiserver is overloaded, and ask again"
+        yield Finding(side.name, "reach", Level.WARN, f"it did not answer in time about: {missing}", advice)
+
+
+def _failed(contact: Contact, facts: Facts) -> tuple[str, str]:
+    """Say what failed on the way, and what to do."""
+    way, error = contact.way, contact.error
+    match contact.stage:
+        case Stage.NAME:
+            advice = f"correct `server` in {way.origin}, or this machine's DNS; try: getent hosts {quote(way.host)}"
+            return f"the name {way.host} is not found ({error})", advice
+        case Stage.CONNECTION:
+            return f"{way.where} cannot be connected to ({error})", _unconnected(way, error)
+        case Stage.TLS if contact.shown:
+            return _untrusted(contact, x509.load_der_x509_certificate(contact.shown), facts)
+        case Stage.TLS:
+            advice = f"look whether an apiserver listens there, and correct `server` in {way.origin} if not"
+            return f"{way.where} takes connections, but speaks no TLS with us ({error})", advice
+    where = f" (FILE: what is in {way.origin})" if " FILE" in way.flags else ""
+    command = " ".join(filter(None, ("kubectl", way.flags, "get --raw /version")))
+    advice = f"look whether that is an apiserver, and what stands before it: {command}{where}"
+    return f"{way.where} does not answer as an apiserver does ({error})", advice
+
+
+def _unconnected(way: Way, error: str) -> str:
+    if "refused" in error:
+        return f"nothing listens there: start the apiserver, or correct `server` in {way.origin}"
+    return f"look for a firewall, a route or a stopped machine on the way, or correct `server` in {way.origin}"
+
+
+def _untrusted(contact: Contact, shown: x509.Certificate, facts: Facts) -> tuple[str, str]:
+    """Say why a certificate is not trusted."""
+    way = contact.way
+    what = f"{way.where} shows a certificate that is not trusted ({contact.error}): {described(shown)}"
+    if shown.not_valid_after_utc < facts.now:
+        return what, "renew the apiserver's certificate; with kubeadm: kubeadm certs renew apiserver"
+    if shown.not_valid_before_utc > facts.now:
+        return what, "set the clock of this machine, or of the one that made the certificate"
+    if "mismatch" in contact.error:
+        names = names_of(shown)
+        other = f"tls-server-name: {names[0]} in {way.origin}" if names else "a `server` that it names"
+        return what, f"it is not for {way.name}: set {other}, or have the apiserver's certificate made for {way.name}"
+    known = ", ".join(each.subject.rfc4514_string() for each in certificates_in(way.authority)) or "the system's"
+    issuer = shown.issuer.rfc4514_string()
+    return what, (
+        f"the CA in {way.origin} is {known}, and the certificate is by {issuer}: put that CA there, which the cluster "
+        "itself tells: kubectl -n kube-system get configmap kube-root-ca.crt -o jsonpath='{.data.ca\\.crt}'"
+    )
+
+
+def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
+    """Say why a credential may not be accepted."""
+    refused = f"the credential in {way.origin} is not accepted"
+    if way.token.until is not None and way.token.until < facts.now:
+        return f"{refused}: its token ended on {date_of(way.token.until)}", renew_token(way)
+    for certificate in certificates_in(way.certificate)[:1]:
+        who = certificate.subject.rfc4514_string()
+        advice = (
+            f"have the cluster's CA sign a new one, and put it into {way.origin}; with kubeadm: {_signed(certificate)}"
+        )
+        if certificate.not_valid_after_utc < facts.now:
+            return f"{refused}: the client certificate of {who} ended on {_end(certificate)}", advice
+        authorities = [each.subject for each in certificates_in(way.authority)]
+        signer = certificate.issuer.rfc4514_string()
+        advice = f"have the CA that the apiserver's --client-ca-file holds sign one, and put it into {way.origin}"
+        if authorities and certificate.issuer not in authorities:
+            return f"{refused}: its client certificate is by {signer}, and the cluster's CA is another", advice
+        return f"{refused}: the apiserver does not know the client certificate of {who} by {signer}", advice
+    return f"{refused}: the token is not, or no longer, one of this cluster", renew_token(way)
+
+
+def _signed(certificate: x509.Certificate) -> str:
+    """Give kubeadm's command for another certificate of the same user and groups."""
+    names = {attribute.oid: str(attribute.value) for attribute in certificate.subject}
+    groups = [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    organizations = "".join(f" --org={quote(group)}" for group in groups)
+    return f"kubeadm kubeconfig user --client-name={quote(names.get(NameOID.COMMON_NAME, 'NAME'))}{organizations}"
+
+
+def renew_token(way: Way) -> str:
+    """Return how to get another token."""
+    if way.token.subject.startswith(_ACCOUNT):
+        namespace, _, name = way.token.subject.removeprefix(_ACCOUNT).partition(":")
+        command = f"kubectl -n {quote(namespace)} create token {quote(name)} --duration=8760h"
+    else:
+        command = "kubectl -n NAMESPACE create token SERVICEACCOUNT --duration=8760h"
+    return f"put another token into {way.origin}; as an administrator of that cluster: {command}"
+
+
+def _version(side: Side, contact: Contact, facts: Facts) -> Finding:
+    found, above = minor_of(contact.version), minor_of(_upper_version(facts))
+    told = contact.version or "not told"
+    if found is None:
+        return Finding(side.name, "version", Level.SKIP, f"its version is {told}")
+    if found < OLDEST:
+        advice = f"upgrade the cluster: {_dotted(OLDEST)} is the oldest that has every API the engine uses"
+        return Finding(side.name, "version", Level.FAIL, f"{told} is too old", advice)
+    if side.name == UPPER and found < _TOLD_APART and facts.topology.evicts:
+        what = f"{told} is too old for pods without a controller to leave a node: an evicted one would be lost"
+        advice = (
+            f"upgrade the cluster to {_dotted(_TOLD_APART)} or newer, or do without descheduler.enabled and "
+            "maintenance: drain"
+        )
+        return Finding(side.name, "version", Level.FAIL, what, advice)
+    if side.name != UPPER and above is not None and not above[1] - _MOST_MINORS <= found[1] <= above[1]:
+        what = f"{told} below, and {_upper_version(facts)} above"
+        advice = (
+            f"bring the lower cluster to the upper one's version, or at most {_MOST_MINORS} minor versions behind it: "
+            "its node is a kubelet of the lower's version, and Kubernetes supports no other distance"
+        )
+        return Finding(side.name, "version", Level.WARN, what, advice)
+    if side.name == UPPER and found < _SLEEPS and facts.in_map:
+        what = (
+            f"{told} has not been tried with this release, and refuses `preStop.sleep`, which the Deployment of "
+            "`tensile manifests` has"
+        )
+        advice = f'write exec: {{command: [sleep, "5"]}} in its place, or upgrade the cluster to {_dotted(_SLEEPS)}'
+        return Finding(side.name, "version", Level.WARN, what, advice)
+    if found != TRIED:
+        advice = f"nothing to do if all works; what is tried is Kubernetes {_dotted(TRIED)}"
+        return Finding(side.name, "version", Level.WARN, f"{told} has not been tried with this release", advice)
+    return Finding(side.name, "version", Level.OK, told)
+
+
+def _clock(side: Side, ahead: float) -> Finding:
+    if abs(ahead) <= MOST_SECONDS:
+        return Finding(side.name, "clock", Level.OK, "the same as here, to some seconds")
+    sense = "ahead of" if ahead > 0 else "behind"
+    advice = (
+        "set both by NTP (chronyc tracking, timedatectl): leases of nodes, tokens and certificates are good at certain "
+        "times only"
+    )
+    return Finding(side.name, "clock", Level.WARN, f"the cluster's clock is {_span(abs(ahead))} {sense} ours", advice)
+
+
+def _span(seconds: float) -> str:
+    """Write a time in the largest unit of which there are two."""
+    unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), ("s", 1))
+    return f"{seconds / size:.0f} {unit}"
+
+
+def minor_of(version: str) -> tuple[int, int] | None:
+    """Read a version such as "v1.36.3+k3s1" as far as it matters; None for what is none."""
+    parts = version.removeprefix("v").split(".")
+    if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):  # noqa: PLR2004 - major and minor
+        return None
+    return int(parts[0]), int(parts[1])
+
+
+def _upper_version(facts: Facts) -> str:
+    return facts.upper.contact.version if facts.upper.contact is not None else ""
+
+
+def _end(certificate: x509.Certificate) -> str:
+    return date_of(certificate.not_valid_after_utc)
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,116 @@
+"""What pods draw on in lower clusters: the metrics API, and storage."""
+
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+
+from tensile.diagnostics.doctor.facts import CLASSES, METRICS, WAITING, Facts, Finding, Level, Side
+from tensile.names import PROVISIONER
+from tensile.objects import UPPER, annotations, metadata
+
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_IMMEDIATE = "unbound immediate PersistentVolumeClaims"
+"""What a kube-scheduler says of a pod whose claims have to be bound before it looks for a node."""
+_NAMED = 3
+_INSTALL = "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
+
+_CLASS = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "tensile"},
+    "provisioner": PROVISIONER,
+    "volumeBindingMode": "WaitForFirstConsumer",
+    "allowVolumeExpansion": True,
+}
+_MAKE = f"echo '{json.dumps(_CLASS)}' | kubectl apply -f -"
+
+
+def measured(side: Side, _facts: Facts) -> Iterator[Finding]:
+    """Say whether a lower has a metrics API."""
+    answer = side.answers.get(METRICS)
+    if side.name == UPPER or answer is None:
+        return
+    if not answer.error:
+        yield Finding(side.name, "metrics", Level.OK, "the metrics API answers")
+    elif answer.status == HTTPStatus.NOT_FOUND:
+        what = "it has no metrics API (metrics.k8s.io): kubectl top and autoscaling know nothing of its pods"
+        yield Finding(side.name, "metrics", Level.WARN, what, f"install metrics-server there: {_INSTALL}")
+    elif answer.status == HTTPStatus.FORBIDDEN:
+        yield Finding(side.name, "metrics", Level.SKIP, "not looked at: there is no right to list its node metrics")
+    else:
+        advice = "look at it there: kubectl get apiservice v1beta1.metrics.k8s.io -o yaml"
+        yield Finding(side.name, "metrics", Level.WARN, f"the metrics API fails ({answer.error})", advice)
+
+
+def stored(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Look at the storage classes that claims need, above and below."""
+    if "PV" not in facts.topology.enabled or not side.is_in:
+        return
+    if side.value(CLASSES) is None:
+        error = side.answers[CLASSES].error if CLASSES in side.answers else "no answer in time"
+        yield Finding(side.name, "storage", Level.SKIP, f"not looked at: storage classes are not told ({error})")
+    elif side.name == UPPER:
+        yield from _above(side)
+    elif "PV" in facts.spec(side.name).controllers:
+        yield from _below(side, facts)
+
+
+def _above(upper: Side) -> Iterator[Finding]:
+    """Look at the classes whose volumes are made below: only the scheduler may choose the node first."""
+    classes = [one for one in upper.items(CLASSES) if one.get("provisioner") == PROVISIONER]
+    for one in classes:
+        if one.get("volumeBindingMode") != "WaitForFirstConsumer":
+            name = metadata(one)["name"]
+            what = f"StorageClass {name} binds at once, before a node is chosen: pods with claims of it never start"
+            advice = f"make it anew with volumeBindingMode WaitForFirstConsumer: kubectl delete storageclass {name}"
+            yield Finding(UPPER, "storage", Level.FAIL, what, advice)
+    yield from _unbound(upper)
+    default = next((one for one in upper.items(CLASSES) if annotations(one).get(_DEFAULT_CLASS) == "true"), None)
+    if default is not None and default not in classes:
+        name = metadata(default)["name"]
+        what = (
+            f"the default StorageClass {name} is not tensile's: claims that name none cannot be used on virtual nodes"
+        )
+        advice = (
+            "have pods for virtual nodes name a class whose provisioner is tensile-kube.io/lower, or make it default"
+        )
+        yield Finding(UPPER, "storage", Level.WARN, what, advice)
+    if classes:
+        names = ", ".join(metadata(one)["name"] for one in classes)
+        yield Finding(UPPER, "storage", Level.OK, f"volumes are made in lower clusters for: {names}")
+    else:
+        yield Finding(UPPER, "storage", Level.SKIP, *_none())
+
+
+def _unbound(upper: Side) -> Iterator[Finding]:
+    """Look for pods that the scheduler's VolumeBinding keeps: that it is on can be seen of nothing else."""
+    kept = [one["name"] for one in upper.items(WAITING) if _IMMEDIATE in one["message"]]
+    if kept:
+        more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
+        what = f"the scheduler waits for claims that bind before a node is chosen, with pods {', '.join(kept[:_NAMED])}"
+        advice = f"on virtual nodes, have them claim a StorageClass of {PROVISIONER}; to make one: {_MAKE}"
+        yield Finding(UPPER, "storage", Level.WARN, what + more, advice)
+
+
+def _none() -> tuple[str, str]:
+    what = (
+        "no StorageClass has volumes made in lower clusters: a scheduler with VolumeBinding, as the stock one has it, "
+        "leaves pods with unbound claims of other classes Pending"
+    )
+    return what, f"if pods with claims are to run on virtual nodes: {_MAKE}"
+
+
+def _below(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Look whether each class above has one below."""
+    there = {metadata(one)["name"] for one in side.items(CLASSES)}
+    mapped = facts.spec(side.name).storage_classes
+    ours = [one for one in facts.upper.items(CLASSES) if one.get("provisioner") == PROVISIONER]
+    wanted = {**{metadata(one)["name"]: metadata(one)["name"] for one in ours}, **mapped}
+    missing = {above: below for above, below in wanted.items() if below not in there}
+    for above, below in missing.items():
+        what = f"StorageClass {above} above is {below} here, which does not exist: its claims stay Pending"
+        has = ", ".join(sorted(there)) or "none"
+        advice = f"create it, or set storageClasses: {{{above}: NAME}} for {side.name} (there are: {has})"
+        yield Finding(side.name, "storage", Level.WARN, what, advice)
+    if wanted and not missing:
+        yield Finding(side.name, "storage", Level.OK, "every storage class has its own here")

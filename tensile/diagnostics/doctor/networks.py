@@ -1,0 +1,239 @@
+"""Whether pods of all clusters reach each other, and the upper apiserver: addresses that two clusters have.
+
+Whether the engine's ports are open to more than those who call them, as far as that can be told.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_address, ip_network
+from typing import NamedTuple
+
+from tensile.diagnostics.doctor.facts import (
+    ADVERTISED,
+    NODES,
+    RANGES,
+    Contact,
+    Facts,
+    Finding,
+    Level,
+    Side,
+    Stage,
+    shown,
+)
+from tensile.kube import net
+from tensile.names import VIRTUAL_NODE
+from tensile.objects import UPPER, Manifest, labels
+
+Network = IPv4Network | IPv6Network
+PODS, SERVICES = "pods", "Services"
+_BY_HAND = {
+    PODS: "of pods the network plugin's pools, or --cluster-cidr",
+    SERVICES: "of Services --service-cluster-ip-range, or as an administrator kubectl get servicecidrs",
+}
+_SHOWN = 4
+
+
+class _Range(NamedTuple):
+    """Addresses of a cluster: of its pods or of its Services."""
+
+    cluster: str
+    sort: str
+    network: Network
+
+
+Clash = tuple[_Range, _Range]
+"""Two that overlap."""
+
+
+class _Known(NamedTuple):
+    """What a cluster tells of its addresses; `missing` are the sorts of which it does not tell all."""
+
+    ranges: Sequence[_Range]
+    missing: Sequence[str]
+
+
+def networked(facts: Facts) -> Iterator[Finding]:
+    """Say which addresses of a cluster are those of one before it too, and whether pods reach the upper apiserver."""
+    known = {side.name: _known(side) for side in facts.sides()}
+    clashes = _clashes(facts.sides(), {name: one.ranges for name, one in known.items()})
+    for side in facts.sides():
+        yield from map(_clashing, clashes[side.name])
+        if side.name == UPPER:
+            yield from _advertised(side)
+        if side.is_in and not clashes[side.name]:
+            others = [known[one.name] for one in facts.sides() if one.identity != side.identity]
+            yield _clear(side.name, known[side.name], others)
+        elif side.is_in and known[side.name].missing:
+            what, advice = _untold(known[side.name].missing)
+            yield Finding(side.name, "network", Level.SKIP, what, advice)
+
+
+def _clashing(clash: Clash) -> Finding:
+    own, other = clash
+    what = (
+        f"addresses of {own.sort} here ({own.network}) are also those of {other.sort} of {shown(other.cluster)} "
+        f"({other.network}): Services do not work between the two"
+    )
+    advice = "give one of the clusters other addresses: --cluster-cidr or --service-cluster-ip-range, made anew"
+    return Finding(own.cluster, "network", Level.WARN, what, advice)
+
+
+def _clear(cluster: str, known: _Known, others: Sequence[_Known]) -> Finding:
+    """Tell the addresses of a cluster that is in nobody's way, as far as they were compared with any."""
+    told = ", ".join(f"{one.sort} {one.network}" for one in known.ranges[:_SHOWN])
+    told += " and more" * (len(known.ranges) > _SHOWN)
+    sorts = {one.sort for one in known.ranges}
+    is_compared = not others or any(_matter(own, one.sort) for other in others for one in other.ranges for own in sorts)
+    if not is_compared:
+        way = "compared with nothing, as others tell too little"
+    elif any(other.missing for other in others):
+        way = "in the way of nothing that other clusters tell"
+    else:
+        way = "in no other cluster's way"
+    parts, advice = [f"{told}: {way}"] if told else [], ""
+    if known.missing:
+        what, advice = _untold(known.missing)
+        parts.append(what)
+    level = Level.OK if is_compared and not known.missing else Level.SKIP
+    return Finding(cluster, "network", level, "; ".join(parts) or way, advice)
+
+
+def _untold(missing: Sequence[str]) -> tuple[str, str]:
+    """Say which addresses of a cluster are not known, and what to compare by hand."""
+    by_hand = ", and ".join(_BY_HAND[sort] for sort in missing)
+    what = f"not looked at: the addresses of {' and '.join(missing)}, which the cluster does not tell"
+    return what, f"compare them with the other clusters' by hand: {by_hand}"
+
+
+def _known(side: Side) -> _Known:
+    """Give the addresses of a cluster, as far as it tells, in as few networks as hold them."""
+    nodes = [node for node in side.items(NODES) if side.name != UPPER or not _is_virtual(node)]
+    pods = [cidr for node in nodes for cidr in _cidrs(node)]
+    services = [cidr for one in side.items(RANGES) for cidr in (one.get("spec") or {}).get("cidrs") or ()]
+    told = ((PODS, pods), (SERVICES, services))
+    missing = [sort for sort, is_hidden in ((PODS, _hides_pods(side, nodes)), (SERVICES, not services)) if is_hidden]
+    return _Known([_Range(side.name, sort, network) for sort, cidrs in told for network in _collapsed(cidrs)], missing)
+
+
+def _hides_pods(side: Side, nodes: Sequence[Manifest]) -> bool:
+    """Say whether some node does not tell its pods' addresses; an upper cluster may well have virtual nodes alone."""
+    if not nodes:
+        return side.name != UPPER or side.value(NODES) is None
+    return any(not _cidrs(node) and not _is_virtual(node) for node in nodes)
+
+
+def _is_virtual(node: Manifest) -> bool:
+    key, value = VIRTUAL_NODE
+    return labels(node).get(key) == value
+
+
+def _cidrs(node: Manifest) -> list[str]:
+    spec = node.get("spec") or {}
+    return list(spec.get("podCIDRs") or filter(None, [spec.get("podCIDR")]))
+
+
+def _collapsed(cidrs: Iterable[str]) -> list[Network]:
+    networks = [ip_network(one, strict=False) for one in cidrs]
+    fours = collapse_addresses(one for one in networks if isinstance(one, IPv4Network))
+    return [*fours, *collapse_addresses(one for one in networks if isinstance(one, IPv6Network))]
+
+
+def _clashes(sides: Sequence[Side], ranges: Mapping[str, Sequence[_Range]]) -> dict[str, list[Clash]]:
+    """Give the first overlap of each sort of each two clusters, at the later one, in the order of the others."""
+    order = {side.name: place for place, side in enumerate(sides)}
+    identity = {side.name: side.identity for side in sides}
+    found: dict[tuple[str, str, str, str], Clash] = {}
+    for pair in _overlaps(one for each in ranges.values() for one in each):
+        other, own = sorted(pair, key=lambda one: order[one.cluster])
+        if identity[own.cluster] != identity[other.cluster] and _matter(own.sort, other.sort):
+            found.setdefault((own.cluster, other.cluster, own.sort, other.sort), (own, other))
+    clashes: dict[str, list[Clash]] = {name: [] for name in order}
+    for own, other in sorted(found.values(), key=lambda clash: order[clash[1].cluster]):
+        clashes[own.cluster].append((own, other))
+    return clashes
+
+
+def _matter(sort: str, other: str) -> bool:
+    """Say whether it matters that two clusters have the same addresses of these sorts: Services leave no cluster."""
+    return (sort, other) != (SERVICES, SERVICES)
+
+
+def _overlaps(ranges: Iterable[_Range]) -> Iterator[Clash]:
+    """Give every two that overlap. Of two networks that do one holds the other, so those around one make a stack."""
+    around: list[_Range] = []
+    for one in sorted(ranges, key=_begin):
+        while around and not _holds(around[-1].network, one.network):
+            around.pop()
+        yield from ((outer, one) for outer in around)
+        around.append(one)
+
+
+def _begin(one: _Range) -> tuple[int, int, int]:
+    return one.network.version, int(one.network.network_address), one.network.prefixlen
+
+
+def _holds(outer: Network, inner: Network) -> bool:
+    return outer.version == inner.version and int(inner.network_address) <= int(outer.broadcast_address)
+
+
+def _advertised(upper: Side) -> Iterator[Finding]:
+    """Say whether pods with tokens of the upper cluster are led to an address that its certificate names."""
+    contact: Contact | None = upper.value(ADVERTISED)
+    if contact is None or contact.stage == Stage.DONE:
+        return
+    what = f"pods below are led to the upper apiserver at {contact.way.where}, which fails from here ({contact.error})"
+    advice = (
+        f"set upper.advertiseURL to an address that pods below reach, and have the apiserver's certificate name "
+        f"{contact.way.host} (--apiserver-cert-extra-sans with kubeadm)"
+    )
+    yield Finding(UPPER, "network", Level.WARN, what, advice)
+
+
+_CALLERS = {
+    "kubelet": "the upper's apiserver",
+    "webhook": "the upper's apiserver",
+    "extender": "the upper's scheduler",
+}
+_LOOPBACK = "127.0.0.1"
+
+
+def bound(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Report ports that listen at every address of a machine without need.
+
+    In a pod there is no narrower address. Elsewhere telemetry, which asks nobody who they are, is for one machine
+    unless somebody says otherwise; and if the upper's apiserver is on this machine, so are its callers.
+    """
+    if side.name != UPPER or not side.is_in or facts.in_map:
+        return
+    topology = facts.topology
+    wide = [_finding("telemetry", "whoever reaches this machine reads names, health and capacity of all lowers")]
+    found = wide if _is_any(topology.telemetry.bind) else []
+    near = side.contact is not None and _is_loopback(side.contact.way.host)
+    enabled = {"kubelet": True, "webhook": topology.webhook.enabled, "extender": topology.extender.enabled}
+    for section, caller in _CALLERS.items() if near else ():
+        if enabled[section] and _is_any(getattr(topology, section).bind):
+            found.append(_finding(section, f"{caller}, which calls it, is on this machine"))
+    if (shortage := net.missing(len(topology.lowers), facts.descriptors)) is not None:
+        found.append(Finding(UPPER, "ports", Level.WARN, shortage.what, shortage.advice))
+    yield from found
+    if not found:
+        yield Finding(UPPER, "ports", Level.OK, "no port is open to more than its callers, as far as that can be told")
+
+
+def _finding(section: str, why: str) -> Finding:
+    narrower = f"{section}.bind: {_LOOPBACK}"
+    advice = f"set {narrower}" + (", or the address at which Prometheus calls it" if section == "telemetry" else "")
+    return Finding(UPPER, "ports", Level.WARN, f"{section}.bind is every address of this machine: {why}", advice)
+
+
+def _is_any(bind: str) -> bool:
+    try:
+        return ip_address(bind).is_unspecified
+    except ValueError:
+        return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

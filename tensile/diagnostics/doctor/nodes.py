@@ -1,0 +1,184 @@
+"""Whether each lower is a cluster of its own with a Node of ours, and whether that Node's kubelet API is reached."""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from ipaddress import ip_address
+from shlex import quote
+
+from tensile.diagnostics.doctor.facts import (
+    NODES,
+    Answer,
+    Contact,
+    Facts,
+    Finding,
+    Level,
+    Side,
+    Stage,
+    endpoint_of,
+    is_renewed,
+    lease_of,
+    node_named,
+    owner,
+    port_of,
+    shown,
+    strays,
+)
+from tensile.names import LOWER_UID, NOWHERE, OWNER, OWNER_NAME
+from tensile.objects import UPPER, Manifest, annotations, labels
+from tensile.reconcile.ownership import is_ours
+
+_CERTIFICATE = ("x509", "certificate", "tls:")
+
+
+def identified(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Say whether a cluster is another one than all before it, and the one that its Node was made for."""
+    if not side.identity:
+        return
+    place = facts.sides().index(side)
+    twin = next((one for one in facts.sides()[:place] if one.identity == side.identity), None)
+    if twin is not None:
+        origin = side.contact.way.origin if side.contact else ""
+        what = f"it is the same cluster as {shown(twin.name)} (kube-system {side.identity})"
+        advice = f"put another cluster into {origin}, or take one of the two out of the topology"
+        yield Finding(side.name, "identity", Level.FAIL, what, advice)
+        return
+    known = _noted(side, facts)
+    if known not in ("", side.identity):
+        what = f"another cluster answers than the one its Node was made for (kube-system {side.identity}, not {known})"
+        advice = "put the address right, or give the new cluster a lower with a name of its own in the topology"
+        yield Finding(side.name, "identity", Level.FAIL, what, advice)
+        return
+    yield Finding(side.name, "identity", Level.OK, f"kube-system {side.identity}")
+
+
+def _noted(side: Side, facts: Facts) -> str:
+    """Give the identity of the cluster that a lower's Node tells of, "" for none."""
+    if side.name == UPPER:
+        return ""
+    node = node_named(facts.upper, facts.spec(side.name).node.name)
+    return annotations(node).get(LOWER_UID, "") if node and is_ours(node, owner(facts.upper, facts.topology)) else ""
+
+
+def noded(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Say whether a lower's Node is there and ours, and whether an engine keeps it."""
+    upper = facts.upper
+    if NODES not in upper.answers or upper.value(NODES) is None or not upper.identity:
+        return
+    if side.name == UPPER:
+        yield from _others(upper, facts)
+        return
+    name = facts.spec(side.name).node.name
+    node = node_named(upper, name)
+    if node is None:
+        yield Finding(side.name, "node", Level.SKIP, f"there is no Node {name} yet: the engine makes it")
+    elif not is_ours(node, owner(upper, facts.topology)):
+        yield Finding(side.name, "node", Level.FAIL, *_foreign(name, node))
+    elif is_renewed(upper, name, facts.now):
+        yield Finding(side.name, "node", Level.OK, f"Node {name} is there, and an engine renews its lease")
+    else:
+        yield Finding(side.name, "node", Level.SKIP, f"Node {name} is there, and no engine renews its lease")
+
+
+def _foreign(name: str, node: Manifest) -> tuple[str, str]:
+    """Say whose a Node is that is not ours."""
+    if labels(node).get(OWNER):
+        whose = f"topology {annotations(node).get(OWNER_NAME, 'unknown')}'s ({OWNER}={labels(node)[OWNER]})"
+    else:
+        whose = "not of tensile's making"
+    advice = (
+        "give the lower another node.name in the topology, or, if nobody needs that Node: "
+        f"kubectl delete node {quote(name)}"
+    )
+    return f"the name is taken: Node {name} is {whose}, and is left alone", advice
+
+
+def _others(upper: Side, facts: Facts) -> Iterator[Finding]:
+    """Look for Nodes of this topology that it does not have: another engine with another file may keep them."""
+    name = facts.topology.name
+    for node in strays(upper, facts.topology):
+        if is_renewed(upper, node, facts.now):
+            what = f"an engine keeps Node {node} for topology {name}, which has no such lower here"
+            advice = "look whether a second engine runs a topology of that name, and give one of them another name"
+        else:
+            what = f"Node {node} is of topology {name}, which has no such lower any more"
+            advice = "run the engine, which deletes it when no pod is bound to it"
+        yield Finding(UPPER, "node", Level.WARN, what, advice)
+
+
+def called(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Say whether the upper's apiserver reaches a lower's Node."""
+    upper = facts.upper
+    if side.name == UPPER or not upper.is_in:
+        return
+    name = facts.spec(side.name).node.name
+    node, answer = node_named(upper, name), upper.answers.get(port_of(name))
+    local = _loopback(facts)
+    if local:
+        yield Finding(side.name, "kubelet", Level.FAIL, *local)
+    elif node is None or not is_renewed(upper, name, facts.now):
+        what = "not looked at: no engine runs that serves it" if lease_of(name) in upper.answers else "not looked at"
+        yield Finding(side.name, "kubelet", Level.SKIP, what)
+    elif endpoint_of(node)[1] in (0, NOWHERE):
+        what = f"Node {name} says no kubelet port: the engine cannot serve it, and nobody has its logs"
+        yield Finding(side.name, "kubelet", Level.FAIL, what, "look into the engine's log for what has its port")
+    elif answer is None:
+        what = (
+            "not looked at: that takes the right to get nodes/proxy, which the engine neither has nor needs; as an "
+            f"administrator: kubectl get --raw /api/v1/nodes/{name}/proxy/healthz"
+        )
+        yield Finding(side.name, "kubelet", Level.SKIP, what)
+    else:
+        yield _answered(side.name, name, node, answer)
+
+
+def _loopback(facts: Facts) -> tuple[str, str] | None:
+    """Say that nodes are published at an address at which every machine finds itself, where that matters."""
+    contact = facts.upper.contact
+    if contact is None or not _is_loopback(facts.address) or _is_loopback(contact.way.host):
+        return None
+    what = f"nodes publish {facts.address}, at which the upper's apiserver finds itself and not the engine"
+    return what, "set kubelet.nodeAddress to an IP address of this machine that the apiserver reaches"
+
+
+def _answered(lower: str, name: str, node: Manifest, answer: Answer) -> Finding:
+    address, port = endpoint_of(node)
+    where = f"Node {name} at {f'[{address}]' if ':' in address else address}:{port}"
+    if isinstance(answer.value, Contact):
+        if answer.value.stage == Stage.DONE:
+            return Finding(lower, "kubelet", Level.OK, f"{where} is reached from here")
+        return Finding(lower, "kubelet", Level.FAIL, f"{where} is not reached ({answer.value.error})", _unreached(port))
+    if answer.value:
+        return Finding(lower, "kubelet", Level.OK, f"the upper's apiserver reaches {where}")
+    what = f"the upper's apiserver does not get through to {where} (HTTP {answer.status or '-'}: {answer.error})"
+    return Finding(lower, "kubelet", Level.FAIL, what, _remedy(answer, port))
+
+
+def _remedy(answer: Answer, port: int) -> str:
+    """Say what helps against what the apiserver, or the kubelet API itself, says."""
+    words = answer.error.lower()
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return (
+            "let the apiserver's kubelet client in: kubectl create clusterrolebinding kubelet-api-admin "
+            "--clusterrole=system:kubelet-api-admin --user=kube-apiserver-kubelet-client (or whom its "
+            "--kubelet-client-certificate names), and see that kubelet.clientCAFile is the CA that signed that"
+        )
+    if any(sign in words for sign in _CERTIFICATE):
+        return (
+            "the apiserver's --kubelet-certificate-authority has to hold the CA of the serving certificate, and that "
+            "has to name the address: approve the request for it (kubectl get csr), or set kubelet.tlsCertFile"
+        )
+    return _unreached(port)
+
+
+def _unreached(port: int) -> str:
+    return (
+        f"let the upper's apiserver through to port {port} of the engine (firewall, NetworkPolicy, kubelet.bind), and "
+        "set kubelet.nodeAddress to the address at which it reaches the engine"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

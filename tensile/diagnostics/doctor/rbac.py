@@ -1,0 +1,90 @@
+"""Which rights the engine lacks in a cluster, and the commands that grant them."""
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from itertools import groupby
+from shlex import quote
+
+from tensile.diagnostics.doctor.facts import Facts, Finding, Level, Side
+from tensile.engine.permissions import Right
+from tensile.kubelet.stats.usage import NODE_METRICS
+from tensile.objects import UPPER
+
+CHECK = "rights"
+_ACCOUNT = "system:serviceaccount:"
+_DIGITS = 8
+
+
+def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Say which rights are missing, those that the engine cannot do without apart from the others."""
+    if not side.is_in:
+        return
+    if side.missing is None:
+        error = side.answers["rights"].error if "rights" in side.answers else "no answer in time"
+        advice = "let the user create selfsubjectaccessreviews, as ClusterRole system:basic-user does for everybody"
+        yield Finding(side.name, CHECK, Level.WARN, f"it cannot be asked which rights there are ({error})", advice)
+        return
+    needed = [right for right in side.missing if not right.lost]
+    extra = [right for right in side.missing if right.lost]
+    if needed:
+        yield Finding(side.name, CHECK, Level.FAIL, f"missing: {_listed(needed)}", _granted(side, needed, facts))
+    for lost, rights in groupby(extra, lambda right: right.lost):
+        lacking = list(rights)
+        what = f"missing: {_listed(lacking)}: without it there is none of this: {lost}"
+        yield Finding(side.name, CHECK, Level.WARN, what, _granted(side, lacking, facts))
+    if not side.missing:
+        yield Finding(side.name, CHECK, Level.OK, "all that the engine needs with this topology")
+
+
+def _listed(rights: Iterable[Right]) -> str:
+    """Say what is missing, and for what."""
+    return "; ".join(f"{', '.join(right.verbs)} {_object(right)} ({right.purpose})" for right in rights)
+
+
+def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
+    """Give the commands that grant rights, roles with the same verbs being one.
+
+    kubectl looks resources up, and makes no role for metrics that nobody serves.
+    """
+    name, subject = f"tensile-{facts.topology.name}-{side.name or 'upper'}", _subject(side.user)
+    whose = "the upper cluster" if side.name == UPPER else f"cluster {side.name}"
+    later = ", once metrics-server is installed" * any(right.kind.api == NODE_METRICS.api for right in rights)
+    lines = [f"as an administrator of {whose}{later}:"]
+    for (namespace, one, verbs), group in groupby(sorted(rights, key=_group), _group):
+        resources = ",".join(quote(_resource(right)) for right in group)
+        rules = f"--verb={','.join(verbs)} --resource={resources}{f' --resource-name={quote(one)}' if one else ''}"
+        role, kind = f"{name}-{_digest(rules, subject)}", "role" if namespace else "clusterrole"
+        scope = f"-n {quote(namespace)} " if namespace else ""
+        lines.append(f"kubectl {scope}create {kind} {role} {rules}")
+        lines.append(f"kubectl {scope}create {kind}binding {role} --{kind}={role} {subject}")
+    return "\n".join(lines)
+
+
+def _digest(*words: str) -> str:
+    """Tell roles apart by what they grant to whom: what was created for other rights is there already, and stays."""
+    return sha256("\0".join(words).encode()).hexdigest()[:_DIGITS]
+
+
+def _group(right: Right) -> tuple[str, str, tuple[str, ...]]:
+    return right.namespace, right.name, right.verbs
+
+
+def _object(right: Right) -> str:
+    """Name a resource, or the one object of it that a right is for."""
+    return f"{_resource(right)} {right.name}" if right.name else _resource(right)
+
+
+def _resource(right: Right) -> str:
+    """Name a resource as kubectl does: pods/log, endpointslices.discovery.k8s.io."""
+    if right.kind.plural == "*":
+        return "*.*"
+    group = f".{right.group}" if right.group else ""
+    tail = f"/{right.subresource}" if right.subresource else ""
+    return f"{right.kind.plural}{group}{tail}"
+
+
+def _subject(user: str) -> str:
+    """Give kubectl's option for who gets a right."""
+    if user.startswith(_ACCOUNT):
+        return f"--serviceaccount={quote(user.removeprefix(_ACCOUNT))}"
+    return f"--user={quote(user)}" if user else "--user=USER"

@@ -1,0 +1,179 @@
+"""`tensile doctor`: looks, judges, and writes down.
+
+From facts to findings: every check on every cluster, in the order in which they are told.
+
+The findings as `tensile doctor` prints them: a table by cluster, and below it what is not well and what to do.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from tensile.diagnostics.doctor.certificates import papers
+from tensile.diagnostics.doctor.collect import gathered, topology_at
+from tensile.diagnostics.doctor.connectivity import reached
+from tensile.diagnostics.doctor.facts import CHECKS, Facts, Finding, Level, Side, shown
+from tensile.diagnostics.doctor.features import measured, stored
+from tensile.diagnostics.doctor.networks import bound, networked
+from tensile.diagnostics.doctor.nodes import called, identified, noded
+from tensile.diagnostics.doctor.rbac import permitted
+from tensile.diagnostics.doctor.tenants import tenanted, unprotected
+from tensile.diagnostics.doctor.webhook import hooked
+from tensile.engine.configmap_source import Place
+from tensile.engine.lower import Ways
+from tensile.text import aligned, harmless
+from tensile.topology import Topology
+
+Check = Callable[[Side, Facts], Iterator[Finding]]
+_CHECKS: tuple[Check, ...] = (
+    reached,
+    papers,
+    identified,
+    permitted,
+    noded,
+    called,
+    measured,
+    stored,
+    hooked,
+    bound,
+    tenanted,
+    unprotected,
+)
+
+
+def diagnosed(facts: Facts) -> list[Finding]:
+    """Give all findings, cluster by cluster."""
+    of_all = list(networked(facts))
+    return [finding for side in facts.sides() for finding in _of(side, facts, of_all)]
+
+
+def _of(side: Side, facts: Facts, of_all: list[Finding]) -> list[Finding]:
+    found = [finding for check in _CHECKS for finding in check(side, facts)]
+    found += [finding for finding in of_all if finding.cluster == side.name]
+    return sorted(found, key=lambda finding: CHECKS.index(finding.check))
+
+
+def worst(findings: list[Finding]) -> Level:
+    """Give the worst level of some findings."""
+    order = list(Level)
+    return max((finding.level for finding in findings), key=order.index, default=Level.SKIP)
+
+
+FORMAT = 1
+_COLOURS = {Level.OK: "\x1b[32m", Level.WARN: "\x1b[33m", Level.FAIL: "\x1b[31m"}
+_PLAIN = "\x1b[0m"
+_WORDS = {Level.OK: "ok", Level.SKIP: "skipped", Level.WARN: "warn", Level.FAIL: "fail"}
+"""The levels as programs read them."""
+_TOLD = ("certificates", "network")
+"""What is told in text where nothing is wrong too: until when papers hold, and which addresses there are."""
+
+
+def as_document(facts: Facts, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Give everything for programs: `formatVersion`, `topology`, `level`, and `findings` of each of `clusters`."""
+    return {
+        "formatVersion": FORMAT,
+        "topology": facts.topology.name,
+        "level": _WORDS[worst(list(findings))],
+        "clusters": [
+            {
+                "name": side.name or None,
+                "findings": [
+                    {
+                        "check": one.check,
+                        "level": _WORDS[one.level],
+                        "what": one.what,
+                        "advice": one.advice.splitlines(),
+                    }
+                    for one in findings
+                    if one.cluster == side.name
+                ],
+            }
+            for side in facts.sides()
+        ],
+    }
+
+
+def as_text(facts: Facts, findings: Sequence[Finding], *, colour: bool) -> str:
+    """Write the findings as lines, without a newline at the end."""
+    lines = _table(facts, findings, colour=colour)
+    for side in facts.sides():
+        of_side = [one for one in findings if one.cluster == side.name]
+        lines += ["", f"{shown(side.name)}{_who(of_side)}"]
+        worth = (one for one in of_side if one.level != Level.OK or one.check in _TOLD)
+        lines += [line for one in worth for line in _told(one, colour=colour)]
+    return "\n".join([*lines, "", _sum(findings)])
+
+
+def _table(facts: Facts, findings: Sequence[Finding], *, colour: bool) -> list[str]:
+    """Give a line for each cluster, with the worst of each check that any has."""
+    checks = [check for check in CHECKS if any(one.check == check for one in findings)]
+    rows = [[shown(side.name), *(_mark(findings, side.name, check) for check in checks)] for side in facts.sides()]
+    head, *lines = aligned([["CLUSTER", *(check.upper() for check in checks)], *rows])
+    return [head, *(_coloured(line) if colour else line for line in lines)]
+
+
+def _mark(findings: Sequence[Finding], cluster: str, check: str) -> str:
+    found = [one for one in findings if (one.cluster, one.check) == (cluster, check)]
+    return str(worst(found)) if found else ""
+
+
+def _coloured(line: str) -> str:
+    """Colour the marks of a line of the table; they are words of their own after the cluster's name."""
+    for level, code in _COLOURS.items():
+        line = f"{line} ".replace(f" {level} ", f" {code}{level}{_PLAIN} ").rstrip(" ")
+    return line
+
+
+def _who(findings: Sequence[Finding]) -> str:
+    """Say in a line what is known of a cluster that is reached."""
+    known = ", ".join(words for check in ("version", "reach", "login") if (words := _first(findings, check)))
+    return f": {harmless(known)}" if known else ""
+
+
+def _first(findings: Sequence[Finding], check: str) -> str:
+    return next((one.what for one in findings if one.check == check and one.level == Level.OK), "")
+
+
+def _told(finding: Finding, *, colour: bool) -> Iterator[str]:
+    """Give the lines of one finding."""
+    mark = str(finding.level)
+    painted = f"{_COLOURS[finding.level]}{mark}{_PLAIN}" if colour and finding.level in _COLOURS else mark
+    yield f"  {painted}{' ' * (5 - len(mark))}{finding.check}: {harmless(finding.what)}"
+    for number, line in enumerate(finding.advice.splitlines()):
+        yield f"         {'->' if number == 0 else '  '} {harmless(line)}"
+
+
+def _sum(findings: Sequence[Finding]) -> str:
+    fails, warnings = (sum(one.level == level for one in findings) for level in (Level.FAIL, Level.WARN))
+    well = f"{_counted(fails)} fails" if fails == 1 else f"{_counted(fails)} fail" if fails else "All is well"
+    look = f", {_counted(warnings)} {'is' if warnings == 1 else 'are'} worth a look" if warnings else ""
+    return f"{well}{look}."
+
+
+def _counted(number: int) -> str:
+    return f"{number} thing" if number == 1 else f"{number} things"
+
+
+def examine(
+    topology: Topology, ways: Ways, output: str, place: Place | None = None, *, colour: bool
+) -> tuple[str, bool]:
+    """Give the findings as "text" or "json", and whether nothing fails; `place` is where the topology stands above."""
+    facts = asyncio.run(gathered(topology, ways, _now, place))
+    findings = diagnosed(facts)
+    if output == "json":
+        text = orjson.dumps(as_document(facts, findings), option=orjson.OPT_INDENT_2).decode()
+    else:
+        text = as_text(facts, findings, colour=colour)
+    return text, worst(findings) != Level.FAIL
+
+
+def examine_map(place: Place, ways: Ways, output: str, *, colour: bool) -> tuple[str, bool]:
+    """Likewise for the topology in a ConfigMap, which is read once; raises TensileError where it cannot be."""
+    return examine(asyncio.run(topology_at(place, ways)), ways, output, place, colour=colour)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,133 @@
+"""Whether the webhook is registered, and answers where the upper's apiserver calls it."""
+
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+
+from tensile.diagnostics.doctor.facts import (
+    HOOK,
+    HOOK_ADDRESS,
+    HOOK_CALL,
+    HOOK_SLICES,
+    Answer,
+    Contact,
+    Facts,
+    Finding,
+    Level,
+    Side,
+    Stage,
+)
+from tensile.names import CLUSTER_SELECTOR, VIRTUAL_POD
+from tensile.objects import UPPER, Manifest
+from tensile.policy.webhook.registration import address_of
+from tensile.reconcile.pods.scheduling import left_alone
+from tensile.topology import Topology
+
+_ALIVE = "ok"
+"""What the webhook answers at /healthz."""
+_UNREACHED = "error trying to reach service"
+"""How an apiserver begins what it says of a connection that it could not make."""
+_LATE = Answer(error="no answer in time")
+
+
+def hooked(side: Side, facts: Facts) -> Iterator[Finding]:
+    """Say whether the webhook is registered, and answers where it is called."""
+    webhook = facts.topology.webhook
+    if side.name != UPPER or not webhook.enabled or not side.is_in:
+        return
+    if not webhook.is_reachable:
+        what = "the webhook is enabled, and how the upper's apiserver reaches it is not said: it is never registered"
+        yield Finding(UPPER, "webhook", Level.FAIL, what, "set webhook.service or webhook.url in the topology")
+        return
+    yield from _service(side, facts) if webhook.service else _url(side, facts)
+    if side.answers.get(HOOK, Answer()).status == HTTPStatus.NOT_FOUND:
+        what = "it is not registered yet: the engine does that after a call to itself at that address came through"
+        yield Finding(UPPER, "webhook", Level.WARN, what, "start the engine, and see what its log says of the webhook")
+
+
+def _url(upper: Side, facts: Facts) -> Iterator[Finding]:
+    where = address_of(facts.topology.webhook)
+    contact: Contact | None = upper.value(HOOK_ADDRESS)
+    advice = (
+        "start the engine, let the upper's apiserver through to webhook.port, and correct webhook.url, which has to "
+        "lead there"
+    )
+    if contact is None or contact.stage != Stage.DONE:
+        why = contact.error if contact else "not looked at in time"
+        yield Finding(UPPER, "webhook", Level.FAIL, f"nothing answers at {where} ({why})", advice)
+        return
+    call = upper.answers.get(HOOK_CALL)
+    if call is not None and call.error:
+        advice = "look whether another program listens there, and at the engine's log"
+        yield Finding(UPPER, "webhook", Level.FAIL, f"a call as the apiserver's fails: {call.error}", advice)
+    elif call is not None:
+        yield Finding(UPPER, "webhook", Level.OK, f"it answers at {where}, called from here")
+
+
+def _service(upper: Side, facts: Facts) -> Iterator[Finding]:
+    service = facts.topology.webhook.service
+    assert service is not None
+    name = f"Service {service.namespace}/{service.name}"
+    answer, slices = (upper.answers.get(one, _LATE) for one in (HOOK_ADDRESS, HOOK_SLICES))
+    if answer.status == HTTPStatus.NOT_FOUND:
+        advice = "create it, with port 443 leading to webhook.port of the engine, or correct webhook.service"
+        yield Finding(UPPER, "webhook", Level.FAIL, f"{name} does not exist", advice)
+    elif not (answer.error or slices.error or _ready(slices.value)):
+        advice = (
+            f"look whether the engine's pods are Ready, and at the selector: kubectl -n {service.namespace} get pods"
+        )
+        yield Finding(UPPER, "webhook", Level.FAIL, f"{name} has no ready endpoint", advice)
+    else:
+        yield _called(name, _seen(name, answer, slices), upper.answers.get(HOOK_CALL), facts.topology)
+
+
+def _seen(name: str, answer: Answer, slices: Answer) -> str:
+    """Say what is known of a Service that nobody called."""
+    if answer.error:
+        return f"not looked at: {name} is not told ({answer.error})"
+    if slices.error:
+        return f"not looked at: the endpoints of {name} are not told ({slices.error})"
+    return f"{name} has ready endpoints, and whether the upper's apiserver reaches them was not tried"
+
+
+def _called(name: str, seen: str, call: Answer | None, topology: Topology) -> Finding:
+    """Judge a call of the Service by the upper's apiserver, None where it lets nobody have it made.
+
+    It passes calls on to pods only, and to none whose endpoints somebody wrote by hand: not every refusal is a fault.
+    """
+    if call is None:
+        what = f"{seen}: that takes the right to get services/proxy, which the engine neither has nor needs"
+        return Finding(UPPER, "webhook", Level.SKIP, what, tried(topology))
+    if call.value and call.error == _ALIVE:
+        return Finding(UPPER, "webhook", Level.OK, f"the upper's apiserver reaches {name}")
+    said = f"HTTP {call.status or '-'}: {call.error}"
+    if call.value:
+        advice = "look where port 443 of the Service leads, which has to be webhook.port of the engine"
+        return Finding(UPPER, "webhook", Level.WARN, f"something else answers at {name} ({said})", advice)
+    if call.status == 0 or _UNREACHED in call.error:
+        advice = (
+            f"let the upper's apiserver through to port {topology.webhook.port} of the engine's pods (the firewall "
+            "between control plane and nodes, NetworkPolicy): until then pods go unprepared, and nothing says so"
+        )
+        what = f"the upper's apiserver does not get through to {name} ({said})"
+        return Finding(UPPER, "webhook", Level.FAIL, what, advice)
+    return Finding(UPPER, "webhook", Level.SKIP, f"{seen}: the apiserver passes no call on ({said})", tried(topology))
+
+
+def tried(topology: Topology) -> str:
+    """Give the command that has the upper's apiserver ask the webhook about a pod which nobody makes.
+
+    What a pod asks for beside its virtual node is moved to an annotation, whatever the topology says.
+    """
+    space = "NAMESPACE" if "default" in left_alone(topology) else "default"
+    asks = '{"spec":{"nodeSelector":{"probe":"probe"}}}'
+    return (
+        "as an administrator of the upper cluster, have it ask about a pod that is not stored; it is reached if this "
+        "prints a selector:\n"
+        f"kubectl -n {space} run probe --image=probe --labels={VIRTUAL_POD}=true --dry-run=server "
+        f"--overrides='{asks}' -o jsonpath='{{.metadata.annotations.{CLUSTER_SELECTOR}}}'"
+    )
+
+
+def _ready(slices: Sequence[Manifest]) -> bool:
+    endpoints = [endpoint for one in slices for endpoint in one.get("endpoints") or ()]
+    return any((endpoint.get("conditions") or {}).get("ready", True) for endpoint in endpoints)

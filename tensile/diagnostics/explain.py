@@ -1,0 +1,345 @@
+"""Why a pod is where it is, or nowhere: what the upper cluster, each lower and each of their nodes say of it.
+
+The answer is a document: for programs as it is, for people as a table. The first thing that stands in the pod's way is
+said in one sentence; everything else is there to look up.
+
+The one sentence that a person asked for: why the pod is where it is, or what it waits for.
+
+The first thing in the way of a pod is told, on its way from the scheduler above to the containers below.
+
+An explanation as `tensile explain` prints it: one sentence, one table, the last events.
+
+What a namespace's quotas leave for one more pod.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tensile.diagnostics.cluster_snapshot import Asked, Picture
+from tensile.kubelet.pods.conditions import conditions_of
+from tensile.kubelet.pods.rule import excluded
+from tensile.names import MIRRORED, UPPER_UID
+from tensile.objects import POD, QUOTA, Manifest, annotations, metadata, uid
+from tensile.policy.placement.placement import Placement, Refusal, examine
+from tensile.policy.placement.reader import pod_of
+from tensile.policy.placement.snapshot import Pod
+from tensile.resources import is_binary, parse_all, render
+from tensile.text import aligned, joined
+from tensile.topology import Lower
+
+Row = dict[str, Any]
+
+
+def verdict(pod: Manifest, lowers: Sequence[Row], exclude_namespaces: Collection[str]) -> str:
+    """Say why; `lowers` are the rows of the document."""
+    status = pod.get("status") or {}
+    if metadata(pod).get("deletionTimestamp"):
+        return _ending(pod, lowers)
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return " ".join(one for one in ("it has ended:", status["phase"], _said(status)) if one)
+    if not pod["spec"].get("nodeName"):
+        return _unbound(pod, lowers)
+    row = next((one for one in lowers if one["here"]), None)
+    if row is None:
+        return f"it is on node {pod['spec']['nodeName']}, which is none of this topology's"
+    return _bound(pod, row, exclude_namespaces)
+
+
+def _ending(pod: Manifest, lowers: Sequence[Row]) -> str:
+    """Say what a pod that is being deleted waits for."""
+    since = f"it has been asked to go since {metadata(pod)['deletionTimestamp']}"
+    there = next((one for one in lowers if one["pod"]), None)
+    silent = next((one for one in lowers if one["here"] and one["trouble"]), None)
+    if there:
+        return f"{since} and is still in {there['name']}: it is gone when that cluster says so"
+    if silent:
+        return f"{since}; whether it is gone in {silent['name']} nobody knows: {silent['trouble']}"
+    holders = metadata(pod).get("finalizers")
+    return f"{since}; finalizers hold it: {', '.join(holders)}" if holders else since
+
+
+def _unbound(pod: Manifest, lowers: Sequence[Row]) -> str:
+    """Say why the upper scheduler has given a pod no node."""
+    gates = [one["name"] for one in pod["spec"].get("schedulingGates") or ()]
+    if gates:
+        return f"scheduling gates hold it: {', '.join(gates)}"
+    said = (conditions_of(pod).get("PodScheduled") or {}).get("message", "")
+    open_above = [one for one in lowers if one["above"]["fits"]]
+    if open_above:
+        names = ", ".join(one["node"] for one in open_above)
+        told = f"; its scheduler said: {said}" if said else "; its scheduler has said nothing yet"
+        return f"the upper cluster has bound it to no node, though it may go to {names}{told}"
+    if not lowers:
+        return "the topology has no lower clusters"
+    common = _common(lowers)
+    if common:
+        return f"no virtual node does: {common}"
+    return "no virtual node does: " + "; ".join(f"{one['node']}: {refusal(one['above'])}" for one in lowers)
+
+
+def _common(lowers: Sequence[Row]) -> str:
+    """Give what all virtual nodes say, "" where they say different things."""
+    told = {refusal(one["above"]) for one in lowers}
+    return told.pop() if len(told) == 1 else ""
+
+
+def refusal(told: Row) -> str:
+    """Write the refusal of a node."""
+    reasons = ", ".join(told["reasons"])
+    return f"{reasons} ({told['detail']})" if told["detail"] else reasons
+
+
+def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> str:
+    """Say how a pod that has its virtual node fares below."""
+    kept_out = excluded(pod, exclude_namespaces)
+    if kept_out:
+        return f"it is not mirrored: {kept_out.message}"
+    name = row["name"]
+    if row["trouble"]:
+        return f"{name} does not tell how it is: {row['trouble']}"
+    if row["pod"] is None:
+        return _unmirrored(pod, row)
+    if not row["pod"]["node"]:
+        return f"in {name} it waits for a node: {_nodes(row)}"
+    where = f"in {name} it is on node {row['pod']['node']}"
+    waiting = _waiting(pod)
+    if waiting:
+        return f"{where}, and waits: {waiting}"
+    return f"{where}, {row['pod']['phase']}"
+
+
+def _unmirrored(pod: Manifest, row: Row) -> str:
+    """Say why a pod is not in its lower cluster yet."""
+    said = conditions_of(pod).get(MIRRORED) or {}
+    if said.get("status") == "False":
+        return f"it is not in {row['name']}: {said.get('reason', '')}: {said.get('message', '')}"
+    if row["quota"]:
+        first = row["quota"][0]
+        return f"it is not in {row['name']}: quota {first['name']} there leaves too little: {first['message']}"
+    return f"it is not in {row['name']}, and nothing is said of it: does the engine run?"
+
+
+def _nodes(row: Row) -> str:
+    """Say what the nodes of a lower say."""
+    below = row["below"]
+    if below["fits"]:
+        fitting = [one["name"] for one in below["nodes"] if one["fits"]]
+        return f"{below['fits']} of its nodes would do ({', '.join(fitting[:3])}), its scheduler has not chosen one yet"
+    return str(below["message"])
+
+
+def _waiting(pod: Manifest) -> str:
+    """Give what a container waits for, "" where none does."""
+    status = pod.get("status") or {}
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+            return f"container {one['name']}: {_said(waiting)}"
+    return ""
+
+
+def _said(status: Manifest) -> str:
+    return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
+
+
+_HEAD = ("CLUSTER", "NODE", "FITS", "CHECK", "WHY")
+_NAMED = 3
+_ONE_BY_ONE = 20
+"""Where a cluster has more nodes, those that say the same share a line."""
+
+Cells = tuple[str, ...]
+
+
+def as_text(document: Row) -> str:
+    """Write it as lines, without a newline at the end."""
+    pod = document["pod"]
+    where = f"on {pod['node']}" if pod["node"] else "on no node"
+    lines = [f"Pod {pod['namespace']}/{pod['name']}, {pod['phase']}, {where}: {document['why'].rstrip('.')}."]
+    rows = [cells for one in document["lowers"] for cells in _lower_cells(one)]
+    if rows:
+        lines += ["", *aligned([_HEAD, *rows])]
+    unread = [f"{one['name']}: not looked at: {what}" for one in document["lowers"] for what in one["unread"]]
+    lines += ["", *unread] if unread else []
+    events = [
+        " ".join(("", one["time"], one["type"], f"{one['reason']}:", one["message"])) for one in document["events"]
+    ]
+    return joined([*lines, *(["", "Last events:", *events] if events else [])])
+
+
+def _lower_cells(row: Row) -> Iterator[Cells]:
+    """Give the lines of one lower: its virtual node above, then what is below."""
+    yield ("upper", row["node"], *_verdict(row["above"]))
+    name = row["name"]
+    if row["trouble"]:
+        yield (name, "-", "?", "reach", row["trouble"])
+        return
+    for quota in row["quota"]:
+        yield (name, "-", "no", "quota", f"{quota['name']}: {quota['message']}")
+    below = row["below"]
+    if below["nowhere"]:
+        yield (name, "any", *_verdict({"fits": False, **below["nowhere"]}))
+        return
+    nodes = below["nodes"]
+    yield from ((name, *cells) for cells in (_one_by_one(nodes) if len(nodes) <= _ONE_BY_ONE else _grouped(nodes)))
+    if not nodes:
+        yield (name, "-", "no", "node", "it has no nodes")
+
+
+def _one_by_one(nodes: Iterable[Row]) -> Iterator[Cells]:
+    return ((one["name"], *_verdict(one)) for one in nodes)
+
+
+def _grouped(nodes: Iterable[Row]) -> Iterator[Cells]:
+    """Give a line for all nodes that say the same, but for how much."""
+    groups: dict[Cells, list[str]] = {}
+    for one in nodes:
+        groups.setdefault(_verdict({**one, "detail": ""}), []).append(one["name"])
+    for cells, names in sorted(groups.items(), key=lambda group: -len(group[1])):
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield (", ".join(names[:_NAMED]) + more, *cells)
+
+
+def _verdict(told: Row) -> Cells:
+    return ("yes", "", "") if told["fits"] else ("no", told["check"], refusal(told))
+
+
+_WHOLE = 1000
+
+
+def exceeded(pod: Pod, quotas: Iterable[Manifest], namespace: str) -> Iterator[tuple[str, str]]:
+    """Give the quotas that another pod like this would break, by name, and in words how.
+
+    Quotas for some pods only (with scopes) are left out: whether they hold is the apiserver's to say.
+    """
+    for quota in quotas:
+        spec, status = quota.get("spec") or {}, quota.get("status") or {}
+        if metadata(quota)["namespace"] != namespace or spec.get("scopes") or spec.get("scopeSelector"):
+            continue
+        hard, used = parse_all(status.get("hard") or {}), parse_all(status.get("used") or {})
+        short = [
+            _words(name, asked, hard[name], used.get(name, 0))
+            for name, asked in _wanted(pod, hard)
+            if asked > hard[name] - used.get(name, 0)
+        ]
+        if short:
+            yield metadata(quota)["name"], "; ".join(short)
+
+
+def _wanted(pod: Pod, hard: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Give what the pod takes of each thing that is limited, as far as its requests say."""
+    for name in hard:
+        if name in ("pods", "count/pods"):
+            yield name, _WHOLE
+        elif name.removeprefix("requests.") in pod.requests:
+            yield name, pod.requests[name.removeprefix("requests.")]
+
+
+def _words(name: str, asked: int, hard: int, used: int) -> str:
+    binary = is_binary(name.removeprefix("requests."))
+    left = render(max(hard - used, 0), binary=binary)
+    return f"{name}: {render(asked, binary=binary)} asked, {left} of {render(hard, binary=binary)} left"
+
+
+FORMAT = 1
+_EVENTS = 5
+Document = dict[str, Any]
+
+
+def explained(picture: Picture, asked: Asked) -> Document:
+    """Give the document: `formatVersion`, `pod`, `why`, `lowers` (each with `above`, `below`, `quota`), `events`."""
+    pod = asked.pod
+    above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
+    lowers = [_lower(spec, picture, pod, above) for spec in picture.topology.lowers]
+    meta, status = metadata(pod), pod.get("status") or {}
+    document = {
+        "formatVersion": FORMAT,
+        "pod": {
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "phase": status.get("phase", "Pending"),
+            "node": pod["spec"].get("nodeName") or "",
+        },
+        "lowers": lowers,
+        "events": [_event(one) for one in _latest(asked.events)],
+    }
+    return document | {"why": verdict(pod, lowers, picture.topology.exclude_namespaces)}
+
+
+def _lower(spec: Lower, picture: Picture, pod: Manifest, above: Placement) -> Document:
+    """Say what one lower is for the pod: whether the upper may send it there, and where it would run then."""
+    sight = picture.lowers[spec.name]
+    row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, above)}
+    row["here"] = pod["spec"].get("nodeName") == spec.node.name
+    row["trouble"], row["unread"] = sight.trouble, sorted(sight.unread)
+    row["below"], row["quota"], row["pod"] = None, [], None
+    if sight.trouble:
+        return row
+    there = _copy(pod, picture, spec.name)
+    wanted = pod_of(there or picture.below(pod, spec.name))
+    row["below"] = _below(examine(wanted, picture.snapshot(spec.name, [pod], uid(there) if there else "")))
+    if there:
+        phase = (there.get("status") or {}).get("phase", "Pending")
+        row["pod"] = {"namespace": wanted.namespace, "name": wanted.name, "node": wanted.node, "phase": phase}
+    else:
+        quotas = exceeded(wanted, sight.all(QUOTA), wanted.namespace)
+        row["quota"] = [{"name": name, "message": words} for name, words in quotas]
+    return row
+
+
+def _copy(pod: Manifest, picture: Picture, lower: str) -> Manifest | None:
+    """Find the lower pod that was made for the pod."""
+    found = (one for one in picture.lowers[lower].all(POD) if annotations(one).get(UPPER_UID) == uid(pod))
+    return next(found, None)
+
+
+def _above(node: str, above: Placement) -> Document:
+    """Say whether the upper scheduler may choose the virtual node."""
+    if node in above.fitting:
+        return {"fits": True}
+    refusal = above.refused.get(node)
+    if refusal is None:
+        return {
+            "fits": False,
+            "check": "node",
+            "reasons": [f"there is no node {node}"],
+            "detail": "does the engine run?",
+        }
+    return {"fits": False, **_told(refusal)}
+
+
+def _below(found: Placement) -> Document:
+    """Say on which nodes of a lower it fits, and why not on the others."""
+    nodes: list[Document] = [{"name": name, "fits": True} for name in found.fitting]
+    nodes += [{"name": name, "fits": False, **_told(refusal)} for name, refusal in found.refused.items()]
+    nowhere = _told(found.nowhere) if found.nowhere else None
+    return {"fits": len(found.fitting), "nodes": sorted(nodes, key=_name), "message": found.message, "nowhere": nowhere}
+
+
+def _told(refusal: Refusal) -> Document:
+    return {"check": refusal.check, "reasons": list(refusal.reasons), "detail": refusal.detail}
+
+
+def _name(row: Document) -> str:
+    return str(row["name"])
+
+
+def _latest(events: Iterable[Manifest]) -> list[Manifest]:
+    """Give the last events, the newest first."""
+    return sorted(events, key=_moment, reverse=True)[:_EVENTS]
+
+
+def _moment(event: Manifest) -> str:
+    series = event.get("series") or {}
+    found = (
+        series.get("lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        event.get("firstTimestamp"),
+    )
+    return next((str(one) for one in found if one), "")
+
+
+def _event(event: Manifest) -> Document:
+    source = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
+    fields = {"type": event.get("type", ""), "reason": event.get("reason", ""), "message": event.get("message", "")}
+    return {"time": _moment(event), **fields, "source": source}

@@ -1,0 +1,102 @@
+"""Reads the pod that `tensile simulate` is asked about: a Pod, or whatever has a template of one.
+
+What the apiserver would fill in before a scheduler sees the pod is filled in here too, as far as placement reads it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from tensile.errors import TensileError
+from tensile.objects import Manifest, metadata
+from tensile.reconcile.pods.pod_schema import Found, composed, demand, flaws, stored
+from tensile.yaml_document import Node, Path, find, locate, show_path
+
+_COUNTS = ("replicas", "parallelism")
+_WORKLOAD: tuple[Path, Path] = (("spec",), ("spec", "template"))
+"""Where what asks for several pods says how many, and where their template is."""
+_PLACES: dict[str, tuple[Path, Path]] = {
+    "Pod": ((), ()),
+    "CronJob": (("spec", "jobTemplate", "spec"), ("spec", "jobTemplate", "spec", "template")),
+}
+
+
+class Template(NamedTuple):
+    """A pod that does not exist yet, and how many of it its owner asks for (None where nothing says so)."""
+
+    pod: Manifest
+    replicas: int | None
+
+
+def template(data: bytes, name: str) -> Template:
+    """Read it; raises TensileError with the place of what is wrong in the file `name`."""
+    root = composed(data, name)
+    kind = find(root, ("kind",))
+    owner, body = _PLACES.get(kind.value if kind and isinstance(kind.value, str) else "", _WORKLOAD)
+    spec = find(root, (*body, "spec", "containers"))
+    if spec is None or not spec.value:
+        where = locate(root, body)
+        raise TensileError(
+            f"{name}:{where.line}:{where.column}: {show_path(body)}: no pod: write a Pod with containers, or what has "
+            "a template of one"
+        )
+    demand(root, _flaws(root, owner, body), name)
+    found = stored(root)
+    return _read(found, _at(found, owner) if body else {}, _at(found, body))
+
+
+def _flaws(root: Node, owner: Path, body: Path) -> Iterator[Found]:
+    """Find what is not as in a pod, or as in what has a template of one."""
+    metas = {("metadata",), (*body, "metadata")}
+    for path, kind in (*((meta, "ObjectMeta") for meta in metas), ((*body, "spec"), "PodSpec")):
+        node = find(root, path)
+        if node is not None:
+            yield from flaws(node, kind, path)
+    for path in ((*owner, count) for count in _COUNTS if body):
+        node = find(root, path)
+        if node is not None and node.value is not None:
+            yield from flaws(node, "integer", path)
+            if isinstance(node.value, int) and node.value < 0:
+                yield path, f"{node.value} is less than none; write 0 or more"
+
+
+def _at(found: Any, path: Path) -> Manifest:
+    for step in path:
+        found = found[step]
+    return cast("Manifest", found)
+
+
+def _read(found: Manifest, owner: Manifest, body: Manifest) -> Template:
+    """Make the pod of a template; `owner` holds how many are asked for."""
+    replicas = next((owner[count] for count in _COUNTS if count in owner), None)
+    if replicas is None and found.get("kind") == "CronJob":
+        replicas = 1
+    meta = metadata(found)
+    own = {
+        "name": meta.get("name") or meta.get("generateName") or "pod",
+        "namespace": meta.get("namespace") or "default",
+        "labels": metadata(body).get("labels") or {},
+        "annotations": metadata(body).get("annotations") or {},
+    }
+    return Template({"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": filled(body["spec"])}, replicas)
+
+
+def filled(spec: Manifest) -> Manifest:
+    """Fill in what the apiserver does: requests that only have a limit, and ports of pods on their node's network."""
+    host = bool(spec.get("hostNetwork"))
+    lists = {
+        name: [_container(one, host=host) for one in spec[name]]
+        for name in ("containers", "initContainers")
+        if spec.get(name)
+    }
+    return {**spec, **lists}
+
+
+def _container(container: Manifest, *, host: bool) -> Manifest:
+    resources = container.get("resources") or {}
+    requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    ports = [_port(one) if host else one for one in container.get("ports") or ()]
+    return {**container, "resources": {**resources, "requests": requests}, "ports": ports}
+
+
+def _port(port: Mapping[str, Any]) -> Manifest:
+    return {"hostPort": port.get("containerPort"), **port}

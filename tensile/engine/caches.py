@@ -1,0 +1,192 @@
+"""What is followed of each cluster, and in which form it is kept.
+
+Selectors keep away what no decision needs: of the upper cluster only pods bound to a virtual node, of a lower one only
+what carries our mark, with facts alone of the rest. A thousand strangers' pods then cost their requests, not their
+manifests.
+
+Every rule there is, in the order in which they are asked which keys they have.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from tensile.kube.cluster import Selection
+from tensile.kube.fleet import Feed
+from tensile.kube.store import Cache, Kept
+from tensile.kubelet.node.capacity import node_offer
+from tensile.kubelet.node.rule import NodeRule
+from tensile.kubelet.pods import service_account, unbound
+from tensile.kubelet.pods.orphans import OrphanRule
+from tensile.kubelet.pods.rule import PodRule
+from tensile.kubelet.pods.token_rule import TokenRule
+from tensile.kubelet.pods.unbound import WaitingRule
+from tensile.names import DESCHEDULED, OWNER, VIRTUAL_NODE, VIRTUAL_POD, Owner
+from tensile.objects import (
+    CONFIG_MAP,
+    NAMESPACE,
+    NETWORK_POLICY,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+    UPPER,
+    Kind,
+    Manifest,
+)
+from tensile.policy.descheduler import replacement
+from tensile.policy.descheduler.drain import DrainRule
+from tensile.policy.descheduler.drain_bare_pods import ClearingRule
+from tensile.policy.descheduler.recreate import RemakingRule
+from tensile.policy.descheduler.rule import DeschedulerRule
+from tensile.policy.placement import reader
+from tensile.reconcile import ownership, watches
+from tensile.reconcile.desired import Rule
+from tensile.reconcile.ownership import digest_marks, digest_node
+from tensile.reconcile.pods.demand import pod_demand
+from tensile.reconcile.pods.index import INDEXES_ABOVE, INDEXES_BELOW, digest_above, digest_below
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules.claim_orphans import ClaimOrphanRule
+from tensile.reconcile.rules.claim_rule import ClaimRule
+from tensile.reconcile.rules.config import DependencyRule
+from tensile.reconcile.rules.endpoint_slices import SliceRule
+from tensile.reconcile.rules.namespace_cleanup import VacancyRule
+from tensile.reconcile.rules.namespaces import NamespaceRule
+from tensile.reconcile.rules.network_policies import PolicyRule
+from tensile.reconcile.rules.orphans import StrayRule
+from tensile.reconcile.rules.rbac import RightsRule
+from tensile.reconcile.rules.rbac_orphans import RightsOrphanRule
+from tensile.reconcile.rules.service_accounts import AccountRule
+from tensile.reconcile.rules.services import ServiceRule
+from tensile.reconcile.rules.volume_rule import VolumeRule
+from tensile.reconcile.schemas import checked
+from tensile.reconcile.world import LowerWorld, Naming, UpperWorld
+from tensile.topology import Controller, Lower
+
+_SECRETS = Selection(fields="type!=helm.sh/release.v1")
+"""Releases that Helm keeps in Secrets are many and large, and no pod refers to them."""
+_WAITING = Selection(labels=f"{VIRTUAL_POD}=true", fields="spec.nodeName=")
+"""Pods that asked for a virtual node and have no node yet."""
+_REMADE = Selection(labels=f"{DESCHEDULED}=true")
+_WAIT = 5.0
+"""Seconds between two looks for such pods: who waits for so long may need help, and the others are none of ours."""
+_LAST_WORDS = 1_000
+"""Lower pods whose end is remembered until it is said above: more than can end while a decision waits."""
+
+
+def upper_world() -> UpperWorld:
+    """Make the upper cluster's caches, empty."""
+    return UpperWorld(
+        nodes=Cache(digest_node),
+        namespaces=Cache(),
+        config_maps=Cache(),
+        secrets=Cache(),
+        waiting=Cache(unbound.digest),
+        remade=Cache(replacement.digest),
+        policies=Cache(_existence),
+        more=watches.caches(above=True),
+    )
+
+
+def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controller]) -> list[Feed]:
+    """Say what fills them, where these controllers are enabled for some lower."""
+    return [
+        *_controllers_feeds(UPPER, upper.more, owner, controllers, above=True),
+        node_feed(upper.nodes),
+        Feed(UPPER, NAMESPACE, Selection(), upper.namespaces),
+        Feed(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
+        Feed(UPPER, SECRET, _SECRETS, upper.secrets),
+        Feed(UPPER, POD, _WAITING, upper.waiting, every=_WAIT),
+        Feed(UPPER, POD, _REMADE, upper.remade),
+        Feed(UPPER, NETWORK_POLICY, Selection(), upper.policies, spare=True),
+    ]
+
+
+def node_feed(nodes: Cache) -> Feed:
+    """Say what fills a cache of the virtual nodes."""
+    return Feed(UPPER, NODE, Selection(labels="=".join(VIRTUAL_NODE)), nodes)
+
+
+def place_caches() -> tuple[Cache, Cache]:
+    """Make the caches of placement, empty: of nodes, and of strangers' pods."""
+    return Cache(reader.digest_node), Cache(reader.digest_pod)
+
+
+def lower_world(spec: Lower, naming: Naming | None = None, upper_namespaces: Cache | None = None) -> LowerWorld:
+    """Make the caches of one lower and of the pods bound to its node, empty.
+
+    `naming` counts for `mapping: prefix`; `upper_namespaces` are the namespaces of the upper cluster.
+    """
+    nodes, pods = place_caches()
+    return LowerWorld(
+        spec,
+        upper_pods=Cache(digest_above, INDEXES_ABOVE, selects=bound_to(spec.node.name)),
+        pods=Cache(checked(POD, digest_below), INDEXES_BELOW, remembers=_LAST_WORDS),
+        foreign_pods=Cache(checked(POD, pod_demand)),
+        namespaces=Cache(checked(NAMESPACE, namespaces.digest)),
+        accounts=Cache(_existence),
+        config_maps=Cache(checked(CONFIG_MAP, digest_marks), ownership.INDEXES),
+        secrets=Cache(checked(SECRET, service_account.digest), service_account.INDEXES),
+        nodes=Cache(node_offer),
+        more=watches.caches(above=False),
+        naming=naming if spec.namespaces.mapping == "prefix" else None,
+        mark=naming.mark if naming is not None else "",
+        upper_namespaces=upper_namespaces,
+        place_nodes=nodes,
+        place_pods=pods,
+    )
+
+
+def bound_to(node: str) -> Callable[[Manifest], bool]:
+    """Return what reports of a pod whether it is bound to a node."""
+    return lambda pod: bool((pod.get("spec") or {}).get("nodeName") == node)
+
+
+def bound_feed(lower: LowerWorld) -> Feed:
+    """Say what fills the cache of the pods that the upper binds to the lower's node."""
+    return Feed(UPPER, POD, Selection(fields=f"spec.nodeName={lower.node}"), lower.upper_pods)
+
+
+def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> list[Feed]:
+    """Say what fills the caches of the lower cluster itself; `places`: also those that placement needs."""
+    ours = Selection(labels=f"{OWNER}={owner.mark}")
+    theirs = Selection(labels=f"{OWNER}!={owner.mark}")
+    return [
+        Feed(lower.name, POD, ours, lower.pods),
+        Feed(lower.name, POD, theirs, lower.foreign_pods),
+        Feed(lower.name, NAMESPACE, Selection(), lower.namespaces),
+        Feed(lower.name, SERVICE_ACCOUNT, Selection(fields="metadata.name=default"), lower.accounts),
+        Feed(lower.name, CONFIG_MAP, ours, lower.config_maps),
+        Feed(lower.name, SECRET, ours, lower.secrets),
+        Feed(lower.name, NODE, Selection(), lower.nodes),
+        *_controllers_feeds(lower.name, lower.more, owner, lower.spec.controllers, above=False),
+        *(_place_feeds(lower, theirs) if places else ()),
+    ]
+
+
+def _place_feeds(lower: LowerWorld, theirs: Selection) -> tuple[Feed, ...]:
+    """Say what fills the caches of placement: a second look at nodes and pods, which nobody pays for who has it off."""
+    nodes = Feed(lower.name, NODE, Selection(), lower.place_nodes)
+    return nodes, Feed(lower.name, POD, theirs, lower.place_pods)
+
+
+def _controllers_feeds(
+    cluster: str, caches: Mapping[Kind, Cache], owner: Owner, controllers: Iterable[Controller], *, above: bool
+) -> Iterator[Feed]:
+    """Say what fills the caches of the controllers that are enabled."""
+    for kind, follow in watches.followed(controllers, above=above).items():
+        yield Feed(cluster, kind, follow.selection(owner), caches[kind])
+
+
+def _existence(_raw: bytes) -> Kept:
+    """Keep of an object only that it exists."""
+    return Kept(b"", None)
+
+
+def rules() -> tuple[Rule, ...]:
+    """Give every rule: all that this program knows how to decide."""
+    spaces = (NamespaceRule(), VacancyRule())
+    identities = (AccountRule(), RightsRule(), RightsOrphanRule(), TokenRule())
+    services = (ServiceRule(), SliceRule(), StrayRule(), PolicyRule())
+    storage = (ClaimRule(), VolumeRule(), ClaimOrphanRule())
+    pods = (PodRule(), OrphanRule(), WaitingRule(), DrainRule(), DeschedulerRule())
+    bare = (ClearingRule(), RemakingRule())
+    return (NodeRule(), *spaces, DependencyRule(), *identities, *services, *storage, *pods, *bare)

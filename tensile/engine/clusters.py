@@ -1,0 +1,312 @@
+"""The clusters of a topology, opened: the world that their caches make up, and the connections for writing.
+
+The same for the engine and for a command that runs once; what is done with the world is theirs.
+
+The IP address at which the upper cluster's apiserver calls the virtual nodes.
+
+It is where an engine serves them. A program that serves nothing, on whatever machine, knows it from what the Nodes say.
+
+Whether the credentials that a lower is to have can be read: found out before those in use are given up.
+
+A program that gives credentials takes its time, and nothing else may wait for it. So each reading is a task of its own,
+and who asks is answered at once, or the next time. Files that could not be used are read again when they change.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from tensile.engine.caches import lower_feeds, place_caches, upper_feeds, upper_world
+from tensile.engine.lower import Joined, Ways, left_behind
+from tensile.errors import TensileError
+from tensile.kube.cluster import Cluster
+from tensile.kube.credentials import NoAccess, account_namespace
+from tensile.kube.file_watch import FileWatch, FileWatcher, Watched
+from tensile.kube.fleet import Fleet
+from tensile.kube.health import Objection
+from tensile.kube.net import parts, soft_limit
+from tensile.names import LOWER_UID, owner_of
+from tensile.objects import UPPER, annotations
+from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.rules.services import server_of
+from tensile.reconcile.world import World
+from tensile.topology import Lower, Topology
+
+if TYPE_CHECKING:
+    from tensile.kube.credentials import Access
+
+
+class Connections(Mapping[str, Cluster]):
+    """The open connections by cluster name, as of now; UPPER included."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def __getitem__(self, name: str) -> Cluster:
+        return self._fleet.cluster(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fleet.names())
+
+    def __len__(self) -> int:
+        return len(self._fleet.names())
+
+
+def utc_now() -> datetime:
+    """Give the time."""
+    return datetime.now(UTC)
+
+
+class Clusters:
+    """The upper cluster and the lowers joined to it. `wake` has everything of one lower looked at again.
+
+    With `beat`, leases of the virtual nodes are renewed; with `busy`, events are carried up while it denies that there
+    are better things to do for a lower.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        ways: Ways,
+        wake: Callable[[str], None],
+        *,
+        beat: bool,
+        busy: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.fleet = fleet
+        self.connections = Connections(fleet)
+        self.joined: dict[str, Joined] = {}
+        self.ways = ways
+        self._wake = wake
+        self._beat = beat
+        self._busy = busy
+        self._access: Access
+        fleet.heed(self._claimed)
+
+    async def open_upper(self, topology: Topology) -> Cluster:
+        """Begin to follow the upper cluster, whether it answers or not; raises AccessError for bad credentials."""
+        upper = topology.upper
+        self._access = await self.ways.upper_access(upper)
+        calls = parts(len(topology.lowers), soft_limit()).upper_calls
+        return self.fleet.open(UPPER, self._access, qps=upper.qps, burst=upper.burst, connections=calls, anchored=True)
+
+    @property
+    def upper_address(self) -> tuple[str, int]:
+        """Where the upper's apiserver is reached: host and port."""
+        return self._access.address, self._access.port
+
+    async def make_world(self, topology: Topology, node_address: str) -> World:
+        """Wait for the upper cluster and give the world, with no lowers in it yet."""
+        owner = owner_of(await self.fleet.identified(UPPER), topology.name)
+        upper = upper_world()
+        upper.account = account_namespace(self._access)
+        inside = self.ways.is_inside(topology.upper)
+        server = server_of(topology.upper.advertise_url, None if inside else self.upper_address)
+        self.world = World(topology, owner, upper, utc_now(), node_address, server)
+        self.follow_controllers()
+        return self.world
+
+    def follow_controllers(self) -> None:
+        """Follow what the topology's controllers need, beside what is followed already; nothing is left again.
+
+        A controller that was switched off has yet to take back what it made.
+        """
+        world = self.world
+        for feed in upper_feeds(world.upper, world.owner, world.topology.enabled):
+            self.fleet.ensure(feed)
+        for lower in world.lowers.values():
+            if lower.name in self.fleet.names():
+                for feed in lower_feeds(lower, world.owner, places=world.topology.places):
+                    self.fleet.ensure(feed)
+        for joined in self.joined.values():
+            joined.hear_events()
+
+    async def leave_places(self) -> None:
+        """Follow what placement needs no more, and keep nothing of it, where nothing asks where pods fit."""
+        for lower in () if self.world.topology.places else self.world.lowers.values():
+            for cache in lower.place_caches():
+                await self.fleet.leave(lower.name, cache)
+            lower.place_nodes, lower.place_pods = place_caches()
+
+    def join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> Joined:
+        """Begin with a lower, whether it answers or not; without `connect`, with one that was left behind.
+
+        One that `remaps` is empty, and takes the mapping of namespaces that its topology asks for.
+        """
+        joined = Joined(self.world, self.fleet, self.ways, utc_now, self._wake)
+        self.joined[spec.name] = joined
+        joined.begin(spec, beat=self._beat, connect=connect, remaps=remaps, busy=self._busy)
+        return joined
+
+    def strays(self) -> list[Lower]:
+        """Give a lower for each of our Nodes that no lower has: what an engine left behind that is not running."""
+        known = {joined.lower.node for joined in self.joined.values()}
+        nodes = [entry.manifest() for entry in self.world.upper.nodes if entry.name not in known]
+        return [left_behind(node) for node in nodes if is_ours(node, self.world.owner)]
+
+    def _claimed(self, name: str, identity: str) -> Objection | None:
+        """Return why the cluster of an identity may not be a lower: one that left the topology still has pods there.
+
+        The Node of that lower notes the identity, whether this engine joined it or an earlier one.
+        """
+        if name == UPPER:  # there is no world before it answers
+            return None
+        world = self.world
+        for entry in world.upper.nodes:
+            holder = next((lower for lower in world.lowers.values() if lower.node == entry.name), None)
+            if holder is not None and (holder.in_topology or holder.name == name or holder.is_vacant):
+                continue
+            node = entry.manifest()
+            if annotations(node).get(LOWER_UID) != identity or not is_ours(node, world.owner):
+                continue
+            what = f"the cluster of node {entry.name}, which is in the topology no more and has pods there"
+            return Objection(what, f"to go on with them, write node: {{name: {entry.name}}} for lower {name}")
+        return None
+
+    async def leave(self, name: str) -> None:
+        """Leave a lower."""
+        await self.joined.pop(name).end()
+
+    async def close(self) -> None:
+        """Leave every lower and close every connection."""
+        for name in tuple(self.joined):
+            await self.leave(name)
+        await self.fleet.close_all()
+
+
+_ADDRESSES = ("POD_IP", "VKUBELET_POD_IP")
+
+
+def node_address(topology: Topology, upper: tuple[str, int]) -> str:
+    """Give the IP address of the virtual nodes: the topology's, the pod's, or the one the upper is called from."""
+    given = [topology.kubelet.node_address, *(os.environ.get(name) for name in _ADDRESSES)]
+    return next((str(address) for address in given if address), "") or _local_address(upper)
+
+
+def address_in_use(world: World) -> str:
+    """Give the address of the virtual nodes that an engine has published; the one that was found, where none has."""
+    manifests = (entry.manifest() for entry in world.upper.nodes)
+    ours = (one for one in manifests if is_ours(one, world.owner))
+    published = (one for node in ours for one in node.get("status", {}).get("addresses", ()))
+    told = next((str(one["address"]) for one in published if one["type"] == "InternalIP"), "")
+    return str(world.topology.kubelet.node_address or told or world.node_address)
+
+
+def _local_address(upper: tuple[str, int]) -> str:
+    """Ask the system from which address it would call; nothing is sent."""
+    with suppress(OSError), socket.socket(_family(upper), socket.SOCK_DGRAM) as probe:
+        probe.connect(upper)
+        return str(probe.getsockname()[0])
+    return ""
+
+
+def _family(upper: tuple[str, int]) -> socket.AddressFamily:
+    return socket.getaddrinfo(*upper, type=socket.SOCK_DGRAM)[0][0]
+
+
+PATIENCE = 1.0
+"""Seconds in which files are read, so that most edits are in force at once."""
+RETRY = 5.0
+"""Seconds after which what could not be read is read again, where it is not for files that are as they were."""
+
+
+class _Outcome(NamedTuple):
+    """What a reading came to: as `objection` gives it, when, and the files that have to change first, if any have."""
+
+    words: str
+    at: float
+    files: Watched | None = None
+
+
+class _Trial(NamedTuple):
+    """One reading: of what, and its outcome.
+
+    `before` is what the reading of the same before it came to, "" where it is the first.
+    """
+
+    way: tuple[object, ...]
+    task: asyncio.Task[_Outcome]
+    before: str
+
+    def is_over(self, now: float) -> bool:
+        """Say whether it failed so long ago that it says nothing any more."""
+        return self.task.done() and self.task.result().files is None and now >= self.task.result().at + RETRY
+
+
+class Trials:
+    """Readings of credentials, by lower; `read` reads those of one, and raises TensileError where it cannot."""
+
+    def __init__(self, read: Callable[[Lower], Awaitable[object]], watcher: FileWatcher) -> None:
+        self._read = read
+        self._watcher = watcher
+        self._trials: dict[str, _Trial] = {}
+        self._watches: dict[str, FileWatch] = {}
+
+    async def objection(self, spec: Lower) -> str:
+        """Say why the credentials of a lower cannot be read, "" when they can.
+
+        The first reading is waited for, PATIENCE at most. While one is repeated the last one counts: what is said does
+        not change to and fro, and nobody waits again.
+        """
+        trial = self._trials.get(spec.name)
+        if trial is None or trial.way != spec.way:
+            trial = await self._begin(spec)
+            await asyncio.wait({trial.task}, timeout=PATIENCE)
+        elif trial.is_over(_now()):
+            trial = self._begin_again(spec, trial)
+        if not trial.task.done():
+            return trial.before or "the new credentials are still being read"
+        found = trial.task.result()
+        if not found.words:
+            del self._trials[spec.name]
+        elif found.files is not None and spec.name not in self._watches:
+            again = partial(self._begin_again, spec, trial)
+            self._watches[spec.name] = self._watcher.watch(found.files, again)
+        return found.words
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        for name in tuple(self._trials):
+            await self._end(name)
+
+    async def _begin(self, spec: Lower) -> _Trial:
+        await self._end(spec.name)
+        self._trials[spec.name] = trial = _Trial(spec.way, asyncio.create_task(self._outcome(spec)), "")
+        return trial
+
+    def _begin_again(self, spec: Lower, failed: _Trial) -> _Trial:
+        """Repeat a reading that failed; the last one counts meanwhile."""
+        self._watch_no_more(spec.name)
+        task = asyncio.create_task(self._outcome(spec))
+        self._trials[spec.name] = trial = _Trial(failed.way, task, failed.task.result().words)
+        return trial
+
+    def _watch_no_more(self, name: str) -> None:
+        watch = self._watches.pop(name, None)
+        if watch is not None:
+            watch.close()
+
+    async def _end(self, name: str) -> None:
+        self._watch_no_more(name)
+        trial = self._trials.pop(name, None)
+        if trial is not None:
+            trial.task.cancel()
+            await asyncio.gather(trial.task, return_exceptions=True)
+
+    async def _outcome(self, spec: Lower) -> _Outcome:
+        try:
+            await self._read(spec)
+        except NoAccess as error:
+            return _Outcome(str(error), _now(), None if error.asked else error.files)
+        except (TensileError, OSError) as error:  # descriptors may be short, and are not for ever
+            return _Outcome(str(error), _now())
+        return _Outcome("", _now())
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,336 @@
+"""The engine as one running thing: wires all parts, takes ports, fills caches, runs the loop; stops in reverse.
+
+It starts in two steps. One that stands by follows the upper cluster and serves the webhook; one that drives does the
+rest too, so that what takes the place of another has the upper's objects at hand already.
+What changes while it runs comes in by `reload`: lowers join, change or leave one by one, and what did not change is
+not touched, open streams included.
+"""
+
+import asyncio
+import random
+
+import structlog
+
+from tensile.engine.caches import rules
+from tensile.engine.clusters import Clusters, Trials, node_address, utc_now
+from tensile.engine.extender_server import Extending
+from tensile.engine.kubelet_server import NodePorts, seats_of
+from tensile.engine.lower import Joined, Ways
+from tensile.engine.servers import HookPort, InForce, own_namespace
+from tensile.engine.transitions import Course, Deed, course, has_to_map, left, put_off
+from tensile.kube.fleet import Fleet
+from tensile.kube.net import supervised
+from tensile.kubelet.api.pods import MirroredPods
+from tensile.kubelet.node import rule
+from tensile.objects import CLAIM, UPPER
+from tensile.policy.webhook.admission_policy import PolicyRegistration
+from tensile.policy.webhook.server import Hooks
+from tensile.reconcile.backoff import LONGEST_REST
+from tensile.reconcile.loop import Loop, Observer, Timing
+from tensile.reconcile.ownership import has_node
+from tensile.reconcile.rules.services import form
+from tensile.reconcile.world import LowerWorld, World
+from tensile.topology import Kubelet, Lower, Topology
+from tensile.topology.diff import concerns_all
+
+_LOOK = 1.0
+_log = structlog.get_logger("tensile.engine.engine")
+
+
+class Engine:
+    """Drives the clusters of a topology until it is stopped; used inside one event loop."""
+
+    loop: Loop
+    ports: NodePorts
+    hook: HookPort
+    extender: Extending
+    admission: PolicyRegistration
+    trials: Trials
+
+    def __init__(self, topology: Topology, ways: Ways, observer: Observer, fleet: Fleet) -> None:
+        self.topology = topology
+        self._ways = ways
+        self._observer = observer
+        self.clusters = Clusters(fleet, ways, self._wake, beat=True, busy=self._is_busy)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._opened: set[str] = set()
+        self._silent: set[str] = set()
+        self._stands_by = False
+        self._leads = True
+        self._changing = asyncio.Lock()
+        self._put_off: tuple[str, ...] = ()
+        self._parts: tuple[InForce, ...] = ()
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """What of the topology is not in force yet, each in words."""
+        return (*self._put_off, *(words for part in self._parts for words in part.pending))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether `start` or `stand_by` has come through."""
+        return self._stands_by or self.drives
+
+    @property
+    def drives(self) -> bool:
+        """Whether `drive` has come through."""
+        return bool(self._tasks)
+
+    async def start(self) -> None:
+        """Start; returns when the upper cluster has answered. TensileError: bad credentials, or a port is taken."""
+        await self._open()
+        await self.drive()
+
+    async def stand_by(self) -> None:
+        """Start with what another engine that drives is not hindered by; else like `start`."""
+        self._leads = False
+        await self._open()
+        self._stands_by = True
+
+    async def _open(self) -> None:
+        await self.clusters.open_upper(self.topology)
+        self.ports = self._ports(self.topology)
+        await self.ports.open(seats_of(self.topology, {}, self._pods))
+        world = await self.clusters.make_world(self.topology, self._address(self.topology))
+        _say_without_alias(world)
+        self.hook = HookPort(self._home_of_webhook(world), self.clusters.fleet)
+        self.extender = Extending(
+            world, self.clusters.connections[UPPER], self._ways.directory, self.clusters.fleet.watcher
+        )
+        self._hooked, self._extended = InForce("webhook", self.hook), InForce("extender", self.extender)
+        self._parts = (self._hooked, self._extended)
+        self.admission = PolicyRegistration(self.clusters.connections[UPPER], world.owner, own_namespace())
+        await self._hooked.open(self.topology)
+        timing = Timing(utc_now, random.random)
+        self.trials = Trials(
+            lambda spec: self._ways.lower_access(spec, world.upper.secrets), self.clusters.fleet.watcher
+        )
+        self.loop = Loop(world, rules(), self.clusters.connections, self._observer, timing)
+        await self._serve()
+
+    async def drive(self) -> None:
+        """Join the lowers and drive them from now on; TensileError: the extender's port is taken when all begins.
+
+        One that stood by waits for it instead. Only one that drives serves the extender: another knows nothing of the
+        lowers, and would let everything pass.
+        """
+        async with self._changing:
+            if self._leads:
+                await self._extended.open(self.topology)
+            else:
+                self._leads = True
+                await self._hooked.follow(self.topology)
+                await self._extended.follow(self.topology)
+            self.admission.follow(self.topology)
+            await self._bring_lowers()
+            jobs = (("lookout", self._keep_looking), ("admission policy", self.admission.run))
+            self._tasks = [supervised(what, job) for what, job in jobs]
+
+    async def stop(self) -> None:
+        """Stop, in reverse; what is in flight is given up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for name in tuple(self._opened):
+            await self.loop.close(name)
+        if hasattr(self, "trials"):
+            await self.trials.close()
+        for part in reversed(self._parts):
+            await part.close()
+        if hasattr(self, "ports"):
+            await self.ports.close()
+        await self.clusters.close()
+
+    async def reload(self, topology: Topology) -> None:
+        """Put another topology in force, lower by lower; its name and upper are those of the one in force."""
+        async with self._changing:
+            await self._reload(topology)
+
+    async def look(self) -> None:
+        """Watch over silence, see lowers off that have left and are empty, and try again what waits, be it for a port.
+
+        Done every second; never in the middle of a reload, when a lower that is opened anew looks like one that nobody
+        has.
+        """
+        async with self._changing:
+            await self._look()
+
+    async def _reload(self, topology: Topology) -> None:
+        before, self.topology = self.topology, topology
+        self.clusters.world.topology = topology
+        for part in self._parts:
+            await part.make_way(topology)
+        if _shown(topology) != _shown(before):
+            await self._renew_ports()
+        await self._serve()
+        await self._hooked.follow(topology)
+        if self.drives:
+            self.admission.follow(topology)
+            await self._bring_lowers()
+        self.clusters.follow_controllers()
+        if self.drives:
+            await self._extended.follow(topology)
+        await self.clusters.leave_places()
+        for name in tuple(self._opened) if concerns_all(before, topology) else ():
+            self._wake(name)
+
+    async def _bring_lowers(self) -> None:
+        """Have lowers join, change, wait and leave as the topology in force says."""
+        for lower in left(self.topology, self.clusters.world):
+            lower.in_topology = False
+        found = [await self._brought(spec) for spec in self.topology.lowers]
+        before, self._put_off = self._put_off, tuple(words for one in found for words in one.waits)
+        for words in self._put_off:
+            if words not in before:
+                _log.warning("not in force yet", change=words)
+
+    async def _brought(self, spec: Lower) -> Course:
+        """Do what is to be done about a lower of the topology, and say what it was.
+
+        A connection that is open is kept as long as the credentials for the one in its place cannot be read.
+        """
+        found = course(spec, self.topology, self.clusters.world)
+        if self._cuts(found):
+            objection = await self.trials.objection(spec)
+            found = course(spec, self.topology, self.clusters.world)
+            if objection and self._cuts(found):
+                found = put_off(found, objection)
+        await self._take(found)
+        return found
+
+    def _cuts(self, found: Course) -> bool:
+        """Say whether a connection that is open would be closed, for another one to the same lower."""
+        return found.deed is Deed.JOIN and found.before is not None and found.before.name in self.clusters.fleet.names()
+
+    async def _take(self, found: Course) -> None:
+        before = self.clusters.joined[found.before.name] if found.before is not None else None
+        match found.deed, before:
+            case Deed.JOIN, _:
+                if found.remaps and before is not None and self._is_busy(before.lower.name):
+                    return  # what is being written now would be looked for elsewhere: the next look tries again
+                if before is not None:
+                    await self._leave(before.lower.name)
+                await self._join(found.spec, remaps=found.remaps)
+            case Deed.KEEP, Joined():
+                before.stay(found.objection)
+                self._change(before.lower, found.spec)
+            case Deed.LEAVE, Joined():
+                before.lower.in_topology = False
+                self._wake(before.lower.name)
+
+    def _home_of_webhook(self, world: World) -> Hooks:
+        upper, claims = self.clusters.connections[UPPER], world.upper.more[CLAIM]
+        nodes, home = world.upper.nodes, self._ways.directory
+        watcher = self.clusters.fleet.watcher
+        return Hooks(upper, world.owner, home, claims, nodes, watcher, own_namespace(), lambda: self._leads)
+
+    def _ports(self, topology: Topology) -> NodePorts:
+        upper = self.clusters.connections[UPPER]
+        directory, watcher = self._ways.directory, self.clusters.fleet.watcher
+        return NodePorts(topology, directory, upper, self._address(topology), watcher)
+
+    def _address(self, topology: Topology) -> str:
+        return node_address(topology, self.clusters.upper_address)
+
+    async def _renew_ports(self) -> None:
+        """Have all nodes served anew, as other certificates or another address ask for; what is open ends."""
+        await self.ports.close()
+        self.ports = self._ports(self.topology)
+        self.clusters.world.node_address = self._address(self.topology)
+
+    def _change(self, lower: LowerWorld, spec: Lower) -> None:
+        """Give a lower that goes on its new fields."""
+        if (lower.spec, lower.in_topology) != (spec, True):
+            lower.spec, lower.in_topology = spec, True
+            self._wake(spec.name)
+
+    async def _join(self, spec: Lower, *, connect: bool = True, remaps: bool = False) -> None:
+        self.clusters.join(spec, connect=connect, remaps=remaps)
+        await self._serve()
+        self.loop.open(spec.name)
+        self._opened.add(spec.name)
+        self.extender.follow()
+
+    async def _leave(self, name: str) -> None:
+        node = self.clusters.joined[name].lower.node
+        self._opened.discard(name)
+        await self.loop.close(name)
+        await self.ports.stop(node)
+        await self.clusters.leave(name)
+        self.extender.follow()
+
+    async def _serve(self) -> None:
+        """Serve every virtual node, where that can be now, and have its Node say where that is."""
+        joined = self.clusters.joined
+        await self.ports.arrange(seats_of(self.topology, joined, self._pods))
+        for lower in (one.lower for one in joined.values() if one.lower.connected):
+            port = self.ports.port(lower.node)
+            if lower.port != port:
+                lower.port = port
+                self._wake(lower.name)
+
+    def _pods(self, lower: LowerWorld) -> MirroredPods:
+        connections = self.clusters.connections
+        return MirroredPods(lower, self.clusters.world.owner, lambda: connections.get(lower.name))
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(_LOOK)
+
+    async def _look(self) -> None:
+        self._greet()
+        for name in self.extender.relieved():
+            self.loop.wake(name, rule.NAME)
+        for stray in self.clusters.strays():
+            await self._join(stray, connect=False)
+        for name, joined in tuple(self.clusters.joined.items()):
+            if joined.look():
+                self._wake(name)
+            if self._has_gone(joined):
+                await self._leave(name)
+        if self._put_off or any(map(self._has_to_map, self.topology.lowers)):
+            await self._bring_lowers()
+        await self._serve()
+
+    def _has_to_map(self, spec: Lower) -> bool:
+        """Report whether a lower that is joined goes by other names than the topology asks for."""
+        known = self.clusters.world.lowers.get(spec.name)
+        return known is not None and has_to_map(known, spec, self.clusters.world)
+
+    def _greet(self) -> None:
+        """Have tried at once what rests, when a cluster answers again that did not."""
+        fleet = self.clusters.fleet
+        silent = {name for name in fleet.names() if fleet.silent(name)}
+        if self._silent - silent:
+            self.loop.hasten(LONGEST_REST)
+        self._silent = silent
+
+    def _has_gone(self, joined: Joined) -> bool:
+        """Say whether a lower that left has no pods and no node any more, and what they needed has been taken back."""
+        lower, nodes = joined.lower, self.clusters.world.upper.nodes
+        gone = nodes.synced and not has_node(lower, self.clusters.world)
+        return gone and not lower.in_topology and lower.is_empty and not self._is_busy(lower.name)
+
+    def _is_busy(self, name: str) -> bool:
+        return bool(self.loop.depth.get(name))
+
+    def _wake(self, name: str) -> None:
+        if name in self._opened:
+            self.loop.wake(name)
+
+
+def _shown(topology: Topology) -> Kubelet:
+    """Give what all virtual nodes are served with, which is not where each of them is."""
+    return topology.kubelet.model_copy(update={"port": 0})
+
+
+def _say_without_alias(world: World) -> None:
+    """Tell that pods below find no Service of the upper cluster, where they could have one."""
+    server = world.upper_server
+    if "Service" in world.topology.enabled and (server is None or not form(server)):
+        _log.info(
+            "no Service leads to the upper cluster: set upper.advertiseURL to where pods below reach it",
+            service=world.topology.services.upper_alias,
+            address=server.host if server else "inside its cluster",
+        )

@@ -1,0 +1,205 @@
+"""The telemetry server: /metrics for Prometheus, /healthz and /readyz for whoever keeps the engine running, /status.
+
+Health says only that the event loop turns: a restart heals nothing else, and an engine that is restarted because a
+cluster is away would leave the other clusters alone meanwhile. What is missing is what readiness says.
+Probes can have a server of their own: it is there before any topology is, and no topology moves it.
+
+Whoever reaches the port may ask, so what that costs is bounded: connections come through a door, and an answer that
+takes long to make is made again only after ten times as long.
+"""
+
+import asyncio
+import errno
+import socket
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+
+import structlog
+from aiohttp import web
+
+from tensile.engine.metrics import CONTENT_TYPE, Metrics
+from tensile.kube import net
+from tensile.kube.listener_limits import Door, Guest, Patience
+from tensile.kube.net import accept, take_over
+
+_GRACE = 1.0
+ROOM = 64
+"""Connections at one time: Prometheus and a kubelet keep one each."""
+_SPARING = 10
+_READ = ("GET", "HEAD")
+_log = structlog.get_logger("tensile.telemetry")
+
+Answer = Callable[[], web.Response]
+"""Answers a request to read a path."""
+
+
+class ProbeServer:
+    """Serves probes on `bind` (None: every address) and `port` (0 for any free port) from `start` to `close`.
+
+    `ready` gives "" when the engine is ready, else a sentence that says why it is not.
+    """
+
+    who = "the server of probes"
+    advice: Mapping[int, str] = {
+        errno.EADDRINUSE: "another program listens there: give --probes another port, or stop that program",
+        errno.EACCES: "only root may listen there: give --probes a port of 1024 or above",
+    }
+    """What to do about an error, by its number; 0: about any other."""
+
+    def __init__(self, bind: str | None, port: int, ready: Callable[[], str]) -> None:
+        self._bind = bind
+        self._port = port
+        self._ready = ready
+        self._listening: _Listening | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, once started."""
+        return self._listening.port if self._listening else self._port
+
+    def answers(self) -> dict[str, Answer]:
+        """Give what answers on each path."""
+        return {"/healthz": _healthz, "/readyz": self._readyz}
+
+    async def start(self) -> None:
+        """Begin to listen; raises TensileError, saying what to change, when that is not possible."""
+        try:
+            opened = net.listening(self._bind, self._port)
+        except OSError as error:
+            where = net.place(self._bind, self._port)
+            raise net.refusal(error, f"{self.who} cannot listen on {where}: {self._why(error)}") from None
+        self._listening = _Listening(opened, self.answers())
+
+    async def close(self) -> None:
+        """Stop listening; a request under way has a second to end."""
+        listening, self._listening = self._listening, None
+        if listening:
+            await listening.close()
+
+    def _why(self, error: OSError) -> str:
+        """Say what is in the way, and what to do."""
+        other = f"{error.strerror or error}: {self.advice.get(0, 'give --probes another port')}"
+        return self.advice.get(error.errno or 0, other)
+
+    def _readyz(self) -> web.Response:
+        missing = self._ready()
+        return web.Response(text=f"{missing or 'ok'}\n", status=_status(missing))
+
+
+class TelemetryServer(ProbeServer):
+    """Serves metrics and the status beside them; `status` gives how everything is, as JSON."""
+
+    who = "telemetry"
+    advice: Mapping[int, str] = {
+        errno.EADDRINUSE: (
+            "another program listens there: set telemetry.port in the topology file, or stop that program"
+        ),
+        errno.EADDRNOTAVAIL: "this machine has no such address: set telemetry.bind in the topology file",
+        errno.EACCES: "only root may listen there: set telemetry.port in the topology file to 1024 or above",
+        0: "set telemetry.bind or telemetry.port",
+    }
+
+    def __init__(
+        self, bind: str, port: int, metrics: Metrics, ready: Callable[[], str], status: Callable[[], bytes]
+    ) -> None:
+        super().__init__(bind, port, ready)
+        self._metrics = _Sparing(metrics.text)
+        self._status = _Sparing(status)
+
+    def answers(self) -> dict[str, Answer]:
+        """Give what answers on each path."""
+        return {**super().answers(), "/metrics": self._serve_metrics, "/status": self._serve_status}
+
+    def _serve_metrics(self) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _serve_status(self) -> web.Response:
+        return web.Response(body=self._status.text(), content_type="application/json")
+
+
+class _Listening(web.Server):
+    """A port that answers requests to read some paths, from the beginning to `close`."""
+
+    def __init__(self, opened: socket.socket, answers: Mapping[str, Answer]) -> None:
+        super().__init__(self._answered, access_log=None)
+        self.port = int(opened.getsockname()[1])
+        self._answers = answers
+        self._guests: dict[object, Guest] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(accept(opened, Door(ROOM, Patience()), self._serve, _failed))
+        self._accepting.add_done_callback(lambda _: opened.close())
+
+    async def close(self) -> None:
+        """Listen no more; a request under way has a second to end."""
+        tasks = (self._accepting, *self._serving)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.pre_shutdown()
+        await self.shutdown(_GRACE)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Make room for the next."""
+        super().connection_lost(handler, exc)
+        self._guests.pop(handler).leave()
+
+    def _serve(self, connection: socket.socket, guest: Guest) -> None:
+        task = asyncio.create_task(self._take_over(connection, guest))
+        guest.drop = task.cancel
+        self._serving.add(task)
+        task.add_done_callback(partial(self._taken_over, guest))
+
+    def _taken_over(self, guest: Guest, task: asyncio.Task[None]) -> None:
+        self._serving.discard(task)
+        if task.cancelled() or task.exception():
+            guest.leave()
+
+    async def _take_over(self, connection: socket.socket, guest: Guest) -> None:
+        """Have aiohttp speak on a connection."""
+
+        def protocol() -> web.RequestHandler:
+            handler = self()
+            self._guests[handler] = guest
+            return handler
+
+        guest.drop = (await take_over(connection, protocol)).abort
+
+    async def _answered(self, request: web.BaseRequest) -> web.Response:
+        answer = self._answers.get(request.path)
+        if answer is None:
+            return web.Response(status=HTTPStatus.NOT_FOUND, text="not found\n")
+        if request.method not in _READ:
+            return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED, text="it can only be read\n")
+        return answer()
+
+
+class _Sparing:
+    """An answer that costs at most a tenth of the time, however often it is asked for."""
+
+    def __init__(self, make: Callable[[], bytes]) -> None:
+        self._make = make
+        self._made = b""
+        self._until = 0.0
+
+    def text(self) -> bytes:
+        """Return the answer, made anew unless it was made just before."""
+        begun = time.monotonic()
+        if begun >= self._until:
+            self._made = self._make()
+            ended = time.monotonic()
+            self._until = ended + (_SPARING - 1) * (ended - begun)
+        return self._made
+
+
+def _failed(error: OSError) -> None:
+    _log.warning("cannot take a connection", why=str(error))
+
+
+def _healthz() -> web.Response:
+    return web.Response(text="ok\n")
+
+
+def _status(missing: str) -> HTTPStatus:
+    return HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK

@@ -1,0 +1,245 @@
+"""Logs: one line for each event, as text for people or JSON for programs, ours and those of libraries alike.
+
+Lines go straight to the stream. Where it cannot take them (a full disk, a reader that left) they are lost, because an
+engine that stops for its log would cost pods.
+
+Tells logs and metrics what the loop does, so that a person who reads along sees each decision once.
+
+What a person decides about is worth a line; status, heartbeats and the many small refusals that sort themselves out are
+counted, and told at level debug. Bodies are never told: a change is told by the names of its fields.
+"""
+
+import contextlib
+import json
+import logging
+import re
+import traceback
+from collections.abc import Callable, Hashable, MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+from tensile.engine.metrics import Metrics
+from tensile.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Denied,
+    NotFound,
+    TensileError,
+    Throttled,
+    described,
+    raised_at,
+)
+from tensile.kube.limits import Seldom
+from tensile.objects import Ref
+from tensile.reconcile.diff import fields
+from tensile.reconcile.plan import Step
+from tensile.reconcile.world import Key, Problem
+from tensile.text import HIDDEN, clean, is_secret, printable, takes_colour
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+"""The levels by their names on the command line."""
+
+FORMS = ("text", "json")
+"""The forms of a log line."""
+
+Event = MutableMapping[str, Any]
+"""What is logged: the words under "event", the rest by name."""
+
+_BARE = re.compile(r"[^\s\"'=]+").fullmatch
+_COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m"}
+
+
+def configure(level: str, form: str, stream: TextIO) -> None:
+    """Send every log from now on to a stream, ours from a level on and those of libraries from "warn" on.
+
+    `level` is one of LEVELS, `form` one of FORMS; raises TensileError for another one. A traceback is printed at level
+    "debug" only. May be called again.
+    """
+    if level not in LEVELS or form not in FORMS:
+        raise TensileError(
+            f"log level {level!r}, log format {form!r}: take one of {', '.join(LEVELS)} and text or json"
+        )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.ExceptionRenderer(lambda given: given[1]),
+            _Errors(tracebacks=level == "debug"),
+            _printable,
+            _json if form == "json" else _Text(coloured=takes_colour(stream)),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda *names: _Lines(stream, *names),
+        cache_logger_on_first_use=False,
+    )
+    _adopt_libraries()
+
+
+class _Lines:
+    """Writes lines to a stream as the logger of one module; structlog calls the method of the event's level."""
+
+    def __init__(self, stream: TextIO, name: str = "tensile") -> None:
+        self._stream = stream
+        self.name = name
+
+    def write(self, line: str) -> None:
+        """Write one line, or lose it: OSError is the system's refusal, ValueError that of a closed stream."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = write
+
+
+class _Libraries(logging.Handler):
+    """Turns what libraries tell the standard library's logging into events of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell one record; those below a warning do not come here."""
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError, KeyError):
+            message = str(record.msg)
+        logger = structlog.get_logger(record.name)
+        tell = logger.error if record.levelno >= logging.ERROR else logger.warning
+        tell(message, exc_info=record.exc_info)
+
+
+def _adopt_libraries() -> None:
+    """Have the root logger tell us, once."""
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, _Libraries)]:
+        root.removeHandler(handler)
+    root.addHandler(_Libraries())
+    root.setLevel(logging.WARNING)
+
+
+class _Errors:
+    """Puts an exception into words, and its traceback beside them where that is wanted."""
+
+    def __init__(self, *, tracebacks: bool) -> None:
+        self._tracebacks = tracebacks
+
+    def __call__(self, _logger: Any, _method: str, event: Event) -> Event:
+        """Replace the exception, which structlog has found by `exc_info`, if there is one."""
+        error = event.pop("exception", None)
+        if error is not None:
+            event.setdefault("error", described(error))
+            if self._tracebacks:
+                event["traceback"] = "".join(traceback.format_exception(error))
+        return event
+
+
+def _printable(_logger: Any, _method: str, event: Event) -> Event:
+    """Make every value of an event fit to print."""
+    lines = str(event.pop("traceback", "")).splitlines()
+    shown: Event = {key: HIDDEN if is_secret(key) else printable(value) for key, value in event.items()}
+    if lines:
+        shown["traceback"] = "\n".join(clean(line) for line in lines)
+    return shown
+
+
+def _json(_logger: Any, _method: str, event: Event) -> str:
+    """Write an event as JSON, when, how grave, who and what first."""
+    heads = ("timestamp", "level", "logger", "event")
+    return json.dumps({key: event.pop(key) for key in heads} | dict(event))
+
+
+class _Text:
+    """Writes an event for people; on a terminal its level has a colour."""
+
+    def __init__(self, *, coloured: bool) -> None:
+        self._colours = _COLOURS if coloured else {}
+
+    def __call__(self, _logger: Any, _method: str, event: Event) -> str:
+        """Write an event on one line, and below it a traceback if it has one."""
+        when, level, who, what = (event.pop(key) for key in ("timestamp", "level", "logger", "event"))
+        lines = event.pop("traceback", "")
+        colour = self._colours.get(level, "")
+        shown = f"{colour}{level:<7}\x1b[0m" if colour else f"{level:<7}"
+        fields = "".join(f" {key}={_field(value)}" for key, value in event.items())
+        return f"{when} {shown} {who}: {what}{fields}" + (f"\n{lines}" if lines else "")
+
+
+def _field(value: Any) -> str:
+    """Write a value so that its end can be seen: bare where that is clear, else as JSON."""
+    return value if isinstance(value, str) and _BARE(value) else json.dumps(value, ensure_ascii=False)
+
+
+_PAST = {"create": "created", "patch": "changed", "delete": "deleted", "confirm": "looked up"}
+_MOST_FIELDS = 8
+_ROUTINE = (AlreadyExists, Conflict, Denied, NotFound, Throttled)
+
+
+class Narration:
+    """Hears of what the loop does. `clock` gives monotonic seconds; `log` is where to tell it."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float], log: Any = None) -> None:
+        self._metrics = metrics
+        self._log = log or structlog.get_logger("tensile.reconcile").bind()
+        self._seldom = Seldom(clock)
+
+    def stepped(self, key: Key, step: Step, error: ClusterError | None) -> None:
+        """Count a step; tell it when a person would want to know, and an error that nobody else tells.
+
+        A denial is told with its key, which is then stuck; the others of _ROUTINE are how the loop finds out that it
+        has to look again.
+        """
+        ref = step.ref
+        self._metrics.step(ref.cluster, step.verb, ref.kind.name, type(error).__name__ if error else "ok")
+        if error is None:
+            self._told(step)
+        elif isinstance(error, _ROUTINE):
+            self._log.debug("step refused", rule=key.rule, error=str(error))
+        else:
+            self._warn((ref.cluster, type(error)), "step failed", rule=key.rule, error=str(error))
+
+    def _told(self, step: Step) -> None:
+        """Tell a step that came through."""
+        what = f"{step.ref.kind.name} {_PAST[step.verb]}"
+        if step.shown and step.verb != "confirm":
+            self._log.info(what, **_place(step.ref), because=step.reason, **_more(step))
+        else:
+            self._log.debug(what, **_place(step.ref), because=step.reason)
+
+    def stuck(self, key: Key, problem: Problem) -> None:
+        """Tell that a key cannot go on, and why: once for each reason, and in other words a while later."""
+        said = {**_names(key), "reason": problem.reason, "error": problem.message}
+        self._warn((key, problem.reason), "cannot go on", **said)
+
+    def broke(self, key: Key, error: Exception) -> None:
+        """Tell of a defect: what, on which line, for which key; the traceback is for level debug."""
+        self._metrics.defect(key.rule)
+        sort = key.rule, type(error), raised_at(error)
+        said = {**_names(key), "exc_info": error}
+        self._seldom.tell(sort, lambda more: self._log.error("a rule failed: please report this", **said, **more))
+
+    def _warn(self, sort: Hashable, event: str, **said: Any) -> None:
+        """Warn, but at most once in a while of one sort."""
+        if not self._seldom.tell(sort, lambda more: self._log.warning(event, **said, **more)):
+            self._log.debug(event, **said)
+
+
+def _where(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _place(ref: Ref) -> dict[str, str]:
+    """Say where an object is."""
+    return {"cluster": ref.cluster or "upper", "object": _where(ref.namespace, ref.name)}
+
+
+def _names(key: Key) -> dict[str, str]:
+    """Say what a key stands for."""
+    return {"lower": key.lower, "rule": key.rule, "object": _where(key.namespace, key.name)}
+
+
+def _more(step: Step) -> dict[str, Any]:
+    """Say which fields a change touches, without what is in them; a deletion that nobody asked for says so."""
+    if step.verb == "patch":
+        touched = fields(list(step.operations))
+        return {"fields": touched[:_MOST_FIELDS] + (["..."] if len(touched) > _MOST_FIELDS else [])}
+    return {} if step.asked else {"unasked": True}

@@ -1,0 +1,390 @@
+"""One lower cluster as the engine is joined to it: its world, its connection, and what is kept alive for it.
+
+The upper's side of it (pods bound to the node, the Node, the lease) works without the lower cluster: credentials that
+cannot be read, or a cluster that does not answer, must show on the node and cost nothing else.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import structlog
+
+from tensile.engine.caches import bound_feed, lower_feeds, lower_world
+from tensile.errors import ClusterError, TensileError
+from tensile.kube import net
+from tensile.kube.cluster import Cluster
+from tensile.kube.credentials import (
+    NAME_ONE,
+    Access,
+    AccessError,
+    KeptKubeconfig,
+    NoAccess,
+    account_namespace,
+    from_kubeconfig,
+    in_cluster,
+)
+from tensile.kube.fleet import Fleet
+from tensile.kube.net import insist, supervised
+from tensile.kube.store import Cache, Delta
+from tensile.kubelet.node.lease import Heartbeat
+from tensile.kubelet.node.status import SILENT_AFTER
+from tensile.kubelet.pods.event_mirror import EventMirror
+from tensile.kubelet.pods.events import OF_CLAIMS, OF_PODS
+from tensile.kubelet.pods.rule import UNREACHABLE_AFTER
+from tensile.kubelet.stats.collector import Meter
+from tensile.names import KUBELET_PORT, LOWER_UID
+from tensile.objects import EVENT, UPPER, Manifest, annotations, uid
+from tensile.reconcile import namespace_mapping
+from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.world import LowerWorld, Naming, World, mapping_note
+from tensile.topology import Lower, Upper, parse
+
+_RETRY = 5.0
+_LOOK = 0.5
+_LAST = 65535
+_log = structlog.get_logger("tensile.lower")
+
+
+class Ways(NamedTuple):
+    """How clusters are reached: paths are relative to `directory`.
+
+    `upper_kubeconfig` and `upper_context` say how the upper one is, where the topology does not; `instead` what a
+    person can do about it outside of a pod.
+    """
+
+    directory: Path
+    allow_exec_plugins: bool = False
+    upper_kubeconfig: str | None = None
+    upper_context: str | None = None
+    instead: str = NAME_ONE
+
+    async def upper_access(self, upper: Upper) -> Access:
+        """Open the way to the upper cluster, which without a kubeconfig is the one around us; raises AccessError."""
+        path, context = upper.kubeconfig, upper.context
+        if self.upper_kubeconfig is not None:
+            path, context = self.upper_kubeconfig, self.upper_context
+        try:
+            return await in_cluster(instead=self.instead) if path is None else await self.access(path, context)
+        except AccessError as error:
+            raise AccessError(f"upper: {error.what}", error.advice) from None
+
+    def is_inside(self, upper: Upper) -> bool:
+        """Say whether the upper cluster is the one around us."""
+        return upper.kubeconfig is None and self.upper_kubeconfig is None
+
+    async def lower_access(self, spec: Lower, secrets: Cache) -> Access:
+        """Open the way to a lower cluster; `secrets` are the upper's. Raises AccessError."""
+        found = kept(spec, secrets)
+        return await (self.access(spec.kubeconfig or "", spec.context) if found is None else found.access())
+
+    async def access(self, kubeconfig: str, context: str | None) -> Access:
+        """Read a kubeconfig; raises AccessError."""
+        path = self.directory / kubeconfig
+        return await from_kubeconfig(path, context, allow_exec_plugins=self.allow_exec_plugins)
+
+
+def kept(spec: Lower, secrets: Cache) -> KeptKubeconfig | None:
+    """Give the kubeconfig that a lower has in a Secret, None for one in a file; `secrets` are the upper's."""
+    ref = spec.kubeconfig_secret
+    return None if ref is None else KeptKubeconfig(secrets, ref, spec.context)
+
+
+def left_behind(node: Manifest) -> Lower:
+    """Give a lower for a Node of ours that no lower of the topology has; nothing but the node is known of it."""
+    name = node["metadata"]["name"]
+    port = annotations(node).get(KUBELET_PORT, "")
+    entry: dict[str, Any] = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
+    if port.isdecimal() and len(port) <= len(str(_LAST)) and 0 < int(port) <= _LAST:
+        entry["node"]["kubeletPort"] = int(port)
+    file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "left-behind", "lowers": [entry]}
+    topology = parse(orjson.dumps(file).decode(), name=f"Node {name}")
+    return topology.lowers[0].model_copy(update={"name": f"({name})"})
+
+
+class Joined:
+    """One lower; `wake` has everything of it looked at again."""
+
+    def __init__(
+        self, world: World, fleet: Fleet, ways: Ways, now: Callable[[], datetime], wake: Callable[[str], None]
+    ) -> None:
+        self._world = world
+        self._fleet = fleet
+        self._ways = ways
+        self._now = now
+        self._wake = wake
+        self._tasks: list[asyncio.Task[None]] = []
+        self.events: EventMirror | None = None
+        self._since = asyncio.get_running_loop().time()
+        self._kept: KeptKubeconfig | None = None
+        self._secret_changed = asyncio.Event()
+        self._heeds_secret = False
+        self._objection = ""
+        self._access_known: Access | None = None
+        self.lower: LowerWorld
+        self.meter: Meter
+
+    def begin(
+        self,
+        spec: Lower,
+        *,
+        beat: bool,
+        connect: bool = True,
+        remaps: bool = False,
+        busy: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Put the lower into the world and start on it; returns at once, whether it answers or not.
+
+        Without `connect` it was left behind: only its node is kept. With `remaps` nothing of it rests on the
+        mapping of namespaces that its node notes. With `busy`, which says whether there are better things to do for a
+        lower, events of its pods are carried up.
+        """
+        naming = Naming(self._world.topology.name, self._world.owner.mark)
+        self.lower = self._world.lowers[spec.name] = lower_world(spec, naming, self._world.upper.namespaces)
+        self.lower.connected = self.lower.in_topology = connect
+        self.lower.mapping_known = remaps or not connect
+        self.lower.tried = False
+        self.lower.met = False
+        self._note_met()
+        for cache in (self.lower.upper_pods, self.lower.pods, self.lower.namespaces):
+            cache.on_sync(self._learn_mapping)
+        self.lower.upper_account = self._world.upper.account
+        self.meter = Meter(self.lower, self._world.owner, self._cluster, _log)
+        self._kept = kept(spec, self._world.upper.secrets)
+        self._fleet.follow(bound_feed(self.lower))
+        self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
+        if connect and self._kept is not None:
+            self._heeds_secret = True
+            self._world.upper.secrets.subscribe(self._note_secret)
+            self._world.upper.secrets.on_sync(self._secret_changed.set)
+            self._tasks.append(supervised(f"credentials of {spec.name}", partial(self._keep_credentials, self._kept)))
+        upper = self._fleet.cluster(UPPER)
+        if connect and busy is not None:
+            self.events = EventMirror(self.lower, self._world, upper, partial(busy, spec.name))
+            self._tasks.append(supervised(f"events of {spec.name}", self.events.run))
+        if beat:
+            heartbeat = Heartbeat(upper, self.lower.node, self._node_uid, self._now, _beat_lost)
+            self._tasks.append(supervised(f"lease of {self.lower.node}", heartbeat.run))
+
+    def hear_events(self) -> None:
+        """Hear the events of an open cluster that its controllers have a use for."""
+        if self.events is None or self.lower.name not in self._fleet.names():
+            return
+        self._fleet.tail(self.lower.name, EVENT, OF_PODS, self.events.hear)
+        if "PV" in self.lower.spec.controllers:
+            self._fleet.tail(self.lower.name, EVENT, OF_CLAIMS, self.events.hear)
+
+    def stay(self, words: str) -> None:
+        """Stay with the connection there is; the node says why where the topology asks for another, "" for none."""
+        self._objection = words
+        self._warn(words or (self._kept.trouble if self._kept is not None else ""))
+
+    async def complete(self) -> None:
+        """Return when the cluster has answered and every cache has had its first list."""
+        await asyncio.gather(*self._tasks[:1])
+        if self.lower.connected:
+            await self._fleet.synced(self.lower.name)
+        self._learn_mapping()
+
+    async def end(self) -> None:
+        """Leave the lower: stop everything and take it out of the world."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._heeds_secret:
+            self._world.upper.secrets.unsubscribe(self._note_secret, self._secret_changed.set)
+        await self._fleet.leave(UPPER, self.lower.upper_pods)
+        if self.lower.name in self._fleet.names():
+            await self._fleet.close(self.lower.name)
+        self._world.lowers.pop(self.lower.name, None)
+
+    def look(self) -> bool:
+        """Take what is known of the connection; says whether that changes what is to be decided."""
+        lower = self.lower
+        before = _seen(lower)
+        self._note_met()
+        self._learn_mapping()
+        if lower.name in self._fleet.names():
+            lower.silent = self._fleet.silent(lower.name)
+            lower.tried = self._fleet.tried(lower.name) > UNREACHABLE_AFTER
+            lower.refusal = self._fleet.complaint(lower.name)
+            health = self._fleet.health(lower.name)
+            lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive
+            lower.denied = self._fleet.denied(lower.name)
+            self._recognise(self._fleet.cluster(lower.name).access)
+        else:
+            lower.silent = asyncio.get_running_loop().time() - self._since
+        return _seen(lower) != before
+
+    async def _connect(self) -> None:
+        """Open the connection as soon as its credentials can be read; then ask for the version."""
+        lower = self.lower
+        if lower.name not in self._fleet.names():
+            access = await self._access()
+            self._learn_mapping()
+            self._note_met()
+            self._open(access, self._known_identity())
+            self._secret_changed.set()
+            lower.refusal = ""
+        self._recognise(self._fleet.cluster(lower.name).access)
+        await self._identified()
+        lower.identity = self._fleet.identity(lower.name)
+        lower.met = True
+        if not lower.version:
+            lower.version = await insist(self._fleet.cluster(lower.name).version, ClusterError, lambda: _RETRY)
+        self._wake(lower.name)
+
+    def _recognise(self, access: Access) -> None:
+        """Note in whose namespace the credential is that the cluster is called with, where it is another one."""
+        if access is not self._access_known:
+            self._access_known = access
+            self.lower.account = account_namespace(access)
+
+    def _open(self, access: Access, pin: str) -> None:
+        self._recognise(access)
+        spec, world = self.lower.spec, self._world
+        feeds = lower_feeds(self.lower, world.owner, places=world.topology.places)
+        calls = net.parts(len(world.topology.lowers), net.soft_limit()).calls
+        self._fleet.open(spec.name, access, feeds, qps=spec.qps, burst=spec.burst, connections=calls, pin=pin)
+        self.hear_events()
+
+    def _learn_mapping(self) -> None:
+        """Find out by which names the lower's namespaces go, as soon as that is certain; nothing is done before."""
+        lower = self.lower
+        if namespace_mapping.learn(lower, self._world) and lower.naming != namespace_mapping.asked_for(
+            lower.spec, self._world
+        ):
+            in_force = mapping_note(lower.naming)
+            _log.warning("another mapping of namespaces stays in force", lower=lower.name, mapping=in_force)
+
+    def _known_identity(self) -> str:
+        """Give the identity that the cluster had when the Node was written, by this engine or one before it."""
+        node = self._node()
+        return annotations(node).get(LOWER_UID, "") if node else ""
+
+    def _note_met(self) -> None:
+        """Note whether the Node tells of a cluster."""
+        self.lower.met = self.lower.met or bool(self._known_identity())
+
+    async def _identified(self) -> None:
+        """Wait for the cluster; another one than the Node tells of may take its place while no pod is bound to it."""
+        lower, fleet = self.lower, self._fleet
+        while not fleet.is_identified(lower.name):
+            health, is_empty = fleet.health(lower.name), lower.upper_pods.synced and not lower.is_bound
+            if health.wrong and not health.shared and is_empty:
+                _log.warning("another cluster takes the place of an empty one", lower=lower.name)
+                fleet.cluster(lower.name).accept_any()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await fleet.identified(lower.name)
+
+    async def _access(self) -> Access:
+        """Read the credentials, for ever if need be."""
+        while True:
+            try:
+                return await self._credentials()
+            except TensileError as error:
+                if str(error) != self.lower.refusal:
+                    self.lower.refusal = str(error)
+                    _log.error("lower cluster cannot be reached", lower=self.lower.name, error=str(error))
+                    self._wake(self.lower.name)
+                refused = error
+            await self._worth_another_try(refused)
+
+    async def _worth_another_try(self, refused: TensileError) -> None:
+        """Wait until refused credentials may have changed; without a notice of that, for a fixed time."""
+        changed = asyncio.Event()
+        if isinstance(refused, NoAccess) and not refused.asked:
+            with self._fleet.watcher.watch(refused.files, changed.set):
+                await changed.wait()
+        elif isinstance(refused, AccessError) and self._kept is not None:
+            self._secret_changed.clear()
+            if not self._kept.is_other():
+                await self._secret_changed.wait()
+        else:
+            await asyncio.sleep(_RETRY if self._kept is None else _LOOK)
+
+    def _check_room(self) -> None:
+        """Raise TensileError where the lowers before this one in the file leave it too few descriptors."""
+        names, most = [spec.name for spec in self._world.topology.lowers], net.hard_limit()
+        place = names.index(self.lower.name) + 1 if self.lower.name in names else 0
+        if net.shortage(place, most):
+            raise TensileError(f"not connected: {net.shortage(len(names), most)}")
+
+    async def _credentials(self) -> Access:
+        """Read them once what that takes of the upper cluster is listed: its other objects may never be.
+
+        Raises TensileError, also where one more cluster has no room.
+        """
+        self._check_room()
+        await self._fleet.listed(UPPER, self._world.upper.nodes)
+        if self._kept is not None:
+            await self._fleet.listed(UPPER, self._world.upper.secrets)
+            return await self._kept.access()
+        return await self._ways.lower_access(self.lower.spec, self._world.upper.secrets)
+
+    async def _keep_credentials(self, found: KeptKubeconfig) -> None:
+        """Go over to another way to the same cluster when the Secret that describes it has changed.
+
+        What is known of the cluster stays. A bad Secret is only said.
+        """
+        while True:
+            await self._secret_changed.wait()
+            self._secret_changed.clear()
+            if self.lower.name in self._fleet.names():
+                access = await found.look()
+                self._warn(self._objection or found.trouble)
+                if access is not None:
+                    await self._fleet.replace(self.lower.name, access)
+                    _log.info(
+                        "the kubeconfig changed: another way is taken", lower=self.lower.name, origin=access.origin
+                    )
+
+    def _note_secret(self, delta: Delta) -> None:
+        """Note a change of the Secret that holds the kubeconfig."""
+        ref = self.lower.spec.kubeconfig_secret
+        if ref is not None and (delta.entry.namespace, delta.entry.name) == (ref.namespace, ref.name):
+            self._secret_changed.set()
+
+    def _warn(self, words: str) -> None:
+        """Have the node say what is wrong with the credentials on record, once."""
+        if words != self.lower.warning:
+            self.lower.warning = words
+            if words:
+                _log.warning("kubeconfig refused", lower=self.lower.name, error=words)
+            self._wake(self.lower.name)
+
+    def _cluster(self) -> Cluster | None:
+        """Give the connection to the cluster, None before there is one."""
+        return self._fleet.cluster(self.lower.name) if self.lower.name in self._fleet.names() else None
+
+    def _node_uid(self) -> str:
+        node = self._node()
+        return uid(node) if node else ""
+
+    def _node(self) -> Manifest:
+        """Give the lower's Node as it is, {} when there is none of ours."""
+        entry = self._world.upper.nodes.get("", self.lower.node)
+        node = entry.manifest() if entry is not None else {}
+        return node if node and is_ours(node, self._world.owner) else {}
+
+
+_LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
+
+
+def _seen(lower: LowerWorld) -> tuple[object, ...]:
+    """Give what decisions see of a lower's connection."""
+    said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried, lower.account
+    return *said, lower.met, lower.mapping_known, lower.is_excessive, *(lower.silent > limit for limit in _LIMITS)
+
+
+def _beat_lost(node: str, error: ClusterError | None) -> None:
+    if error is None:
+        _log.info("lease is renewed again", node=node)
+    else:
+        _log.warning("lease could not be renewed", node=node, error=str(error))

@@ -1,0 +1,244 @@
+"""Metrics for Prometheus, in a registry of our own, so that nothing else in the process gets into them.
+
+What happens is counted when it happens, by adding one in a dict; what is so (a queue's depth, a problem that stands) is
+asked at each scrape, because a gauge that somebody must remember to lower ends up lying.
+
+What telemetry and the status ask of the engine while it runs: plain answers, also before it has started.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import tensile
+from tensile.engine.engine import Engine
+from tensile.engine.status.report import Row, are_known, rows
+from tensile.objects import UPPER
+from tensile.reconcile.copies import strays
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Media type of what `Metrics.text` gives."""
+
+Series = tuple[str, ...]
+"""The values of a metric's labels, which tell its series apart."""
+
+Observe = Callable[[str, str, str], None]
+"""Hears of a write: its verb, the kind's name, and "ok" or the error's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What is asked at each scrape, on the event loop's thread.
+
+    `depth` gives how many keys wait or are worked on, by lower; `silent` for how many seconds a lower has not answered
+    (0 when it does); `problems` the lower and the reason of each key that cannot go on; `events` how many events of
+    lower pods came to which end, by lower and end; `skipped` how many objects were left out, by cluster ("" for the
+    upper) and kind; `leads` whether the clusters are driven; `strays` how many objects of a lower carry our mark at no
+    upper object's place.
+    """
+
+    depth: Callable[[], Mapping[str, int]] = dict
+    silent: Callable[[], Mapping[str, float]] = dict
+    problems: Callable[[], Iterable[tuple[str, str]]] = tuple
+    events: Callable[[], Mapping[tuple[str, str], int]] = dict
+    skipped: Callable[[], Mapping[tuple[str, str], int]] = dict
+    leads: Callable[[], bool] = bool
+    strays: Callable[[], Mapping[str, int]] = dict
+
+
+class Family(NamedTuple):
+    """A metric: its name, what it means, and its labels."""
+
+    name: str
+    meaning: str
+    labels: Series
+
+
+_STEPS = Family(
+    "tensile_steps_total",
+    "Steps that were carried out, by what came of it: ok, or the name of the error.",
+    ("cluster", "verb", "kind", "result"),
+)
+_WRITES = Family(
+    "tensile_writes_total",
+    "Writes that were sent, leases and reviews included, by what came of it: ok, or the name of the error.",
+    ("cluster", "verb", "kind", "result"),
+)
+_RELOADS = Family("tensile_topology_reloads_total", "Changes of the topology file: accepted or refused.", ("result",))
+_DEFECTS = Family("tensile_defects_total", "Failures of a rule that are mistakes in this program.", ("rule",))
+_EVENTS = Family(
+    "tensile_events_total",
+    "Events of lower pods: copied, dropped (no room, or beyond a rate) or failed (refused by the upper cluster).",
+    ("lower", "result"),
+)
+_SKIPPED = Family(
+    "tensile_objects_skipped_total",
+    "Objects that were left out since they are malformed, or were not asked for.",
+    ("cluster", "kind"),
+)
+_DEPTH = Family("tensile_queue_depth", "Keys that wait or are worked on.", ("lower",))
+_SILENT = Family("tensile_lower_silent_seconds", "Time for which a lower cluster has not answered.", ("lower",))
+_PROBLEMS = Family(
+    "tensile_problems", "Upper objects that cannot be processed at present, by reason.", ("lower", "reason")
+)
+_STRAYS = Family(
+    "tensile_strays",
+    "Pods, ConfigMaps and Secrets of a lower cluster that carry the engine's mark where no upper object has its place.",
+    ("lower",),
+)
+_LEADS = Family("tensile_leads", "1 while this engine drives the clusters, 0 while it stands by.", ())
+_BUILD = Family("tensile_build_info", "Always 1; the version is in the label.", ("version",))
+FAMILIES = (
+    *(_STEPS, _WRITES, _RELOADS, _DEFECTS, _EVENTS, _SKIPPED),
+    *(_DEPTH, _SILENT, _PROBLEMS, _STRAYS, _LEADS, _BUILD),
+)
+"""All of the engine's own."""
+
+
+@dataclass(slots=True, eq=False)
+class Metrics(Collector):
+    """All metrics of one engine. `readings` may be set when there is something to read."""
+
+    readings: Readings = field(default_factory=Readings)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    _counts: dict[Family, Counter[Series]] = field(
+        default_factory=lambda: {family: Counter() for family in (_STEPS, _WRITES, _RELOADS, _DEFECTS)}
+    )
+
+    def __post_init__(self) -> None:
+        """Register everything; reloads are there from the first scrape on, so that their first refusal is a rise."""
+        self._counts[_RELOADS].update({("accepted",): 0, ("refused",): 0})
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+
+    def step(self, cluster: str, verb: str, kind: str, result: str) -> None:
+        """Count a step of the loop in a cluster ("" for the upper)."""
+        self._counts[_STEPS][cluster or "upper", verb, kind, result] += 1
+
+    def observe(self, cluster: str) -> Observe:
+        """Give what counts a cluster's writes ("" for the upper)."""
+        counts, name = self._counts[_WRITES], cluster or "upper"
+
+        def observe(verb: str, kind: str, result: str) -> None:
+            """Count one write."""
+            counts[name, verb, kind, result] += 1
+
+        return observe
+
+    def reload(self, *, accepted: bool) -> None:
+        """Count a change of the topology file."""
+        self._counts[_RELOADS]["accepted" if accepted else "refused",] += 1
+
+    def defect(self, rule: str) -> None:
+        """Count a failure of a rule that is a mistake of ours."""
+        self._counts[_DEFECTS][rule,] += 1
+
+    def text(self) -> bytes:
+        """Give every metric in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def describe(self) -> Iterable[Metric]:
+        """Give no families: registering must not take a reading."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Give the counts and take the readings."""
+        for family, counts in self._counts.items():
+            yield _counter(family, counts)
+        yield _counter(_EVENTS, self.readings.events())
+        skipped = self.readings.skipped().items()
+        yield _counter(_SKIPPED, {(cluster or "upper", kind): count for (cluster, kind), count in skipped})
+        yield _gauge(_DEPTH, {(lower,): depth for lower, depth in self.readings.depth().items()})
+        yield _gauge(_SILENT, {(lower,): seconds for lower, seconds in self.readings.silent().items()})
+        yield _gauge(_PROBLEMS, Counter(self.readings.problems()))
+        yield _gauge(_STRAYS, {(lower,): count for lower, count in self.readings.strays().items()})
+        yield _gauge(_LEADS, {(): float(self.readings.leads())})
+        yield _gauge(_BUILD, {(tensile.__version__,): 1})
+
+
+def _counter(family: Family, counts: Mapping[Any, int]) -> CounterMetricFamily:
+    """Make a family of counters, by their labels' values."""
+    counter = CounterMetricFamily(family.name, family.meaning, labels=family.labels)
+    for series, count in counts.items():
+        counter.add_metric(series, count)
+    return counter
+
+
+def _gauge(family: Family, values: Mapping[Series, float]) -> Metric:
+    """Make a family of gauges."""
+    gauge = GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
+    for series, value in values.items():
+        gauge.add_metric(series, value)
+    return gauge
+
+
+def readings(engine: Engine) -> Readings:
+    """Give what metrics ask of the engine at each scrape."""
+
+    def problems() -> list[tuple[str, str]]:
+        """List the lower and the reason of every key that is stuck."""
+        world = engine.clusters.world if engine.is_running else None
+        return [(key.lower, problem.reason) for key, problem in world.problems.items()] if world else []
+
+    return Readings(
+        depth=lambda: engine.loop.depth if engine.is_running else {},
+        silent=lambda: {name: joined.lower.silent for name, joined in engine.clusters.joined.items()},
+        problems=problems,
+        events=lambda: _events(engine),
+        skipped=lambda: engine.clusters.fleet.skipped() if engine.is_running else {},
+        leads=lambda: engine.drives,
+        strays=lambda: _strays(engine),
+    )
+
+
+def lowers(engine: Engine) -> Callable[[], list[Row] | None]:
+    """Make what gives how each lower is, None until that is known of every one: a start is no news of them."""
+    known = False
+
+    def now() -> list[Row] | None:
+        """Give the rows as of now."""
+        nonlocal known
+        known = known or (engine.drives and are_known(engine.clusters.world))
+        if not known:
+            return None
+        fleet = engine.clusters.fleet
+        return rows(engine.clusters.world, {name: fleet.health(name).error for name in fleet.names()})
+
+    return now
+
+
+def _events(engine: Engine) -> dict[tuple[str, str], int]:
+    """Count what became of events, by lower and result."""
+    mirrors = {name: joined.events for name, joined in engine.clusters.joined.items()}
+    return {(name, end): count for name, one in mirrors.items() if one for end, count in one.counts.items()}
+
+
+def _strays(engine: Engine) -> dict[str, int]:
+    """Count the strays of each lower."""
+    owner = engine.clusters.world.owner if engine.drives else None
+    joined = engine.clusters.joined.items() if owner else ()
+    return {name: strays(one.lower, owner) for name, one in joined if owner}
+
+
+def missing(engine: Engine) -> str:
+    """Say why the engine is not ready, "" when it is.
+
+    Its upper cluster answered, what every lower needs of it is listed, and the upper's apiserver trusts its webhook.
+    What a controller follows does not count: an edit may enable one without its rights, and then all replicas would be
+    called unready at once, and the webhook by them, for what costs that controller alone. The log names such a right.
+    """
+    if not engine.is_running:
+        return "the upper cluster has not answered yet"
+    upper = engine.clusters.world.upper
+    behind = [one.lower.name for one in engine.clusters.joined.values() if not one.lower.upper_pods.synced]
+    if all(cache.synced for cache in upper.caches()) and not behind:
+        return engine.hook.server.waits()
+    denied = engine.clusters.fleet.denied(UPPER)
+    return "the upper cluster's objects are not all listed yet" + (f": {denied}" if denied else "")

@@ -1,0 +1,251 @@
+"""`plan` and `apply`: the engine's own loop, run until there is nothing left to do.
+
+`plan` lets it loose on rehearsals over copies of the caches, so it cannot say anything else than what `run` would do;
+`apply` on the clusters themselves. A lower cluster that is out of reach is left out and named: nothing is done about
+it, its node above included, as the engine that runs may well reach it.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import NamedTuple
+
+from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
+from tensile.engine.clusters import Clusters, Connections, address_in_use, node_address, utc_now
+from tensile.engine.lower import Ways
+from tensile.errors import TensileError
+from tensile.kube import net
+from tensile.kube.cluster import Cluster
+from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.health import ADVICE, NOT_CONTACTED
+from tensile.kube.store import Cache
+from tensile.objects import UPPER
+from tensile.reconcile.dryrun.cluster import Rehearsal
+from tensile.reconcile.dryrun.patch import is_selected
+from tensile.reconcile.loop import Loop, Observer, Timing
+from tensile.reconcile.world import Key, Problem, World
+from tensile.topology import Lower, Topology
+
+PATIENCE = 20.0
+"""Seconds in which every cluster has to answer and to list everything."""
+_SURE = 5.0
+"""Seconds after which a lower that has told why it cannot be read is waited for no longer."""
+_LONG = 1.0
+"""Seconds after which whoever waits is told for which clusters."""
+_LONGEST = 120.0
+_SOON = 1.0
+_PAUSE = 0.2
+
+
+class Unreached(TensileError):
+    """A cluster did not answer in time."""
+
+
+Progress = Callable[[str], None]
+"""Takes a line for a person who waits."""
+
+
+class Opened(NamedTuple):
+    """The clusters of a topology; `unreached` says by name which lowers are left out, and why."""
+
+    clusters: Clusters
+    unreached: dict[str, str]
+
+
+@asynccontextmanager
+async def opened(topology: Topology, ways: Ways, progress: Progress | None = None) -> AsyncIterator[Opened]:
+    """Open the clusters of a topology and read everything in those that answer.
+
+    `progress` is told of what takes more than a second. Raises Unreached where the upper one does not answer: nothing
+    can be said without it.
+    """
+    net.raise_limit()
+    fleet = Fleet(chance=random.random)
+    clusters = Clusters(fleet, ways, lambda _lower: None, beat=False)
+    try:
+        await clusters.open_upper(topology)
+        unreached = await _fill(clusters, topology, progress or (lambda _line: None))
+        yield Opened(clusters, unreached)
+    finally:
+        await clusters.close()
+
+
+Problems = dict[Key, Problem]
+
+
+async def rehearse(clusters: Clusters, observer: Observer) -> Problems:
+    """Let the loop do all that it would, in memory; gives what would stand in the way then."""
+    world = clusters.world.copy()
+    rehearsals = {name: _rehearsal(name, world, clusters.connections) for name in (UPPER, *world.lowers)}
+    for feed in _feeds(world):
+        rehearsals[feed.cluster].follow(feed.kind, feed.cache, partial(_picks, feed))
+    loop = _loop(world, rehearsals, observer)
+    while True:
+        await loop.quiet()
+        if not loop.hasten(_SOON):
+            break
+    problems = dict(world.problems)
+    await _close(loop, world)
+    return problems
+
+
+async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> Problems:
+    """Do all that there is to do; gives what stands in the way of the rest."""
+    world = clusters.world
+    loop = _loop(world, dict(clusters.connections), observer, forced=forced)
+    try:
+        async with asyncio.timeout(_LONGEST):
+            await _until_calm(loop)
+        return dict(world.problems)
+    except TimeoutError:
+        raise Unreached(f"the clusters did not come to rest in {_LONGEST:g} s: {loop.depth}") from None
+    finally:
+        await _close(loop, world)
+
+
+async def _fill(clusters: Clusters, topology: Topology, progress: Progress) -> dict[str, str]:
+    """Read everything; return the lowers that are out of reach, which are left again, and why."""
+    by_file, by_secret = _by_source(topology)
+    unreached = await _unreadable(clusters, by_file, Cache())
+    end = asyncio.get_running_loop().time() + PATIENCE
+    with _told(progress, lambda: ["the upper cluster"]):
+        await _upper(clusters, end, clusters.make_world(topology, node_address(topology, clusters.upper_address)))
+        await _upper(clusters, end, clusters.fleet.synced(UPPER))
+    clusters.world.node_address = address_in_use(clusters.world)
+    unreached |= await _unreadable(clusters, by_secret, clusters.world.upper.secrets)
+    _join(clusters, topology, unreached)
+    unreached |= await _completed(clusters, end, progress)
+    for name in clusters.joined.keys() & unreached.keys():
+        await clusters.leave(name)
+    await _upper(clusters, end + _SURE, clusters.fleet.synced(UPPER))
+    return unreached
+
+
+async def _upper(clusters: Clusters, end: float, wait: Awaitable[object]) -> None:
+    """Wait for the upper cluster until a time of the event loop; raises Unreached."""
+    try:
+        async with asyncio.timeout_at(end):
+            await wait
+    except TimeoutError:
+        raise Unreached(f"upper: {_why(clusters, UPPER)}") from None
+
+
+def _join(clusters: Clusters, topology: Topology, unreached: Container[str]) -> None:
+    """Join the lowers that can be reached, and the nodes that lowers left behind, which those of the others are not."""
+    for spec in topology.lowers:
+        if spec.name not in unreached:
+            clusters.join(spec)
+    kept = {spec.node.name for spec in topology.lowers if spec.name in unreached}
+    for stray in clusters.strays():
+        if stray.node.name not in kept:
+            clusters.join(stray, connect=False)
+
+
+@contextmanager
+def _told(progress: Progress, waiting: Callable[[], list[str]]) -> Iterator[None]:
+    """Say, if this takes more than a second, which clusters are waited for and how long at most."""
+
+    def tell() -> None:
+        progress(f"waiting for {', '.join(waiting())}, {PATIENCE:g} s at most")
+
+    timer = asyncio.get_running_loop().call_later(_LONG, tell)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def _completed(clusters: Clusters, end: float, progress: Progress) -> dict[str, str]:
+    """Wait until all lowers are read; return those that are not by then, or that have told why they will not be."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    tasks = {name: asyncio.create_task(joined.complete()) for name, joined in clusters.joined.items()}
+    with _told(progress, lambda: waiting):
+        while waiting := [name for name, task in tasks.items() if not task.done()]:
+            is_sure = loop.time() - begun > _SURE and all(_known(clusters, name) for name in waiting)
+            if is_sure or loop.time() > end:
+                break
+            await asyncio.wait([tasks[name] for name in waiting], timeout=_PAUSE, return_when=asyncio.ALL_COMPLETED)
+    found = {name: _why(clusters, name) for name in waiting}
+    for name in waiting:
+        tasks[name].cancel()
+    await asyncio.gather(*(tasks[name] for name in waiting), return_exceptions=True)
+    for name in tasks.keys() - set(waiting):
+        tasks[name].result()
+    return found
+
+
+def _by_source(topology: Topology) -> tuple[list[Lower], list[Lower]]:
+    """Give the lowers whose kubeconfig is a file, and those that have it in a Secret."""
+    by_secret = [spec for spec in topology.lowers if spec.kubeconfig_secret is not None]
+    return [spec for spec in topology.lowers if spec not in by_secret], by_secret
+
+
+async def _unreadable(clusters: Clusters, lowers: Iterable[Lower], secrets: Cache) -> dict[str, str]:
+    """Return at once which lowers have credentials that cannot be read, and why: waiting would not help."""
+    troubles = {}
+    for spec in lowers:
+        try:
+            await clusters.ways.lower_access(spec, secrets)
+        except TensileError as error:
+            troubles[spec.name] = str(error)
+    return troubles
+
+
+def _known(clusters: Clusters, name: str) -> str:
+    """Return why a cluster cannot be read, as far as it has told, "" where it only has not answered yet."""
+    joined, fleet = clusters.joined.get(name), clusters.fleet
+    if name not in fleet.names():
+        return joined.lower.refusal if joined else ""
+    error, denied = fleet.health(name).error, fleet.denied(name, named=False)
+    if denied and not error:
+        return f"{denied}: {ADVICE}"
+    return f"out of reach: {error}" if error and error != NOT_CONTACTED else ""
+
+
+def _why(clusters: Clusters, name: str) -> str:
+    """Return what is known of a cluster that did not answer, or not all that it was asked."""
+    return _known(clusters, name) or "out of reach: lists did not come in time"
+
+
+def _loop(world: World, clusters: Mapping[str, Cluster], observer: Observer, *, forced: bool = False) -> Loop:
+    loop = Loop(world, rules(), clusters, observer, Timing(utc_now, random.random), forced=forced)
+    for name in world.lowers:
+        loop.open(name)
+    return loop
+
+
+async def _close(loop: Loop, world: World) -> None:
+    for name in world.lowers:
+        await loop.close(name)
+
+
+async def _until_calm(loop: Loop) -> None:
+    """Wait until nothing is worked on, nothing comes soon, and nothing waits for what may still come."""
+    calm = 0
+    while calm < 1 / _PAUSE:
+        await loop.quiet()
+        await asyncio.sleep(_PAUSE)
+        calm = 0 if loop.hasten(_PAUSE) or any(loop.depth.values()) or loop.waiting else calm + 1
+
+
+def _rehearsal(name: str, world: World, connections: Connections) -> Rehearsal:
+    rehearsal = Rehearsal(name, behind=connections.get(name), ends_pods=name != UPPER, now=utc_now)
+    for feed in _feeds(world):
+        for entry in feed.cache if feed.cluster == name else ():
+            if entry.raw:
+                rehearsal.hold(feed.kind, entry.raw)
+    return rehearsal
+
+
+def _feeds(world: World) -> Iterator[Feed]:
+    yield from upper_feeds(world.upper, world.owner, world.topology.enabled)
+    for lower in world.lowers.values():
+        yield bound_feed(lower)
+        yield from lower_feeds(lower, world.owner, places=world.topology.places)
+
+
+def _picks(feed: Feed, manifest: dict[str, object]) -> bool:
+    return is_selected(manifest, feed.selection)

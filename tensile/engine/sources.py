@@ -1,0 +1,197 @@
+"""What `tensile run` follows: the topology in a file, or in a ConfigMap of the upper cluster.
+
+The ConfigMap has a connection of its own, apart from the engine's: it is read before there is an engine, and tells of
+the topology also while none is in force.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import orjson
+import structlog
+
+from tensile.engine import configmap_source, file_source
+from tensile.engine.clusters import utc_now
+from tensile.engine.configmap_source import Document, Place
+from tensile.engine.file_source import Reading, parsed
+from tensile.engine.lower import Ways
+from tensile.engine.status.configmap import Keeper, status_owner, status_ref
+from tensile.engine.status.report import Standing
+from tensile.errors import ClusterError, NotFound, TensileError, Unreachable
+from tensile.kube.cluster import Cluster, Selection
+from tensile.kube.file_watch import FileWatcher
+from tensile.kube.fleet import Feed, Fleet
+from tensile.kube.net import insist, supervised
+from tensile.kube.store import Cache
+from tensile.objects import CONFIG_MAP, UPPER, Ref
+from tensile.topology import Topology, Upper
+
+_CONNECTIONS = 4
+_RETRY = 2.0
+_PATIENCE = 5.0
+_log = structlog.get_logger("tensile.run")
+
+
+class Followed(Protocol):
+    """Where the topology is from."""
+
+    @property
+    def name(self) -> str:
+        """What it is called, for people."""
+        ...
+
+    async def first(self) -> Reading:
+        """Give the first topology; raises TensileError when it is bad."""
+        ...
+
+    def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
+        """Give each state after it."""
+        ...
+
+    def tell(self, reading: Reading) -> None:
+        """Hear that something became of a state, and that the standing says what."""
+        ...
+
+    def lead(self) -> None:
+        """Tell of it from now on: this engine drives."""
+        ...
+
+    async def close(self) -> None:
+        """Follow no more."""
+        ...
+
+
+class FollowedFile:
+    """A topology file."""
+
+    def __init__(self, path: Path, watcher: FileWatcher) -> None:
+        self._path = path
+        self._watcher = watcher
+        self._whole = b""
+
+    @property
+    def name(self) -> str:
+        """The file's path."""
+        return str(self._path)
+
+    async def first(self) -> Reading:
+        """Read the file; raises TensileError when it is bad."""
+        found = await file_source.read(self._path)
+        self._whole = found.data
+        return found.reading
+
+    def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
+        """Give each state of the file after the first."""
+        return file_source.follow(self._path, first, self._watcher, whole=self._whole)
+
+    def tell(self, reading: Reading) -> None:
+        """Pass over it: nobody reads answers beside a file."""
+
+    def lead(self) -> None:
+        """Do nothing either."""
+
+    async def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+class FollowedMap:
+    """A topology in a ConfigMap of the upper cluster, reached by `ways`; what `standing` says is told beside it."""
+
+    def __init__(self, place: Place, ways: Ways, standing: Standing, watcher: FileWatcher) -> None:
+        self._place = place
+        self._ways = ways
+        self._standing = standing
+        self._fleet = Fleet(chance=random.random, watcher=watcher)
+        self._topology, self._status = Cache(), Cache()
+        self._changed = asyncio.Event()
+        self._topology.subscribe(lambda _delta: self._changed.set())
+        self._topology.on_sync(self._changed.set)
+        self._keeper: Keeper
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def name(self) -> str:
+        """The ConfigMap and the key."""
+        return self._place.file
+
+    async def first(self) -> Reading:
+        """Wait for the ConfigMap and read it; raises TensileError when it is bad, and AccessError."""
+        cluster = await self._open()
+        found = await self._awaited(cluster)
+        await self._prepare(cluster)
+        try:
+            topology = await parsed(found.text, lambda: configmap_source.read(found, self._place))
+        except TensileError as error:
+            refused = Reading(found.text, error=error)
+            self._standing.take(refused)
+            await self._say_last(refused)
+            raise
+        return Reading(found.text, topology, changed=True)
+
+    def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
+        """Give each state of the ConfigMap after the first."""
+        return configmap_source.follow(self._topology, self._place, self._changed, first)
+
+    def tell(self, reading: Reading) -> None:
+        """Have it written beside the ConfigMap."""
+        self._keeper.tell(reading)
+
+    def lead(self) -> None:
+        """Have the status written: one that stands by leaves that to the one that drives."""
+        self._tasks.append(supervised("the topology's status", self._keeper.run))
+
+    async def close(self) -> None:
+        """Follow no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fleet.close_all()
+
+    async def _open(self) -> Cluster:
+        return self._fleet.open(UPPER, await self._ways.upper_access(Upper()), connections=_CONNECTIONS)
+
+    async def _prepare(self, cluster: Cluster) -> None:
+        """Follow the two ConfigMaps, and find out whose the second one is."""
+        for cache, name in ((self._topology, self._place.name), (self._status, status_ref(self._place).name)):
+            selection = Selection(self._place.namespace, fields=f"metadata.name={name}")
+            self._fleet.follow(Feed(UPPER, CONFIG_MAP, selection, cache))
+        owner = status_owner(await self._fleet.identified(UPPER), self._place)
+        self._keeper = Keeper(cluster, self._place, owner, self._status, self._standing, now=utc_now)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._fleet.synced()
+
+    async def _awaited(self, cluster: Cluster) -> Document:
+        """Read the ConfigMap as soon as there is one; why there is none yet is said once."""
+        ref = Ref(UPPER, CONFIG_MAP, self._place.namespace, self._place.name)
+        said = ""
+
+        def tell(error: ClusterError) -> None:
+            nonlocal said
+            words = _why(error, self._place)
+            if words and words != said:
+                _log.warning("waiting for the topology", configmap=str(self._place), error=words)
+                said = words
+
+        async def read() -> Document:
+            return configmap_source.document(orjson.loads(await cluster.read(ref)), self._place)
+
+        return await insist(read, ClusterError, lambda: _RETRY, tell)
+
+    async def _say_last(self, refused: Reading) -> None:
+        """Tell of a bad first content before the program ends, if that goes quickly."""
+        self._keeper.tell(refused)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._keeper.write()
+
+
+def _why(error: ClusterError, place: Place) -> str:
+    """Say why there is no topology yet; of a cluster that does not answer its own connection tells."""
+    if isinstance(error, NotFound):
+        return configmap_source.document(None, place).trouble
+    return "" if isinstance(error, Unreachable) else str(error)

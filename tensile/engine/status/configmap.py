@@ -1,0 +1,297 @@
+"""ConfigMap NAME-status: what it should be against what it is, and what has to be written for that.
+
+One of that name that is not ours is nobody's to change: it stays as it is, and that is said.
+
+Keeps ConfigMap NAME-status and the topology's Events as the engine's picture of itself is.
+
+Level-based like the rest: what should be told is held against what the cache of that one object shows, so a status that
+somebody edits or deletes comes back, and nothing is written while nothing changes. What became of an edit is written at
+once; what becomes of the lowers, at most every few seconds.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import orjson
+import structlog
+
+from tensile.engine.configmap_source import Place
+from tensile.engine.file_source import Reading, Text
+from tensile.engine.status.report import ACCEPTED, LOWERS, REJECTED, TOPOLOGY, Standing, Verdict
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, TensileError
+from tensile.kube.cluster import Cluster, Patch
+from tensile.kube.store import Cache
+from tensile.names import STATUS_SUFFIX, UPPER_UID, Owner, owner_of
+from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_read, moment_of
+from tensile.reconcile.desired import Told
+from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.plan import event
+
+_NOTHING_YET = {TOPOLOGY: "", LOWERS: "[]"}
+
+
+class NameTaken(TensileError):
+    """Another's ConfigMap has the name that the status should have."""
+
+
+class Write(NamedTuple):
+    """What to send: an object to create, or a patch of the one that is there."""
+
+    create: Manifest | None = None
+    patch: Patch | None = None
+
+
+def status_ref(place: Place) -> Ref:
+    """Say which ConfigMap holds the status of a topology."""
+    return Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
+
+
+def status_owner(upper_uid: str, place: Place) -> Owner:
+    """Say whose the status is: the ConfigMap's, because while its text is bad nobody knows the topology's name."""
+    return owner_of(upper_uid, str(place))
+
+
+def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Write | None:
+    """Give what has to be written so that the status holds `data`, None for nothing.
+
+    `seen` is the ConfigMap as it is, `uid` that of the topology's. Raises NameTaken when it is another's. What `data`
+    does not say stays as it is told, but for a text that is not refused any more: another engine may drive, and one
+    that does not start knows nothing of what is in force.
+    """
+    if seen is None:
+        return Write(create=_manifest({**_NOTHING_YET, **data}, ref, owner, uid))
+    if not is_ours(seen, owner):
+        raise NameTaken(
+            f"ConfigMap {ref.namespace}/{ref.name} is not ours and is left alone, so the status cannot be told there: "
+            "delete or rename it, or give the topology's ConfigMap another name"
+        )
+    changes = _changes(seen.get("data") or {}, data)
+    marks = {} if annotations(seen).get(UPPER_UID) == uid else {"annotations": {UPPER_UID: uid}}
+    if not changes and not marks:
+        return None
+    return Write(patch=Patch("merge-patch", {"metadata": {**as_read(seen), **marks}, "data": changes}))
+
+
+def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
+    """Give the verdict with the times that a status of ours tells with the same texts.
+
+    They came into force, or were refused, before a restart, or by another engine a moment ago.
+    """
+    accepted, rejected = verdict
+    if accepted is not None:
+        accepted = accepted._replace(time=_time(seen, owner, ACCEPTED, accepted.text) or accepted.time)
+    if rejected is not None:
+        rejected = rejected._replace(time=_time(seen, owner, REJECTED, rejected.text) or rejected.time)
+    return Verdict(accepted, rejected)
+
+
+def _time(seen: Manifest | None, owner: Owner, part: str, text: Text) -> datetime | None:
+    """Give the time that a status of ours tells with a text, None where it does not tell of that text."""
+    if seen is None or not is_ours(seen, owner):
+        return None
+    try:
+        told = orjson.loads(seen["data"][part])
+        return moment_of(told["time"]) if told.get("sha256", "") == text.sha256 else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def in_force(seen: Manifest | None, owner: Owner) -> str:
+    """Give the sha256 of the text that a status of ours tells to be in force, "" where it tells of none."""
+    if seen is None or not is_ours(seen, owner):
+        return ""
+    try:
+        return str(orjson.loads(seen["data"][ACCEPTED])["sha256"])
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def is_told(seen: Manifest | None, owner: Owner, reading: Reading) -> bool:
+    """Say whether a status of ours tells already what became of this very state."""
+    part = ACCEPTED if reading.error is None else REJECTED
+    data = seen.get("data") or {} if seen is not None else {}
+    told = _time(seen, owner, part, reading.text) is not None and f'"{reading.text.version}"' in data[part]
+    return told and data.get("state") == part.capitalize()
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Any]:
+    """Give what a merge patch has to say: new values, and null for what is no longer true."""
+    gone = {REJECTED: None} if REJECTED in before and REJECTED not in after else {}
+    return {key: value for key, value in after.items() if before.get(key) != value} | gone
+
+
+def _manifest(data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Manifest:
+    return {
+        "apiVersion": CONFIG_MAP.api,
+        "kind": CONFIG_MAP.name,
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "labels": owner.label,
+            "annotations": owner.signed(uid),
+        },
+        "data": dict(data),
+    }
+
+
+SELDOM = 5.0
+"""Seconds between two looks at the lowers."""
+
+OFTEN = 1.0
+"""The same just after an edit, when a lower comes or goes."""
+
+_OFTEN_FOR = 5
+_REST = 2.0
+_MOST_EVENTS = 20
+_log = structlog.get_logger("tensile.engine.status")
+
+
+class Keeper:
+    """Writes what `standing` says; `cache` is fed with the one ConfigMap that it writes.
+
+    Where nothing is in force here, since the program does not start on what it found, another engine may drive: what
+    the status tells of that stays. `now` gives the time in UTC.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        place: Place,
+        owner: Owner,
+        cache: Cache,
+        standing: Standing,
+        *,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._cluster = cluster
+        self._place = place
+        self._ref = status_ref(place)
+        self._owner = owner
+        self._cache = cache
+        self._standing = standing
+        self._now = now
+        self._uid = ""
+        self._events: list[Told] = []
+        self._said: Told | None = None
+        self._woken = asyncio.Event()
+        self._often = 0
+        self._troubles: dict[str, str] = {}
+
+    def tell(self, reading: Reading) -> None:
+        """Have what became of a text written now, and an Event made of it unless it was told before a restart."""
+        told = _told(reading, self._place, self._meanwhile())
+        if not self._uid and not self._elsewhere() and is_told(self._seen(), self._owner, reading):
+            self._said = told
+        self._uid = reading.text.uid or self._uid
+        self._say(told)
+        self._often = _OFTEN_FOR
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Keep on for ever."""
+        while True:
+            self._woken.clear()
+            rest = 0.0 if await self.write() else _REST
+            await asyncio.sleep(rest)
+            self._often = max(self._often - 1, 0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(OFTEN if self._often else SELDOM):
+                    await self._woken.wait()
+
+    async def write(self) -> bool:
+        """Write what has to be written; says whether all of it is. What fails is told once."""
+        status = await self._attempted("status", self._write_status)
+        return await self._attempted("events", self._write_events) and status
+
+    async def _attempted(self, what: str, job: Callable[[], Awaitable[None]]) -> bool:
+        try:
+            await job()
+        except ClusterError as error:
+            self._complain(what, error)
+            return False
+        except NameTaken as error:
+            if self._complain(what, error):
+                self._say(Told(_ref(self._place), self._uid, "StatusNameTaken", str(error)))
+        else:
+            self._troubles.pop(what, None)
+        return True
+
+    async def _write_status(self) -> None:
+        verdict = self._standing.verdict = resumed(self._standing.verdict, self._seen(), self._owner)
+        elsewhere = self._elsewhere()
+        if elsewhere and verdict.rejected is not None and verdict.rejected.text.sha256 == elsewhere:
+            return
+        wanted = write(self._seen(), self._standing.report().data(), self._ref, self._owner, self._uid)
+        if wanted is not None and self._uid:
+            with suppress(AlreadyExists, Conflict):
+                self._cache.absorb(await self._send(wanted))
+
+    async def _write_events(self) -> None:
+        while self._events:
+            try:
+                await self._write_event(self._events[0])
+            except (Denied, NotFound):
+                self._events = []
+                raise
+            self._events = self._events[1:]
+
+    async def _send(self, wanted: Write) -> bytes:
+        if wanted.patch is not None:
+            return await self._cluster.patch(self._ref, wanted.patch)
+        return await self._cluster.create(self._ref, wanted.create or {})
+
+    async def _write_event(self, told: Told) -> None:
+        step = event(told, self._now())
+        with suppress(AlreadyExists):
+            await self._cluster.create(step.ref, step.body or {})
+
+    def _say(self, told: Told) -> None:
+        """Have an Event made, unless it was the last one; the oldest are given up where they cannot be made."""
+        if told != self._said and told.uid:
+            self._said = told
+            self._events = [*self._events, told][-_MOST_EVENTS:]
+
+    def _meanwhile(self) -> str:
+        """Say what is in force while a text is refused."""
+        if self._standing.verdict.accepted is not None:
+            return "the last good topology stays in force"
+        if self._elsewhere():
+            return "an engine that is started now ends; one that drives goes on with what is in force"
+        return "the engine does not start"
+
+    def _elsewhere(self) -> str:
+        """Give the sha256 of what another engine has, or had, in force where none is here; "" for nothing.
+
+        Where that is the text which is refused here, the two differ in their versions, and the status is the other's.
+        """
+        return "" if self._standing.verdict.accepted is not None else in_force(self._seen(), self._owner)
+
+    def _seen(self) -> Manifest | None:
+        entry = self._cache.get(self._ref.namespace, self._ref.name)
+        return entry.manifest() if entry is not None else None
+
+    def _complain(self, what: str, error: TensileError) -> bool:
+        """Tell what failed; says whether that is news."""
+        news = self._troubles.get(what) != str(error)
+        if news:
+            self._troubles[what] = str(error)
+            _log.warning("the topology's status cannot be told", error=str(error))
+        return news
+
+
+def _ref(place: Place) -> Ref:
+    return Ref(UPPER, CONFIG_MAP, place.namespace, place.name)
+
+
+def _told(reading: Reading, place: Place, meanwhile: str) -> Told:
+    """Say in an Event what became of a text; the same text of the same version says the same."""
+    about, text = _ref(place), reading.text
+    if reading.error is not None:
+        return Told(
+            about, text.uid, "TopologyRejected", f"{meanwhile} (resourceVersion {text.version}): {reading.error}"
+        )
+    words = f"in force: resourceVersion {text.version}, sha256 {text.sha256}"
+    return Told(about, text.uid, "TopologyAccepted", words, warning=False)

@@ -1,0 +1,160 @@
+"""Asks a running engine how it is: its telemetry server, or what it has written beside the topology's ConfigMap.
+
+A ConfigMap goes on saying what was, so whether an engine still runs is taken from the leases of its nodes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import orjson
+
+from tensile.engine.configmap_source import Place
+from tensile.engine.lower import Ways
+from tensile.engine.status.configmap import status_owner, status_ref
+from tensile.engine.status.report import REJECTED, amounts, read_data
+from tensile.errors import NotFound, TensileError
+from tensile.kube.aio import aiohttp
+from tensile.kube.client import HttpCluster
+from tensile.kube.cluster import Cluster
+from tensile.names import LEASE_NAMESPACE
+from tensile.objects import LEASE, NODE, UPPER, Kind, Manifest, Ref
+from tensile.reconcile.ownership import is_ours
+from tensile.topology import Telemetry, TopologyErrors, Upper, decode, parse, salvaged
+
+LEASE_SECONDS = 40.0
+"""For so long a lease holds that is not renewed."""
+
+_PATIENCE = 5.0
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what servers listen on, and how to call them
+
+
+class Answer(NamedTuple):
+    """What was learnt, in the form of the engine's own report, and what is wrong with it ("" for nothing)."""
+
+    document: dict[str, Any]
+    trouble: str = ""
+
+
+def ask_engine(data: bytes, file: str) -> Answer:
+    """Ask the engine that serves telemetry where a topology file says; raises TensileError when none answers."""
+    return asyncio.run(_ask_engine(data, file))
+
+
+def ask_map(place: Place, ways: Ways) -> Answer:
+    """Read what an engine has written beside a ConfigMap, and the nodes; raises TensileError when there is nothing."""
+    return asyncio.run(_ask_map(place, ways))
+
+
+async def _ask_engine(data: bytes, file: str) -> Answer:
+    """Ask the engine of a file.
+
+    A file that is refused still says where: the engine goes on with the last good one, and tells what it refused. Where
+    it does not tell of a refusal, the file's errors are the answer's trouble.
+    """
+    try:
+        topology = parse(decode(data, name=file), name=file)
+    except TopologyErrors as refused:
+        name, telemetry = salvaged(data.decode(errors="replace"))
+        try:
+            answer = await _answer_at(telemetry, name)
+        except TensileError as error:
+            raise TensileError(f"{refused}\n{error}") from None
+        return answer if answer.document.get(REJECTED) else Answer(answer.document, str(refused))
+    return await _answer_at(topology.telemetry, topology.name)
+
+
+async def engine_at(telemetry: Telemetry) -> str:
+    """Return the name of the topology of the engine that serves telemetry there, "" where none answers."""
+    try:
+        return str((await _answer_at(telemetry, "")).document["topology"])
+    except TensileError:
+        return ""
+
+
+async def _answer_at(telemetry: Telemetry, topology: str) -> Answer:
+    """Ask the engine that serves telemetry there; `topology` is its topology's name, "" where that is not known."""
+    url = _url(telemetry)
+    try:
+        timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, allow_redirects=False) as reply:
+            found = orjson.loads(await reply.read())
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise TensileError(
+            f"no engine answers at {url} ({type(error).__name__}): start `tensile run` on this machine, "
+            "or correct telemetry in the topology file"
+        ) from None
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or "formatVersion" not in found:
+        raise TensileError(f"what answers at {url} is no engine: correct telemetry in the topology file")
+    if topology and found["topology"] != topology:
+        raise TensileError(
+            f"the engine at {url} runs topology {found['topology']}, not {topology}: give its file, "
+            "or another telemetry.port to one of them"
+        )
+    return Answer(found)
+
+
+def _url(telemetry: Telemetry) -> str:
+    bind = str(telemetry.bind)
+    host = _ANYWHERE.get(bind, bind)
+    return f"http://{f'[{host}]' if ':' in host else host}:{telemetry.port}/status"
+
+
+async def _ask_map(place: Place, ways: Ways) -> Answer:
+    cluster = HttpCluster(UPPER, await ways.upper_access(Upper()))
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await _answer(cluster, place, await cluster.identity(), lambda: datetime.now(UTC))
+    except TimeoutError:
+        raise TensileError(f"upper: no answer in {_PATIENCE:g} s: check that its apiserver runs") from None
+    finally:
+        await cluster.close()
+
+
+async def _answer(cluster: Cluster, place: Place, upper_uid: str, now: Callable[[], datetime]) -> Answer:
+    """Put the status and the nodes together."""
+    ref = status_ref(place)
+    where = f"ConfigMap {ref.namespace}/{ref.name}"
+    told = await _read(cluster, ref.kind, ref.namespace, ref.name)
+    if not told or not is_ours(told, status_owner(upper_uid, place)):
+        what = "is another's" if told else "does not exist"
+        raise TensileError(f"{where} {what}: no engine tells of it: start `tensile run --configmap {place}`")
+    document = read_data(told.get("data") or {}, where)
+    renewed = []
+    for row in document["lowers"]:
+        row["advertised"] = dict(amounts(await _read(cluster, NODE, "", row["node"])))
+        renewed.append(renewed_at(await _read(cluster, LEASE, LEASE_NAMESPACE, row["node"])))
+    return Answer(document, _gone(max(renewed, default=now()), now()))
+
+
+async def _read(cluster: Cluster, kind: Kind, namespace: str, name: str) -> Manifest:
+    """Read an object; {} for none."""
+    try:
+        found: Manifest = orjson.loads(await cluster.read(Ref(UPPER, kind, namespace, name)))
+    except NotFound:
+        return {}
+    return found
+
+
+def renewed_at(lease: Manifest) -> datetime:
+    """Say when a lease was renewed, long ago where it never was."""
+    told = (lease.get("spec") or {}).get("renewTime")
+    return datetime.fromisoformat(told) if told else datetime.fromtimestamp(0, UTC)
+
+
+def holds(renewed: datetime, now: datetime) -> bool:
+    """Say whether a lease holds that was renewed then."""
+    return (now - renewed).total_seconds() <= LEASE_SECONDS
+
+
+def _gone(renewed: datetime, now: datetime) -> str:
+    """Say that nobody has renewed the nodes' leases lately, "" when somebody has."""
+    if holds(renewed, now):
+        return ""
+    return (
+        "no engine answers: the leases of its nodes are not renewed any more, so this is how it was; "
+        "start `tensile run`, or look why it stopped"
+    )

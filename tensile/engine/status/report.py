@@ -1,0 +1,296 @@
+"""The whole picture, and its two written forms: JSON for programs, and the data of ConfigMap NAME-status.
+
+What the engine would say of itself now, put together from those who know it.
+
+What became of the topology's text: which one is in force since when, and what is wrong with a later one.
+
+How each lower cluster is, as one row: plain data out of the world.
+
+`lag` is for how many seconds the cluster has not answered, 0 while it does: watches tell of a change at once, so what
+is shown of a cluster that answers is as new as the cluster.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import orjson
+
+from tensile.engine.file_source import Reading, Text
+from tensile.errors import TensileError
+from tensile.kubelet.node.capacity import capacity
+from tensile.kubelet.node.status import SILENT_AFTER, is_reachable
+from tensile.objects import Manifest, timestamp
+from tensile.reconcile.ownership import has_node
+from tensile.reconcile.world import LowerWorld, World
+
+_LONGEST = 16 * 1024
+"""Characters of an error that are told: more than a person reads, and far less than a ConfigMap holds."""
+
+
+class Accepted(NamedTuple):
+    """The text in force, since when, what of it needs a restart, and what comes into force later by itself."""
+
+    text: Text
+    time: datetime
+    restart: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+
+
+class Rejected(NamedTuple):
+    """A later text that changed nothing, why, and since when."""
+
+    text: Text
+    time: datetime
+    error: str
+
+
+class Verdict(NamedTuple):
+    """What is known of the topology's text at present."""
+
+    accepted: Accepted | None = None
+    rejected: Rejected | None = None
+
+    @property
+    def state(self) -> str:
+        """One word for it: Pending, Accepted or Rejected."""
+        if self.rejected is not None:
+            return "Rejected"
+        return "Pending" if self.accepted is None else "Accepted"
+
+    def after(self, reading: Reading, now: datetime, restart: tuple[str, ...] = ()) -> "Verdict":
+        """Give the verdict after one more state; the same text as before keeps its time.
+
+        `restart` says what of it is not in force until the engine is started again.
+        """
+        if reading.error is not None:
+            return self._replace(rejected=Rejected(reading.text, now, _shortened(str(reading.error))))
+        before = self.accepted
+        if before is not None and before.text.sha256 == reading.text.sha256:
+            return Verdict(before._replace(text=reading.text, restart=restart))
+        return Verdict(Accepted(reading.text, now, restart))
+
+    def pending(self, words: tuple[str, ...]) -> "Verdict":
+        """Give the verdict with what of the text in force has to wait."""
+        return self if self.accepted is None else self._replace(accepted=self.accepted._replace(pending=words))
+
+    def document(self) -> dict[str, Any]:
+        """Give it as JSON: `state`, and where there is one `accepted` and `rejected`."""
+        found: dict[str, Any] = {"state": self.state}
+        if self.accepted is not None:
+            found["accepted"] = _told(self.accepted.text, self.accepted.time)
+            if self.accepted.restart:
+                found["accepted"]["restartNeeded"] = list(self.accepted.restart)
+            if self.accepted.pending:
+                found["accepted"]["pending"] = list(self.accepted.pending)
+        if self.rejected is not None:
+            found["rejected"] = {"error": self.rejected.error, **_told(self.rejected.text, self.rejected.time)}
+        return found
+
+
+def _told(text: Text, time: datetime) -> dict[str, str]:
+    version = {"resourceVersion": text.version} if text.version else {}
+    return {**({"sha256": text.sha256} if text.sha256 else {}), **version, "time": timestamp(time)}
+
+
+def _shortened(words: str) -> str:
+    return words if len(words) <= _LONGEST else words[: _LONGEST - 4] + "\n..."
+
+
+AMOUNTS = ("cpu", "memory", "pods")
+"""The resources that are told; Kubernetes has more, people ask for these."""
+
+_STEPS = (10, 20, 30)
+_MINUTE = 60
+
+Amounts = Mapping[str, str]
+
+
+class Row(NamedTuple):
+    """One lower cluster.
+
+    `message` says what is wrong, "" for nothing; `pods` counts those bound to its node, `lag` is in seconds.
+    `advertised` is what its node offers, `real` what its Ready and schedulable nodes have; quantities, {} for unknown.
+    """
+
+    name: str
+    node: str
+    reachable: bool
+    message: str
+    pods: int
+    lag: int
+    advertised: Amounts
+    real: Amounts
+
+    def document(self) -> dict[str, Any]:
+        """Give it as JSON."""
+        return self._asdict()
+
+
+def rows(world: World, troubles: Mapping[str, str]) -> list[Row]:
+    """Give a row for each lower, those that have left the topology included.
+
+    `troubles` says by name what is wrong with a connection.
+    """
+    return [_row(lower, world, troubles.get(lower.name, "")) for lower in world.lowers.values()]
+
+
+def are_known(world: World) -> bool:
+    """Say whether it is known of each lower how it is, be it that it does not answer: not at once after a start."""
+    return all(_is_known(lower) for lower in world.lowers.values())
+
+
+def coarse(row: Row) -> Row:
+    """Give a row that changes seldom while a cluster is away: its lag in steps, in the end of a minute each."""
+    steps = [step for step in _STEPS if step <= row.lag]
+    lag = row.lag - row.lag % _MINUTE if row.lag >= _MINUTE else max(steps, default=0)
+    return row._replace(lag=lag)
+
+
+def _row(lower: LowerWorld, world: World, trouble: str) -> Row:
+    entry = world.upper.nodes.get("", lower.node)
+    seen = entry.manifest() if entry is not None and has_node(lower, world) else {}
+    reachable = lower.connected and _answers(lower) and is_reachable(seen, lower)
+    return Row(
+        name=lower.name,
+        node=lower.node,
+        reachable=reachable,
+        message=_message(lower, trouble),
+        pods=len(lower.upper_pods),
+        lag=int(lower.silent),
+        advertised=amounts(seen),
+        real=_real(lower),
+    )
+
+
+def amounts(node: Manifest) -> Amounts:
+    """Give what a Node offers."""
+    offered = node.get("status", {}).get("allocatable") or {}
+    return {name: str(offered[name]) for name in AMOUNTS if name in offered}
+
+
+def _answers(lower: LowerWorld) -> bool:
+    """Say whether the cluster has ever answered and did so lately; its version is the first that it is asked for."""
+    return bool(lower.version) and lower.silent <= SILENT_AFTER
+
+
+def _is_known(lower: LowerWorld) -> bool:
+    if not lower.connected or lower.refusal or lower.is_withheld or lower.silent > SILENT_AFTER:
+        return True
+    return bool(lower.version) and lower.settled
+
+
+def _real(lower: LowerWorld) -> Amounts:
+    if not lower.nodes.synced:
+        return {}
+    sums = capacity((entry.facts for entry in lower.nodes), (), "allocatable", {}, {})
+    return {name: sums[name] for name in AMOUNTS}
+
+
+def _message(lower: LowerWorld, trouble: str) -> str:
+    """Say what is wrong, the gravest first."""
+    if not lower.connected:
+        return "left the topology while the engine was down; its node is kept"
+    wrong = lower.refusal or trouble or lower.denied or lower.warning
+    if wrong:
+        return wrong
+    if not lower.in_topology:
+        return "left the topology; pods are bound to it still"
+    return "" if lower.settled else "its objects are not all listed yet"
+
+
+FORMAT = "1.0"
+"""Of the JSON; the first number changes when something that was there is gone or means something else."""
+
+_STATE, LOWERS, TOPOLOGY = "state", "lowers", "topology"
+ACCEPTED, REJECTED = OPTIONAL = ("accepted", "rejected")
+_ADVERTISED = "advertised"
+_UNKNOWN = "the lower clusters have not all told yet how they are"
+
+
+class Report(NamedTuple):
+    """What the engine says of itself; `topology` is the topology's name, "" while none was ever in force.
+
+    `lowers` is None while nothing is known of them; `waits` says what the engine waits for, "" for nothing.
+    """
+
+    topology: str
+    verdict: Verdict
+    lowers: tuple[Row, ...] | None = None
+    waits: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Give it as JSON."""
+        return {
+            "formatVersion": FORMAT,
+            TOPOLOGY: self.topology,
+            "waits": self.waits or (_UNKNOWN if self.lowers is None else ""),
+            **self.verdict.document(),
+            LOWERS: [row.document() for row in self.lowers or ()],
+        }
+
+    def data(self) -> dict[str, str]:
+        """Give the data of the ConfigMap, which changes no more than what it says.
+
+        What this engine knows nothing of is left out: the lowers while none is known, and the topology while none was
+        ever in force here.
+
+        A word in `state`, so that `kubectl wait` can look at it, and JSON in the others. What a node offers is not in
+        it: the Node itself says that.
+        """
+        verdict = self.verdict.document()
+        found = {_STATE: str(verdict[_STATE]), **({TOPOLOGY: self.topology} if self.topology else {})}
+        found.update({part: _json(verdict[part]) for part in OPTIONAL if part in verdict})
+        if self.lowers is None:
+            return found
+        told = [coarse(row).document() for row in self.lowers]
+        return {**found, LOWERS: _json([{key: row[key] for key in row if key != _ADVERTISED} for row in told])}
+
+
+def read_data(data: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Read the data of such a ConfigMap back into the form of `document`; raises TensileError for anything else."""
+    try:
+        found: dict[str, Any] = {part: orjson.loads(data[part]) for part in (*OPTIONAL, LOWERS) if part in data}
+        lowers = [{_ADVERTISED: {}, **row} for row in found.pop(LOWERS)]
+        return {
+            "formatVersion": FORMAT,
+            TOPOLOGY: data[TOPOLOGY],
+            "waits": "",
+            _STATE: data[_STATE],
+            **found,
+            LOWERS: lowers,
+        }
+    except (KeyError, TypeError, ValueError):
+        raise TensileError(f"{where}: not written by this version of tensile: look whether an engine runs") from None
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+
+
+class Standing:
+    """The topology's verdict, and where to ask for the rest. `now` gives the time in UTC.
+
+    `lowers` gives the lowers' rows, None while they are not known; `waits` says what the engine waits for, `pending`
+    what of the topology in force has to wait, each in words.
+    """
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self.verdict = Verdict()
+        self.topology = ""
+        self.lowers: Callable[[], list[Row] | None] = lambda: None
+        self.waits: Callable[[], str] = lambda: ""
+        self.pending: Callable[[], tuple[str, ...]] = lambda: ()
+        self._now = now
+
+    def take(self, reading: Reading, restart: tuple[str, ...] = ()) -> None:
+        """Take what became of one more state of the topology's text; `restart` says what of it is not in force."""
+        self.verdict = self.verdict.after(reading, self._now(), restart)
+        if reading.topology is not None and not self.topology:
+            self.topology = reading.topology.name
+
+    def report(self) -> Report:
+        """Give the whole picture."""
+        lowers = self.lowers()
+        verdict = self.verdict.pending(self.pending())
+        return Report(self.topology, verdict, None if lowers is None else tuple(lowers), self.waits())

@@ -1,0 +1,182 @@
+"""What a topology asks of the lowers that are joined: which join, go on or wait, and what of their fields has to wait.
+
+A node is one lower's at a time: two that drive it would undo each other's writes for ever. And what pods are found by,
+the name of their node and their namespaces, stays as it is while there are pods. Nothing is refused for good: what
+waits is asked about again and again, so that it comes into force by itself once it can.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, auto
+from typing import NamedTuple
+
+from tensile.objects import VOLUME
+from tensile.reconcile import namespace_mapping
+from tensile.reconcile.rules.claims import is_enabled
+from tensile.reconcile.world import LowerWorld, World, mapping_note
+from tensile.topology import WAY, Lower, Topology
+
+_OPENED_WITH = ("name", *WAY, "qps", "burst")
+"""What a lower is joined with, and has to be joined anew to change."""
+
+Wanted = Mapping[str, Lower]
+
+
+class Deed(Enum):
+    """What is done about a lower of the topology."""
+
+    JOIN = auto()
+    """Join it, in the place of the one before, if any."""
+    KEEP = auto()
+    """Have the one before go on with these fields."""
+    LEAVE = auto()
+    """Have the one before go, node and all; then it joins."""
+    WAIT = auto()
+    """Nothing yet."""
+
+
+class Course(NamedTuple):
+    """What is to be done about one lower of the topology.
+
+    `spec` are its fields as they can be by now. `before` is the lower that is joined already and that it goes on from,
+    or whose place it takes. `waits` say what of it is not in force yet, and `objection` what is wrong with its new
+    credentials: in words, nothing for nothing. `remaps` is whether its namespaces go by other names from now on.
+    """
+
+    deed: Deed
+    spec: Lower
+    before: LowerWorld | None = None
+    waits: tuple[str, ...] = ()
+    objection: str = ""
+    remaps: bool = False
+
+
+def course(spec: Lower, topology: Topology, world: World) -> Course:
+    """Say what is to be done about a lower of a topology."""
+    wanted = {one.name: one for one in topology.lowers}
+    known, holder = world.lowers.get(spec.name), _holder(spec.node.name, world)
+    if known is not None:
+        if holder is not None and holder is not known and not known.met and not _bar(spec, holder, wanted, world):
+            words = f"once node {known.node} is gone"  # nothing was ever done under this name: it goes on as the other
+            return Course(Deed.LEAVE, spec, known, (_told(spec, "node.name", known.node, spec.node.name, words),))
+        return _changed(spec, known, world, _fixed(wanted, world).get(spec.name, ""))
+    if holder is None:
+        stray = next((lower for lower in world.lowers.values() if lower.node == spec.node.name), None)
+        return Course(Deed.JOIN, spec, stray)
+    bar = _bar(spec, holder, wanted, world)
+    if bar:
+        return Course(Deed.WAIT, spec, waits=(f"lowers[{spec.name}]: not joined: {_held(spec, holder)}{bar}",))
+    return _changed(spec, holder, world)
+
+
+def left(topology: Topology, world: World) -> Iterator[LowerWorld]:
+    """Give the lowers that have left a topology: none of it goes on from them, by their name or by another."""
+    found = [course(spec, topology, world).before for spec in topology.lowers]
+    going_on = {before.name for before in found if before is not None}
+    yield from (lower for name, lower in world.lowers.items() if name not in going_on)
+
+
+def put_off(found: Course, objection: str) -> Course:
+    """Keep the connection that is open, and all that asks for another one as it was; the other fields hold."""
+    before, spec = found.before, found.spec
+    assert before is not None, "there is a connection to keep"
+    words = f"{objection}; the last good connection is kept"
+    fields = [field for field in _OPENED_WITH if getattr(spec, field) != getattr(before.spec, field)]
+    keys = ", ".join(Lower.model_fields[field].alias or field for field in fields) or "namespaces.mapping"
+    kept = spec.model_copy(update={field: getattr(before.spec, field) for field in fields})
+    return Course(Deed.KEEP, kept, before, (*found.waits, f"lowers[{spec.name}].{keys}: {words}"), words)
+
+
+def _bar(spec: Lower, holder: LowerWorld, wanted: Wanted, world: World) -> str:
+    """Say why a lower cannot go on as the one that has its node, "" where it can, as it is but called otherwise."""
+    if holder.name in wanted:
+        return " still"
+    if spec.way != holder.spec.way:
+        return " until that is empty: a lower that is only renamed keeps its kubeconfig, context or kubeconfigSecret"
+    return ", whose name is on volumes: give it that name back" if _may_have_volumes(holder, world) else ""
+
+
+def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> Course:
+    """Say how a lower that is joined goes on with other fields; `fixed` is why its node keeps its name, "" if not."""
+    was, waits = known.spec, []
+    is_mapped = not has_to_map(known, spec, world)
+    if not is_mapped and not namespace_mapping.may_change(known, world):
+        notes = (mapping_note(one) for one in (known.naming, namespace_mapping.asked_for(spec, world)))
+        before, after = (note.removesuffix(f"={world.topology.name}") for note in notes)
+        waits.append(_told(spec, "namespaces.mapping", before, after, _taken(known)))
+        is_mapped = True
+    if spec.node.name != was.node.name:
+        why = fixed or f"once node {was.node.name} is gone"
+        waits.append(_told(spec, "node.name", was.node.name, spec.node.name, why))
+        if not fixed:
+            return Course(Deed.LEAVE, spec, known, tuple(waits))
+        spec = spec.model_copy(update={"node": spec.node.model_copy(update={"name": was.node.name})})
+    is_same = is_mapped and all(getattr(spec, field) == getattr(was, field) for field in _OPENED_WITH)
+    return Course(Deed.KEEP if is_same else Deed.JOIN, spec, known, tuple(waits), remaps=not is_mapped)
+
+
+def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:
+    """Report whether another mapping of namespaces is in force in a lower than a topology asks for."""
+    return lower.connected and lower.mapping_known and lower.naming != namespace_mapping.asked_for(spec, world)
+
+
+def _fixed(wanted: Wanted, world: World) -> dict[str, str]:
+    """Say by name which lowers cannot have another node yet, and why.
+
+    Their own has pods, or the other one is that of a lower which stays there, be it because it cannot move itself.
+    """
+    lowers = world.lowers
+    moving = {name: spec for name, spec in wanted.items() if name in lowers and spec.node.name != lowers[name].node}
+    fixed = {name: _taken(lowers[name]) for name in moving if not _is_free(lowers[name])}
+    while True:
+        holders = {name: _holder(spec.node.name, world) for name, spec in moving.items() if name not in fixed}
+        more = {
+            name: _held(wanted[name], holder)
+            for name, holder in holders.items()
+            if holder is not None and not _gives_up(holder, wanted, fixed)
+        }
+        if not more:
+            return fixed
+        fixed |= more
+
+
+def _gives_up(lower: LowerWorld, wanted: Wanted, fixed: Mapping[str, str]) -> bool:
+    """Say whether a lower is about to let go of its node."""
+    spec = wanted.get(lower.name)
+    moves = spec is None or (spec.node.name != lower.node and lower.name not in fixed)
+    return moves and _is_free(lower)
+
+
+def _holder(node: str, world: World) -> LowerWorld | None:
+    """Give the connected lower that has a node; one that was left behind only keeps it until somebody comes."""
+    return next((lower for lower in world.lowers.values() if lower.node == node and lower.connected), None)
+
+
+def _is_free(lower: LowerWorld) -> bool:
+    """Say whether certainly no pods are mirrored, so that they may be found by other names from now on."""
+    return lower.is_read and not _is_mirrored(lower)
+
+
+def _is_mirrored(lower: LowerWorld) -> bool:
+    return lower.is_bound or lower.has_orphans
+
+
+def _taken(lower: LowerWorld) -> str:
+    """Return why pods and claims cannot be found by other names."""
+    if not lower.is_read:
+        return "not before it is known that no pods are mirrored"
+    return "not while pods are mirrored" if _is_mirrored(lower) else "not while claims have their volumes there"
+
+
+def _may_have_volumes(lower: LowerWorld, world: World) -> bool:
+    """Say whether volumes above stand for claims of a lower: they name it, and are looked for by that name."""
+    volumes = world.upper.more[VOLUME]
+    ours = (one.facts for one in volumes if one.facts.owner == world.owner.mark)
+    return any(facts.lower == lower.name for facts in ours) or (is_enabled(lower) and not volumes.synced)
+
+
+def _held(spec: Lower, holder: LowerWorld) -> str:
+    return f"node {spec.node.name} is that of lower {holder.name}"
+
+
+def _told(spec: Lower, field: str, before: str, after: str, why: str) -> str:
+    return f"lowers[{spec.name}].{field}: {before} -> {after}: {why}"

@@ -1,0 +1,244 @@
+"""Connections to the host that a kubeconfig names, after a look at where that name leads.
+
+Whoever may write a name may have it lead anywhere, and elsewhere with each question. So what it leads to is looked at
+here, and that very address is connected to.
+
+Of several addresses the one that answered last comes first: a dead one then costs a moment once, and not with each
+connection of a burst.
+
+The address of a server, as a kubeconfig writes it -> host, port and path, or a refusal that says why.
+
+An address decides who is shown the credential, and readers of URLs disagree about odd ones: what one takes for a user
+name is the host to another. So only what all read alike is an address here. It is not repeated in a refusal, because a
+password may stand in it.
+
+Some addresses are no server's: clouds tell the machine that asks there its secrets. They are refused in every spelling,
+and where a name leads to is looked at when a connection is made.
+"""
+
+import asyncio
+import re
+import socket
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any, NamedTuple
+
+from aiohappyeyeballs import start_connection
+
+from tensile.errors import AccessError
+from tensile.kube.aio import aiohttp
+
+LONGEST = 2048
+HIGHEST_PORT = 65535
+_SCHEME = "https://"
+_ADDRESS = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))"
+    r"(?::(?P<port>[0-9]{1,5}))?(?P<path>(?:/[A-Za-z0-9._~-]+)*)/?"
+)
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+_LONGEST_NAME = 253
+_METADATA = tuple(
+    map(
+        ip_network,
+        (
+            "100.100.100.200/32",  # Alibaba Cloud
+            "168.63.129.16/32",  # Azure
+            "192.0.0.192/32",  # Oracle Cloud
+            "fd00:ec2::/32",  # AWS
+            "fd00:c1::a9fe:a9fe/128",  # Oracle Cloud
+            "fd00:42::42/128",  # Scaleway
+            "fd20:ce::254/128",  # Google Cloud
+        ),
+    )
+)
+"""Where clouds tell their machines secrets, beside the link-local addresses that most have for it."""
+_TRANSLATED = tuple(map(ip_network, ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48")))
+"""IPv6 addresses whose last four bytes are an IPv4 address that packets are turned into."""
+_OF_IPV4 = (1 << 32) - 1
+_FORM = "write https://HOST:PORT"
+
+
+class Address(NamedTuple):
+    """Where an apiserver is: `path` is what stands before /api, "" as a rule."""
+
+    host: str
+    port: int
+    path: str
+
+
+def read_server(server: str, where: str) -> Address:
+    """Take a server's address apart; `where` says in the AccessError where it stands."""
+    _check_form(server, where)
+    found = _ADDRESS.fullmatch(server, len(_SCHEME))
+    if found is None:
+        raise AccessError(f"{where}: server is no plain address", _FORM)
+    port = int(found["port"] or 443)
+    if not 0 < port <= HIGHEST_PORT:
+        raise AccessError(f"{where}: server has port {port}", f"give one from 1 to {HIGHEST_PORT}")
+    if any(part in (".", "..") for part in found["path"].split("/")):
+        raise AccessError(f"{where}: server has a path with dots for a step", "write the path that they lead to")
+    return Address(_host(found["six"] or "", found["name"] or "", where), port, found["path"])
+
+
+def check_server_name(name: str, where: str) -> None:
+    """Raise AccessError when this is no name that a certificate can have: a DNS name or an IP address."""
+    if name and not (_is_name(name) or _parsed(name)):
+        raise AccessError(
+            f"{where}: tls-server-name is neither a DNS name nor an IP address", "give one of the server certificate's"
+        )
+
+
+def _check_form(server: str, where: str) -> None:
+    """Name the mistakes, and the tricks, that have a name."""
+    if not server:
+        raise AccessError(f"{where}: has no server", _FORM)
+    if len(server) > LONGEST:
+        raise AccessError(f"{where}: server is longer than {LONGEST} characters", _FORM)
+    if not server.startswith(_SCHEME):
+        raise AccessError(f"{where}: server is refused", f"it must begin with {_SCHEME}")
+    if "@" in server:
+        raise AccessError(f"{where}: server is refused: it has a user name or password in it", _FORM)
+    if "%" in server:
+        raise AccessError(f"{where}: server is refused: it has an escape or an IPv6 zone (%) in it", _FORM)
+
+
+def _host(six: str, name: str, where: str) -> str:
+    """Check the host: an IP address of a server, or a DNS name."""
+    address = _parsed(six or name)
+    if address is not None:
+        _check_reach(address, where)
+    elif six or not _is_name(name):
+        raise AccessError(f"{where}: server has no host that is a DNS name or an IP address", _FORM)
+    return six or name
+
+
+def _is_name(name: str) -> bool:
+    """Tell a DNS name; one that ends in a number is an address in a spelling that only some programs know."""
+    labels = name.removesuffix(".").split(".")
+    return len(name) <= _LONGEST_NAME and all(map(_LABEL.fullmatch, labels)) and not _NUMBER.fullmatch(labels[-1])
+
+
+def _parsed(host: str) -> IPv4Address | IPv6Address | None:
+    """Give an IP address, None for what is none."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _check_reach(address: IPv4Address | IPv6Address, where: str) -> None:
+    """Refuse addresses at which clouds tell their machines secrets, or nobody is."""
+    if is_no_server(address):
+        raise AccessError(
+            f"{where}: server is refused: a link-local, multicast, unspecified or cloud metadata address",
+            "give the address at which the cluster is reached",
+        )
+
+
+def is_no_server(address: IPv4Address | IPv6Address) -> bool:
+    """Report whether nobody is to be connected to at an address, itself or one of IPv4 that it stands for."""
+    return any(
+        one.is_link_local
+        or one.is_multicast
+        or one.is_unspecified
+        or any(one.version == net.version and one in net for net in _METADATA)
+        for one in (address, *_stands_for(address))
+    )
+
+
+def _stands_for(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
+    """Return the IPv4 addresses that packets to an IPv6 address may be for."""
+    if isinstance(address, IPv4Address):
+        return []
+    found = [one for one in (address.sixtofour, *(address.teredo or ())) if one is not None]
+    if any(address in net for net in _TRANSLATED):
+        found.append(IPv4Address(int(address) & _OF_IPV4))
+    return found
+
+
+STAGGER = 0.25
+"""Seconds after which the next address is tried; aiohttp, which carries the streams, waits for as long."""
+
+
+_MOST_KNOWN = 1_000
+_answered: dict[tuple[str, int], str] = {}
+"""The address that answered last, by host and port: nothing rests on it but the order in which addresses are tried."""
+
+
+class Misled(OSError):
+    """A name leads to an address at which there is no server to be called; `reason` says so."""
+
+    reason = "its name leads to a link-local, multicast, unspecified or cloud metadata address"
+
+    def __init__(self) -> None:
+        super().__init__(self.reason)
+
+
+class _Place(NamedTuple):
+    """An address that a name leads to, as the system has it."""
+
+    family: int
+    sort: int
+    protocol: int
+    where: tuple[Any, ...]
+
+
+async def connected(host: str, port: int) -> socket.socket:
+    """Connect to a host by name or address; gives a socket that does not block, to be closed by the caller.
+
+    Of several addresses the next is tried beside one that has not answered after `STAGGER` seconds (RFC 8305): a dead
+    one costs no more than that, and only the first time. Raises OSError, Misled for a name that leads to any address of
+    the wrong sort.
+    """
+    places = await _places(host, port)
+    if not places:
+        raise OSError(f"{host} has no address")
+    found = [(place.family, place.sort, place.protocol, "", place.where) for place in places]
+    made = await start_connection(found, happy_eyeballs_delay=STAGGER, interleave=1)
+    if len(places) > 1:
+        _remember(host, port, made.getpeername()[0])
+    return made
+
+
+def _remember(host: str, port: int, address: str) -> None:
+    """Have an address come first from now on."""
+    if len(_answered) >= _MOST_KNOWN:
+        _answered.clear()
+    _answered[host, port] = address
+
+
+class Resolver(aiohttp.abc.AbstractResolver):
+    """Finds the addresses of a name for aiohttp, and refuses the same."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[aiohttp.abc.ResolveResult]:
+        """Return the addresses of a name; raises OSError, Misled among it."""
+        return [
+            {
+                "hostname": host,
+                "host": place.where[0],
+                "port": port,
+                "family": place.family,
+                "proto": place.protocol,
+                "flags": socket.AI_NUMERICHOST,
+            }
+            for place in await _places(host, port, family)
+        ]
+
+    async def close(self) -> None:
+        """Hold nothing."""
+
+
+async def _places(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[_Place]:
+    """Return the addresses that a host has, the one that answered last first.
+
+    Raises OSError where it has none, or one of the wrong sort.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    places = [_Place(family, sort, protocol, where) for family, sort, protocol, _, where in found]
+    if any(is_no_server(ip_address(place.where[0].partition("%")[0])) for place in places):
+        raise Misled
+    known = _answered.get((host, port))
+    return sorted(places, key=lambda place: place.where[0] != known)

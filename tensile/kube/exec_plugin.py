@@ -1,0 +1,224 @@
+"""An exec plugin of a kubeconfig: what starts it, what it is asked, and what its answer is worth.
+
+A plugin is a program that prints a credential. Which one is a kubeconfig's word, so it is taken by absolute path alone,
+and everything in its section that is not understood is refused. In its answer keys that are not known are passed over,
+as Kubernetes does: what they say changes nothing about the credential. Nothing is run here.
+
+Runs an exec plugin: in bounded time, with bounded output, and with nothing of ours but a few harmless variables.
+
+The Kubernetes library has a runner, but one that reads without an end and leaves a program that hangs running. Here the
+program is a group of its own, which is ended as a whole whatever becomes of the run. What it says on standard error may
+hold a secret and goes nowhere.
+"""
+
+import asyncio
+import os
+import re
+import signal
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import orjson
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
+
+from tensile.errors import AccessError
+from tensile.kube.strict_models import Section, Text, Token, demanding, told, wrong
+from tensile.text import shown
+
+MARGIN = 60.0
+"""Seconds before its end in which a credential is not used any more."""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _is_absolute(command: str) -> bool:
+    """Tell a path that says by itself what is run."""
+    return command.startswith("/") and not {".", ".."} & {*command.split("/")} and command.isprintable()
+
+
+def _moment(expiry: Any) -> float | None:
+    """Give a time in seconds since 1970, None for what is none."""
+    try:
+        return datetime.fromisoformat(str(expiry)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+_NO_PERSON = demanding(lambda mode: mode != "Always", "Always is refused: nobody is there to be asked", "take it out")
+_LISTED = BeforeValidator(lambda value: () if value is None else value)
+_Path = Annotated[Text, AfterValidator(demanding(_is_absolute, "is refused", "give its absolute path"))]
+_Passed = Annotated[str, AfterValidator(demanding(lambda text: "\0" not in text, "has a zero byte", "remove it"))]
+_Called = Annotated[str, AfterValidator(demanding(_VARIABLE.fullmatch, "names no variable", "use letters, digits, _"))]
+
+
+_Version = Literal["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"]
+
+
+class _Variable(Section):
+    """A variable of the program's environment."""
+
+    name: _Called
+    value: _Passed
+
+
+class Plugin(Section):
+    """The exec section of a user: a program by absolute path, its arguments and variables, the form of its answer.
+
+    `provide_cluster_info`: it wants to be told which cluster the credential is for.
+    """
+
+    command: _Path = Field(default="", validate_default=True)
+    args: Annotated[tuple[_Passed, ...], _LISTED] = ()
+    env: Annotated[tuple[_Variable, ...], _LISTED] = ()
+    api_version: _Version = Field(description=f"write {' or '.join(get_args(_Version))}")
+    install_hint: Any = None
+    provide_cluster_info: bool | None = None
+    interactive_mode: Annotated[Literal["Never", "IfAvailable"] | None, BeforeValidator(_NO_PERSON)] = None
+
+
+class Credential(Section, extra="ignore"):
+    """What a plugin gave: a token, or a certificate and its key in PEM; `until` is seconds since 1970, if told."""
+
+    token: Token = ""
+    certificate: Text = Field(default="", alias="clientCertificateData")
+    key: Text = Field(default="", alias="clientKeyData")
+    until: Annotated[float | None, BeforeValidator(_moment)] = Field(default=None, alias="expirationTimestamp")
+
+    @model_validator(mode="after")
+    def _shows_something(self) -> "Credential":
+        if not (self.token or (self.certificate and self.key)):
+            raise wrong("has neither a token nor a certificate with its key", "run it by hand")
+        return self
+
+
+class _Answer(Section, extra="ignore"):
+    """What a plugin printed, in the version that its section names."""
+
+    kind: Literal["ExecCredential"]
+    api_version: str
+    status: Credential
+
+    @model_validator(mode="after")
+    def _is_asked_for(self, info: ValidationInfo) -> "_Answer":
+        if self.api_version != info.context:
+            raise wrong("apiVersion is another", "run it by hand")
+        return self
+
+
+def question(plugin: Plugin, server: str, server_name: str, authority: str) -> str:
+    """Give what the plugin is told in KUBERNETES_EXEC_INFO; `authority` is the cluster's CA in base64."""
+    spec: dict[str, Any] = {"interactive": False}
+    if plugin.provide_cluster_info:
+        told = {"server": server, "tls-server-name": server_name, "certificate-authority-data": authority}
+        spec["cluster"] = {key: value for key, value in told.items() if value}
+    return orjson.dumps({"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}).decode()
+
+
+def read_answer(output: bytes, version: str, where: str) -> Credential:
+    """Read what a plugin printed; nothing of it is repeated in the AccessError."""
+    try:
+        return _Answer.model_validate_json(output, by_alias=True, by_name=False, context=version).status
+    except ValidationError as error:
+        what, _ = told(_Answer, error)
+        raise AccessError(
+            f"{where}: the exec plugin did not print an ExecCredential of {version} ({what})", "run it by hand"
+        ) from None
+
+
+SECONDS = 30.0
+MOST = 1 << 18
+"""Bytes of an answer: far more than a token and two certificates take."""
+
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
+
+
+async def run_plugin(
+    plugin: Plugin, asked: str, where: str, *, environment: Mapping[str, str] = os.environ, seconds: float = SECONDS
+) -> bytes:
+    """Run a plugin with what it is asked, and give what it printed; raises AccessError when it fails."""
+    inherited = {name: environment[name] for name in _INHERITED if name in environment}
+    variables = {**inherited, **{one.name: one.value for one in plugin.env}, "KUBERNETES_EXEC_INFO": asked}
+    name = shown(plugin.command)
+    _demand_program(plugin.command, f"{where}: the exec plugin {name}")
+    try:
+        async with asyncio.timeout(seconds):
+            return await _output(plugin, variables, f"{where}: the exec plugin {name}")
+    except TimeoutError:
+        raise AccessError(f"{where}: the exec plugin {name} did not end in {seconds:g} s", "run it by hand") from None
+    except (OSError, ValueError) as error:
+        raise AccessError(
+            f"{where}: the exec plugin {name} could not be started ({type(error).__name__})", "run it by hand"
+        ) from None
+
+
+def _demand_program(command: str, subject: str) -> None:
+    """Say it in words when there is nothing to run."""
+    if not Path(command).is_file():
+        raise AccessError(f"{subject} is no file", "install it, or correct exec.command")
+
+
+async def _output(plugin: Plugin, variables: Mapping[str, str], subject: str) -> bytes:
+    """Start the program and read what it prints; when that fails, nothing of it is left.
+
+    The pipe is our own: asyncio takes a program for running as long as one that it made has not been read to its end.
+    """
+    reader, pipe, end = await _pipe()
+    try:
+        process = await _started(plugin, variables, end)
+        try:
+            output = await _read(reader, subject)
+            await process.wait()
+        except BaseException:
+            await _end(process)
+            raise
+    finally:
+        pipe.close()
+    if process.returncode:
+        raise AccessError(f"{subject} failed with code {process.returncode}", "run it by hand")
+    return output
+
+
+async def _pipe() -> tuple[asyncio.StreamReader, asyncio.ReadTransport, int]:
+    """Make a pipe; give its readable end, what closes that, and the number of the writable one."""
+    readable, writable = os.pipe()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(readable, "rb"))
+    return reader, transport, writable
+
+
+async def _started(plugin: Plugin, variables: Mapping[str, str], output: int) -> Process:
+    """Start the program; our copy of the end that it writes to is closed."""
+    try:
+        return await asyncio.create_subprocess_exec(
+            plugin.command,
+            *plugin.args,
+            env=variables,
+            stdin=DEVNULL,
+            stdout=output,
+            stderr=DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+
+
+async def _read(reader: asyncio.StreamReader, subject: str) -> bytes:
+    """Read to the end, or to where it is no answer any more."""
+    output = b""
+    while piece := await reader.read(1 << 16):
+        output += piece
+        if len(output) > MOST:
+            raise AccessError(f"{subject} printed more than {MOST} bytes", "run it by hand")
+    return output
+
+
+async def _end(process: Process) -> None:
+    """End the program with all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

@@ -1,0 +1,409 @@
+"""Watches files: reports when one of them may have changed, by the system's notices (inotify, through watchfiles).
+
+Editors rename, Kubernetes swaps a symlink, tools delete directories and make them again, and some files come later
+than who waits for them. So every directory and symlink on the way to a file is watched, and what a notice says is only
+that it is time to look: `hear` is called once the files have been left alone for a moment. All files of a process share
+one watcher, as the system gives a user few of them. Where it gives none, or does not tell of changes (directories that
+others write to over a network), the files are looked at twice a second instead, which is said once.
+
+What blocks (looking at files, waiting for notices) is done in a thread, which runs while anything is watched.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+import structlog
+from watchfiles import Change
+from watchfiles._rust_notify import RustNotify
+
+from tensile.kube.files import Trail, find_trail, read_mounts
+
+SETTLE = 0.25
+"""Seconds for which files have to be left alone until who watches them hears of it; longer than a notice takes."""
+LOOK = 0.5
+"""Seconds between two looks where the system does not tell of changes."""
+_AGAIN = 60.0
+"""Seconds until the system is asked again for notices that it did not give."""
+_STEP, _DEBOUNCE = 100, 400
+"""Milliseconds: between two looks at what the system told, and for which notices are collected at most."""
+_MODIFIED = int(Change.modified)
+_MOUNTS = Path("/proc/self/mountinfo")
+_log = structlog.get_logger("tensile.kube.file_watch")
+_Mark = tuple[int, ...]
+
+
+class Watched(NamedTuple):
+    """Files with their state when last checked; equal if none of them changed in between."""
+
+    paths: tuple[Path, ...] = ()
+    marks: tuple[_Mark, ...] = ()
+
+    def again(self) -> "Watched":
+        """Check the same files now."""
+        return Watched(self.paths, tuple(map(_mark, self.paths)))
+
+
+def watched(paths: Iterable[str | Path]) -> Watched:
+    """Check files before they are read, so that a write during the read counts as a change."""
+    return Watched(tuple(map(Path, paths))).again()
+
+
+class Notifier(Protocol):
+    """Reports changes in directories; the interface of watchfiles.RustNotify."""
+
+    def watch(
+        self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: threading.Event, /
+    ) -> set[tuple[int, str]] | str:
+        """Wait for changes, the time-out (0: none), or the event; a string for all but changes."""
+        ...
+
+    def close(self) -> None:
+        """Stop reporting."""
+        ...
+
+
+def notifier(paths: Sequence[str]) -> Notifier:
+    """Return a notifier for files and for the entries of directories; raises OSError and RuntimeError."""
+    return RustNotify(list(paths), False, False, 0, False, False)
+
+
+Notify = Callable[[Sequence[str]], Notifier]
+
+
+class _How(NamedTuple):
+    """The arguments of FileWatcher."""
+
+    notify: Notify
+    mounts: Path
+    look: float
+
+
+class FileWatch:
+    """A set of files that is watched until `close`; made by FileWatcher.watch."""
+
+    def __init__(self, seen: Watched, hear: Callable[[], object], watcher: "FileWatcher") -> None:
+        self.seen = seen
+        self._hear = hear
+        self._watcher = watcher
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
+        self.close()
+
+    def follow(self, seen: Watched) -> None:
+        """Watch these files instead; `seen` is their state from before they were read."""
+        if seen.paths != self.seen.paths:
+            self.seen = seen
+            self._watcher.attend()
+
+    def stir(self) -> None:
+        """Note a possible change; the callback runs once no other follows for SETTLE seconds."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(SETTLE, self._settled)
+
+    def close(self) -> None:
+        """Stop watching; the callback is not called any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._watcher.drop(self)
+
+    def _settled(self) -> None:
+        self._timer = None
+        self._hear()
+
+
+class FileWatcher:
+    """Watches any number of files; used inside one event loop, and left with nothing running after `close`.
+
+    `notify` makes what tells of changes, `mounts` is where the system lists what is mounted, and `look` are the seconds
+    between two looks at files of which nothing tells.
+    """
+
+    def __init__(self, notify: Notify = notifier, mounts: Path = _MOUNTS, look: float = LOOK) -> None:
+        self._how = _How(notify, mounts, look)
+        self._watches: dict[FileWatch, None] = {}
+        self._lock = threading.Lock()
+        self._edited = threading.Event()
+        self._ended: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    def watch(self, seen: Watched, hear: Callable[[], object]) -> FileWatch:
+        """Call `hear` whenever one of these files may have changed since `seen`."""
+        made = FileWatch(seen, hear, self)
+        with self._lock:
+            self._watches[made] = None
+        self.attend()
+        return made
+
+    def attend(self) -> None:
+        """Start the thread if there are files to watch, and have it read the list of files again."""
+        with self._lock:
+            if self._ended is None and any(watch.seen.paths for watch in self._watches):
+                self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+                rounds = _Rounds(self._turn, self._tell, self._edited, self._how)
+                self._thread = threading.Thread(
+                    target=rounds.run, args=(self._ended,), name="file notices", daemon=True
+                )
+                self._thread.start()
+        self._edited.set()
+
+    def drop(self, watch: FileWatch) -> None:
+        """Remove one watch."""
+        with self._lock:
+            self._watches.pop(watch, None)
+        self._edited.set()
+
+    async def close(self) -> None:
+        """Remove all watches; return once the thread has ended."""
+        for watch in tuple(self._watches):
+            watch.close()
+        if self._ended is not None:
+            await self._ended.wait()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _turn(self, ended: asyncio.Event) -> tuple[FileWatch, ...]:
+        """Return the watches for the next round of the thread; without any the thread ends."""
+        with self._lock:
+            self._edited.clear()
+            found = tuple(watch for watch in self._watches if watch.seen.paths)
+            if not found:
+                self._ended = None
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(ended.set)
+            return found
+
+    def _tell(self, watches: Sequence[FileWatch]) -> None:
+        """Pass changes to the event loop; if that is closed, remove all watches."""
+        try:
+            self._loop.call_soon_threadsafe(self._stir, watches)
+        except RuntimeError:
+            with self._lock:
+                self._watches.clear()
+            self._edited.set()
+
+    def _stir(self, watches: Sequence[FileWatch]) -> None:
+        for watch in watches:
+            if watch in self._watches:
+                watch.stir()
+
+
+class KeptFiles:
+    """A cache of file contents, dropped whenever one of the files may have changed; `hear` is called then.
+
+    They are watched from the first reading on, until `close`. `read` reads a file, and raises OSError.
+    """
+
+    def __init__(
+        self,
+        watcher: FileWatcher,
+        paths: Iterable[Path],
+        hear: Callable[[], None] = lambda: None,
+        *,
+        read: Callable[[Path], bytes] = Path.read_bytes,
+    ) -> None:
+        self._hear = hear
+        self._read = read
+        self._watcher = watcher
+        self._paths = tuple(paths)
+        self._kept: dict[Path, bytes | OSError] = {}
+        self._watch: FileWatch | None = None
+
+    def read(self, path: Path) -> bytes:
+        """Return the content of one of the files; raises OSError."""
+        if self._watch is None:
+            self._watch = self._watcher.watch(watched(self._paths), self._forget)
+        if path not in self._kept:
+            try:
+                self._kept[path] = self._read(path)
+            except OSError as error:
+                self._kept[path] = error
+        found = self._kept[path]
+        if isinstance(found, OSError):
+            raise found.with_traceback(None)
+        return found
+
+    def close(self) -> None:
+        """Stop watching, and drop the contents."""
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = None
+        self._kept.clear()
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._hear()
+
+
+class _Survey(NamedTuple):
+    """What has to be watched for all files: `targets`, and what a notice concerns by its path; `dark` are not told of.
+
+    A notice of a change in place is nothing but that for `ends`, which are files; all others may lead elsewhere now.
+    """
+
+    targets: set[str]
+    concerned: dict[str, list[FileWatch]]
+    ends: set[str]
+    dark: list[FileWatch]
+
+
+class _Rounds:
+    """The work of the thread, in rounds; each round begins by finding out what to watch."""
+
+    def __init__(
+        self,
+        turn: Callable[[asyncio.Event], tuple[FileWatch, ...]],
+        tell: Callable[[Sequence[FileWatch]], None],
+        edited: threading.Event,
+        how: _How,
+    ) -> None:
+        self._turn = turn
+        self._tell = tell
+        self._edited = edited
+        self._how = how
+        self._known: dict[FileWatch, Watched] = {}
+        self._given: dict[FileWatch, Watched] = {}
+        self._last: dict[FileWatch, Watched] = {}
+        self._said: set[str] = set()
+        self._missed: set[str] = set()
+        """The targets of the last round that failed because one of them was gone."""
+
+    def run(self, ended: asyncio.Event) -> None:
+        """Watch until there is nothing to watch."""
+        while watches := self._turn(ended):
+            for watch in watches:
+                if self._given.get(watch) is not (seen := watch.seen):
+                    self._given[watch] = self._known[watch] = self._last[watch] = seen
+            for gone in self._given.keys() - set(watches):
+                del self._given[gone], self._known[gone], self._last[gone]
+            try:
+                self._round(watches)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the engine goes on hearing of its files
+                self._go_blind(f"{type(error).__name__}: please report this")
+                self._look_on(watches, _AGAIN)
+
+    def _round(self, watches: Sequence[FileWatch]) -> None:
+        """Watch until something else is to be watched."""
+        survey = self._survey(watches)
+        try:
+            told = self._how.notify(sorted(survey.targets))
+        except (OSError, RuntimeError) as error:
+            is_new = survey.targets != self._missed
+            self._missed = survey.targets
+            if isinstance(error, FileNotFoundError) and is_new:
+                self._edited.wait(_STEP / 1000)
+                return
+            self._go_blind(str(error))
+            self._look_on(watches, _AGAIN)
+            return
+        try:
+            self._compare(watches)
+            self._attend(told, survey, watches)
+        except RuntimeError as error:
+            self._go_blind(str(error))
+            self._look_on(watches, _AGAIN)
+        finally:
+            told.close()
+
+    def _attend(self, told: Notifier, survey: _Survey, watches: Sequence[FileWatch]) -> None:
+        """Hear what the system tells, until some file may be elsewhere, or others are to be watched.
+
+        Notices are followed by a look at everything, at most as often as files are looked at without any: watchfiles
+        loses what comes while it hands over what came before, and the system what comes in a flood.
+        """
+        compared, is_due = time.monotonic(), False
+        while not self._edited.is_set():
+            patience = int(self._how.look * 1000) if survey.dark or is_due else 0
+            found = told.watch(_DEBOUNCE, _STEP, patience, self._edited)
+            self._look(survey.dark)
+            is_due = is_due or not isinstance(found, str)
+            if is_due and (found == "timeout" or time.monotonic() - compared >= self._how.look):
+                self._compare(watches)
+                compared, is_due = time.monotonic(), False
+            if not isinstance(found, str):
+                names = {name for _, name in found if name in survey.concerned}
+                self._note({watch for name in names for watch in survey.concerned[name]})
+                if any(name in names and (change != _MODIFIED or name not in survey.ends) for change, name in found):
+                    return
+
+    def _survey(self, watches: Sequence[FileWatch]) -> _Survey:
+        """Find the way to each file, and what of it the system tells of."""
+        mounts = read_mounts(_text(self._how.mounts))
+        trails: dict[Path, Trail] = {}
+        survey = _Survey(set(), {}, set(), [])
+        for watch in watches:
+            why = ""
+            for path in watch.seen.paths:
+                if path not in trails:
+                    trails[path] = find_trail(path, mounts)
+                trail = trails[path]
+                survey.targets.update(trail.targets)
+                survey.ends.add(trail.end)
+                why = why or trail.dark
+                for name in trail.names:
+                    survey.concerned.setdefault(name, []).append(watch)
+            if why:
+                self._go_blind(why)
+                survey.dark.append(watch)
+        return survey
+
+    def _compare(self, watches: Sequence[FileWatch]) -> None:
+        """Report what changed before it was watched."""
+        self._note({watch for watch in watches if self._known[watch].again() != self._known[watch]})
+
+    def _note(self, watches: set[FileWatch]) -> None:
+        """Report changes, to the oldest watch first; a later change is reported again."""
+        told = [watch for watch in self._given if watch in watches]
+        for watch in told:
+            self._known[watch] = self._last[watch] = self._given[watch].again()
+        if told:
+            self._tell(told)
+
+    def _look_on(self, watches: Sequence[FileWatch], seconds: float) -> None:
+        """Poll files for so many seconds."""
+        for _ in range(int(seconds / self._how.look)):
+            self._look(watches)
+            if self._edited.wait(self._how.look):
+                return
+
+    def _look(self, watches: Sequence[FileWatch]) -> None:
+        """Poll files once; report those that changed and were the same in two polls since."""
+        changed = set()
+        for watch in watches:
+            before, self._last[watch] = self._last[watch], self._known[watch].again()
+            if before == self._last[watch] != self._known[watch]:
+                changed.add(watch)
+        self._note(changed)
+
+    def _go_blind(self, why: str) -> None:
+        if why not in self._said:
+            _log.warning("no notice of changes, looking at the files instead", error=why)
+        self._said.add(why)
+
+
+def _mark(path: Path) -> _Mark:
+    """Return values of which one changes whenever the file does; () if it does not exist."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file of /proc, "" if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

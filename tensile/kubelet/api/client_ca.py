@@ -1,0 +1,110 @@
+"""Which certificate authority vouches for callers: a file, or what the upper cluster publishes, read again in time.
+
+A rotated authority must count without a restart, and one that cannot be read for a moment must not lock everybody out:
+the last good one stays. Until there has been one, nobody is let in.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from tensile.errors import TensileError
+from tensile.kube.files import read_regular
+from tensile.kubelet.api.certificate_checks import Fault, authority_doubts, authority_fault, unreadable
+from tensile.kubelet.api.pods import Log
+from tensile.kubelet.api.serving_certificate import Read
+from tensile.objects import CONFIG_MAP, UPPER, Ref
+
+Source = Callable[[], Awaitable[str]]
+"""Gives the authority's certificates as PEM; raises TensileError or gives "" when there are none to be had."""
+
+FRESH_SECONDS = 60.0
+"""How long what a source gave is not asked for again."""
+
+CALLERS = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
+CALLERS_KEY = "client-ca-file"
+PUBLISHED = "the upper cluster's ConfigMap kube-system/extension-apiserver-authentication"
+"""Where the authority is read when no file is given, under which key, and what that is called."""
+
+_ADVICE = "let the engine read it, or set kubelet.clientCAFile"
+
+RETRY_SECONDS = 5.0
+"""How long after a failure a source is asked again, and how long it may take."""
+
+
+class ClientAuthority:
+    """The certificates, as PEM, that callers' certificates are verified with; `read` reads the file."""
+
+    def __init__(
+        self,
+        log: Log,
+        file: Path | None = None,
+        source: Source | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        read: Read = read_regular,
+    ) -> None:
+        self._log = log
+        self._file = file
+        self._source = source
+        self._clock = clock
+        self._now = now
+        self._read = read
+        self.which = f"kubelet.clientCAFile: {file}" if file else PUBLISHED
+        self._text = ""
+        self._pem = ""
+        self._trouble = ""
+        self._due = clock()
+        self._asking = asyncio.Lock()
+
+    async def pem(self) -> str:
+        """Give the certificates in force; "" when none have been readable so far."""
+        if self._file is not None:
+            self._heed(self._file)
+        elif self._source is not None:
+            async with self._asking:
+                await self._refresh(self._source)
+        return self._pem
+
+    def _heed(self, file: Path) -> None:
+        try:
+            self._take(self._read(file).decode(errors="replace"))
+        except OSError as error:
+            self._troubled(unreadable(self.which, error))
+
+    async def _refresh(self, source: Source) -> None:
+        """Ask the source when that is due, and wait for it only as long as a caller can."""
+        if self._clock() < self._due:
+            return
+        try:
+            async with asyncio.timeout(RETRY_SECONDS):
+                self._take(await source())
+        except (TensileError, TimeoutError) as error:
+            self._troubled(Fault(self.which, str(error) or "no answer in time", _ADVICE))
+        self._due = self._clock() + (RETRY_SECONDS if self._trouble else FRESH_SECONDS)
+
+    def _take(self, text: str) -> None:
+        """Put certificates in force, spelled anew: OpenSSL takes ASCII only, and bundles have comments."""
+        if text and text == self._text:
+            self._trouble = ""
+        elif fault := authority_fault(self.which, text.encode()):
+            self._troubled(fault)
+        else:
+            found = x509.load_pem_x509_certificates(text.encode())
+            self._pem = "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
+            self._text, self._trouble = text, ""
+            for doubt in authority_doubts(self.which, found, self._now()):
+                self._log.warning("callers' certificates may not be accepted", why=str(doubt))
+
+    def _troubled(self, fault: Fault) -> None:
+        """Say once what is wrong, until it is something else."""
+        if str(fault) != self._trouble:
+            effect = "the last one stays in force" if self._pem else "every request is refused"
+            self._log.warning("the authority of client certificates cannot be used", why=str(fault), effect=effect)
+        self._trouble = str(fault)

@@ -1,0 +1,253 @@
+"""Has the upper cluster issue a virtual node's serving certificate, and the next one before that ends.
+
+A person or a controller of the cluster has to approve each request, which may take days or never happen. So nothing
+waits for it: the node is served meanwhile, and the log says which command is missing.
+
+A virtual node's request for a serving certificate, in the terms of the upper cluster's CertificateSigningRequests.
+
+The signer looks at the form only: the node as common name, its published addresses, and no other use than serving.
+Whether to grant it is for whoever approves, and that is never us.
+"""
+
+import asyncio
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import orjson
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tensile.errors import AlreadyExists, ClusterError, Denied, NotFound, Unauthorized
+from tensile.kube.cluster import Cluster
+from tensile.kube.net import insist
+from tensile.kube.tls import Pair, alternative
+from tensile.kubelet.api.certificate_checks import spelled
+from tensile.kubelet.api.pods import Log
+from tensile.kubelet.api.serving_certificate import Serving
+from tensile.objects import SIGNING_REQUEST, UPPER, Manifest, Ref
+
+SIGNER = "kubernetes.io/kubelet-serving"
+LONGEST_NODE = 64 - len("system:node:")
+"""Characters of a node's name that fit into a certificate's common name."""
+
+RENEWED_AT = 0.7
+"""The part of a certificate's life after which the next one is asked for."""
+
+APPROVED_SECONDS = 0.5
+UNSIGNED_SECONDS = 60.0
+"""How long a request may wait for approval, and one that has it for its certificate, before that is said."""
+
+_ASKED_AT_LEAST, _ASKED_AT_MOST, _PATIENCE = 1.0, 60.0, 0.1
+_LONGEST_NAME = 200
+
+
+class Request(NamedTuple):
+    """A request as it is sent, under which name, and the key (PEM) that the certificate will be for."""
+
+    name: str
+    manifest: Manifest
+    key: bytes
+
+
+class Standing(NamedTuple):
+    """What became of a request: `certificate` (PEM) when issued, `refusal` when it never will be, or `approved`."""
+
+    certificate: bytes = b""
+    refusal: str = ""
+    approved: bool = False
+
+
+class Lack(NamedTuple):
+    """What a request waits for, and what somebody can do about it; "" for nothing yet."""
+
+    what: str = ""
+    remedy: str = ""
+
+
+def request_for(node: str, address: str) -> Request:
+    """Make a key and the request for a node whose published addresses are its name and `address` (an IP or DNS name).
+
+    The name follows from the key, so that one sent twice is one.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    form, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    digest = sha256(spelled(key.public_key())).hexdigest()[:12]
+    name = f"tensile-{node[:_LONGEST_NAME].rstrip('.-')}-{digest}"
+    content = _signed(node, address, key).public_bytes(form)
+    return Request(name, _manifest(name, content), key.private_bytes(form, pkcs8, serialization.NoEncryption()))
+
+
+def standing(raw: bytes, key: bytes) -> Standing:
+    """Read what became of a request; a certificate that is not the key's is as good as none."""
+    status: dict[str, Any] = orjson.loads(raw).get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    for kind in ("Denied", "Failed"):
+        if kind in conditions:
+            return Standing(refusal=f"{kind.lower()}: {_reason(conditions[kind])}")
+    certificate = b64decode(status.get("certificate") or "")
+    if certificate and not _belongs(certificate, key):
+        return Standing(refusal="what was issued is not a certificate of the key in the request")
+    return Standing(certificate, approved="Approved" in conditions)
+
+
+def lacking(name: str, found: Standing, waited: float) -> Lack:
+    """Say what a request that has waited for so many seconds waits for."""
+    if not found.approved:
+        approval = Lack("approval", f"kubectl certificate approve {name}")
+        return approval if waited > APPROVED_SECONDS else Lack()
+    remedy = "give kube-controller-manager --cluster-signing-cert-file and --cluster-signing-key-file"
+    return Lack(f"the signer {SIGNER}", remedy) if waited > UNSIGNED_SECONDS else Lack()
+
+
+def renewal(certificate: bytes) -> datetime:
+    """Say when the next certificate is to be asked for."""
+    leaf = x509.load_pem_x509_certificates(certificate)[0]
+    return leaf.not_valid_before_utc + RENEWED_AT * (leaf.not_valid_after_utc - leaf.not_valid_before_utc)
+
+
+def pause(waited: float) -> float:
+    """Say how many seconds to leave a request alone that has waited for `waited`: people take their time."""
+    return min(max(waited * _PATIENCE, _ASKED_AT_LEAST), _ASKED_AT_MOST)
+
+
+def _signed(node: str, address: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateSigningRequest:
+    subject = [
+        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
+        x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
+    ]
+    names = [x509.DNSName(node), *([alternative(address)] if address else [])]
+    builder = x509.CertificateSigningRequestBuilder(x509.Name(subject))
+    return builder.add_extension(x509.SubjectAlternativeName(names), critical=False).sign(key, hashes.SHA256())
+
+
+def _manifest(name: str, content: bytes) -> Manifest:
+    return {
+        "apiVersion": SIGNING_REQUEST.api,
+        "kind": SIGNING_REQUEST.name,
+        "metadata": {"name": name},
+        "spec": {
+            "request": b64encode(content).decode(),
+            "signerName": SIGNER,
+            "usages": ["digital signature", "server auth"],
+        },
+    }
+
+
+def _belongs(certificate: bytes, key: bytes) -> bool:
+    """Say whether the first certificate of a chain is the key's."""
+    try:
+        shown = x509.load_pem_x509_certificates(certificate)[0].public_key()
+    except ValueError:
+        return False
+    return spelled(shown) == spelled(serialization.load_pem_private_key(key, None).public_key())
+
+
+def _reason(condition: Manifest) -> str:
+    return str(condition.get("message") or condition.get("reason") or "no reason was given")
+
+
+REFUSED_SECONDS = 900.0
+"""How long after a refusal the next request is made."""
+
+_LOOK_SECONDS = 3600.0
+_RIGHTS = "certificatesigningrequests.certificates.k8s.io"
+
+
+class Clocks(NamedTuple):
+    """The time of day, seconds that pass, and how to let some pass."""
+
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    seconds: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+class Enrolment:
+    """Keeps the certificates of virtual nodes; `run` is one node's, and never ends."""
+
+    def __init__(self, upper: Cluster, serving: Serving, log: Log, clocks: Clocks | None = None) -> None:
+        self._upper = upper
+        self._serving = serving
+        self._log = log
+        self._clocks = clocks or Clocks()
+
+    async def run(self, node: str) -> None:
+        """Ask for a certificate, and again whenever the time has come."""
+        if len(node) > LONGEST_NODE:
+            advice = f"set kubelet.tlsCertFile and kubelet.tlsKeyFile, or a node.name of {LONGEST_NODE} characters"
+            self._log.warning(
+                "no serving certificate is asked for: the node's name is too long", node=node, advice=advice
+            )
+            return
+        while True:
+            pair = self._serving.issued(node)
+            if pair is None or renewal(pair.certificate) <= self._clocks.now():
+                await self._enrol(node)
+            else:
+                rest = (renewal(pair.certificate) - self._clocks.now()).total_seconds()
+                await self._clocks.sleep(min(rest, _LOOK_SECONDS))
+
+    async def _enrol(self, node: str) -> None:
+        """Go the whole way of one request; a refusal is said, and rested after."""
+        request = request_for(node, self._serving.address)
+        try:
+            await self._send(request)
+            found = await self._awaited(node, request)
+        except (Denied, Unauthorized) as error:
+            advice = f"allow the engine to create and get {_RIGHTS}, or set kubelet.tlsCertFile and kubelet.tlsKeyFile"
+            found = Standing(refusal=f"{error}: {advice}")
+        except NotFound:
+            found = Standing(refusal="the request was taken away, or the cluster takes none")
+        if found.certificate:
+            self._serving.take(node, Pair(found.certificate, request.key))
+            self._log.info(
+                "serving with the certificate that the upper cluster issued", node=node, request=request.name
+            )
+        else:
+            self._log.warning("no serving certificate was issued", node=node, request=request.name, why=found.refusal)
+            await self._clocks.sleep(REFUSED_SECONDS)
+
+    async def _send(self, request: Request) -> None:
+        """Make the request; an upper out of reach is tried until it answers."""
+        begun = self._clocks.seconds()
+        with suppress(AlreadyExists):
+            await insist(
+                lambda: self._upper.create(_ref(request), request.manifest),
+                ClusterError,
+                lambda: pause(self._clocks.seconds() - begun),
+                unless=(AlreadyExists, Denied, Unauthorized),
+                sleep=self._clocks.sleep,
+            )
+
+    async def _awaited(self, node: str, request: Request) -> Standing:
+        """Look at the request until something came of it; NotFound when it was taken away."""
+        begun, said = self._clocks.seconds(), Lack()
+        while True:
+            found = await self._seen(request)
+            if found.certificate or found.refusal:
+                return found
+            waited = self._clocks.seconds() - begun
+            lack = lacking(request.name, found, waited)
+            if lack not in {Lack(), said}:
+                said = lack
+                self._log.warning("a serving certificate is awaited", node=node, waits_for=lack.what, do=lack.remedy)
+            await self._clocks.sleep(pause(waited))
+
+    async def _seen(self, request: Request) -> Standing:
+        """Look at the request; an upper out of reach tells nothing."""
+        try:
+            return standing(await self._upper.read(_ref(request)), request.key)
+        except (Denied, Unauthorized, NotFound):
+            raise
+        except ClusterError:
+            return Standing()
+
+
+def _ref(request: Request) -> Ref:
+    return Ref(UPPER, SIGNING_REQUEST, "", request.name)

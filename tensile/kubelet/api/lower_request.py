@@ -1,0 +1,242 @@
+"""One request of our own to a lower apiserver, on a connection of its own, with the lower's credential.
+
+It says no more than what it is given: nothing of a caller's request is here. An upgrade counts as made only when the
+lower said 101; redirects are not followed. What comes before an answer, and in place of one, has a bound; content has
+that of whoever reads it. No connection is made before it is asked for, though that would have a first
+byte come two milliseconds sooner: one that was kept could lead to a cluster that another has taken the place of since.
+
+exec, attach and port-forward: a stream between a caller and a lower apiserver, spliced without being understood.
+
+The lower's 101 comes first: until then nothing of the caller's has gone down and nothing but an error comes up (a
+tunnel that opens before the other side agreed was CVE-2018-1002105). After it, bytes are copied both ways as they
+are; what they mean, SPDY or WebSocket, is between kubectl and the container's kubelet.
+
+`kubectl logs`: a lower's log, passed on line by line as it comes, and left alone when nobody reads it any more.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from http import HTTPStatus
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import h11
+
+from tensile import __version__
+from tensile.errors import ClusterError
+from tensile.kube.cluster import Cluster, Endpoint
+from tensile.kubelet.api.connection import Limits, Wire, dial
+from tensile.kubelet.api.errors import Refused, from_lower
+from tensile.kubelet.api.http import PLAIN, Caller, Chunks, Dialogue, plain, while_present
+from tensile.kubelet.api.requests import Ask, Headers, answered
+
+_ERROR_AT_MOST = 64 * 1024
+_ANNOUNCED_AT_MOST = 20
+"""Answers that only announce another; apiservers send none."""
+_CHUNKED = ("transfer-encoding", "chunked")
+
+
+class LowerCall:
+    """A request to a lower and its answer, as a context: whatever becomes of it, the connection ends with it."""
+
+    def __init__(self, cluster: Cluster, ask: Ask, limits: Limits) -> None:
+        self._cluster = cluster
+        self._ask = ask
+        self._limits = limits
+        self._dialogue: Dialogue | None = None
+        self._in_chunks = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._dialogue is not None:
+            self._dialogue.wire.abort()
+            await self._dialogue.wire.lost.wait()
+
+    @property
+    def wire(self) -> Wire:
+        """The connection, once there has been an answer."""
+        assert self._dialogue is not None
+        return self._dialogue.wire
+
+    def early(self) -> bytes:
+        """Give the bytes that came with the head: the first of a stream, or of a body."""
+        assert self._dialogue is not None
+        return self._dialogue.early()
+
+    async def answer(self, wanted: int) -> Headers:
+        """Ask, and give the headers of the answer when its status is the wanted one; any other is Refused."""
+        try:
+            async with asyncio.timeout(self._limits.answering):
+                response = await self._exchange()
+                headers = plain(response.headers)
+                self._in_chunks = isinstance(response, h11.Response) and _CHUNKED in headers
+                if response.status_code == wanted:
+                    return headers
+                raise self._refused(response.status_code, await self._body())
+        except ClusterError as error:
+            raise Refused(HTTPStatus.BAD_GATEWAY, f"{self._cluster.name}: {self._ask.doing}: {error.title}") from error
+        except TimeoutError as error:
+            raise self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time") from error
+        except h11.LocalProtocolError as error:
+            raise self._failed(
+                HTTPStatus.BAD_GATEWAY, "its address or credential has characters none may have"
+            ) from error
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__) from error
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Give the body as it comes; h11.RemoteProtocolError or OSError when it breaks off."""
+        return self._unchunked() if self._in_chunks else self._framed()
+
+    async def _unchunked(self) -> AsyncIterator[bytes]:
+        chunks, data = Chunks(), self.early()
+        while True:
+            content = chunks.take(data)
+            if content:
+                yield content
+            if chunks.ended:
+                return
+            data = await self.wire.read()
+            if not data:
+                raise h11.RemoteProtocolError("the connection ended within a body")
+
+    async def _framed(self) -> AsyncIterator[bytes]:
+        assert self._dialogue is not None
+        while isinstance(event := await self._dialogue.next(), h11.Data):
+            yield bytes(event.data)
+
+    async def _exchange(self) -> h11.Response | h11.InformationalResponse:
+        endpoint = self._cluster.endpoint()
+        wire = await dial(endpoint, self._limits)
+        self._dialogue = Dialogue(wire, h11.Connection(h11.CLIENT, max_incomplete_event_size=_ERROR_AT_MOST))
+        await self._dialogue.send(_head(endpoint, self._ask))
+        await self._dialogue.send(h11.EndOfMessage())
+        for _ in range(_ANNOUNCED_AT_MOST):
+            event = await self._dialogue.next()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("the connection ended before an answer")
+            if event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+                return event
+        raise h11.RemoteProtocolError("it announces an answer again and again, and gives none")
+
+    async def _body(self) -> bytes:
+        """Give the beginning of an error's body, as far as it comes."""
+        body = b""
+        async for piece in self.pieces():
+            body += piece
+            if len(body) > _ERROR_AT_MOST:
+                break
+        return body
+
+    def _refused(self, status: int, body: bytes) -> Refused:
+        ask = self._ask
+        return from_lower(self._cluster.name, ask.doing, status, body, of_kubelet=ask.of_kubelet)
+
+    def _failed(self, status: HTTPStatus, why: str) -> Refused:
+        return Refused(status, f"{self._cluster.name}: {self._ask.doing}: the cluster's apiserver: {why}")
+
+
+def _head(endpoint: Endpoint, ask: Ask) -> h11.Request:
+    """Make the head of a request: host, who we are, the lower's credential and what was asked for."""
+    name = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
+    own = [("host", f"{name}:{endpoint.port}"), ("user-agent", f"tensile/{__version__}"), *endpoint.headers.items()]
+    target = f"{endpoint.prefix}{ask.path}" + (f"?{ask.query}" if ask.query else "")
+    return h11.Request(method=ask.method, target=target, headers=[*own, *ask.headers])
+
+
+async def tunnel(caller: Caller, call: LowerCall, limits: Limits) -> None:
+    """Carry an upgraded stream to its end; Refused when the lower does not agree to it."""
+    async with call:
+        headers = await while_present(caller.wire, call.answer(HTTPStatus.SWITCHING_PROTOCOLS))
+        await caller.switch(answered(headers))
+        upper = Side(caller.wire, caller.early())
+        await splice(upper, Side(call.wire, call.early()), limits)
+
+
+class Side(NamedTuple):
+    """One end of a stream, with what has already come from it."""
+
+    wire: Wire
+    early: bytes
+
+
+class Pulse:
+    """When bytes passed last, either way."""
+
+    def __init__(self) -> None:
+        self.beat()
+
+    def beat(self) -> None:
+        """Note that some pass now."""
+        self._last = asyncio.get_running_loop().time()
+
+    async def still(self, seconds: float) -> None:
+        """Return when none have passed for so long."""
+        while (rest := self._last + seconds - asyncio.get_running_loop().time()) > 0:  # noqa: ASYNC110 - the clock
+            await asyncio.sleep(rest)
+
+
+async def splice(upper: Side, lower: Side, limits: Limits) -> None:
+    """Copy both ways until one side ends, then end the other, within `leaving` seconds once it has all that is its own.
+
+    What the lower sent before it ended reaches the caller, however slowly that reads; what the caller sent before it
+    left is offered to the lower for half of `leaving`. A stream on which nothing passes for `idle` seconds ends too. A
+    lower that reads nothing keeps no connection open: the caller whom that would serve is gone.
+    """
+    pulse = Pulse()
+    down = asyncio.create_task(_copy(upper, lower.wire, pulse))
+    up = asyncio.create_task(_copy(lower, upper.wire, pulse))
+    over = {asyncio.create_task(upper.wire.hung_up()), asyncio.create_task(pulse.still(limits.idle))}
+    tasks = {down, up, *over}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if _failed(down):
+            await asyncio.wait({up, *over}, return_when=asyncio.FIRST_COMPLETED)
+        if not up.done() or _failed(up):
+            await asyncio.wait({down}, timeout=limits.leaving / 2)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(upper.wire.close(), _close(lower.wire, limits.leaving))
+
+
+async def _close(wire: Wire, seconds: float) -> None:
+    """Close a connection, within so many seconds whatever its peer does."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await wire.close()
+    wire.abort()
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and task.exception() is not None
+
+
+async def _copy(source: Side, sink: Wire, pulse: Pulse) -> None:
+    data = source.early or await source.wire.read()
+    while data:
+        pulse.beat()
+        await sink.write(data)
+        data = await source.wire.read()
+
+
+async def follow(caller: Caller, call: LowerCall) -> None:
+    """Answer with the lower's log; Refused when it gives none, an error of the wire when it breaks off."""
+    async with call:
+        await while_present(caller.wire, _relay(caller, call), dropping=True)
+
+
+async def _relay(caller: Caller, call: LowerCall) -> None:
+    await call.answer(HTTPStatus.OK)
+    await caller.begin(HTTPStatus.OK, (("content-type", PLAIN), ("transfer-encoding", "chunked")))
+    async for piece in call.pieces():
+        await caller.piece(piece)
+    await caller.end()

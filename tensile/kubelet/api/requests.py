@@ -1,0 +1,246 @@
+"""What is asked of a lower apiserver for a call that names a pod: one table from the kubelet's routes to subresources.
+
+Everything in it is made anew from checked parts: the lower pod's own names, a query by its known keys, and the few
+headers that an upgrade needs.
+
+The log of a container that the pod lacks is refused here, as by a kubelet: a lower's apiserver says 400, as of a bad
+request, and not that there is nothing.
+
+The kubelet's query parameters turned into those of an apiserver's pod subresources.
+
+Both speak of the same things by other names (`input=1` here, `stdin=true` there). A query is built anew from what is
+known and checked, so nothing that the caller made up reaches a lower cluster; what is not known is dropped, as
+Kubernetes does.
+
+Which headers of an upgraded stream pass between a caller and a lower apiserver: two short lists.
+
+What is not listed stays behind. Above all no credential of the caller's goes down: not in a header, and not hidden in
+a WebSocket subprotocol, where Kubernetes accepts bearer tokens too.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from tensile.kubelet.api import routes
+from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.pods import Target
+from tensile.kubelet.api.routes import Call, Place, Query
+from tensile.objects import POD
+
+_STREAMS = {"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}
+_LARGEST = 2**63 - 1
+_LARGEST_PORT = 65535
+_DIGITS = re.compile(r"[0-9]{1,19}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_DEFAULT_STREAM = "All"  # never passed on: an apiserver without the feature refuses even the default
+_LOG_STREAMS = frozenset({_DEFAULT_STREAM, "Stdout", "Stderr"})
+
+
+def exec_query(query: Query, container: str) -> str:
+    """Give the query of `pods/exec`: at least one stream and a command are asked for."""
+    command = command_of(query)
+    if not command:
+        raise _bad("command: an exec names the command to run")
+    return _encode([*_streams(query), ("container", container), *(("command", word) for word in command)])
+
+
+def command_of(query: Query) -> tuple[str, ...]:
+    """Give the words of the command to run."""
+    return tuple(value for key, value in query if key == "command")
+
+
+def attach_query(query: Query, container: str) -> str:
+    """Give the query of `pods/attach`: at least one stream is asked for."""
+    return _encode([*_streams(query), ("container", container)])
+
+
+def port_query(query: Query) -> str:
+    """Give the query of `pods/portforward`: ports by WebSocket, none by SPDY, which names them later."""
+    ports = [port for key, value in query if key == "port" for port in value.split(",")]
+    return _encode([("ports", _number("port", port, 1, _LARGEST_PORT)) for port in ports])
+
+
+def log_query(query: Query, container: str) -> str:
+    """Give the query of `pods/log`; a number, time or stream that Kubernetes would not take is refused with 400."""
+    given = _first(query)
+    if "sinceSeconds" in given and "sinceTime" in given:
+        raise _bad("sinceSeconds, sinceTime: at most one of the two may be given")
+    if given.get("stream") == _DEFAULT_STREAM:
+        del given["stream"]
+    checked = [(key, check(key, given[key])) for key, check in _LOG_KEYS.items() if key in given]
+    return _encode([("container", container), *checked])
+
+
+def _streams(query: Query) -> list[tuple[str, str]]:
+    """Give the streams asked for; a terminal has no stderr of its own, so Kubernetes lets it go."""
+    given = _first(query)
+    asked = {ours: "true" for theirs, ours in _STREAMS.items() if given.get(theirs) == "1"}
+    if "tty" in asked:
+        asked.pop("stderr", None)
+    if not asked.keys() - {"tty"}:
+        raise _bad("input, output, error: at least one of the streams must be asked for")
+    return list(asked.items())
+
+
+def _first(query: Query) -> dict[str, str]:
+    """Give the first value of each key, which is the one that Kubernetes takes."""
+    return dict(reversed(query))
+
+
+def _flag(_key: str, value: str) -> str:
+    """Read a truth value as Kubernetes reads one in a query: all but "false" and "0" is true."""
+    return "false" if value.lower() in {"false", "0"} else "true"
+
+
+def _at_least(smallest: int) -> Callable[[str, str], str]:
+    return lambda key, value: _number(key, value, smallest, _LARGEST)
+
+
+def _number(key: str, value: str, smallest: int, largest: int) -> str:
+    if not (_DIGITS.fullmatch(value) and smallest <= int(value) <= largest):
+        raise _bad(f"{key}: {value[:40]!r} is not a whole number from {smallest} to {largest}")
+    return value
+
+
+def _time(key: str, value: str) -> str:
+    if not _TIME.fullmatch(value):
+        raise _bad(f"{key}: {value[:40]!r} is not a time such as 2024-01-31T12:00:00Z")
+    return value
+
+
+def _log_stream(key: str, value: str) -> str:
+    if value not in _LOG_STREAMS:
+        raise _bad(f"{key}: {value[:40]!r} is none of {', '.join(sorted(_LOG_STREAMS))}")
+    return value
+
+
+def _encode(pairs: list[tuple[str, str]]) -> str:
+    """Encode a query; bytes that were no UTF-8 come out as they came in."""
+    return urlencode(pairs, errors="surrogateescape")
+
+
+def _bad(message: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, message)
+
+
+_LOG_KEYS: dict[str, Callable[[str, str], str]] = {
+    "follow": _flag,
+    "previous": _flag,
+    "timestamps": _flag,
+    "sinceSeconds": _at_least(1),
+    "sinceTime": _time,
+    "tailLines": _at_least(0),
+    "limitBytes": _at_least(1),
+    "stream": _log_stream,
+}
+
+
+Headers = tuple[tuple[str, str], ...]
+"""Header fields in order: names in lower case, values as text."""
+
+_PROTOCOLS = frozenset({"websocket", "spdy/3.1"})
+_SUBPROTOCOLS = "sec-websocket-protocol"
+_HIDDEN_TOKEN = "base64url.bearer.authorization.k8s.io."  # noqa: S105 - the prefix that announces one
+_ASKED = frozenset(
+    {
+        "sec-websocket-key",
+        "sec-websocket-version",
+        "sec-websocket-extensions",
+        _SUBPROTOCOLS,
+        "x-stream-protocol-version",
+    },
+)
+_ANSWERED = frozenset(
+    {
+        "upgrade",
+        "sec-websocket-accept",
+        "sec-websocket-extensions",
+        _SUBPROTOCOLS,
+        "x-stream-protocol-version",
+    },
+)
+
+
+def asked(headers: Headers) -> Headers:
+    """Give the headers that ask a lower for the caller's upgrade; 400 unless it asks for WebSocket or SPDY/3.1."""
+    protocols = words(headers, "upgrade")
+    if "upgrade" not in words(headers, "connection") or len(protocols) != 1 or protocols[0] not in _PROTOCOLS:
+        raise Refused(HTTPStatus.BAD_REQUEST, "Upgrade request required: to websocket or SPDY/3.1")
+    wanted = ((name, _without_tokens(name, value)) for name, value in headers if name in _ASKED)
+    upgrade = next(value for name, value in headers if name == "upgrade")
+    return ("connection", "Upgrade"), ("upgrade", upgrade), *(pair for pair in wanted if pair[1])
+
+
+def answered(headers: Headers) -> Headers:
+    """Give the headers of a lower's 101 that the caller is told."""
+    return ("connection", "Upgrade"), *(pair for pair in headers if pair[0] in _ANSWERED)
+
+
+def words(headers: Headers, name: str) -> list[str]:
+    """Give the comma-separated words of a header, in lower case."""
+    return [word for key, value in headers if key == name for word in _split(value.lower())]
+
+
+def _without_tokens(name: str, value: str) -> str:
+    if name != _SUBPROTOCOLS:
+        return value
+    return ", ".join(word for word in _split(value) if not word.lower().startswith(_HIDDEN_TOKEN))
+
+
+def _split(value: str) -> Iterable[str]:
+    return filter(None, (word.strip() for word in value.split(",")))
+
+
+class Ask(NamedTuple):
+    """What is asked of a lower apiserver: `doing` for people, `path` and `query` as they go on the wire.
+
+    `of_kubelet` says that the apiserver passes it on to the kubelet of the pod's node.
+    """
+
+    doing: str
+    method: str
+    path: str
+    query: str
+    headers: Headers = ()
+    of_kubelet: bool = False
+
+
+_SUBRESOURCES = {
+    routes.LOGS: "log",
+    routes.EXEC: "exec",
+    routes.ATTACH: "attach",
+    routes.PORT_FORWARD: "portforward",
+}
+
+
+def ask_for(call: Call, place: Place, target: Target, headers: Headers) -> Ask:
+    """Say what to ask of the target's cluster.
+
+    Refused: 400 for a query or an upgrade that it would not know, 404 for the log of a container that the pod lacks.
+    """
+    subresource = _SUBRESOURCES[call.area]
+    ask = Ask(
+        doing=f"{subresource} of pod {target.namespace}/{target.name}",
+        method=call.method,
+        path=f"{POD.path(target.namespace, target.name)}/{subresource}",
+        query=_query(call, place.container),
+        headers=() if call.area == routes.LOGS else asked(headers),
+        of_kubelet=True,
+    )
+    if call.area == routes.LOGS and place.container not in target.containers:
+        raise Refused(HTTPStatus.NOT_FOUND, f'container "{place.container}" not found in pod "{place.pod}"')
+    return ask
+
+
+def _query(call: Call, container: str) -> str:
+    match call.area:
+        case routes.LOGS:
+            return log_query(call.query, container)
+        case routes.EXEC:
+            return exec_query(call.query, container)
+        case routes.ATTACH:
+            return attach_query(call.query, container)
+    return port_query(call.query)

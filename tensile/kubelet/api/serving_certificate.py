@@ -1,0 +1,191 @@
+"""How the kubelet API shows who it is: a certificate given by files, issued by the upper cluster, or of our own making.
+
+Files are asked for by every connection and compared by content, so a renewed certificate needs no restart, and a pair
+that is half written changes nothing. Without files the upper cluster is asked for a certificate; until it
+has issued one, one of our own making lets a cluster work whose apiserver does not verify kubelets.
+"""
+
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+
+from tensile.errors import TensileError
+from tensile.kube.files import read_regular
+from tensile.kube.tls import Pair, self_signed, serving_tls
+from tensile.kubelet.api.certificate_checks import Fault, described, doubts, pair_fault, unreadable
+from tensile.kubelet.api.pods import Log
+
+_LIFE = timedelta(days=365)
+_RENEWED_BEFORE = timedelta(days=30)
+_FIELDS = ("kubelet.tlsCertFile", "kubelet.tlsKeyFile")
+_ADVICE = (
+    "an apiserver with --kubelet-certificate-authority refuses it: approve the certificate that is asked for, or set "
+    "kubelet.tlsCertFile and kubelet.tlsKeyFile"
+)
+
+
+Read = Callable[[Path], bytes]
+"""Gives what a file holds; raises OSError."""
+
+
+class ServingFiles(NamedTuple):
+    """Where a serving certificate and its key are read from."""
+
+    certificate: Path
+    key: Path
+
+
+class _Known(NamedTuple):
+    """A TLS context and what it was made of."""
+
+    pair: Pair
+    authority: str
+    tls: ssl.SSLContext
+    certificate: x509.Certificate
+
+
+class Serving:
+    """TLS contexts of the listeners, made anew when a certificate or the client authority has changed.
+
+    `address` is where the upper's programs call; `advice` is what is said with a certificate of our own making; `read`
+    reads a file.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        address: str,
+        files: ServingFiles | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        advice: str = _ADVICE,
+        *,
+        read: Read = read_regular,
+    ) -> None:
+        self._log = log
+        self._read = read
+        self._advice = advice
+        self.address = address
+        self._files = files
+        self._now = now
+        self._issued: dict[str, Pair] = {}
+        self._made: dict[str, tuple[Pair, datetime]] = {}
+        self._contexts: dict[str, _Known] = {}
+        self._trouble = ""
+        self._doubted: dict[str, list[str]] = {}
+
+    def context(self, node: str, authority: str) -> ssl.SSLContext:
+        """Give the TLS context for a connection to that node's listener; the last good one while files are not good.
+
+        Raises TensileError when there has been none yet, naming the file, what is wrong with it and what to do.
+        """
+        known = self._contexts.get(node)
+        try:
+            pair = self._pair(node)
+            if known is None or (known.pair, known.authority) != (pair, authority):
+                known = self._contexts[node] = self._loaded(pair, authority)
+            self._trouble = ""
+        except TensileError as error:
+            self._failed(str(error), first=known is None)
+        if known is None:
+            raise TensileError(self._trouble)
+        self._doubt(node, known)
+        return known.tls
+
+    def take(self, node: str, pair: Pair) -> None:
+        """Serve a node with a certificate that was issued for it, from the next connection on."""
+        self._issued[node] = pair
+
+    def issued(self, node: str) -> Pair | None:
+        """Give the certificate that was issued for a node, None when none was yet."""
+        return self._issued.get(node)
+
+    def shown(self, node: str) -> str:
+        """Describe the certificate that callers of a node are shown."""
+        known = self._contexts.get(node)
+        return described(known.certificate) if known else "none yet"
+
+    def forget(self, node: str) -> None:
+        """Drop what is kept for a node that is served no more; what was issued for it still is when it comes back."""
+        self._made.pop(node, None)
+        self._contexts.pop(node, None)
+
+    def _pair(self, node: str) -> Pair:
+        if self._files is not None:
+            return Pair(*(_content(*each, self._read) for each in zip(_FIELDS, self._files, strict=True)))
+        return self._issued.get(node) or self._own(node)
+
+    def _own(self, node: str) -> Pair:
+        """Give the certificate of our own making, a new one when there is none or it nears its end."""
+        pair, end = self._made.get(node, (None, self._now()))
+        if pair is None or end - _RENEWED_BEFORE <= self._now():
+            end = self._now() + _LIFE
+            pair = self_made(node, self.address, self._now())
+            self._made[node] = (pair, end)
+            self._log.warning("serving with a certificate of our own making", node=node, advice=self._advice)
+        return pair
+
+    def _loaded(self, pair: Pair, authority: str) -> _Known:
+        """Make the TLS of a pair; TensileError says what is wrong with it."""
+        try:
+            tls = tls_context(pair, authority)
+            return _Known(pair, authority, tls, x509.load_pem_x509_certificates(pair.certificate)[0])
+        except (OSError, ValueError) as error:
+            whose = self._whose()
+            fault = pair_fault(*whose, *pair) or Fault(whose[0], f"TLS does not take it ({error})", "give another one")
+            raise TensileError(str(fault)) from error
+
+    def _whose(self) -> tuple[str, str]:
+        """Say which certificate and which key are served."""
+        if self._files is None:
+            return "the certificate that the upper cluster issued", "its request"
+        return f"{_FIELDS[0]}: {self._files.certificate}", f"{_FIELDS[1]}: {self._files.key}"
+
+    def _failed(self, trouble: str, *, first: bool) -> None:
+        """Note what is wrong with the files; said in the log once, and not at all when it will be raised."""
+        if trouble != self._trouble and not first:
+            self._log.warning("the serving certificate cannot be read again: the last one stays", why=trouble)
+        self._trouble = trouble
+
+    def _doubt(self, node: str, known: _Known) -> None:
+        """Say once what callers may refuse a certificate for that we can serve: what is of our own making was said."""
+        if self._files is None and node not in self._issued:
+            return
+        found = [str(each) for each in doubts(self._whose()[0], known.certificate, self.address, self._now())]
+        about = node if self._files is None else ""
+        if found != self._doubted.get(about, []):
+            for each in found:
+                self._log.warning("callers may refuse the serving certificate", node=node, why=each)
+        self._doubted[about] = found
+
+
+def _content(field: str, file: Path, read: Read) -> bytes:
+    """Read a file; TensileError names it and the field of the topology that asks for it."""
+    try:
+        return read(file)
+    except OSError as error:
+        raise TensileError(str(unreadable(f"{field}: {file}", error))) from error
+
+
+def tls_context(pair: Pair, authority: str) -> ssl.SSLContext:
+    """Make the TLS of a listener: 1.2 or newer, a client certificate asked for and, where shown, verified.
+
+    A client certificate is optional, because a token may come instead; one of another authority ends the handshake.
+    No session tickets are given, so that every connection verifies anew. Raises OSError when the pair does not fit.
+    """
+    context = serving_tls(pair)
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    if authority:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.load_verify_locations(cadata=authority)
+    return context
+
+
+def self_made(node: str, address: str, now: datetime) -> Pair:
+    """Make a self-signed serving certificate for a node's name and address (an IP or a DNS name), good for a year."""
+    return self_signed("system:nodes", f"system:node:{node}", (node, address), now, _LIFE)

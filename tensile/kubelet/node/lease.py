@@ -1,0 +1,102 @@
+"""The Lease by which a virtual node shows that its engine runs, as a kubelet's does.
+
+It belongs to the Node and goes with it. It is renewed for as long as the engine runs, whether or not the lower cluster
+answers: an unreachable cluster is not a dead node, and letting the lease lapse would have its pods evicted.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from tensile.errors import ClusterError, Conflict, NotFound, Unreachable
+from tensile.kube.cluster import Cluster, Patch
+from tensile.names import LEASE_NAMESPACE
+from tensile.objects import LEASE, UPPER, Manifest, Ref, uid
+
+RENEW = 10.0
+DURATION = 40
+_RETRY = 1.0
+_PATIENCE = 10.0
+"""Seconds for one renewal, as with a kubelet: with the client's own, one that hangs would let the lease run out."""
+_MICRO = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class Heartbeat:
+    """Renews the lease of one node until it is cancelled.
+
+    `node_uid` gives the UID of our Node, "" while there is none: then nothing is written. `lost` hears of the first
+    failure of a row, and of its end with None.
+    """
+
+    def __init__(
+        self,
+        upper: Cluster,
+        node: str,
+        node_uid: Callable[[], str],
+        now: Callable[[], datetime],
+        lost: Callable[[str, ClusterError | None], None],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._upper = upper
+        self._ref = Ref(UPPER, LEASE, LEASE_NAMESPACE, node)
+        self._node_uid = node_uid
+        self._now = now
+        self._lost = lost
+        self._sleep = sleep
+        self._failing = False
+        self._lease = ""
+
+    async def run(self) -> None:
+        """Renew every ten seconds, sooner after a failure and while the Node is not there yet."""
+        while True:
+            await self._sleep(RENEW if await self.beat() else _RETRY)
+
+    async def beat(self) -> bool:
+        """Renew once; says whether the lease is fresh now."""
+        node_uid = self._node_uid()
+        if not node_uid:
+            return False
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._renew(node_uid)
+        except TimeoutError:
+            return self._fails(Unreachable(f"no answer in {_PATIENCE:g} s", cluster=UPPER, doing=f"renew {self._ref}"))
+        except ClusterError as error:
+            return self._fails(error)
+        if self._failing:
+            self._failing = False
+            self._lost(self._ref.name, None)
+        return True
+
+    def _fails(self, error: ClusterError) -> bool:
+        if not self._failing:
+            self._failing = True
+            self._lost(self._ref.name, error)
+        return False
+
+    async def _renew(self, node_uid: str) -> None:
+        """Patch the lease that is known, else look for it, else make it."""
+        body = self._body(node_uid)
+        try:
+            self._lease = self._lease or uid(orjson.loads(await self._upper.read(self._ref)))
+            body["metadata"]["uid"] = self._lease
+            await self._upper.patch(self._ref, Patch("merge-patch", body))
+        except (NotFound, Conflict):
+            self._lease = ""
+            body["metadata"].pop("uid", None)
+            await self._upper.create(self._ref, {"apiVersion": LEASE.api, "kind": LEASE.name, **body})
+
+    def _body(self, node_uid: str) -> Manifest:
+        owner: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "name": self._ref.name, "uid": node_uid}
+        return {
+            "metadata": {"name": self._ref.name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
+            "spec": {
+                "holderIdentity": self._ref.name,
+                "leaseDurationSeconds": DURATION,
+                "renewTime": self._now().strftime(_MICRO),
+            },
+        }

@@ -1,0 +1,266 @@
+"""The rule for the virtual node: one Node above for each lower cluster, with what that cluster has to offer.
+
+The node is Ready as long as the engine runs. A lower cluster that cannot be reached, or has no Ready node, is not a
+dead node: its pods go on running, so the node only takes no new ones and says why. A Node of that name that is not
+ours may belong to a real machine; neither it nor any pod on it is touched.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tensile.kube.cluster import Patch
+from tensile.kube.store import Delta
+from tensile.kubelet.node.status import (
+    SILENT_AFTER,
+    architecture,
+    as_patch,
+    differs,
+    has_ready_node,
+    is_reachable,
+    moved,
+    node_status,
+)
+from tensile.kubelet.node.status import keys as held_keys
+from tensile.names import (
+    CLUSTER_ID,
+    CORDONED_BY,
+    KUBELET_PORT,
+    LOWER_UID,
+    NAMESPACE_MAPPING,
+    OWNER,
+    PREFIX,
+    ROOM,
+    TRIED,
+    UNREACHABLE_TAINT,
+)
+from tensile.objects import NODE, UPPER, Manifest, Ref, annotations, labels
+from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Wanted
+from tensile.reconcile.ownership import is_ours
+from tensile.reconcile.world import Key, LowerWorld, World, mapping_note
+from tensile.topology import Lower
+
+NAME = "node"
+TAINTS = PREFIX + "taints"
+HEARTBEAT = 300.0
+"""Seconds between status writes of a node on which nothing changed, as a kubelet does."""
+_SETTLE = 0.5
+_NOT_IN_TOPOLOGY = "not-in-topology"
+_SECTIONS = ("metadata.labels", "metadata.annotations", "spec.taints", "spec.unschedulable")
+
+
+def key_of(lower: LowerWorld) -> Key:
+    """Give the key of a lower's virtual node."""
+    return Key(NAME, lower.name, "", lower.node)
+
+
+class NodeRule:
+    """One key for each lower."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of the node above, and of what changes the lower's capacity, several changes at a time."""
+        return (
+            Route("upper.nodes", _same_name),
+            Route("nodes", _node, delay=_SETTLE),
+            Route("foreign_pods", _node, delay=_SETTLE),
+            Route("upper_pods", _leaving),
+            Route("pods", _leaving),
+            Route("Service", _leaving),
+            Route("EndpointSlice", _leaving),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the node's key."""
+        yield key_of(world.lowers[lower])
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say what the Node should look like; one whose lower left the topology goes when it is empty."""
+        lower = world.lowers[key.lower]
+        entry = world.upper.nodes.get("", key.name)
+        ref = Ref(UPPER, NODE, "", key.name)
+        if not world.upper.nodes.synced:
+            return Decision()
+        if entry is None:
+            return _missing(ref, lower, world)
+        seen = entry.manifest()
+        is_known = lower.met or LOWER_UID not in annotations(seen)
+        if not lower.in_topology and is_known and lower.is_empty and is_ours(seen, world.owner):
+            return Decision((Absent(ref, entry.uid, "its lower cluster left the topology"),))
+        return _kept(ref, seen, lower, world)
+
+
+def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
+    """Make the Node; also for a lower that left while pods are bound to it: without a Node, Kubernetes deletes them."""
+    if not lower.in_topology and not (lower.connected and lower.is_bound):
+        return Decision()
+    if not _is_known(lower):
+        return Decision()
+    manifest = _manifest({}, lower, world)
+    manifest["status"] = node_status({}, lower, world)
+    reason = f"lower cluster {lower.name} is in the topology" if lower.in_topology else "pods are bound to it"
+    return Decision((Present(ref, manifest, reason),), heeds=_heeded(lower), again=HEARTBEAT)
+
+
+def _is_known(lower: LowerWorld) -> bool:
+    """Say whether it is known what the lower has to offer, or that it does not answer: a new Node says it at once."""
+    is_told = (lower.nodes.synced and lower.foreign_pods.synced) or lower.is_withheld
+    return is_told or lower.silent > SILENT_AFTER or lower.is_wrong
+
+
+def _kept(ref: Ref, seen: Manifest, lower: LowerWorld, world: World) -> Decision:
+    meta = seen["metadata"]
+    present = Present(
+        ref,
+        _manifest(seen, lower, world),
+        _difference(lower),
+        sections=_SECTIONS,
+        version=meta["resourceVersion"],
+    )
+    wanted: list[Wanted] = [present]
+    status = node_status(seen, lower, world)
+    if differs(seen, status, world.now, HEARTBEAT):
+        body = {"metadata": {"uid": meta["uid"]}, "status": as_patch(seen, status)}
+        patch = Patch("strategic-merge-patch", body)
+        shown = moved(seen, status)
+        wanted.append(Patched(ref, patch, "what the lower cluster offers changed", "status", shown=shown))
+    return Decision(tuple(wanted), heeds=_heeded(lower), again=HEARTBEAT)
+
+
+def _difference(lower: LowerWorld) -> str:
+    """Return why the Node is changed; what becomes of the pods of a lower that left is said before it happens."""
+    if lower.in_topology:
+        return "differs from the topology"
+    count = sum(not pod.facts.stays_out for pod in lower.upper_pods)
+    stay = "1 pod stays" if count == 1 else f"{count} pods stay"
+    return (
+        f"its lower cluster left the topology; {stay} on it until deleted: to move them, put the lower back with "
+        "maintenance: drain"
+    )
+
+
+def _heeded(lower: LowerWorld) -> tuple[Key, ...]:
+    """Give the keys whose problems the Node's conditions tell of."""
+    return held_keys(lower.name)
+
+
+def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
+    """Give metadata and spec as they should be, laid over what others have put on the node."""
+    if not lower.connected:
+        return _left_behind(seen)
+    taints = _taints(seen, lower)
+    cordon = _cordon(lower)
+    marked = CORDONED_BY in annotations(seen)
+    unschedulable = bool(cordon) or (bool(seen.get("spec", {}).get("unschedulable")) and not marked)
+    spec: dict[str, Any] = {"taints": _laid_over(seen, taints), "providerID": f"tensile-kube://{lower.node}"}
+    if unschedulable:
+        spec["unschedulable"] = True
+    mine = cordon and (marked or not seen.get("spec", {}).get("unschedulable"))
+    return {
+        "apiVersion": NODE.api,
+        "kind": NODE.name,
+        "metadata": {
+            "name": lower.node,
+            "labels": _labels(seen, lower, world),
+            "annotations": _annotations(seen, lower, world, taints, cordon if mine else ""),
+        },
+        "spec": {name: value for name, value in spec.items() if value},
+    }
+
+
+def _left_behind(seen: Manifest) -> Manifest:
+    """Cordon a node of which the topology says nothing any more, and leave it as it was otherwise."""
+    cordoned = seen["spec"].get("unschedulable") and CORDONED_BY not in annotations(seen)
+    mark = {} if cordoned else {CORDONED_BY: _NOT_IN_TOPOLOGY}
+    meta = {"name": seen["metadata"]["name"], "labels": labels(seen), "annotations": annotations(seen) | mark}
+    return {"metadata": meta, "spec": {**seen["spec"], "unschedulable": True}}
+
+
+def _labels(seen: Manifest, lower: LowerWorld, world: World) -> dict[str, str]:
+    return {
+        "kubernetes.io/arch": architecture(lower, labels(seen).get("kubernetes.io/arch", "")),
+        "kubernetes.io/os": "linux",
+        "beta.kubernetes.io/os": "linux",
+        **own_labels(lower.spec),
+        OWNER: world.owner.mark,
+    }
+
+
+def own_labels(spec: Lower) -> dict[str, str]:
+    """Give the labels of a virtual node that follow from the topology alone."""
+    return {
+        CLUSTER_ID: spec.name,
+        "node.kubernetes.io/exclude-from-external-load-balancers": "",
+        **spec.node.labels,
+        "type": "virtual-kubelet",
+        "kubernetes.io/role": "agent",
+        "kubernetes.io/hostname": spec.node.name,
+    }
+
+
+def _annotations(
+    seen: Manifest, lower: LowerWorld, world: World, taints: list[dict[str, str]], cordon: str
+) -> dict[str, str]:
+    known = lower.identity or (annotations(seen).get(LOWER_UID, "") if seen else "")
+    ours = {
+        **world.owner.signed(world.owner.upper),
+        KUBELET_PORT: str(lower.spec.node.kubelet_port),
+        TAINTS: ",".join(sorted(_identity(taint) for taint in taints)),
+    }
+    in_force = mapping_note(lower.naming) if lower.mapping_known else annotations(seen).get(NAMESPACE_MAPPING, "")
+    noted = {TRIED: annotations(seen).get(TRIED, ""), ROOM: lower.room or annotations(seen).get(ROOM, "")}
+    sometimes = {LOWER_UID: known, CORDONED_BY: cordon, NAMESPACE_MAPPING: in_force, **noted}
+    return {**lower.spec.node.annotations, **ours, **{name: text for name, text in sometimes.items() if text}}
+
+
+def _cordon(lower: LowerWorld) -> str:
+    """Say why the engine itself wants no new pods there, "" when it does want them."""
+    if not lower.in_topology:
+        return _NOT_IN_TOPOLOGY
+    return "" if lower.spec.maintenance == "none" else f"maintenance-{lower.spec.maintenance}"
+
+
+def _taints(seen: Manifest, lower: LowerWorld) -> list[dict[str, str]]:
+    """Give the taints that are ours: the topology's, and one while the lower cluster can take no pods."""
+    found = [
+        {"key": taint.key, "value": taint.value, "effect": taint.effect}
+        if taint.value
+        else {"key": taint.key, "effect": taint.effect}
+        for taint in lower.spec.node.taints
+    ]
+    if not (is_reachable(seen, lower) and has_ready_node(seen, lower)):
+        found.append({"key": UNREACHABLE_TAINT, "effect": "NoSchedule"})
+    return found
+
+
+def _laid_over(seen: Manifest, ours: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Lay our taints over what is there: others' stay, ours of before go, and the order stays as somebody left it."""
+    before = set(annotations(seen).get(TAINTS, "").split(","))
+    wanted = {_identity(taint): taint for taint in ours}
+    found: list[dict[str, Any]] = []
+    for taint in seen.get("spec", {}).get("taints") or ():
+        our = wanted.pop(_identity(taint), None)
+        if our is not None:
+            found.append(taint if taint.get("value") == our.get("value") else our)
+        elif _identity(taint) not in before:
+            found.append(taint)
+    return [*found, *wanted.values()]
+
+
+def _identity(taint: dict[str, str]) -> str:
+    return f"{taint['key']}:{taint['effect']}"
+
+
+def _same_name(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if delta.entry.name == world.lowers[lower].node:
+        yield key_of(world.lowers[lower])
+
+
+def _node(world: World, lower: str, _delta: Delta) -> Iterator[Key]:
+    yield key_of(world.lowers[lower])
+
+
+def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A lower that left waits for its last pod."""
+    if delta.after is None and not world.lowers[lower].in_topology:
+        yield key_of(world.lowers[lower])

@@ -1,0 +1,263 @@
+"""The conditions of an upper pod, out of those of its lower pod.
+
+Each type has one author. A kubelet's types are mirrored exactly, so that one that ended below ends above. PodScheduled
+above is the upper scheduler's, or true where the pod came bound, as with any kubelet; what the lower scheduler says
+comes under a name of its own, where people and the descheduler find it. Ready above waits for readiness gates too,
+which only upper controllers know how to open.
+
+What has to be written so that an upper pod's status says something: the body of a strategic merge patch.
+
+Only fields and condition types that are named are touched, since others write to the same status: readiness gates
+above, the scheduler, the taint manager. Lists and maps that Kubernetes merges are replaced, or an old IP would stay
+beside a new one and be refused.
+"""
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from tensile.names import LOWER_SCHEDULED, MIRRORED
+from tensile.objects import Manifest, deleted_at, metadata, timestamp
+
+_MERGED_LISTS = frozenset({"podIPs", "hostIPs", "addresses"})
+_DIRECTIVE = "$patch"
+_REPLACE = {_DIRECTIVE: "replace"}
+
+Fields = Mapping[str, Any]
+"""Status fields as they should be; an empty value: absent."""
+
+Conditions = Mapping[str, Manifest | None]
+"""Conditions as they should be, by type; None: absent. Types that are not named stay as they are."""
+
+
+def status_of(pod: Manifest) -> Manifest:
+    """Give a pod's status, {} when it has none."""
+    status: Manifest = pod.get("status") or {}
+    return status
+
+
+def conditions_of(pod: Manifest) -> dict[str, Manifest]:
+    """Give a pod's conditions by type, without the nulls that the API writes for times not set."""
+    present = status_of(pod).get("conditions") or ()
+    return {one["type"]: {field: value for field, value in one.items() if value is not None} for one in present}
+
+
+def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
+    """Give the condition by which a scheduler found no node for a pod, for one of these reasons; None for none."""
+    said = conditions_of(pod).get("PodScheduled") or {}
+    return said if said.get("status") == "False" and said.get("reason") in reasons else None
+
+
+def status_patch(upper_pod: Manifest, fields: Fields, conditions: Conditions) -> Manifest:
+    """Give the patch of `status` that makes it so, {} when it is so already."""
+    seen = status_of(upper_pod)
+    patch = {
+        field: replacing(field, value, seen.get(field))
+        for field, value in fields.items()
+        if _differs(value or None, seen.get(field) or None)
+    }
+    if changed := _condition_patches(conditions_of(upper_pod), conditions):
+        patch["conditions"] = changed
+    return patch
+
+
+def _differs(value: Any, seen: Any) -> bool:
+    """Compare, but for nulls: the API writes one for a time that is not set, and not every version does."""
+    if value == seen or value is None or seen is None:
+        return bool(value != seen)
+    return bool(_bare(value) != _bare(seen))
+
+
+def _bare(value: Any) -> Any:
+    """Give a value without the nulls in it."""
+    if isinstance(value, dict):
+        return {field: _bare(inner) for field, inner in value.items() if inner is not None}
+    return [_bare(one) for one in value] if isinstance(value, list) else value
+
+
+def replacing(field: str, value: Any, seen: Any) -> Any:
+    """Give what to send for a field: null to take it away, and word to replace where Kubernetes would merge."""
+    if not value:
+        return None
+    if seen and field in _MERGED_LISTS:
+        return [_REPLACE, *value]
+    return {**value, **_REPLACE} if seen and isinstance(value, dict) else value
+
+
+def _condition_patches(seen: Mapping[str, Manifest], wanted: Conditions) -> list[Manifest]:
+    """Give the list elements that turn the conditions that are there into those that are wanted."""
+    pairs = ((kind, seen.get(kind), condition) for kind, condition in wanted.items())
+    return [patch for kind, old, new in pairs if (patch := _condition_patch(kind, old, new))]
+
+
+def _condition_patch(kind: str, old: Manifest | None, new: Manifest | None) -> Manifest | None:
+    """Give the list element that turns one condition into another.
+
+    Kubernetes keeps an observedGeneration that a patch takes away, so none is taken away.
+    """
+    if new is None:
+        return None if old is None else {"type": kind, _DIRECTIVE: "delete"}
+    if old is None:
+        return new
+    stays = {"observedGeneration": old["observedGeneration"]} if "observedGeneration" in old else {}
+    target = stays | new
+    return None if target == old else {field: None for field in old if field not in target} | target
+
+
+READY = "Ready"
+CONTAINERS_READY = "ContainersReady"
+SCHEDULED = "PodScheduled"
+READY_TO_START = "PodReadyToStartContainers"
+DISRUPTION = "DisruptionTarget"
+POD_DELETED = "LowerPodDeleted"
+
+_KUBELETS = (
+    READY_TO_START,
+    "Initialized",
+    READY,
+    CONTAINERS_READY,
+    "PodResizePending",
+    "PodResizeInProgress",
+    "AllContainersRestarting",
+)
+"""The types that a kubelet writes, in its order, in which people read them."""
+_TERMINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
+_DELETED_BELOW = "the pod's counterpart in the lower cluster is being deleted there"
+
+
+def is_terminal(phase: str | None) -> bool:
+    """Say whether a phase is one that a pod never leaves."""
+    return phase in _TERMINAL_REASONS
+
+
+def condition(upper_pod: Manifest, kind: str, status: str, *, reason: str, message: str, now: str) -> Manifest:
+    """Make a condition; its transition time is the present one's where the status is the same."""
+    old = conditions_of(upper_pod).get(kind) or {}
+    since = old.get("lastTransitionTime") if old.get("status") == status else None
+    made = {"type": kind, "status": status, "reason": reason, "message": message}
+    return {field: value for field, value in made.items() if value} | {"lastTransitionTime": since or now}
+
+
+def reflected_conditions(upper_pod: Manifest, lower_pod: Manifest, generation: int) -> dict[str, Manifest | None]:
+    """Give what the upper pod's conditions should be, by type; None: the type should be absent.
+
+    `generation` is the upper generation whose spec the lower pod has.
+    """
+    above = conditions_of(upper_pod)
+    below = {kind: _renumbered(one, lower_pod, generation) for kind, one in conditions_of(lower_pod).items()}
+    wanted: dict[str, Manifest | None] = {kind: below.get(kind) for kind in _KUBELETS}
+    wanted |= {READY: _ready(upper_pod, lower_pod, below), MIRRORED: None}
+    if SCHEDULED not in above:
+        wanted[SCHEDULED] = _bound_from_the_start(upper_pod)
+    scheduled = below.get(SCHEDULED)
+    wanted[LOWER_SCHEDULED] = scheduled and {**scheduled, "type": LOWER_SCHEDULED}
+    if is_terminal(status_of(lower_pod).get("phase")):
+        wanted[CONTAINERS_READY] = _unready_at_end(wanted[CONTAINERS_READY], lower_pod)
+    if disruption := _disruption(upper_pod, lower_pod, above, below):
+        wanted[DISRUPTION] = disruption
+    return wanted
+
+
+def is_disrupted(upper_pod: Manifest, lower_pod: Manifest) -> bool:
+    """Say whether somebody below is ending a pod that nobody above has deleted."""
+    deleted = metadata(lower_pod).get("deletionTimestamp") and not metadata(upper_pod).get("deletionTimestamp")
+    return bool(deleted) and not is_terminal(status_of(lower_pod).get("phase"))
+
+
+def observed_generation(number: int | None, lower_pod: Manifest, generation: int) -> int | None:
+    """Say which upper generation an observation below is about; None when it is about an older one than the last.
+
+    `number` is what the lower status says, in the lower pod's own count, None from a kubelet that does not count.
+    """
+    newest = metadata(lower_pod).get("generation") or 0
+    return generation if number is None or number >= newest else None
+
+
+def _bound_from_the_start(upper_pod: Manifest) -> Manifest:
+    """Make the condition of a pod that no scheduler placed."""
+    created = metadata(upper_pod).get("creationTimestamp")
+    return {"type": SCHEDULED, "status": "True"} | ({"lastTransitionTime": created} if created else {})
+
+
+def _renumbered(one: Manifest, lower_pod: Manifest, generation: int) -> Manifest:
+    """Replace the lower pod's count of generations by the upper's."""
+    if "observedGeneration" not in one:
+        return one
+    number = observed_generation(one["observedGeneration"], lower_pod, generation)
+    rest = {field: value for field, value in one.items() if field != "observedGeneration"}
+    return rest | ({"observedGeneration": number} if number else {})
+
+
+def _ready(upper_pod: Manifest, lower_pod: Manifest, below: dict[str, Manifest]) -> Manifest | None:
+    """Give Ready as it should be above; None where nothing below speaks of readiness."""
+    base = _ready_below(below)
+    if base is None or base["status"] != "True":
+        return base
+    if is_terminal(status_of(lower_pod).get("phase")):
+        return _unready_at_end(base, lower_pod)
+    if is_disrupted(upper_pod, lower_pod):
+        return _deleted_below(READY, "False", lower_pod)
+    return _gated(upper_pod, base) if upper_pod["spec"].get("readinessGates") else base
+
+
+def _ready_below(below: dict[str, Manifest]) -> Manifest | None:
+    """Give what the lower cluster says of readiness, under the type Ready.
+
+    A node that fails turns Ready false and leaves ContainersReady; a kubelet keeps the two together otherwise.
+    """
+    ready, containers = below.get(READY), below.get(CONTAINERS_READY)
+    if containers is not None and (ready is None or containers["status"] != "True"):
+        return {**containers, "type": READY} if ready is None or ready["status"] == "True" else ready
+    return ready
+
+
+def _unready_at_end(base: Manifest | None, lower_pod: Manifest) -> Manifest | None:
+    """Turn a condition that still says True false: containers of a pod that has ended are not ready."""
+    if base is None or base["status"] != "True":
+        return base
+    ended = {"status": "False", "reason": _TERMINAL_REASONS[lower_pod["status"]["phase"]]}
+    return {field: value for field, value in base.items() if field != "message"} | ended
+
+
+def _gated(upper_pod: Manifest, base: Manifest) -> Manifest:
+    """Let the upper pod's readiness gates decide, as a kubelet does."""
+    above = conditions_of(upper_pod)
+    kinds = [gate["conditionType"] for gate in upper_pod["spec"]["readinessGates"]]
+    closed = [kind for kind in kinds if (above.get(kind) or {}).get("status") != "True"]
+    times = [one["lastTransitionTime"] for kind in kinds if "lastTransitionTime" in (one := above.get(kind) or {})]
+    latest = max([*times, base.get("lastTransitionTime") or ""])
+    if not closed:
+        return base | _since(above, "True", latest)
+    message = ", ".join(f'readiness gate "{kind}" is not "True"' for kind in closed)
+    made = {"type": READY, "status": "False", "reason": "ReadinessGatesNotReady", "message": message}
+    numbered = {"observedGeneration": base["observedGeneration"]} if "observedGeneration" in base else {}
+    return made | numbered | _since(above, "False", latest)
+
+
+def _since(above: dict[str, Manifest], status: str, otherwise: str) -> dict[str, str]:
+    """Give since when Ready has a status: what it says itself, where it has that status already; {} when unknown."""
+    ready = above.get(READY) or {}
+    known = ready.get("lastTransitionTime") if ready.get("status") == status else None
+    time = known or otherwise
+    return {"lastTransitionTime": time} if time else {}
+
+
+def _disruption(
+    upper_pod: Manifest, lower_pod: Manifest, above: dict[str, Manifest], below: dict[str, Manifest]
+) -> Manifest | None:
+    """Give the condition that tells a Job's failure policy that a pod did not fail by itself; None: leave as it is.
+
+    What is said above, by an eviction for one, is taken back above alone: it says whether the pod is made again.
+    """
+    marked = (above.get(DISRUPTION) or {}).get("status") == "True"
+    said = below.get(DISRUPTION)
+    if said is not None and (said["status"] == "True" or not marked):
+        return said
+    if marked or not is_disrupted(upper_pod, lower_pod):
+        return None
+    return _deleted_below(DISRUPTION, "True", lower_pod)
+
+
+def _deleted_below(kind: str, status: str, lower_pod: Manifest) -> Manifest:
+    """Make a condition that starts when the lower pod was deleted."""
+    made = {"type": kind, "status": status, "reason": POD_DELETED, "message": _DELETED_BELOW}
+    return made | {"lastTransitionTime": timestamp(deleted_at(lower_pod))}

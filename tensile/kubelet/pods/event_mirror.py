@@ -1,0 +1,262 @@
+"""Carries events of lower pods and claims up, when there is nothing better to do.
+
+A pod's readiness is worth more than the news of it, so events wait for a moment in which no key of their lower does,
+and then go one at a time. What comes again while it waits is carried once; beyond a bound the oldest are dropped. Where
+that moment never comes, one in a while goes all the same.
+
+Each is a write to the upper cluster's etcd, where it stays for an hour, and whoever may create events in one namespace
+below can make as many as it likes. So there is a rate for each object, for each namespace and for the lower cluster,
+and namespaces take turns.
+
+Events that wait, a queue for each namespace: whose turn it is, and what goes when there is no more room.
+
+Each namespace has its turn, and where there are too many events the longest queue loses its oldest. So a tenant that
+makes thousands of events delays and displaces its own, and those of others find room and their turn at once.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+import orjson
+
+from tensile.errors import AlreadyExists, ClusterError, Conflict, NotFound, Throttled, Unreachable
+from tensile.kube.cluster import Cluster, WatchEvent
+from tensile.kube.limits import Allowances
+from tensile.kubelet.pods.events import (
+    Glimpse,
+    Subject,
+    content,
+    copy_of,
+    glimpse,
+    is_copy,
+    may_become_ours,
+    ref_of,
+    repeat_of,
+    says_the_same,
+    subject_of,
+    uid_of_copy,
+)
+from tensile.objects import Manifest, Ref
+from tensile.reconcile.world import LowerWorld, World
+
+Item = TypeVar("Item")
+
+
+class Place(NamedTuple):
+    """Where an event waits: the namespace that it is in, and what tells it from the others there."""
+
+    namespace: str
+    uid: str
+
+
+class FairQueue(Generic[Item]):
+    """At most `limit` items in all, each in one place; an item put where one is takes its place in the row."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._queues: OrderedDict[str, OrderedDict[str, Item]] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, place: Place) -> bool:
+        return place.uid in self._queues.get(place.namespace, ())
+
+    def put(self, place: Place, item: Item) -> bool:
+        """Put an item at the end of its namespace's queue; report whether another one had to go for it."""
+        queue = self._queues.setdefault(place.namespace, OrderedDict())
+        self._size += place.uid not in queue
+        queue[place.uid] = item
+        if self._size <= self._limit:
+            return False
+        self._drop(max(self._queues, key=lambda namespace: len(self._queues[namespace])))
+        return True
+
+    def put_back(self, place: Place, item: Item) -> None:
+        """Put an item that was taken at the head of its namespace's queue, unless a newer one is there, or no room."""
+        if place not in self and self._size < self._limit:
+            self.put(place, item)
+            self._queues[place.namespace].move_to_end(place.uid, last=False)
+
+    def take(self, may: Callable[[str], bool]) -> tuple[Place, Item] | None:
+        """Take the oldest item of the namespace whose turn it is, among those that `may`; None where none may."""
+        namespace = next((one for one in self._queues if may(one)), None)
+        if namespace is None:
+            return None
+        self._queues.move_to_end(namespace)
+        return self._drop(namespace)
+
+    def _drop(self, namespace: str) -> tuple[Place, Item]:
+        """Take the oldest item out of a namespace's queue."""
+        uid, item = self._queues[namespace].popitem(last=False)
+        self._size -= 1
+        if not self._queues[namespace]:
+            del self._queues[namespace]
+        return Place(namespace, uid), item
+
+
+MOST_WAITING = 2_000
+"""Events of one lower that wait at one time."""
+PAUSE = 0.1
+"""Seconds between two looks, in which repeats come together."""
+PATIENCE = 1.0
+"""Seconds after which one event goes though the engine is busy."""
+OF_AN_OBJECT = (50, 60.0)
+"""Events about one pod or claim: so many at once, and one more for each so many seconds.
+
+A kubelet tells 25 at once and then one in five minutes, and so does each other program: client-go holds itself to it.
+"""
+OF_A_NAMESPACE = (2_000, 0.2)
+OF_A_LOWER = (5_000, 0.1)
+_RETRY = 5.0
+_BATCH = 25
+_REMEMBERED = 4_000
+
+
+class _Waiting(NamedTuple):
+    """An event on its way: what it is about, and what it says."""
+
+    seen: Glimpse
+    said: Manifest
+
+
+class EventMirror:
+    """The events of one lower; `hear` takes them in, `run` carries them to the `upper` cluster for ever.
+
+    `busy` says whether the engine has better things to do for that lower. `counts` says what became of events:
+    "copied", "dropped" where there are too many, "failed" where the upper cluster refused.
+    """
+
+    def __init__(self, lower: LowerWorld, world: World, upper: Cluster, busy: Callable[[], bool]) -> None:
+        self.counts: Counter[str] = Counter(copied=0, dropped=0, failed=0)
+        self._lower = lower
+        self._world = world
+        self._upper = upper
+        self._busy = busy
+        self._queue: FairQueue[_Waiting] = FairQueue(MOST_WAITING)
+        self._awake = asyncio.Event()
+        self._copies: OrderedDict[str, str] = OrderedDict()
+        self._progress = 0.0
+        self._of_objects: Allowances[str] = Allowances(*OF_AN_OBJECT, limit=_REMEMBERED)
+        self._of_namespaces: Allowances[str] = Allowances(*OF_A_NAMESPACE, limit=_REMEMBERED)
+        self._of_all: Allowances[str] = Allowances(*OF_A_LOWER, limit=1)
+        self._resting: dict[str, float] = {}
+        """Until when namespaces rest of which the upper cluster has failed to take an event."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def hear(self, event: WatchEvent) -> None:
+        """Take in an event of the lower cluster, about a pod or claim of ours; what it said before is forgotten."""
+        seen = glimpse(event.raw) if event.type in ("ADDED", "MODIFIED") else None
+        if seen is None or not self._concerns(seen):
+            return
+        now = asyncio.get_running_loop().time()
+        place = Place(seen.involvedObject.namespace, seen.metadata.uid)
+        if place not in self._queue and not self._of_objects.take(seen.involvedObject.uid, now):
+            self.counts["dropped"] += 1
+            return
+        try:
+            waiting = _Waiting(seen, content(event.raw))
+        except orjson.JSONDecodeError:
+            return
+        if not self._queue:
+            self._progress = now
+        self.counts["dropped"] += self._queue.put(place, waiting)
+        self._awake.set()
+
+    def _concerns(self, seen: Glimpse) -> bool:
+        """Say whether an event is worth keeping; whose pod it is about is asked again when it is carried."""
+        ours = subject_of(seen, self._lower, self._world) is not None
+        return ours or may_become_ours(seen, self._lower)
+
+    async def run(self) -> None:
+        """Carry for ever."""
+        while True:
+            await self._awake.wait()
+            await asyncio.sleep(PAUSE)
+            await self._carry_some()
+            if not self._queue:
+                self._awake.clear()
+
+    async def _carry_some(self) -> None:
+        """Carry what there is time for; nothing while the engine is busy, but for one that has waited long."""
+        now = asyncio.get_running_loop().time()
+        for _ in range(_BATCH):
+            if self._busy() and now - self._progress < PATIENCE:
+                return
+            taken = self._queue.take(partial(self._may, now=now))
+            if taken is None:
+                return
+            place, waiting = taken
+            upper = subject_of(waiting.seen, self._lower, self._world)
+            if upper is not None:
+                await self._attempt(place, waiting, upper)
+            self._progress = now = asyncio.get_running_loop().time()
+
+    def _may(self, namespace: str, now: float) -> bool:
+        """Report whether an event of a namespace may be carried now."""
+        rests = now < self._resting.get(namespace, now)
+        return not (rests or self._of_all.left("", now) or self._of_namespaces.left(namespace, now))
+
+    async def _attempt(self, place: Place, waiting: _Waiting, upper: Subject) -> None:
+        """Carry one event; one that may be carried later goes back to the head of its namespace's queue.
+
+        Where the upper cluster answers that it fails, as for a webhook of that namespace, only the namespace rests.
+        """
+        now = asyncio.get_running_loop().time()
+        self._of_all.take("", now)
+        self._of_namespaces.take(place.namespace, now)
+        self._resting.pop(place.namespace, None)
+        try:
+            await self._carry(waiting, upper)
+        except (Unreachable, Throttled) as error:
+            self._queue.put_back(place, waiting)
+            if error.status and isinstance(error, Unreachable):
+                self._resting[place.namespace] = asyncio.get_running_loop().time() + _RETRY
+            else:
+                await asyncio.sleep(max(error.retry_after, _RETRY))
+        except ClusterError:
+            self.counts["failed"] += 1
+
+    async def _carry(self, waiting: _Waiting, upper: Subject) -> None:
+        """Make the copy, or bring the one that is there up to date."""
+        ref = ref_of(waiting.seen, upper)
+        copy = copy_of(waiting.said, ref, upper, self._lower.name, self._world.owner)
+        known = self._copies.get(waiting.seen.metadata.uid)
+        stored = await self._repeated(ref, copy, known) if known else None
+        if stored is None:
+            stored = await self._made(ref, copy)
+        self._remember(waiting.seen.metadata.uid, stored)
+        self.counts["copied"] += 1
+
+    async def _made(self, ref: Ref, copy: Manifest) -> str:
+        """Make the copy, and give its UID; one that was made in an earlier life is brought up to date."""
+        try:
+            return uid_of_copy(orjson.loads(await self._upper.create(ref, copy)))
+        except AlreadyExists:
+            found: Manifest = orjson.loads(await self._upper.read(ref))
+            if not is_copy(found, copy):
+                raise
+            if not says_the_same(found, copy):
+                await self._upper.patch(ref, repeat_of(copy, uid_of_copy(found)))
+            return uid_of_copy(found)
+
+    async def _repeated(self, ref: Ref, copy: Manifest, uid: str) -> str | None:
+        """Bring the copy of that UID up to date; None where it is gone, as events are after a while."""
+        try:
+            await self._upper.patch(ref, repeat_of(copy, uid))
+        except (NotFound, Conflict):
+            return None
+        return uid
+
+    def _remember(self, uid: str, copy: str) -> None:
+        """Keep which copy an event has; the oldest memories go."""
+        self._copies[uid] = copy
+        self._copies.move_to_end(uid)
+        if len(self._copies) > _REMEMBERED:
+            self._copies.popitem(last=False)

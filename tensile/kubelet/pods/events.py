@@ -1,0 +1,241 @@
+"""Events of lower pods and claims as they stand with those above.
+
+An event is told by its bytes whether it is about a pod of ours, which most are not; only then it is decoded. The copy's
+name follows from the lower event's UID, so that a repeat finds the first one. Who reported it, when and how often stays
+as it is; the involved object becomes the upper one, by whose UID kubectl looks for it. Of claims only warnings come up:
+that one waits is said again and again while all is well.
+
+What of a lower event is told above: known fields of known form, cut to the sizes that Kubernetes has for them.
+
+Whoever may create events in one namespace below writes into the upper cluster by it. Kubernetes bounds the fields of
+newer events only (a message to 1,024 bytes, a reason to 128), and an event of the older form may have megabytes. So
+every text is cut here, and what is no text, number or moment where one belongs is left out.
+"""
+
+from hashlib import sha256
+from typing import Annotated, NamedTuple
+
+import msgspec
+import orjson
+
+from tensile.kube.cluster import Patch, Selection
+from tensile.names import COMPONENT, LOWER, OWNER, Owner
+from tensile.objects import CLAIM, EVENT, POD, UPPER, Manifest, Ref, annotations, labels, metadata
+from tensile.reconcile.copies import upper_of
+from tensile.reconcile.pods.index import mirrors
+from tensile.reconcile.rules.claims import copy_in
+from tensile.reconcile.world import LowerWorld, World
+from tensile.text import cut
+
+LONGEST_MESSAGE = 1024
+"""Bytes of a message in UTF-8: Kubernetes' own limit for newer events."""
+_LONGEST_WORD = 128
+_LONGEST_NAME = 253
+_LONGEST_MOMENT = 40
+_MOST_REPEATS = (1 << 31) - 1
+_TEXTS = {
+    "reason": _LONGEST_WORD,
+    "message": LONGEST_MESSAGE,
+    "action": _LONGEST_WORD,
+    "firstTimestamp": _LONGEST_MOMENT,
+    "lastTimestamp": _LONGEST_MOMENT,
+    "eventTime": _LONGEST_MOMENT,
+    "reportingComponent": _LONGEST_NAME,
+    "reportingInstance": _LONGEST_WORD,
+}
+_SOURCE = {"component": _LONGEST_NAME, "host": _LONGEST_NAME}
+_SERIES = {"lastObservedTime": _LONGEST_MOMENT}
+_SORTS = ("Normal", "Warning")
+FIELD_PATH = "fieldPath"
+"""Where the part of the involved object stands that an event is about."""
+
+
+def content(raw: bytes) -> Manifest:
+    """Return what an event says, by the API's field names: at most some 4 KB, whatever it holds.
+
+    `fieldPath` stands beside the other fields. Raises orjson.JSONDecodeError for what is no JSON.
+    """
+    event: Manifest = orjson.loads(raw)
+    sort = event.get("type")
+    found: Manifest = {**_texts(event, _TEXTS), "type": sort if sort in _SORTS else _SORTS[0]}
+    found |= _repeats(event)
+    if isinstance(event.get("source"), dict):
+        found["source"] = _texts(event["source"], _SOURCE)
+    if isinstance(event.get("series"), dict):
+        found["series"] = _texts(event["series"], _SERIES) | _repeats(event["series"])
+    return found | _texts(event["involvedObject"], {FIELD_PATH: _LONGEST_NAME})
+
+
+def _texts(given: Manifest, longest: dict[str, int]) -> Manifest:
+    """Return the texts among some fields, each on its bytes; an empty one says nothing."""
+    found = ((field, given.get(field), most) for field, most in longest.items())
+    return {field: cut(value, most) for field, value, most in found if value and isinstance(value, str)}
+
+
+def _repeats(given: Manifest) -> Manifest:
+    """Return the count among some fields, where it is one that the API takes."""
+    count = given.get("count")
+    return {"count": count} if type(count) is int and 0 <= count <= _MOST_REPEATS else {}
+
+
+OF_PODS = Selection(fields="involvedObject.kind=Pod")
+"""As narrow as the API can select: by kind, and not by whose the pod is."""
+OF_CLAIMS = Selection(fields="involvedObject.kind=PersistentVolumeClaim")
+
+_LONGEST = 1 << 16
+_NAME_LIMIT = 200
+_REPEATED = ("count", "lastTimestamp", "series", "message")
+
+
+_Word = Annotated[str, msgspec.Meta(max_length=253)]
+"""A name as Kubernetes allows them: what is kept of an event while it waits is bounded, whoever made it."""
+
+
+class _Labels(msgspec.Struct, frozen=True, gc=False, rename={"owner": OWNER}):
+    owner: _Word = ""
+
+
+class _Identity(msgspec.Struct, frozen=True, gc=False):
+    uid: _Word
+    labels: _Labels | None = None
+
+
+class _Involved(msgspec.Struct, frozen=True, gc=False):
+    kind: _Word = ""
+    namespace: _Word = ""
+    name: _Word = ""
+    uid: _Word = ""
+
+
+class _Source(msgspec.Struct, frozen=True, gc=False):
+    component: _Word = ""
+
+
+class Glimpse(msgspec.Struct, frozen=True, gc=False):
+    """Of an event just what tells whether it is worth decoding."""
+
+    metadata: _Identity
+    involvedObject: _Involved  # noqa: N815 - the API's spelling
+    source: _Source | None = None
+    reportingComponent: _Word | None = None  # noqa: N815
+    type: _Word = ""
+
+
+class Subject(NamedTuple):
+    """The object above of which an event below tells; `version` is its resourceVersion, "" where it is not known."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: str = ""
+
+
+_GLIMPSES = msgspec.json.Decoder(Glimpse)
+
+
+def glimpse(raw: bytes) -> Glimpse | None:
+    """Take a look at a lower event; None for what is none, or longer than any event is."""
+    if len(raw) > _LONGEST:
+        return None
+    try:
+        return _GLIMPSES.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+def subject_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
+    """Return the upper pod or claim that an event of a lower cluster is about, None where it is about no copy.
+
+    Nor is it where the event comes from here: what this program has written it does not copy.
+    """
+    if _is_our_own(seen, world.owner):
+        return None
+    return (
+        _claim_of(seen, lower, world) if seen.involvedObject.kind == CLAIM.name else _pod_of(seen, lower, world.owner)
+    )
+
+
+def _pod_of(seen: Glimpse, lower: LowerWorld, owner: Owner) -> Subject | None:
+    involved = seen.involvedObject
+    below = lower.pods.get(involved.namespace, involved.name)
+    if below is None or below.uid != involved.uid or involved.kind != POD.name:
+        return None
+    upper = upper_of(below, lower)
+    if upper is None or not mirrors(below, upper, owner):
+        return None
+    return Subject(POD.name, upper.namespace, upper.name, upper.uid, str(upper.version))
+
+
+def _claim_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
+    involved = seen.involvedObject
+    namespace = lower.upper_namespace(involved.namespace)
+    claim = world.upper.more[CLAIM].get(namespace, involved.name) if namespace and seen.type == "Warning" else None
+    copy = copy_in(lower, claim, world) if claim is not None else None
+    if claim is None or copy is None or copy.uid != involved.uid:
+        return None
+    return Subject(CLAIM.name, claim.namespace, claim.name, claim.uid)
+
+
+def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
+    """Say whether an event is about a pod that is being made below: news of it can overtake the answer to that."""
+    involved = seen.involvedObject
+    made = lower.pods.get(involved.namespace, involved.name) is not None
+    namespace = lower.upper_namespace(involved.namespace)
+    return not made and lower.upper_pods.get(namespace, involved.name) is not None
+
+
+def ref_of(seen: Glimpse, upper: Subject) -> Ref:
+    """Name the copy."""
+    digest = sha256(seen.metadata.uid.encode()).hexdigest()[:16]
+    return Ref(UPPER, EVENT, upper.namespace, f"{upper.name[:_NAME_LIMIT].rstrip('-.')}.{digest}")
+
+
+def copy_of(said: Manifest, ref: Ref, upper: Subject, lower: str, owner: Owner) -> Manifest:
+    """Give the copy of an event, as it should be made above; `said` is its content."""
+    about = {
+        "apiVersion": "v1",
+        "kind": upper.kind,
+        "namespace": upper.namespace,
+        "name": upper.name,
+        "uid": upper.uid,
+        **({"resourceVersion": upper.version} if upper.version else {}),
+    }
+    part = {FIELD_PATH: said[FIELD_PATH]} if FIELD_PATH in said else {}
+    marks = {"labels": owner.label, "annotations": {LOWER: lower}}
+    return {
+        "apiVersion": EVENT.api,
+        "kind": EVENT.name,
+        "metadata": {"name": ref.name, "namespace": ref.namespace, **marks},
+        "involvedObject": about | part,
+        **{field: value for field, value in said.items() if field != FIELD_PATH},
+    }
+
+
+def repeat_of(copy: Manifest, uid: str) -> Patch:
+    """Make the patch that brings the copy of that UID to what a newer one says."""
+    said = {field: copy[field] for field in _REPEATED if field in copy}
+    return Patch("merge-patch", {"metadata": {"uid": uid}, **said})
+
+
+def is_copy(found: Manifest, copy: Manifest) -> bool:
+    """Say whether what stands under a copy's name is a copy of ours, about the same object."""
+    same = found.get("involvedObject", {}).get("uid") == copy["involvedObject"]["uid"]
+    return same and labels(found).get(OWNER) == labels(copy)[OWNER] and LOWER in annotations(found)
+
+
+def says_the_same(found: Manifest, copy: Manifest) -> bool:
+    """Say whether a copy that is there has nothing to learn."""
+    return all(found.get(field) == copy.get(field) for field in _REPEATED)
+
+
+def uid_of_copy(found: Manifest) -> str:
+    """Give the UID of a copy as stored."""
+    return str(metadata(found)["uid"])
+
+
+def _is_our_own(seen: Glimpse, owner: Owner) -> bool:
+    """Say whether this program wrote an event, or this topology's engine copied it."""
+    author = (seen.source.component if seen.source else "") or seen.reportingComponent
+    labelled = seen.metadata.labels
+    return author == COMPONENT or (labelled is not None and labelled.owner == owner.mark)

@@ -1,0 +1,197 @@
+"""What becomes of every field of a pod on its way down, and of its status on its way up.
+
+A table and not code, so that it can be read beside the API's reference and a test can hold it against the schema: a
+field without a verdict fails that test. Fields that no schema knows yet are kept on the way down (an older apiserver
+prunes them) and left out on the way up (they may be immutable, or the lower cluster's own business).
+
+What we wrote into a lower pod last, noted on the lower pod itself.
+
+Three hands write there: what comes from above, what somebody sets below, and what admission below makes of ours, such
+as an image of the lower cluster's own registry. The API's book-keeping says whose a field is now, but neither whether
+it was ours before nor which value we sent. Those two are noted: label and annotation keys by name, images by a few
+digits of their hash.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+
+from tensile.names import OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, VIRTUAL_POD, WRITTEN_IMAGES, WRITTEN_KEYS
+from tensile.objects import Manifest, annotations, metadata
+from tensile.reconcile.ownership import our_keys
+
+
+class Verdict(Enum):
+    """What happens to a field."""
+
+    KEEP = "kept as it is"
+    DROP = "left out"
+    MAP = "rewritten by a rule"
+    LATER = "not at creation, afterwards through a subresource"
+
+
+METADATA: Mapping[str, Verdict] = MappingProxyType(
+    {
+        "name": Verdict.KEEP,
+        "namespace": Verdict.MAP,
+        "labels": Verdict.MAP,
+        "annotations": Verdict.MAP,
+        "ownerReferences": Verdict.MAP,
+        "creationTimestamp": Verdict.DROP,
+        "deletionGracePeriodSeconds": Verdict.DROP,
+        "deletionTimestamp": Verdict.DROP,
+        "finalizers": Verdict.DROP,
+        "generateName": Verdict.DROP,
+        "generation": Verdict.DROP,
+        "managedFields": Verdict.DROP,
+        "resourceVersion": Verdict.DROP,
+        "selfLink": Verdict.DROP,
+        "uid": Verdict.DROP,
+    }
+)
+"""ObjectMeta. A resourceVersion makes a create fail; finalizers below would be waited for by nobody."""
+
+SPEC: Mapping[str, Verdict] = MappingProxyType(
+    {
+        "activeDeadlineSeconds": Verdict.KEEP,
+        "affinity": Verdict.MAP,
+        "automountServiceAccountToken": Verdict.MAP,
+        "containers": Verdict.MAP,
+        "dnsConfig": Verdict.KEEP,
+        "dnsPolicy": Verdict.KEEP,
+        "enableServiceLinks": Verdict.KEEP,
+        "ephemeralContainers": Verdict.LATER,
+        "hostAliases": Verdict.KEEP,
+        "hostIPC": Verdict.KEEP,
+        "hostNetwork": Verdict.KEEP,
+        "hostPID": Verdict.KEEP,
+        "hostUsers": Verdict.KEEP,
+        "hostname": Verdict.KEEP,
+        "hostnameOverride": Verdict.KEEP,
+        "imagePullSecrets": Verdict.KEEP,
+        "initContainers": Verdict.MAP,
+        "nodeName": Verdict.DROP,
+        "nodeSelector": Verdict.MAP,
+        "os": Verdict.KEEP,
+        "overhead": Verdict.DROP,
+        "preemptionPolicy": Verdict.DROP,
+        "priority": Verdict.DROP,
+        "priorityClassName": Verdict.MAP,
+        "readinessGates": Verdict.DROP,
+        "resourceClaims": Verdict.KEEP,
+        "resources": Verdict.KEEP,
+        "restartPolicy": Verdict.KEEP,
+        "runtimeClassName": Verdict.MAP,
+        "schedulerName": Verdict.MAP,
+        "schedulingGates": Verdict.DROP,
+        "schedulingGroup": Verdict.DROP,
+        "securityContext": Verdict.KEEP,
+        "serviceAccount": Verdict.MAP,
+        "serviceAccountName": Verdict.MAP,
+        "setHostnameAsFQDN": Verdict.KEEP,
+        "shareProcessNamespace": Verdict.KEEP,
+        "subdomain": Verdict.KEEP,
+        "terminationGracePeriodSeconds": Verdict.KEEP,
+        "tolerations": Verdict.MAP,
+        "topologySpreadConstraints": Verdict.MAP,
+        "volumes": Verdict.MAP,
+        "workloadRef": Verdict.DROP,
+    }
+)
+"""PodSpec. Admission below computes priority, preemptionPolicy and overhead, and refuses values that differ."""
+
+STATUS: Mapping[str, Verdict] = MappingProxyType(
+    {
+        "allocatedResources": Verdict.KEEP,
+        "conditions": Verdict.MAP,
+        "containerStatuses": Verdict.MAP,
+        "ephemeralContainerStatuses": Verdict.MAP,
+        "extendedResourceClaimStatus": Verdict.DROP,
+        "hostIP": Verdict.KEEP,
+        "hostIPs": Verdict.KEEP,
+        "initContainerStatuses": Verdict.MAP,
+        "message": Verdict.KEEP,
+        "nodeAllocatableResourceClaimStatuses": Verdict.DROP,
+        "nominatedNodeName": Verdict.DROP,
+        "observedGeneration": Verdict.MAP,
+        "phase": Verdict.MAP,
+        "podIP": Verdict.MAP,
+        "podIPs": Verdict.MAP,
+        "qosClass": Verdict.DROP,
+        "reason": Verdict.KEEP,
+        "resize": Verdict.DROP,
+        "resourceClaimStatuses": Verdict.DROP,
+        "resources": Verdict.KEEP,
+        "startTime": Verdict.KEEP,
+    }
+)
+"""PodStatus. qosClass is immutable above and differs when a LimitRange below adds limits; claims are the lower's."""
+
+
+def with_verdict(table: Mapping[str, Verdict], *verdicts: Verdict) -> frozenset[str]:
+    """Give the fields of a table that have one of the verdicts."""
+    return frozenset(field for field, verdict in table.items() if verdict in verdicts)
+
+
+LISTS = ("containers", "initContainers")
+"""The lists of a pod's spec whose images may change while it runs."""
+_DIGITS = 8
+_MARKS = frozenset({VIRTUAL_POD, OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, WRITTEN_KEYS, WRITTEN_IMAGES})
+
+
+def digits(image: str) -> str:
+    """Give what stands for an image in a note."""
+    return sha256(image.encode()).hexdigest()[:_DIGITS]
+
+
+def note_of_images(upper_pod: Manifest) -> str:
+    """Note the images that an upper pod's spec has, by container."""
+    return _json({one["name"]: digits(one.get("image", "")) for one in _containers(upper_pod["spec"])})
+
+
+def noted_images(lower_pod: Manifest) -> Mapping[str, Any] | None:
+    """Give the digits of the images that we sent, by container, None where that is not noted."""
+    return _read(annotations(lower_pod).get(WRITTEN_IMAGES))
+
+
+def note_of_keys(labels: Iterable[str], notes: Iterable[str]) -> str:
+    """Note the keys of labels and annotations that we write, but for our marks, which are always ours."""
+    return _json({"annotations": sorted(set(notes) - _MARKS), "labels": sorted(set(labels) - _MARKS)})
+
+
+def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> dict[str, str]:
+    """Give what is wanted in "labels" or "annotations" without the keys that somebody below had set before us.
+
+    A key that we wrote and somebody changed since is among them: it is put back.
+    """
+    noted = _read(annotations(lower_pod).get(WRITTEN_KEYS))
+    keys = [] if noted is None else noted.get(section, [])
+    if noted is None or not isinstance(keys, list):
+        return wanted
+    seen: Mapping[str, str] = metadata(lower_pod).get(section) or {}
+    ours = _MARKS | our_keys(lower_pod, section) | {key for key in keys if isinstance(key, str)}
+    return {key: value for key, value in wanted.items() if key not in seen or key in ours}
+
+
+def _containers(spec: Manifest) -> Iterator[Manifest]:
+    """Give the containers whose images may change."""
+    for field in LISTS:
+        yield from spec.get(field) or ()
+
+
+def _json(value: Any) -> str:
+    """Write a note."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _read(text: str | None) -> Mapping[str, Any] | None:
+    """Read a note; one that somebody spoilt counts as none."""
+    try:
+        found = orjson.loads(text or "")
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None

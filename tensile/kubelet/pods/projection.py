@@ -1,0 +1,206 @@
+"""The lower pod: what an upper pod looks like in the cluster where it runs.
+
+Raw JSON in, raw JSON out, by the table of verdicts: a field that this project has never heard of goes down as it is.
+Each rule here answers something that a real apiserver refused or a real controller destroyed: a lower pod is controlled
+by its own Namespace, since a lower ReplicaSet with a fitting selector would otherwise adopt and delete it, and an owner
+from above would have it collected as garbage.
+
+Generic ephemeral volumes: claims that a pod brings with it, which each cluster makes for itself.
+
+The lower cluster makes its own claim for the lower pod and takes it away with it; a copy of the upper one would not
+belong to that pod, and Kubernetes refuses such. What has to change is the storage class, by the name that it has below.
+"""
+
+from typing import Any, NamedTuple
+
+import orjson
+
+from tensile.kubelet.pods.fields import SPEC, Verdict, note_of_images, note_of_keys, ours_to_write, with_verdict
+from tensile.kubelet.pods.placement_context import DEFAULT_SCHEDULER, Placement
+from tensile.kubelet.pods.scheduling import scheduling_fields
+from tensile.kubelet.pods.service_account import account_fields
+from tensile.names import (
+    CLUSTER_SELECTOR,
+    KEPT_OFF,
+    OWNER_NAME,
+    REPLACES,
+    TRIPPED_LABELS,
+    UPPER_UID,
+    VIRTUAL_POD,
+    WRITTEN_IMAGES,
+    WRITTEN_KEYS,
+)
+from tensile.objects import Manifest, annotations, controller_of, labels, uid
+from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
+
+
+def with_lower_classes(spec: Manifest, place: Placement) -> Manifest:
+    """Give a pod's spec with the lower names of storage classes; itself where that changes nothing."""
+    volumes: list[Manifest] = spec.get("volumes") or []
+    found = [_volume(volume, place) for volume in volumes]
+    return spec if found == volumes else {**spec, "volumes": found}
+
+
+def _volume(volume: Manifest, place: Placement) -> Manifest:
+    template: dict[str, Any] = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
+    name = (template.get("spec") or {}).get("storageClassName")
+    if name is None or name not in place.storage_classes:
+        return volume
+    claim = {**template["spec"], "storageClassName": place.storage_classes[name]}
+    return {**volume, "ephemeral": {**volume["ephemeral"], "volumeClaimTemplate": {**template, "spec": claim}}}
+
+
+_LEFT_OUT = with_verdict(SPEC, Verdict.DROP, Verdict.LATER)
+_SCHEDULING = frozenset({"nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"})
+_ELSEWHERE = _LEFT_OUT | _SCHEDULING | {"priorityClassName", "schedulerName", "runtimeClassName"}
+_TOPOLOGY_LABELS = "topology.kubernetes.io/"
+_UPPER_ANNOTATIONS = frozenset(
+    {
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "kubernetes.io/limit-ranger",
+        CLUSTER_SELECTOR,
+        TRIPPED_LABELS,
+        OWNER_NAME,
+        UPPER_UID,
+        KEPT_OFF,
+        REPLACES,
+        WRITTEN_IMAGES,
+        WRITTEN_KEYS,
+    }
+)
+_CONFIG_SOURCES = "kubernetes.io/config."
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+
+class Note(NamedTuple):
+    """Something that a pod's author should be told once: a reason in CamelCase and a sentence."""
+
+    reason: str
+    message: str
+
+
+def lower_pod(upper_pod: Manifest, place: Placement) -> Manifest:
+    """Give the pod to create below. Shares what is unchanged with the upper pod, which is never changed."""
+    name = upper_pod["metadata"]["name"]
+    identified = {"name": name, "namespace": place.namespace, "ownerReferences": [_namespace_owner(place)]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": identified | mutable_metadata(upper_pod, place),
+        "spec": lower_spec(upper_pod, place),
+    }
+
+
+def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
+    """Give the spec of the lower pod."""
+    spec = with_lower_classes(upper_pod["spec"], place)
+    mapped = {**upper_pod, "spec": spec}
+    kept = {field: value for field, value in spec.items() if field not in _ELSEWHERE}
+    return kept | scheduling_fields(mapped, place) | _class_fields(spec, place) | account_fields(mapped, place)
+
+
+def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest | None = None) -> Manifest:
+    """Give the labels and annotations that the lower pod carries for us: {"labels": ..., "annotations": ...}.
+
+    Keys that others set in `lower_pod` are not in it, and are not ours to change or remove.
+    """
+    present = labels(upper_pod)
+    tripped = {key: value for key, value in present.items() if key in place.ignore_labels}
+    kept = {
+        "labels": _lower_labels(present, place),
+        "annotations": _lower_annotations(upper_pod, tripped, place),
+    }
+    if lower_pod is not None:
+        kept = {section: ours_to_write(wanted, lower_pod, section) for section, wanted in kept.items()}
+    kept["annotations"] |= {
+        WRITTEN_KEYS: note_of_keys(kept["labels"], kept["annotations"]),
+        WRITTEN_IMAGES: note_of_images(upper_pod),
+    }
+    return kept
+
+
+def notes(upper_pod: Manifest, place: Placement) -> list[Note]:
+    """Say what of the pod did not go down, where its author could have counted on it."""
+    spec = upper_pod["spec"]
+    found = []
+    name = spec.get("priorityClassName")
+    if name and name not in place.priority_classes:
+        found.append(Note("PriorityClassDropped", _PRIORITY_DROPPED.format(name=name)))
+    if flaw := cluster_selector_flaw(upper_pod):
+        found.append(Note("ClusterSelectorInvalid", _SELECTOR_INVALID.format(flaw=flaw)))
+    if spec.get("resourceClaims"):
+        found.append(Note("ResourceClaimsNotMirrored", _CLAIMS_NOT_MIRRORED))
+    return found
+
+
+_PRIORITY_DROPPED = (
+    "priority class {name!r} has no counterpart in the lower cluster: the pod runs there with the default priority"
+)
+_SELECTOR_INVALID = (
+    "annotation clusterSelector is not what the webhook writes ({flaw}): the pod's own node selector, affinity and "
+    "tolerations are used instead"
+)
+_CLAIMS_NOT_MIRRORED = "resource claims and their templates are not mirrored: they have to exist in the lower cluster"
+
+
+def _namespace_owner(place: Placement) -> Manifest:
+    """Make the reference by which the lower Namespace controls the pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "name": place.namespace,
+        "uid": place.namespace_uid,
+        "controller": True,
+    }
+
+
+def _lower_labels(present: dict[str, str], place: Placement) -> dict[str, str]:
+    """Give the labels that go down, with our marks."""
+    kept = {
+        key: value
+        for key, value in present.items()
+        if key not in place.ignore_labels and not key.startswith(_TOPOLOGY_LABELS)
+    }
+    return kept | {VIRTUAL_POD: "true"} | place.owner.label
+
+
+def _lower_annotations(upper_pod: Manifest, tripped: dict[str, str], place: Placement) -> dict[str, str]:
+    """Return the annotations that go down, with our marks, the labels that did not, and leave to remove its node."""
+    kept = {
+        key: value
+        for key, value in annotations(upper_pod).items()
+        if key not in _UPPER_ANNOTATIONS and not key.startswith(_CONFIG_SOURCES)
+    }
+    said = {TRIPPED_LABELS: orjson.dumps(tripped, option=orjson.OPT_SORT_KEYS).decode()}
+    removable = {SAFE_TO_EVICT: "true"} if _is_remade(upper_pod) and not _has_local_storage(upper_pod["spec"]) else {}
+    return removable | kept | said | place.owner.signed(uid(upper_pod))
+
+
+def _is_remade(upper_pod: Manifest) -> bool:
+    """Report whether a controller above makes the pod again when it goes.
+
+    Below, its controller is a Namespace, and a Cluster Autoscaler keeps every node with a pod of a controller that it
+    does not know.
+    """
+    return bool(controller_of(upper_pod))
+
+
+def _has_local_storage(spec: Manifest) -> bool:
+    """Report whether a pod has data on its node, for which a Cluster Autoscaler keeps the node of any pod."""
+    volumes = spec.get("volumes") or ()
+    return any(
+        "hostPath" in one or ("emptyDir" in one and (one["emptyDir"] or {}).get("medium") != "Memory")
+        for one in volumes
+    )
+
+
+def _class_fields(spec: Manifest, place: Placement) -> Manifest:
+    """Give the names that mean another thing in another cluster: priority class, runtime class, scheduler."""
+    runtime = spec.get("runtimeClassName")
+    scheduler = spec.get("schedulerName")
+    fields = {
+        "priorityClassName": place.priority_classes.get(spec.get("priorityClassName") or ""),
+        "runtimeClassName": place.runtime_classes.get(runtime or "", runtime),
+        "schedulerName": scheduler if scheduler in place.scheduler_names else DEFAULT_SCHEDULER,
+    }
+    return {field: value for field, value in fields.items() if value}

@@ -1,0 +1,388 @@
+"""The rule for pods: what becomes of each pod that is bound to a virtual node, from its first sight to its last.
+
+An upper pod has at most one lower pod, known by its place and UID. While it lives, the lower pod is made, kept in step
+and reflected; once it is deleted, the lower pod goes first and the upper object last, so that nothing runs unseen. The
+lower pod of an earlier upper pod of that name goes before another one starts, wherever it is: no two run. What is
+missing without having been deleted is not decided here: `orphans.py` does that, within the guard.
+
+Which pods on a virtual node are not mirrored, and what they are told.
+
+A DaemonSet that tolerates everything lands on every node, virtual ones too: network plugins, node exporters. Run below
+they would be a second one on each real node, with its privileges; so they stay here unless their author asked.
+"""
+
+from collections.abc import Collection, Iterator
+
+from tensile.kube.store import Delta, Entry
+from tensile.kubelet.node.rule import key_of as node_key
+from tensile.kubelet.pods.adoption import adopt
+from tensile.kubelet.pods.conditions import conditions_of
+from tensile.kubelet.pods.deletion import finalise, has_run, last_words, or_evicted, withdraw
+from tensile.kubelet.pods.orphans import is_doubtful
+from tensile.kubelet.pods.status import forgotten, status_write
+from tensile.kubelet.pods.sync import arrive, keep, out_of_reach, report
+from tensile.names import MIRRORED, STORE_RESTORED, VIRTUAL_POD
+from tensile.objects import POD, UPPER, Manifest, Ref, controller_of, metadata, timestamp
+from tensile.reconcile import copies
+from tensile.reconcile.adoption import REASON as NOT_OURS
+from tensile.reconcile.adoption import adopts, conflict
+from tensile.reconcile.copies import Bound
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Route, Wanted
+from tensile.reconcile.guard import is_restored
+from tensile.reconcile.ownership import has_node
+from tensile.reconcile.pods.index import differ, is_daemon, is_gone_below, is_mirror, lives_below, mirrors, was_deleted
+from tensile.reconcile.world import Key, LowerWorld, Problem, World
+
+
+def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None:
+    """Say why a pod is not mirrored, None when it is; `namespaces` are those that the topology excludes."""
+    namespace = metadata(upper_pod)["namespace"]
+    if namespace in namespaces:
+        return Problem("NamespaceExcluded", f"pods of namespace {namespace} are not mirrored (excludeNamespaces)")
+    if is_daemon(upper_pod):
+        return Problem("DaemonSet", f'pods of DaemonSets are mirrored only with the label {VIRTUAL_POD}: "true"')
+    return None
+
+
+def is_kept_out(upper_pod: Manifest, namespaces: Collection[str]) -> bool:
+    """Say whether a pod is not mirrored and was told so: then nothing of it can be below.
+
+    One that was mirrored before it came to be excluded was never told, or says something else since.
+    """
+    objection = excluded(upper_pod, namespaces)
+    said = conditions_of(upper_pod).get(MIRRORED) or {}
+    return objection is not None and (said.get("status"), said.get("reason")) == ("False", objection.reason)
+
+
+NAME = "pod"
+UNREACHABLE_AFTER = 40.0
+"""Seconds of silence after which pods are no longer called ready, as Kubernetes does for a node."""
+_SOON = 1.5
+"""Seconds until it is looked again whether all lowers have told what runs there: more than what `plan` waits for."""
+_RENAMING = frozenset({"ReplicaSet", "ReplicationController", "Job", "DaemonSet"})
+"""Controllers that give each pod a name by chance: none of another pod of that name is anywhere."""
+_BRIEFLY = 5.0
+"""Seconds for which a lower that answers is waited for, to tell what runs there."""
+_DEFAULT_GRACE = 30
+"""Seconds that Kubernetes gives a pod to end whose spec says nothing."""
+_NOTHING = Decision()
+
+
+def key_of(lower: str, upper_namespace: str, name: str) -> Key:
+    """Give the key of a pod bound to the virtual node of `lower`, by its upper namespace and name."""
+    return Key(NAME, lower, upper_namespace, name)
+
+
+class PodRule:
+    """One key for each pod bound to a virtual node, by its upper namespace and name."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of the pod, of its lower pod, and of what stands in that one's place."""
+        return (Route("upper_pods", _above), Route("pods", _below), Route("foreign_pods", _in_the_way))
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the keys of every pod above and of every pod of ours below; first those whose status is an old one.
+
+        There are none while the lower's pods are being listed: nothing could be decided, and another look follows.
+        """
+        here = world.lowers[lower]
+        if not here.pods.synced and here.silent <= UNREACHABLE_AFTER:
+            return
+        found = {(entry.namespace, entry.name) for entry in here.upper_pods}
+        found |= {(namespace, entry.name) for entry in here.pods for namespace in here.above(entry.namespace)}
+
+        def urgency(name: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
+            """Have what is in step come last: after a restart of the engine that is nearly everything."""
+            below = here.pods.get(here.namespace(name[0]), name[1])
+            return not differ(here.upper_pods.get(*name), below), name
+
+        yield from (key_of(lower, *name) for name in sorted(found, key=urgency))
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say what should become of the pod."""
+        lower = world.lowers[key.lower]
+        if not (lower.upper_pods.synced and lower.connected):
+            return _NOTHING
+        upper = lower.upper_pods.get(key.namespace, key.name)
+        if upper is None:
+            lower.in_step.pop((key.namespace, key.name), None)
+            return _bound_no_more(key, lower, world) if lower.mapping_known else _NOTHING
+        if not has_node(lower, world):
+            return Decision(waits=(node_key(lower),))
+        below = copies.standing(upper, lower)
+        if upper.facts.terminating:
+            return _terminating(key, upper, below, lower, world) if lower.mapping_known else _NOTHING
+        if below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower):
+            return _place_taken(key, below, Bound(upper, lower), world)
+        return _NOTHING if upper.facts.terminal else _living(key, upper, below, lower, world)
+
+
+def _is_told_of(lower: LowerWorld) -> bool:
+    """Report whether it is known what stands in a lower cluster now."""
+    return lower.pods.synced and lower.mapping_known and lower.silent <= UNREACHABLE_AFTER
+
+
+def _bound_no_more(key: Key, lower: LowerWorld, world: World) -> Decision:
+    """End what is left of a pod that is not bound here any more, where that was seen or another pod has its name.
+
+    One that Kubernetes itself ended for its node's sake is not ended here, for the guard has a say in it.
+    """
+    namespace, departure = lower.namespace(key.namespace), lower.upper_pods.departed(key.namespace, key.name)
+    below = lower.pods.get(namespace, key.name) if lower.upper_namespace(namespace) else None
+    if below is None or not is_mirror(below, world.owner):
+        return _NOTHING
+    if departure is not None and was_deleted(departure, below.facts.upper_uid):
+        if is_restored(lower, world) or lower.pods.came_back(below):
+            return _NOTHING  # it is back with an earlier state of its store: a person says whether it is to go
+        if not below.facts.terminating:
+            return Decision((Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted"),))
+    successor = copies.bound_as(key.namespace, key.name, world)
+    if successor is None or below.facts.terminal or not _is_predecessor(below, successor.pod, world):
+        return _NOTHING
+    if not _is_told_of(lower):
+        return _NOTHING
+    is_held = is_doubtful(below, successor.pod, lower, world)
+    return _NOTHING if is_held else Decision(_predecessor_ends(key, below, successor.pod, lower))
+
+
+def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Have the lower pod end, and let the upper one go once that is certain."""
+    if below is not None and mirrors(below, upper, world.owner):
+        return withdraw(upper.manifest(), below, _ref_of(below, lower), asked=not upper.facts.unasked)
+    ref, pod = _below_ref(key, lower), upper.manifest()
+    if _is_astray(upper, lower, world):
+        return report(pod, _astray(ref), world.now)
+    certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
+    certain = certain or (lower.is_anothers(ref.namespace) and not upper.facts.ran)
+    if not certain and not is_kept_out(pod, world.topology.exclude_namespaces):
+        return Decision((Confirmed(ref, upper.uid, "the lower pod has to be gone before the upper one goes"),))
+    is_taken = below is not None and _is_predecessor(below, upper, world) and _is_told_of(lower)
+    rival = _place_taken(key, below, Bound(upper, lower), world).wanted if below is not None and is_taken else ()
+    ended = finalise(pod, last_words(upper, lower), Ref(UPPER, POD, key.namespace, key.name), world.now)
+    return Decision((*(one for one in rival if isinstance(one, Absent | Confirmed)), *ended.wanted))
+
+
+def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
+    """Report whether a pod that ran is still in a namespace which has ceased to be marked for the upper one."""
+    namespace = lower.namespace(upper.namespace)
+    if not (upper.facts.ran and lower.is_anothers(namespace)):
+        return False
+    below = lower.pods.get(namespace, upper.name)
+    return below is not None and mirrors(below, upper, world.owner)
+
+
+def _astray(ref: Ref) -> Problem:
+    """Return how to say that a pod cannot be ended where it runs."""
+    where = f"pod {ref.namespace}/{ref.name} in lower cluster {ref.cluster}"
+    why = f"namespace {ref.namespace} there has lost the labels and annotations by which it was ours"
+    return Problem(NOT_OURS, f"{where} is not ended: {why}; put them back, or delete that pod")
+
+
+def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Make, keep in step, or say why not."""
+    ours = below is not None and mirrors(below, upper, world.owner)
+    objection = None if ours else _objection(upper, lower, world)
+    if objection is not None or lower.silent > UNREACHABLE_AFTER:
+        return _kept_apart(upper, objection, lower, world)
+    if not (lower.pods.synced and lower.mapping_known):
+        return _NOTHING
+    if below is not None and ours:
+        return keep(key, upper.manifest(), below, lower, world)
+    return _missing(key, upper, below, lower, world)
+
+
+def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
+    """Say what keeps a pod from its lower cluster; one that is to be there may have waited for too long by now."""
+    pod = upper.manifest()
+    said = report(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
+    is_away = lower.silent > UNREACHABLE_AFTER and lives_below(upper, world.topology.exclude_namespaces)
+    return or_evicted(said, pod, lower, world) if is_away else said
+
+
+def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
+    """Say why a pod that has no lower pod gets none, whatever is below."""
+    objection = excluded(upper.manifest(), world.topology.exclude_namespaces)
+    if objection is not None or upper.facts.ran:
+        return objection
+    if not lower.in_topology:
+        gone = f"lower cluster {lower.name} was removed from the topology: it takes no new pods"
+        return Problem("NotInTopology", gone)
+    if lower.silent > UNREACHABLE_AFTER:
+        return Problem("LowerUnreachable", f"lower cluster {lower.name} does not answer")
+    return None
+
+
+def _is_predecessor(below: Entry, upper: Entry, world: World) -> bool:
+    """Report whether a lower pod at the place of an upper one is ours, for another upper pod of that name."""
+    return is_mirror(below, world.owner) and below.facts.upper_uid != upper.uid
+
+
+def _runs_before(below: Entry, upper: Entry, world: World) -> bool:
+    """Report whether a lower pod in another cluster than an upper pod's is an earlier one of that name, and runs.
+
+    One that was never scheduled, or has ended, is in nobody's way.
+    """
+    return _is_predecessor(below, upper, world) and below.facts.scheduled and not below.facts.terminal
+
+
+def _place_taken(key: Key, below: Entry, bound: Bound, world: World) -> Decision:
+    """End the lower pod of an earlier upper pod of that name, whose place is needed, and say so until it is gone.
+
+    Where the upper store was restored the pod that is there may be the later one: which of the two is to run is not
+    decided here.
+    """
+    upper, lower = bound
+    where = f"pod {below.namespace}/{below.name} in lower cluster {lower.name}"
+    if is_doubtful(below, upper, lower, world):
+        return report(upper.manifest(), _held(where), world.now)
+    ends = _predecessor_ends(key, below, upper, lower)
+    if upper.facts.terminal or any(isinstance(one, Confirmed) for one in ends):
+        return Decision(ends)
+    words = f"{where} of an earlier pod of this name has to end first"
+    waits = Problem("PredecessorTerminating", f"{words}; if it does not, look at its finalizers there")
+    problem = _objection(upper, lower, world) or waits
+    return Decision(ends + report(upper.manifest(), problem, world.now).wanted, problem=problem)
+
+
+def _held(where: str) -> Problem:
+    """Return how to say that a pod waits for one which may be newer than itself."""
+    words = f"{where} was made for another pod of this name, which the upper cluster may have forgotten"
+    return Problem(STORE_RESTORED, f"{words}: delete the one that is not to run, or run: tensile apply --force")
+
+
+def _predecessor_ends(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
+    """Want the lower pod of an earlier upper pod gone, within the grace of the one that takes its place.
+
+    That it is the earlier one is read at quorum: with another engine at work, it may be for one that is yet to be told
+    of here.
+    """
+    if not lower.upper_pods.is_gone(key.namespace, key.name, below.facts.upper_uid):
+        above = Ref(UPPER, POD, key.namespace, key.name)
+        return (Confirmed(above, below.facts.upper_uid, "its lower pod is in the way of another"),)
+    pod, grace = below.manifest(), _grace_of(upper.manifest())
+    left = metadata(pod).get("deletionGracePeriodSeconds") if below.facts.terminating else None
+    if left is not None and left <= grace:
+        return ()
+    reason = "its upper pod was replaced by another of that name"
+    return (Absent(_ref_of(below, lower), below.uid, reason, min(grace, _grace_of(pod))),)
+
+
+def _grace_of(pod: Manifest) -> int:
+    """Return for how many seconds a pod may end."""
+    given = pod["spec"].get("terminationGracePeriodSeconds")
+    return _DEFAULT_GRACE if given is None else int(given)
+
+
+def _missing(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Make the lower pod, unless its name is taken, it has run before, or its predecessor runs or may run elsewhere."""
+    ref = _below_ref(key, lower)
+    foreign = lower.foreign_pods.get(ref.namespace, ref.name)
+    in_the_way = foreign or below
+    if in_the_way is not None and adopts(world, lower.name):
+        return adopt(upper, in_the_way, lower, world)
+    if in_the_way is not None:
+        return report(upper.manifest(), conflict(ref), world.now)
+    if has_run(upper, lower):
+        return _forgotten(upper, ref, lower, world)
+    other = _elsewhere(key, upper, world)
+    if other is None and _may_be_elsewhere(upper.manifest(), lower, world):
+        return Decision(again=_SOON)
+    if other is None:
+        return arrive(key, upper.manifest(), upper.facts.references, lower, world)
+    awaited = (key_of(other.name, key.namespace, key.name),)
+    return report(upper.manifest(), _unfinished(key, upper, other, world), world.now, awaited)
+
+
+def _unfinished(key: Key, upper: Entry, other: LowerWorld, world: World) -> Problem:
+    """Return how to say that an earlier pod of that name runs, or may run, in another lower cluster."""
+    if other.silent > UNREACHABLE_AFTER:
+        unknown = f"an older pod of this name may still run in lower cluster {other.name}, which does not answer"
+        return Problem("PredecessorUnreachable", unknown)
+    where = f"pod {other.namespace(key.namespace)}/{key.name} in lower cluster {other.name}"
+    earlier = copies.standing(upper, other)
+    if earlier is not None and is_doubtful(earlier, upper, other, world):
+        return _held(where)
+    advice = f"if it does not, delete it there, or remove {other.name} from the topology"
+    return Problem("PredecessorRuns", f"{where} of an earlier pod of this name has to end first; {advice}")
+
+
+def _forgotten(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:
+    """Call a pod unready whose lower pod went missing with the history of its store; its end is not decided here."""
+    body = forgotten(upper.manifest(), timestamp(world.now)) if lower.pods.is_lost(ref.namespace, ref.name) else None
+    return Decision((status_write(upper.manifest(), body, "its lower pod is missing"),)) if body else _NOTHING
+
+
+def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
+    """Return the other lower where the pod of an earlier pod of that name runs, as far as is known: two never run."""
+    for other in world.lowers.values():
+        earlier = copies.standing(upper, other) if other.name != key.lower else None
+        if earlier is not None and _runs_before(earlier, upper, world):
+            return other
+    return None
+
+
+def _patience(upper_pod: Manifest) -> float:
+    """Give for how many seconds a lower that is silent is waited for: there may have been an older pod of that name.
+
+    A StatefulSet promises that no two of one name run; of other names that may come again, as of a person's pods, a
+    lower that does not answer delays none.
+    """
+    kind = controller_of(upper_pod).get("kind")
+    if kind in _RENAMING:
+        return 0.0
+    return UNREACHABLE_AFTER if kind == "StatefulSet" else _BRIEFLY
+
+
+def _may_be_elsewhere(upper_pod: Manifest, here: LowerWorld, world: World) -> bool:
+    """Say whether another lower may tell any moment of a pod that runs there: they are opened one after the other."""
+    patience = _patience(upper_pod)
+    names = {spec.name for spec in world.topology.lowers} | world.lowers.keys() if patience else ()
+    return any(_is_unread(world.lowers.get(name), here, world, patience) for name in names)
+
+
+def _is_unread(other: LowerWorld | None, here: LowerWorld, world: World, patience: float) -> bool:
+    """Say whether a lower is yet to tell of its pods, None for one that is yet to be opened.
+
+    One that has not told for too long, whether it is silent or forbids it, holds up the others no more. What it told
+    before counts as long as nothing newer is known.
+    """
+    if other is not None and (other.pods.synced or not other.connected):
+        return False
+    since = (other or here).since
+    return since is None or (world.now - since).total_seconds() <= patience
+
+
+def _ref_of(below: Entry, lower: LowerWorld) -> Ref:
+    return Ref(lower.name, POD, below.namespace, below.name)
+
+
+def _below_ref(key: Key, lower: LowerWorld) -> Ref:
+    return Ref(lower.name, POD, lower.namespace(key.namespace), key.name)
+
+
+def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    entry = delta.entry
+    yield key_of(lower, entry.namespace, entry.name)
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    for namespace in world.lowers[lower].above(delta.entry.namespace):
+        yield key_of(lower, namespace, delta.entry.name)
+
+
+def _in_the_way(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A pod that is not ours matters only where it takes, or leaves, the name of one above, or is another's now."""
+    if delta.before is not None and delta.after is not None and _whose(delta.before) == _whose(delta.after):
+        return
+    here, entry = world.lowers[lower], delta.entry
+    for namespace in here.above(entry.namespace):
+        if here.upper_pods.get(namespace, entry.name) is not None:
+            yield key_of(lower, namespace, entry.name)
+
+
+def _whose(foreign: Entry) -> tuple[str, str, bool, bool]:
+    """Tell by what a pod that is not ours may be taken over."""
+    facts = foreign.facts
+    return facts.mark, facts.made_for, facts.ending, bool(foreign.raw)

@@ -1,0 +1,306 @@
+"""The service account of a lower pod, and the volumes that bring its tokens.
+
+Admission in the upper cluster adds a projected volume and its mounts to every pod. What becomes of them is the pod's
+identity below. With the lower cluster's own they stay, and the kubelet there fills them. With the upper cluster's,
+the same files come out of a Secret of ours, and the environment says where the upper apiserver is. With none, a pod
+runs as the account "default" and gets no token, so they go, in every kind of container: a mount without its volume is
+refused.
+
+Tokens of the upper cluster for one pod: which its volumes ask for, and the Secret below that stands in for them.
+
+A kubelet fetches a pod's tokens from its own apiserver; the lower cluster's would be tokens of another cluster. So the
+engine has them issued above, bound to the upper pod, and keeps them in a Secret of ours, out of which the same files
+are mounted. It is named by the pod's UID, which nobody knows beforehand, so that no other Secret has its name.
+
+What has to be below before a pod is made there: its namespace, all that it names, and the account that it runs as.
+
+Tokens of the upper cluster are not among it. They are asked for last, once nothing else is missing: a pod that waits
+for another reason would have a credential lie below for nobody.
+"""
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+from tensile.kube.store import Entry, Kept, decoded
+from tensile.kubelet.pods.placement_context import Placement
+from tensile.names import TOKEN_POD, UPPER_UID
+from tensile.objects import Manifest, annotations, metadata, uid
+from tensile.reconcile import ownership
+from tensile.reconcile.ownership import marks_of
+from tensile.reconcile.pods.references import Reference, is_token_volume
+from tensile.reconcile.rules import claim_rule, config, namespaces, service_accounts
+from tensile.reconcile.rules.claims import foreign_source
+from tensile.reconcile.world import Key, LowerWorld, Problem, UpperServer, World
+
+PUBLISHED_CA = "kube-root-ca.crt"
+"""The ConfigMap in which each cluster tells every namespace its authority."""
+CA, NAMESPACE, TOKEN = "ca.crt", "namespace", "token"
+_CREDENTIALS = frozenset({"serviceAccountToken", "podCertificate"})
+"""Sources of a projected volume by which a pod shows who it is."""
+_PREFIX = "upper-token-"
+_ONE_HOUR = 3600
+_STRETCHED = 3607
+"""What admission asks for; the apiserver takes it for a sign of old clients, and gives a token for a year."""
+_SHORTEST = 600
+_DIGITS = 8
+
+
+class Wish(NamedTuple):
+    """One token: its key in the Secret, its audience ("" for the apiserver itself), and for how many seconds."""
+
+    entry: str
+    audience: str
+    seconds: int
+
+
+class TokenFacts(NamedTuple):
+    """A Secret with tokens: the name and the UID of the upper pod that they are for."""
+
+    pod: str
+    uid: str
+
+
+def secret_name(pod_uid: str) -> str:
+    """Name the Secret with the tokens of an upper pod."""
+    return f"{_PREFIX}{pod_uid}"
+
+
+def digest(raw: bytes) -> Kept:
+    """Keep a Secret of ours below with its marks, and `TokenFacts` where it is no copy of one above."""
+    secret = decoded(raw)
+    noted = annotations(secret)
+    uid = noted.get(UPPER_UID, "")
+    has_tokens = TOKEN_POD in noted and metadata(secret)["name"] == secret_name(uid)
+    return Kept(raw, marks_of(secret, TokenFacts(noted[TOKEN_POD], uid) if has_tokens else None))
+
+
+def _by_pod(entry: Entry) -> Iterator[tuple[str, str]]:
+    if entry.facts.token is not None:
+        yield (entry.namespace, entry.facts.token.pod)
+
+
+INDEXES = {"pod": _by_pod, **ownership.INDEXES}
+
+
+def wishes(spec: Manifest) -> tuple[Wish, ...]:
+    """Give the tokens that a pod's volumes ask for, one for each audience; () for a pod that needs none."""
+    found: dict[str, int] = {}
+    for audience, seconds in _asked(spec):
+        found[audience] = min(seconds, found.get(audience, seconds))
+    return tuple(Wish(entry_of(audience), audience, found[audience]) for audience in sorted(found))
+
+
+def entry_of(audience: str) -> str:
+    """Give the key of an audience's token in the Secret."""
+    return f"{TOKEN}-{sha256(audience.encode()).hexdigest()[:_DIGITS]}" if audience else TOKEN
+
+
+def sources_of(volume: Manifest) -> list[Manifest]:
+    """Give the sources of a projected volume, [] for any other."""
+    return list((volume.get("projected") or {}).get("sources") or ())
+
+
+def with_token(volume: Manifest) -> bool:
+    """Say whether a volume projects a token."""
+    return any("serviceAccountToken" in source for source in sources_of(volume))
+
+
+def _asked(spec: Manifest) -> Iterator[tuple[str, int]]:
+    """Give audience and seconds of each token that a volume asks for."""
+    for volume in spec.get("volumes") or ():
+        if is_token_volume(volume) and "secret" in volume:
+            yield "", _ONE_HOUR
+        for source in sources_of(volume):
+            token = source.get("serviceAccountToken")
+            if token is not None:
+                yield token.get("audience") or "", _lifetime(token.get("expirationSeconds"))
+
+
+def _lifetime(seconds: int | None) -> int:
+    """Give how long a token is asked to hold; less than ten minutes is refused."""
+    return _ONE_HOUR if seconds in (None, _STRETCHED) else max(int(seconds or 0), _SHORTEST)
+
+
+def in_place_of_tokens(volume: Manifest, secret: str) -> Manifest:
+    """Give a volume with the Secret in the place of each token, and of what tells of the cluster beside it.
+
+    The authority is the upper cluster's then, and so is the namespace; the files have the same names.
+    """
+    if is_token_volume(volume) and "secret" in volume:
+        items = [_item(name, name) for name in (TOKEN, CA, NAMESPACE)]
+        return {"name": volume["name"], "projected": {"sources": [_from(secret, items)]}}
+    if not with_token(volume):
+        return volume
+    sources = [one for source in sources_of(volume) for one in _replaced(source, secret)]
+    return {**volume, "projected": {**volume["projected"], "sources": sources}}
+
+
+def without_tokens(volume: Manifest) -> Manifest:
+    """Give a volume without the tokens and certificates that it projects, itself where it has none."""
+    sources = [source for source in sources_of(volume) if not source.keys() & _CREDENTIALS]
+    if len(sources) == len(sources_of(volume)):
+        return volume
+    return {**volume, "projected": {**volume["projected"], "sources": sources}}
+
+
+def _replaced(source: Manifest, secret: str) -> Iterator[Manifest]:
+    """Give what stands in the place of one source."""
+    token, published, downward = (source.get(form) for form in ("serviceAccountToken", "configMap", "downwardAPI"))
+    if token is not None:
+        yield _from(secret, [_item(entry_of(token.get("audience") or ""), token["path"])])
+    elif published is not None and published.get("name") == PUBLISHED_CA:
+        paths = [item["path"] for item in published.get("items") or ({"key": CA, "path": CA},) if item["key"] == CA]
+        yield _from(secret, [_item(CA, path) for path in paths])
+    elif downward is not None:
+        yield from _without_namespace(downward, secret)
+    else:
+        yield source
+
+
+def _without_namespace(downward: Manifest, secret: str) -> Iterator[Manifest]:
+    """Give a downward source, its file with the pod's namespace out of the Secret: below it may have another name."""
+    named: list[Manifest] = []
+    rest: list[Manifest] = []
+    for item in downward.get("items") or ():
+        path = (item.get("fieldRef") or {}).get("fieldPath")
+        (named if path == "metadata.namespace" else rest).append(item)
+    if named:
+        yield _from(secret, [_item(NAMESPACE, item["path"]) for item in named])
+    if rest or not named:
+        yield {"downwardAPI": {**downward, "items": rest}}
+
+
+def _from(secret: str, items: list[Manifest]) -> Manifest:
+    return {"secret": {"name": secret, "items": items}}
+
+
+def _item(key: str, path: str) -> Manifest:
+    return {"key": key, "path": path}
+
+
+DEFAULT_ACCOUNT = "default"
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_STARTED = ("containers", "initContainers")
+
+
+def account_fields(upper_pod: Manifest, place: Placement) -> Manifest:
+    """Give the fields of the lower spec that depend on the pod's identity below; those not in it are as above."""
+    spec = upper_pod["spec"]
+    match place.identity:
+        case "none":
+            return _without_identity(spec)
+        case "lower":
+            return _with_lower_identity(spec)
+        case "upper":
+            return _with_upper_identity(upper_pod, place)
+
+
+def _without_identity(spec: Manifest) -> Manifest:
+    given_none = {
+        "serviceAccountName": DEFAULT_ACCOUNT,
+        "serviceAccount": DEFAULT_ACCOUNT,
+        "automountServiceAccountToken": False,
+    }
+    fields = without_token(spec)
+    volumes = {**spec, **fields}.get("volumes") or []
+    without = [without_tokens(volume) for volume in volumes]
+    if without != volumes:
+        fields["volumes"] = without
+    return given_none | fields
+
+
+def _with_lower_identity(spec: Manifest) -> Manifest:
+    """Keep the token's volume; a pod that has none above, by its own or its account's will, gets none below either."""
+    volumes = spec.get("volumes") or []
+    if any("secret" in volume for volume in volumes if is_token_volume(volume)):
+        return without_token(spec)
+    return {} if any(map(is_token_volume, volumes)) else {"automountServiceAccountToken": False}
+
+
+def _with_upper_identity(upper_pod: Manifest, place: Placement) -> Manifest:
+    spec = upper_pod["spec"]
+    fields: Manifest = {"automountServiceAccountToken": False}
+    if not wishes(spec):
+        return fields
+    name = secret_name(uid(upper_pod))
+    fields["volumes"] = [in_place_of_tokens(volume, name) for volume in spec["volumes"]]
+    for kind in _STARTED:
+        if spec.get(kind):
+            fields[kind] = [with_address(one, place.upper_server) for one in spec[kind]]
+    return fields
+
+
+def with_address(container: Manifest, server: UpperServer | None) -> Manifest:
+    """Give a container whose environment says where the upper apiserver is; unless it does already, or nobody knows."""
+    if server is None:
+        return container
+    told = {
+        "KUBERNETES_SERVICE_HOST": server.host,
+        "KUBERNETES_SERVICE_PORT": str(server.port),
+        "KUBERNETES_SERVICE_PORT_HTTPS": str(server.port),
+    }
+    own = container.get("env") or []
+    named = {variable["name"] for variable in own}
+    added = [{"name": name, "value": value} for name, value in told.items() if name not in named]
+    return {**container, "env": [*added, *own]}
+
+
+def debug_containers(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> list[Manifest]:
+    """Give the ephemeral containers of an upper pod as its lower pod can have them: without mounts of what it lacks.
+
+    Where tokens of the upper cluster are mounted, they are told its address too.
+    """
+    above, below = upper_pod["spec"], lower_pod["spec"]
+    held = {volume["name"] for volume in below.get("volumes") or ()}
+    gone = {one["name"] for one in above.get("volumes") or () if is_token_volume(one)} - held
+    wanted = [_without_mounts(one, gone) for one in above.get("ephemeralContainers") or ()]
+    uses_upper = uses_tokens(lower_pod, uid(upper_pod))
+    return [with_address(one, place.upper_server) for one in wanted] if uses_upper else wanted
+
+
+def uses_tokens(lower_pod: Manifest, pod_uid: str) -> bool:
+    """Say whether tokens of the upper cluster, for the upper pod of that UID, are mounted in a lower pod."""
+    name = secret_name(pod_uid)
+    sources = (source for volume in lower_pod["spec"].get("volumes") or () for source in sources_of(volume))
+    return any((source.get("secret") or {}).get("name") == name for source in sources)
+
+
+def without_token(spec: Manifest) -> Manifest:
+    """Give volumes and containers of a spec without the token's volume and mounts; {} when there is none."""
+    volumes = spec.get("volumes") or []
+    gone = {volume["name"] for volume in volumes if is_token_volume(volume)}
+    if not gone:
+        return {}
+    lists = {kind: [_without_mounts(one, gone) for one in spec[kind]] for kind in _CONTAINERS if spec.get(kind)}
+    return {"volumes": [volume for volume in volumes if volume["name"] not in gone]} | lists
+
+
+def _without_mounts(container: Manifest, gone: set[str]) -> Manifest:
+    """Give a container without the mounts of volumes that are gone, itself when it has none."""
+    mounts = container.get("volumeMounts") or []
+    left = [mount for mount in mounts if mount["name"] not in gone]
+    if len(left) == len(mounts):
+        return container
+    rest = {field: value for field, value in container.items() if field != "volumeMounts"}
+    return rest | ({"volumeMounts": left} if left else {})
+
+
+def awaited(namespace: str, needs: Iterable[Reference], lower: LowerWorld, world: World) -> list[Key]:
+    """Return the keys of what is not below yet; `needs` is what a pod of the upper `namespace` refers to."""
+    needs = tuple(needs)
+    found = [] if namespaces.ready(lower, namespace) else [namespaces.key_of(lower.name, namespace)]
+    found += config.missing(world, lower, namespace, needs)
+    found += claim_rule.missing(world, lower, namespace, needs)
+    found += service_accounts.missing(world, lower, namespace, needs)
+    return found
+
+
+def refused(upper_pod: Manifest) -> Problem | None:
+    """Return why a pod is not made below whatever is there: it names what exists in lower clusters alone."""
+    for volume in upper_pod["spec"].get("volumes") or ():
+        template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
+        source = foreign_source(template.get("spec") or {})
+        if source:
+            return Problem("ClaimNotMirrored", f"volume {volume['name']} is to be filled from {source}")
+    return None

@@ -1,0 +1,260 @@
+"""The rule for tokens of the upper cluster: issued last before the pod that mounts them, renewed in time, gone with it.
+
+Each is bound to the upper pod and so worth nothing once that is gone; the Secret that holds it goes with the lower pod.
+A kubelet renews a token when a fifth of its time is left, and so does this: while the lower pod runs, whatever the
+topology says by then, because a running pod keeps the identity that it was made with.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import NamedTuple
+
+from tensile.kube.store import Delta, Entry
+from tensile.kubelet.pods import service_account
+from tensile.kubelet.pods.service_account import CA, NAMESPACE, PUBLISHED_CA, Wish, secret_name, uses_tokens, wishes
+from tensile.names import TOKEN_POD, UPPER_UID, Owner
+from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
+from tensile.reconcile.desired import Absent, Ask, Decision, Granted, Route, Told, Wanted
+from tensile.reconcile.ownership import has_node, is_of, is_ours, others_wrote
+from tensile.reconcile.pods.index import is_mirror, lives_below
+from tensile.reconcile.token_requests import term_of
+from tensile.reconcile.world import Key, LowerWorld, Problem, World
+
+NAME = "token"
+RENEWED_AT = 0.8
+"""The share of a token's time after which it is renewed."""
+_SHORTEST = timedelta(minutes=1)
+"""However little time an apiserver gives a token: renewing it is tried no more often."""
+_API = "authentication.k8s.io/v1"
+
+
+class _Held(NamedTuple):
+    """What stands at the place of a pod: a lower pod that is ours, and the Secrets with tokens for pods of its name.
+
+    `namespace` is the lower one. The lower pod may be that of an earlier upper pod, which keeps its tokens.
+    """
+
+    pod: Entry | None
+    namespace: str
+    secrets: tuple[Entry, ...]
+
+
+def key_of(lower: str, namespace: str, pod: str) -> Key:
+    """Give the key of the tokens of a pod, by its upper namespace and name."""
+    return Key(NAME, lower, namespace, pod)
+
+
+def missing(lower: LowerWorld, upper_pod: Manifest, owner: Owner) -> list[Key]:
+    """Give the key of the tokens that a pod without a lower pod has to wait for; [] when there is none."""
+    if lower.spec.service_accounts.identity != "upper" or not wishes(upper_pod["spec"]):
+        return []
+    meta = metadata(upper_pod)
+    held = lower.secrets.get(lower.namespace(meta["namespace"]), secret_name(meta["uid"]))
+    is_there = held is not None and (held.facts.owner, held.facts.upper_uid) == (owner.mark, meta["uid"])
+    return [] if is_there else [key_of(lower.name, meta["namespace"], meta["name"])]
+
+
+class TokenRule:
+    """One key for each pod that mounts tokens of the upper cluster below, or is going to."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of pods on both sides, of the Secrets below, and of the upper cluster's authority."""
+        return (
+            Route("upper_pods", _above),
+            Route("pods", _below),
+            Route("secrets", _secret),
+            Route("upper.config_maps", _authority),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the keys of every pod where pods get such tokens, and of every Secret with some."""
+        here = world.lowers[lower]
+        found = {key for entry in here.secrets if entry.facts.token for key in _of_secret(here, entry)}
+        if here.spec.service_accounts.identity == "upper":
+            found |= {key_of(lower, entry.namespace, entry.name) for entry in here.upper_pods}
+        yield from sorted(found)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Take away tokens that are of no use any more; have issued, or renewed, those that are needed.
+
+        Not while the lower cluster is silent: each try would issue one more, and have nowhere to put it.
+        """
+        lower = world.lowers[key.lower]
+        if not lower.settled or lower.silent:
+            return Decision()
+        held = _held(key, lower, world)
+        upper = _user(key, held, lower, world)
+        ended = tuple(_ended(upper, held, lower, world))
+        if upper is None:
+            return Decision(ended)
+        if held.pod is None or held.pod.facts.upper_uid != upper.uid:
+            awaited = service_account.awaited(key.namespace, upper.facts.references, lower, world)
+            if awaited or held.pod is not None or service_account.refused(upper.manifest()):
+                return Decision(ended, tuple(awaited))
+        decision = _issued(upper.manifest(), held, lower, world)
+        return decision._replace(wanted=(*ended, *decision.wanted))
+
+
+def _held(key: Key, lower: LowerWorld, world: World) -> _Held:
+    """Return what stands at the place of a pod; nothing in a namespace that is not for its own."""
+    namespace = lower.namespace(key.namespace)
+    if not lower.upper_namespace(namespace):
+        return _Held(None, namespace, ())
+    below = lower.pods.get(namespace, key.name)
+    ours = below if below is not None and is_mirror(below, world.owner) else None
+    return _Held(ours, namespace, lower.secrets.select("pod", (namespace, key.name)))
+
+
+def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | None:
+    """Give the upper pod if its lower pod uses tokens of the upper cluster, or is going to."""
+    upper = lower.upper_pods.get(key.namespace, key.name)
+    if upper is None or not lives_below(upper, world.topology.exclude_namespaces):
+        return None
+    if not wishes(upper.manifest()["spec"]):
+        return None
+    if held.pod is not None and held.pod.facts.upper_uid == upper.uid:
+        return upper if not held.pod.facts.terminal and uses_tokens(held.pod.manifest(), upper.uid) else None
+    is_taken = lower.foreign_pods.get(lower.namespace(key.namespace), key.name) is not None
+    if is_taken or upper.facts.terminating or upper.facts.ran or not (lower.in_topology and has_node(lower, world)):
+        return None
+    return upper if lower.spec.service_accounts.identity == "upper" else None
+
+
+def _ended(upper: Entry | None, held: _Held, lower: LowerWorld, world: World) -> Iterator[Absent]:
+    """Want the Secrets gone whose pod is neither here any more nor coming."""
+    for secret in held.secrets:
+        coming = upper is not None and upper.uid == secret.facts.token.uid
+        here = held.pod is not None and held.pod.facts.upper_uid == secret.facts.token.uid
+        if not (coming or here) and is_ours(secret.manifest(), world.owner):
+            ref = Ref(lower.name, SECRET, secret.namespace, secret.name)
+            yield Absent(ref, secret.uid, "the pod that its tokens are for is gone")
+
+
+def _issued(pod: Manifest, held: _Held, lower: LowerWorld, world: World) -> Decision:
+    """Want the tokens of a pod issued when there are none, and renewed when their time comes."""
+    meta = metadata(pod)
+    authority = _authority_of(world, meta["namespace"])
+    if not authority:
+        missing_one = (
+            f"ConfigMap {meta['namespace']}/{PUBLISHED_CA} of the upper cluster, with its authority, is missing"
+        )
+        return Decision(problem=Problem("UpperAuthorityNotFound", missing_one))
+    wanted, name = wishes(pod["spec"]), secret_name(meta["uid"])
+    ref = Ref(lower.name, SECRET, held.namespace, name)
+    secret = next((one.manifest() for one in held.secrets if (one.namespace, one.name) == (ref.namespace, name)), None)
+    manifest = _secret_of(pod, wanted, authority, ref, world)
+    again = _good_for(secret, manifest, world)
+    if again > 0:
+        return Decision(again=again)
+    reason = f"pod {meta['name']} calls the upper cluster" if secret is None else "its tokens are to be renewed"
+    account = Ref(UPPER, SERVICE_ACCOUNT, meta["namespace"], pod["spec"].get("serviceAccountName") or "default")
+    asks = tuple(Ask(wish.entry, _request(wish, meta)) for wish in wanted)
+    granted: Wanted = Granted(ref, account, asks, manifest, reason)
+    return Decision((granted, *_told(pod, lower, world, runs=secret is not None)))
+
+
+def _told(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iterator[Told]:
+    """Tell a pod that runs why its tokens are not renewed; one that waits for them says so in its status."""
+    meta = metadata(pod)
+    refusal = world.problems.get(key_of(lower.name, meta["namespace"], meta["name"]))
+    if runs and refusal is not None:
+        ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
+        message = f"its tokens of the upper cluster are not renewed, and run out: {refusal.message}"
+        yield Told(ref, meta["uid"], refusal.reason, message)
+
+
+def _good_for(secret: Manifest | None, wanted: Manifest, world: World) -> float:
+    """Give for how many seconds a Secret is good as it is; 0 or less for one that has to be written."""
+    term = None if secret is None else term_of(secret)
+    if secret is None or term is None or not is_of(secret, world.owner, wanted["metadata"]["annotations"][UPPER_UID]):
+        return 0.0
+    data, should = secret.get("data") or {}, wanted["data"]
+    whole = data.keys() == should.keys() and all(data[name] == value for name, value in should.items() if value)
+    is_strange = term.since > world.now + _SHORTEST or any(
+        others_wrote(secret, ("f:data", f"f:{name}")) for name in should
+    )
+    if is_strange or not whole:
+        return 0.0
+    due = max(term.passed(RENEWED_AT), term.since + _SHORTEST)
+    return (due - world.now).total_seconds()
+
+
+def _secret_of(pod: Manifest, wanted: Iterable[Wish], authority: str, ref: Ref, world: World) -> Manifest:
+    """Give the Secret, with "" for each token."""
+    meta = metadata(pod)
+    return {
+        "apiVersion": SECRET.api,
+        "kind": SECRET.name,
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "labels": world.owner.label,
+            "annotations": world.owner.signed(meta["uid"]) | {TOKEN_POD: meta["name"]},
+        },
+        "type": "Opaque",
+        "data": {
+            CA: b64encode(authority.encode()).decode(),
+            NAMESPACE: b64encode(meta["namespace"].encode()).decode(),
+        }
+        | {wish.entry: "" for wish in wanted},
+    }
+
+
+def _request(wish: Wish, pod: Manifest) -> Manifest:
+    """Ask for a token that holds only as long as the pod of that UID is there."""
+    bound = {"apiVersion": POD.api, "kind": POD.name, "name": pod["name"], "uid": pod["uid"]}
+    audiences = {"audiences": [wish.audience]} if wish.audience else {}
+    spec = {**audiences, "expirationSeconds": wish.seconds, "boundObjectRef": bound}
+    return {"apiVersion": _API, "kind": "TokenRequest", "spec": spec}
+
+
+def _authority_of(world: World, namespace: str) -> str:
+    """Give the certificates by which the upper apiserver is known to its own pods."""
+    found = world.upper.config_maps.get(namespace, PUBLISHED_CA)
+    return str((found.manifest().get("data") or {}).get(CA, "")) if found is not None else ""
+
+
+def _of_secret(lower: LowerWorld, secret: Entry) -> Iterator[Key]:
+    return _keys_below(lower, secret, secret.facts.token.pod)
+
+
+def _keys_below(lower: LowerWorld, entry: Entry, pod: str) -> Iterator[Key]:
+    """Return the key that something in a lower namespace belongs to, if that is for an upper one."""
+    for namespace in lower.above(entry.namespace):
+        yield key_of(lower.name, namespace, pod)
+
+
+def _has_tokens(lower: LowerWorld, namespace: str, pod: str) -> bool:
+    """Report whether pods of that name, in a lower namespace, have or get tokens of the upper cluster."""
+    return lower.spec.service_accounts.identity == "upper" or lower.secrets.count("pod", (namespace, pod)) > 0
+
+
+def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    here, entry = world.lowers[lower], delta.entry
+    if _has_tokens(here, here.namespace(entry.namespace), entry.name):
+        yield key_of(lower, entry.namespace, entry.name)
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A lower pod matters when it comes, ends or goes; its status does not."""
+    here, entry = world.lowers[lower], delta.entry
+    is_news = delta.before is None or delta.after is None or delta.before.facts != delta.after.facts
+    if is_news and _has_tokens(here, entry.namespace, entry.name):
+        yield from _keys_below(here, entry, entry.name)
+
+
+def _secret(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    found = (one for one in delta if one is not None and one.facts.token is not None)
+    yield from dict.fromkeys(key for one in found for key in _of_secret(world.lowers[lower], one))
+
+
+def _authority(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A new authority concerns every pod of its namespace."""
+    here, entry = world.lowers[lower], delta.entry
+    if entry.name == PUBLISHED_CA:
+        for pod in here.upper_pods.select("namespace", entry.namespace):
+            if _has_tokens(here, here.namespace(entry.namespace), pod.name):
+                yield key_of(lower, entry.namespace, pod.name)

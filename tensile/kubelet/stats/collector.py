@@ -1,0 +1,182 @@
+"""What a virtual node and its pods use, asked of the lower's metrics API when somebody asks for it, and only then.
+
+It goes by connections of its own, like the streams: readers come every few seconds and may ask for much, and none of it
+may stand in the way of what the engine itself has to say to the cluster. Much to decode is decoded in a thread, so that
+the loop goes on meanwhile. An answer holds for some seconds, a refusal too: the samples behind it are no fresher.
+
+`kubectl top` and autoscaling: what a virtual node uses, in the two forms of a kubelet.
+
+metrics-server logs nothing of an answer but its status line. So where nothing can be measured, the reason stands there,
+too, and whoever looks for missing figures finds it in the log where he looks first.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from urllib.parse import urlencode
+
+import h11
+
+from tensile.kube.cluster import Cluster
+from tensile.kubelet.api import routes
+from tensile.kubelet.api.connection import Limits
+from tensile.kubelet.api.errors import Refused
+from tensile.kubelet.api.http import PLAIN, Caller, while_present
+from tensile.kubelet.api.lower_request import LowerCall
+from tensile.kubelet.api.pods import Log, MirroredPods
+from tensile.kubelet.api.requests import Ask
+from tensile.kubelet.api.routes import Call
+from tensile.kubelet.stats.output import MEDIA, exposition, summary
+from tensile.kubelet.stats.usage import (
+    NODE_METRICS,
+    POD_METRICS,
+    Ledger,
+    Picture,
+    Runner,
+    node_samples,
+    picture,
+    pod_samples,
+    runner,
+    whole,
+)
+from tensile.names import OWNER, Owner
+from tensile.objects import Kind
+from tensile.reconcile.world import LowerWorld
+
+FRESH_SECONDS = 5.0
+PATIENCE_SECONDS = 8.0
+"""How long a reader is let wait: metrics-server gives up after ten."""
+_LARGEST, _PER_POD, _PER_NODE = 1 << 20, 32 << 10, 8 << 10
+"""Bytes of an answer in any case, and for each pod of ours or node that the cluster has: labels are in it, too."""
+_AT_ONCE = 100
+
+
+class Meter:
+    """The use of one virtual node; made once and kept as long as the node, as its counters may only grow."""
+
+    def __init__(
+        self,
+        lower: LowerWorld,
+        owner: Owner,
+        cluster: Callable[[], Cluster | None],
+        log: Log,
+        *,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lower = lower
+        self._pods = MirroredPods(lower, owner, cluster)
+        self._query = urlencode({"labelSelector": f"{OWNER}={owner.mark}"})
+        self._cluster = cluster
+        self._log = log
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._ledger = Ledger()
+        self._asking = asyncio.Lock()
+        self._known: Picture | Refused | None = None
+        self._until = 0.0
+        self._said = ""
+
+    async def picture(self) -> Picture:
+        """Give the use of node and pods, some seconds old at most; Refused, with words for whoever asks, without."""
+        async with self._asking:
+            if self._known is None or self._clock() >= self._until:
+                self._known = await self._measured()
+                self._until = self._clock() + FRESH_SECONDS
+                self._tell(self._known)
+        if isinstance(self._known, Refused):
+            raise Refused(self._known.status, self._known.message)
+        return self._known
+
+    async def _measured(self) -> Picture | Refused:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                most = _LARGEST + _PER_NODE * len(self._lower.nodes)
+                nodes = node_samples(await self._asked(NODE_METRICS, most))
+                most = _LARGEST + _PER_POD * len(self._lower.pods)
+                pods = await asyncio.to_thread(pod_samples, await self._asked(POD_METRICS, most, self._query))
+        except Refused as refused:
+            return self._absent() if refused.status is HTTPStatus.NOT_FOUND else refused
+        except TimeoutError:
+            return self._failed(HTTPStatus.GATEWAY_TIMEOUT, "no answer in time")
+        except (OSError, h11.RemoteProtocolError) as error:
+            return self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__)
+        except (ValueError, RecursionError) as error:
+            return self._failed(HTTPStatus.BAD_GATEWAY, f"what it tells is not understood: {error}")
+        return picture(self._lower.node, whole(nodes), await self._runners(), pods, self._ledger)
+
+    async def _asked(self, kind: Kind, most: int, query: str = "") -> bytes:
+        """Ask for all metrics of a kind, of so many bytes at most; Refused, ValueError, or an error of the connection.
+
+        Who tells more than that tells of pods and nodes that are not there.
+        """
+        cluster = self._cluster()
+        if cluster is None:
+            raise self._failed(HTTPStatus.SERVICE_UNAVAILABLE, "the cluster is not connected yet")
+        body = bytearray()
+        async with LowerCall(cluster, Ask(f"list {kind.name}", "GET", kind.path(), query), self._limits) as call:
+            await call.answer(HTTPStatus.OK)
+            async for piece in call.pieces():
+                body += piece
+                if len(body) > most:
+                    raise ValueError(f"more than {most:,} bytes")
+        return bytes(body)
+
+    async def _runners(self) -> list[Runner]:
+        """Say what runs; others get their turn in between, as there may be thousands."""
+        found: list[Runner] = []
+        for count, (upper, below) in enumerate(self._pods.pairs()):
+            if count % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            found.append(runner(upper, below))
+        return found
+
+    def _absent(self) -> Refused:
+        return Refused(
+            HTTPStatus.NOT_FOUND,
+            f"{self._lower.name} has no metrics API (metrics.k8s.io): what runs there is not measured until a "
+            "metrics-server is installed there",
+        )
+
+    def _failed(self, status: HTTPStatus, why: str) -> Refused:
+        return Refused(status, f"{self._lower.name}: metrics API: {why}")
+
+    def _tell(self, known: Picture | Refused) -> None:
+        """Note once that there is nothing to be had, and why; and that there is again."""
+        words = known.message if isinstance(known, Refused) else ""
+        if words == self._said:
+            return
+        self._said = words
+        if words:
+            self._log.warning("what a virtual node uses is not known", node=self._lower.node, why=words)
+        else:
+            self._log.info("what a virtual node uses is known again", node=self._lower.node)
+
+
+_JSON = "application/json"
+_REASON_AT_MOST = 400
+
+
+async def show(caller: Caller, call: Call, meter: Meter | None) -> None:
+    """Answer with the use of a node and its pods, or with why it is not known."""
+    try:
+        found = await while_present(caller.wire, _picture(meter))
+    except Refused as refused:
+        await caller.reply(refused.status, f"{refused.message}\n".encode(), PLAIN, reason(refused.message))
+        return
+    if call.area == routes.STATS:
+        await caller.reply(HTTPStatus.OK, await asyncio.to_thread(summary, found), _JSON)
+    else:
+        await caller.reply(HTTPStatus.OK, await asyncio.to_thread(exposition, found), MEDIA)
+
+
+async def _picture(meter: Meter | None) -> Picture:
+    if meter is None:
+        raise Refused(HTTPStatus.NOT_FOUND, "nothing is known of this node yet")
+    return await meter.picture()
+
+
+def reason(message: str) -> str:
+    """Give words that can stand in a status line: printable ASCII, and not too many."""
+    return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in message[:_REASON_AT_MOST])

@@ -1,0 +1,164 @@
+"""What a virtual node used, as the text of a kubelet's `/metrics/resource`, which metrics-server and Prometheus read.
+
+Names and labels are the kubelet's. Values carry the time of the sample that they rest on, so that a reader who comes
+twice between two samples sees that nothing is new. They are floating point numbers, as a kubelet's are.
+
+What a virtual node used, as a kubelet's `/stats/summary` tells it: the part of it that is known, cpu and memory.
+
+Network and file systems are left out, as a kubelet leaves out what it cannot measure.
+
+What runs on a virtual node, as a kubelet tells it: in its own metrics, and as the list of pods of its runtime.
+
+That list is a kubelet's look at its containers and not at the API, so it names pods and what runs of them, no more.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import orjson
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tensile.kubelet.stats.usage import ContainerReading, Picture, PodReading, Reading, Runner
+from tensile.objects import Manifest, timestamp
+
+MEDIA = "text/plain; version=0.0.4; charset=utf-8"
+_NANO = 1_000_000_000
+_THOUSAND = 1000
+_POD = ("namespace", "pod")
+_CONTAINER = ("container", *_POD)
+
+
+class _Scope(NamedTuple):
+    """What is measured, the names of its labels, and its readings, each with their values."""
+
+    name: str
+    labels: tuple[str, ...]
+    readings: list[tuple[tuple[str, ...], Reading]]
+
+
+class _Measured(Collector):
+    """What prometheus_client writes instead of the metrics of this process."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+
+    def collect(self) -> Iterator[Metric]:
+        """Return every family; without a node's reading it says that there was an error in measuring."""
+        for scope in _scopes(self._picture):
+            yield from _use(scope)
+        yield _starts(self._picture)
+        failed = GaugeMetricFamily(
+            "resource_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise"
+        )
+        failed.add_metric((), int(self._picture.node is None))
+        yield failed
+
+
+def exposition(picture: Picture) -> bytes:
+    """Return the text."""
+    return generate_latest(_Measured(picture))
+
+
+def _scopes(picture: Picture) -> Iterator[_Scope]:
+    yield _Scope("container", _CONTAINER, [(names, one.reading) for names, one in _containers(picture)])
+    yield _Scope("node", (), [((), picture.node)] if picture.node is not None else [])
+    yield _Scope("pod", _POD, [((pod.runner.namespace, pod.runner.name), pod.reading) for pod in picture.pods])
+
+
+def _use(scope: _Scope) -> Iterator[Metric]:
+    """Return the seconds of cpu and the bytes of memory."""
+    words = f"Cumulative cpu time consumed by the {scope.name} in core-seconds"
+    cpu = CounterMetricFamily(f"{scope.name}_cpu_usage_seconds", words, labels=scope.labels)
+    words = f"Current working set of the {scope.name} in bytes"
+    memory = GaugeMetricFamily(f"{scope.name}_memory_working_set_bytes", words, labels=scope.labels)
+    for values, (counter, amount) in scope.readings:
+        time = counter.time / _THOUSAND
+        cpu.add_metric(values, counter.used / _NANO, timestamp=time)
+        memory.add_metric(values, amount.memory, timestamp=time)
+    yield from (cpu, memory)
+
+
+def _starts(picture: Picture) -> Metric:
+    words = "Start time of the container since unix epoch in seconds"
+    found = GaugeMetricFamily("container_start_time_seconds", words, labels=_CONTAINER)
+    for values, container in _containers(picture):
+        found.add_metric(values, container.started / _THOUSAND)
+    return found
+
+
+def _containers(picture: Picture) -> Iterator[tuple[tuple[str, ...], ContainerReading]]:
+    """Return each container with the values of its labels."""
+    for pod in picture.pods:
+        yield from (((one.name, pod.runner.namespace, pod.runner.name), one) for one in pod.containers)
+
+
+Stats = dict[str, Any]
+
+
+def summary(picture: Picture) -> bytes:
+    """Give the JSON of a stats v1alpha1 Summary."""
+    node = {"nodeName": picture.name, **(_stats(picture.node) if picture.node else {})}
+    return orjson.dumps({"node": node, "pods": [_pod(pod) for pod in picture.pods]})
+
+
+def _pod(pod: PodReading) -> Stats:
+    runner = pod.runner
+    return {
+        "podRef": {"name": runner.name, "namespace": runner.namespace, "uid": runner.uid},
+        "startTime": None if runner.started is None else _time(runner.started),
+        "containers": [_container(one) for one in pod.containers],
+        **_stats(pod.reading),
+    }
+
+
+def _container(one: ContainerReading) -> Stats:
+    return {"name": one.name, "startTime": _time(one.started), **_stats(one.reading)}
+
+
+def _stats(reading: Reading) -> Stats:
+    time = _time(reading.counter.time)
+    return {
+        "cpu": {"time": time, "usageNanoCores": reading.amount.cpu, "usageCoreNanoSeconds": reading.counter.used},
+        "memory": {"time": time, "workingSetBytes": reading.amount.memory},
+    }
+
+
+def _time(milliseconds: int) -> str:
+    return timestamp(datetime.fromtimestamp(milliseconds / _THOUSAND, UTC))
+
+
+def census(node: str, runners: Sequence[Runner]) -> bytes:
+    """Give the text of a kubelet's `/metrics`, as far as it is of the node and not of a process: names and numbers."""
+    containers = sum(len(one.containers) for one in runners)
+    lines = [
+        *_gauge("kubelet_node_name", "The node's name. The count is always 1.", f'{{node="{node}"}} 1'),
+        *_gauge("kubelet_running_pods", "Number of pods of which a container runs", f" {len(runners)}"),
+        *_gauge(
+            "kubelet_running_containers",
+            "Number of containers that run",
+            f'{{container_state="running"}} {containers}',
+        ),
+    ]
+    return "\n".join((*lines, "")).encode()
+
+
+def running_list(runners: Sequence[Runner]) -> bytes:
+    """Give the JSON of a v1 PodList with names, UIDs and running containers."""
+    return orjson.dumps(
+        {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [_running_pod(one) for one in runners]}
+    )
+
+
+def _gauge(name: str, words: str, value: str) -> tuple[str, str, str]:
+    return f"# HELP {name} {words}", f"# TYPE {name} gauge", f"{name}{value}"
+
+
+def _running_pod(one: Runner) -> Manifest:
+    return {
+        "metadata": {"name": one.name, "namespace": one.namespace, "uid": one.uid},
+        "spec": {"containers": [{"name": name, "resources": {}} for name in one.containers]},
+        "status": {},
+    }

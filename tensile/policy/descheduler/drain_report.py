@@ -1,0 +1,134 @@
+"""What a drain of a lower cluster would come to: who would leave its node, and where each would find a place.
+
+The pods leave one after the other as their disruption budgets allow; each takes its room where it would go, so that
+what is told of the last one holds beside all others. Those that a controller makes again come first: they leave in any
+case, and the others only for room that is left.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import orjson
+
+from tensile.kube.store import Entry
+from tensile.policy.descheduler.bare_pods import loosed, uses_claims
+from tensile.policy.descheduler.drain import is_bare, kept
+from tensile.policy.descheduler.drain_bare_pods import placed
+from tensile.policy.descheduler.in_progress import settle, underway
+from tensile.policy.descheduler.targets import Ground, said_of
+from tensile.reconcile.world import LowerWorld, Problem, World
+from tensile.text import aligned
+
+FORMAT = 1
+_HEAD = ("POD", "GOES TO", "REAL NODE", "WHY")
+_NOBODY: frozenset[str] = frozenset()
+
+
+class Departure(NamedTuple):
+    """One pod: whether it `leaves`, the virtual node that has room for it and the real one behind ("" for none).
+
+    `why` says what keeps it where it is, or Pending afterwards; "" where neither. `others` are virtual nodes that have
+    room as well, as far as no other pod comes first; `full` those that the upper scheduler may choose too, though no
+    real node behind them has room now: it would wait there.
+    """
+
+    namespace: str
+    name: str
+    leaves: bool
+    target: str = ""
+    node: str = ""
+    why: str = ""
+    others: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the pod that is made in its place would stay Pending."""
+        return self.leaves and not self.target and bool(self.why)
+
+
+def departures(world: World, name: str) -> list[Departure]:
+    """Say it of every pod on the node of a lower, by namespace and name; raises KeyError for a lower that is not."""
+    lower = world.lowers[name]
+    ground, start = Ground(world, without=lower.node), Ground(world, without=lower.node)
+    for going in underway(world):
+        if going.node != lower.node:
+            settle(going, world, ground)
+    pods = sorted(lower.upper_pods, key=lambda one: (_goes_alone(one), one.namespace, one.name))
+    is_asked = world.topology.extender.enabled
+    found = [
+        _of_bare(one, lower, world, ground, start, is_asked=is_asked)
+        if _goes_alone(one)
+        else _departure(one, lower, ground, start, is_asked=is_asked)
+        for one in pods
+    ]
+    return sorted(found, key=lambda one: (one.namespace, one.name))
+
+
+def _goes_alone(upper: Entry) -> bool:
+    return is_bare(upper) and not upper.facts.terminating
+
+
+def _of_bare(
+    upper: Entry, lower: LowerWorld, world: World, ground: Ground, start: Ground, *, is_asked: bool
+) -> Departure:
+    """Say it of a pod that leaves only for a place."""
+    place = placed(upper, lower, world, ground)
+    if isinstance(place, Problem):
+        return Departure(upper.namespace, upper.name, leaves=False, why=place.message)
+    going = loosed(upper, world)
+    could = start.others(going, lower.node, _NOBODY)[0]
+    others, full = tuple(sorted({*could}.difference((place[0],)))), _full(going, lower, start, could, is_asked=is_asked)
+    return Departure(upper.namespace, upper.name, leaves=True, target=place[0], node=place[1], others=others, full=full)
+
+
+def _full(upper: Entry, lower: LowerWorld, start: Ground, could: list[str], *, is_asked: bool) -> tuple[str, ...]:
+    """Name the virtual nodes that the upper scheduler may choose though no real node has room."""
+    return () if is_asked else tuple(sorted({*start.open_to(upper, lower.node)}.difference(could)))
+
+
+def _departure(upper: Entry, lower: LowerWorld, ground: Ground, start: Ground, *, is_asked: bool) -> Departure:
+    """Say it of one pod; `start` is the ground before any left, `is_asked` whether schedulers ask the extender."""
+    whose = (upper.namespace, upper.name)
+    problem = kept(upper)
+    if problem is not None:
+        return Departure(*whose, leaves=False, why=problem.message)
+    if upper.facts.terminating or upper.facts.terminal:
+        return Departure(*whose, leaves=True)
+    if uses_claims(upper.manifest()):
+        return Departure(*whose, leaves=True, why=f"its claims are of {lower.name}: it would stay Pending")
+    found, refused = ground.others(upper, lower.node, _NOBODY)
+    could = start.others(upper, lower.node, _NOBODY)[0] if refused else found
+    full = _full(upper, lower, start, could, is_asked=is_asked)
+    if not found:
+        why = f"it would stay Pending: {said_of(refused)}"
+        return Departure(*whose, leaves=True, why=why, others=tuple(could), full=full)
+    target, node = found[0], ground.move(upper, lower.node, found[0])
+    others = tuple(sorted({*found, *could}.difference((target,))))
+    return Departure(*whose, leaves=True, target=target, node=node, others=others, full=full)
+
+
+def as_json(name: str, found: list[Departure]) -> str:
+    """Write it for programs: `formatVersion`, `lower`, and `pods` with the fields of a `Departure`."""
+    pods = [one._asdict() for one in found]
+    document = {"formatVersion": FORMAT, "lower": name, "pods": pods}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def as_text(name: str, found: list[Departure]) -> str:
+    """Write it for people: a table, and a last line that counts."""
+    rows = [_HEAD, *map(_row, found)] if found else []
+    lines = aligned(rows)
+    return "\n".join([*lines, *([""] if lines else []), f"Drain of {name}: {', '.join(_counts(found))}."])
+
+
+def _row(one: Departure) -> tuple[str, str, str, str]:
+    where = " or ".join((one.target, *one.others)) if one.target else ("nowhere" if one.leaves else "stays")
+    full = f"the upper scheduler may have it wait in {' or '.join(one.full)}" if one.full else ""
+    return f"{one.namespace}/{one.name}", where, one.node or "-", "; ".join(filter(None, (one.why, full)))
+
+
+def _counts(found: list[Departure]) -> Iterator[str]:
+    yield f"{sum(one.leaves for one in found)} to leave"
+    yield f"{sum(one.is_lost for one in found)} of them without a place elsewhere"
+    yield f"{sum(not one.leaves for one in found)} to stay"

@@ -1,0 +1,156 @@
+"""Who leaves and has not come anywhere yet: room that is free now, and is theirs.
+
+A pod's controller makes the one in its place as soon as the old one begins to end, and the upper scheduler binds it
+some time after; a pod without a controller is made again when the old one is gone. Whoever looks in between, for
+another lower or in another engine, would give the same room away again.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+import orjson
+
+from tensile.kube.store import Entry
+from tensile.objects import controller_of, deleted_at, metadata, moment_of
+from tensile.policy.descheduler.bare_pods import uses_claims
+from tensile.policy.descheduler.drain import is_bare, is_emptied, kept
+from tensile.policy.descheduler.records import PREFIX, Kept, Note, kept_in, kept_of, nodes_left, notes_on, recent
+from tensile.policy.descheduler.targets import Ground
+from tensile.reconcile.copies import bound
+from tensile.reconcile.pods.index import lives_below
+from tensile.reconcile.world import LowerWorld, World
+
+
+class Going(NamedTuple):
+    """A pod that leaves, or the one that is to have its place, and since when.
+
+    `node` is the virtual node that it leaves, "" where it has left; `owner` the UID of its controller, "" for none.
+    """
+
+    pod: Entry
+    node: str
+    owner: str
+    since: datetime
+
+
+def underway(world: World, but: str = "") -> Iterator[Going]:
+    """Give those that were told to leave within this interval, that a drain has leave, and that are made again.
+
+    Those of an owner in whose place others have come to a node since are not among them, whichever of them it was. Nor
+    are those that are kept and stand in the drained lower `but`, whose places are the caller's to look for.
+    """
+    told = list(_told(world))
+    known = {one.pod.uid for one in told}
+    told += [one for one in _drained(world) if one.pod.uid not in known]
+    come = _come(told, world)
+    for one in told:
+        if one.owner and come[one.owner] > 0:
+            come[one.owner] -= 1
+        else:
+            yield one
+    yield from _kept(world, but)
+    yield from _unbound(world)
+
+
+def settle(one: Going, world: World, ground: Ground) -> None:
+    """Take the room for a pod that is on its way."""
+    targets, _ = ground.others(one.pod, one.node, left_by(one.owner, world))
+    if targets:
+        ground.move(one.pod, one.node, targets[0])
+
+
+def left_by(owner: str, world: World) -> frozenset[str]:
+    """Give the virtual nodes that an owner's pods left lately; nobody's pods have none in common."""
+    if not owner:
+        return frozenset()
+    return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
+
+
+def told_lately(lower: LowerWorld, world: World) -> list[Note]:
+    """Give the notes of a lower's Node that were written within this interval."""
+    node = world.upper.nodes.get("", lower.node)
+    return recent(notes_on(node.manifest()) if node else (), world.now, world.topology.descheduler.interval)
+
+
+def _told(world: World) -> Iterator[Going]:
+    """Give those that the descheduler told, but for what is kept."""
+    for lower in world.lowers.values():
+        for note in told_lately(lower, world):
+            for upper in lower.upper_pods.select("uid", note.pod):
+                if note.owner or kept_of(upper, world) is None:
+                    yield Going(upper, lower.node, note.owner, note.at)
+
+
+def _drained(world: World) -> Iterator[Going]:
+    """Give those that a drain evicts, or has evicted, and a controller makes again."""
+    for lower in world.lowers.values():
+        if not is_emptied(lower, world):
+            continue
+        for upper in lower.upper_pods:
+            is_there = upper.facts.terminating or lives_below(upper, world.topology.exclude_namespaces)
+            if not is_there or upper.facts.bare or kept(upper) is not None:
+                continue
+            pod = upper.manifest()
+            if not uses_claims(pod):
+                yield Going(upper, lower.node, str(controller_of(pod).get("uid") or ""), _since(upper, world))
+
+
+def _since(upper: Entry, world: World) -> datetime:
+    """Say since when another may have come in a pod's place: that is made as soon as the old one begins to end."""
+    return deleted_at(upper.manifest()) if upper.facts.terminating else world.now
+
+
+def _come(told: list[Going], world: World) -> Counter[str]:
+    """Count each owner's pods that were made since its first left and have a node; the API tells whole seconds."""
+    begun: dict[str, datetime] = {}
+    for one in told:
+        since = one.since.replace(microsecond=0)
+        begun[one.owner] = min(since, begun.get(one.owner, since))
+    begun.pop("", None)
+    gone = {one.pod.uid for one in told}
+    pods = (entry for lower in world.lowers.values() for entry in lower.upper_pods) if begun else ()
+    return Counter(_owner_since(entry, begun) for entry in pods if not entry.facts.bare and entry.uid not in gone)
+
+
+def _owner_since(entry: Entry, begun: dict[str, datetime]) -> str:
+    """Give the owner of a pod that was made since its owner's pods left, "" for another."""
+    pod = entry.manifest()
+    owner, made = str(controller_of(pod).get("uid") or ""), str(metadata(pod).get("creationTimestamp") or "")
+    return owner if owner in begun and made and moment_of(made) >= begun[owner] else ""
+
+
+def _kept(world: World, but: str) -> Iterator[Going]:
+    """Give what is to be made in the place of each pod that is kept, and leaves or has left."""
+    told = {note.pod for lower in world.lowers.values() for note in told_lately(lower, world)}
+    for secret in world.upper.secrets:
+        safe = kept_in(secret, world.owner) if secret.name.startswith(PREFIX) else None
+        if safe is None or safe.pod is None or safe.taken:
+            continue
+        node = _left(safe, told, but, world)
+        if node is not None:
+            name = metadata(safe.pod)["name"]
+            entry = Entry(secret.namespace, name, safe.uid, 0, orjson.dumps(safe.pod), None)
+            yield Going(entry, node, "", world.now)
+
+
+def _left(safe: Kept, told: set[str], but: str, world: World) -> str | None:
+    """Give the virtual node that a pod which is kept leaves, "" where it has left; None where it stays or is made."""
+    found = bound(safe.uid, world)
+    if found is not None:
+        upper, lower = found
+        is_told = lower.name != but and (upper.uid in told or is_emptied(lower, world))
+        is_going = upper.facts.terminating or (is_told and safe.is_safe and is_bare(upper))
+        return lower.node if is_going else None
+    assert safe.pod is not None
+    meta = metadata(safe.pod)
+    made = world.upper.remade.get(meta["namespace"], meta["name"])
+    return None if made is not None and made.facts == safe.uid else ""
+
+
+def _unbound(world: World) -> Iterator[Going]:
+    """Give the pods that were made in others' places and have no node yet."""
+    for entry in world.upper.remade:
+        if entry.raw and bound(entry.uid, world) is None:
+            yield Going(entry, "", "", world.now)

@@ -1,0 +1,155 @@
+"""One pass of the descheduler: who leaves which lower cluster now, where there is room for it, and who stays and why.
+
+The whole pass follows from the world, whoever asks: so each lower's queue acts on its own part of one plan.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple
+
+from tensile.kube.store import Entry
+from tensile.objects import controller_of
+from tensile.policy.descheduler.bare_pods import CLAIMED, is_safe, loosed, tie_of, uses_claims
+from tensile.policy.descheduler.in_progress import left_by, settle, underway
+from tensile.policy.descheduler.records import MOST, Note, kept_for, kept_of, notes_on, recent
+from tensile.policy.descheduler.replacement import nodes_off
+from tensile.policy.descheduler.targets import Ground, Stuck, is_open, said_of, stuck_in
+from tensile.reconcile.world import LowerWorld, World
+
+DEADLOCK = "DeschedulingDeadlock"
+_NAMED = 5
+
+
+class Move(NamedTuple):
+    """A pod that leaves the lower `source`: `target` is the virtual node that has room, `node` the real one behind it.
+
+    `owner` is the UID of its controller, "" where it has none. `avoided` are virtual nodes that will not do for it now;
+    `others` will do as well as the target, as far as those that leave in the same pass do not come first.
+    """
+
+    upper: Entry
+    source: str
+    target: str
+    node: str
+    owner: str
+    avoided: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+
+class Stay(NamedTuple):
+    """A pod that cannot run in the lower `source` and stays there: a reason in CamelCase, and a sentence."""
+
+    upper: Entry
+    source: str
+    reason: str
+    message: str
+
+
+class Pass(NamedTuple):
+    """What one pass comes to; `waiting` are those of each lower that leave later, since too many leave now."""
+
+    moves: tuple[Move, ...]
+    stays: tuple[Stay, ...]
+    waiting: int
+
+
+def one_pass(world: World) -> Pass:
+    """Say what is to be done now about every pod that cannot run where it is, the one that waits longest first."""
+    lowers = [lower for lower in world.lowers.values() if is_source(lower, world)]
+    found = [one for lower in lowers for one in stuck_in(lower, world)]
+    found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
+    turns = {lower.name: _Turn(lower, world) for lower in lowers}
+    ground, start = Ground(world), cache(partial(Ground, world))
+    for going in underway(world):
+        settle(going, world, ground)
+    moves: list[Move] = []
+    stays: list[Stay] = []
+    waiting = 0
+    for one in found:
+        turn = turns[one.lower]
+        if one.upper.uid in turn.told_to_go:
+            continue
+        ready = is_ready(one.upper, world)
+        if turn.left[ready] <= 0:
+            waiting += 1
+            continue
+        result = _judged(one, world, ground, start)
+        if isinstance(result, Move):
+            turn.left[ready] -= 1
+            moves.append(result)
+        else:
+            stays.append(result)
+    return Pass(tuple(moves), tuple(stays), waiting)
+
+
+def is_ready(upper: Entry, world: World) -> bool:
+    """Say whether a pod may leave at once: a controller makes it again, or it is kept."""
+    kept = kept_of(upper, world) if upper.facts.bare else None
+    return not upper.facts.bare or (kept is not None and kept.is_safe)
+
+
+def is_source(lower: LowerWorld, world: World) -> bool:
+    """Say whether a lower's pods are looked at: one that is drained has its pods leave anyway."""
+    return is_open(lower, world) and lower.spec.maintenance != "drain"
+
+
+class _Turn:
+    """How many pods may leave a lower now, and the UIDs of those that were told to within this interval.
+
+    `left` has a bound of its own for those that have to be kept before (False): one that cannot be kept, whatever
+    refuses its Secret, takes nobody else's turn.
+    """
+
+    def __init__(self, lower: LowerWorld, world: World) -> None:
+        policy = world.topology.descheduler
+        node = world.upper.nodes.get("", lower.node)
+        notes = recent(notes_on(node.manifest()) if node else (), world.now, kept_for(policy))
+        lately = recent(notes, world.now, policy.interval)
+        self.told_to_go = {note.pod for note in lately}
+        most = policy.max_evictions_per_node
+        self.left = {True: min(most - len(lately), MOST - len(notes)), False: most}
+
+
+def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground]) -> Move | Stay:
+    """Say where a pod goes, or why it stays; `start` gives the ground as it was before this pass.
+
+    What the pass itself has filled is not avoided: where each of those that leave goes is the upper scheduler's choice,
+    so room that was counted on for one may be the other's.
+    """
+    pod, source = one.upper.manifest(), world.lowers[one.lower]
+    owner = str(controller_of(pod).get("uid") or "")
+    tie = (CLAIMED if uses_claims(pod) else None) if owner else tie_of(one.upper, world)
+    if tie is not None:
+        return Stay(one.upper, one.lower, *tie)
+    going, left = one.upper if owner else loosed(one.upper, world), left_by(owner, world)
+    targets, refused = ground.others(going, source.node, left)
+    if not targets:
+        return Stay(one.upper, one.lower, DEADLOCK, f"it fits in no other lower cluster: {said_of(refused)}")
+    could, never = start().others(going, source.node, left) if refused else (targets, {})
+    node = ground.move(going, source.node, targets[0])
+    others = sorted({*targets, *could} - {targets[0]})
+    avoided = (source.node, *sorted(refused.keys() & never.keys()))
+    return Move(one.upper, one.lower, targets[0], node, owner, avoided, tuple(others))
+
+
+def is_safe_move(move: Move, world: World) -> bool:
+    """Say whether a pod without a controller is kept, for where there is room for it now.
+
+    What it was kept off when it was kept will do, as long as that is where it leaves from and not where it goes.
+    """
+    kept = None if move.owner else kept_of(move.upper, world)
+    if kept is None or kept.pod is None:
+        return False
+    off = nodes_off(kept.pod)
+    return move.avoided[0] in off and move.target not in off and is_safe(move.upper, world, off)
+
+
+def note_of(move: Move, world: World) -> Note:
+    """Give the note of a move that is made now."""
+    return Note(move.owner, move.upper.uid, world.now, move.avoided)
+
+
+def listed(told: list[str]) -> str:
+    """Write what is told of several pods as one sentence, that of the first few."""
+    more = len(told) - _NAMED
+    return "; ".join(told[:_NAMED]) + (f"; and {more} more" if more > 0 else "")

@@ -1,0 +1,183 @@
+"""The rule that makes a pod again which no controller would: it sees through what the Secret that keeps it says.
+
+The old pod leaves and is waited for; then the new one is made, and when it is there the Secret goes. What is due
+follows from the Secrets and the pods alone, so an engine that was killed anywhere is followed by one that goes on from
+there. Nobody's pod is lost: while the new one is refused, or its name is taken, the Secret stays and it is told. A pod
+that somebody deletes while it is kept is not made again, nor does one leave once there is no more reason for it to.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from tensile.kube.store import Delta, Entry
+from tensile.kubelet.pods.conditions import DISRUPTION, conditions_of
+from tensile.names import PLACE_TAKEN, WITHDRAWN
+from tensile.objects import POD, UPPER, Ref, metadata, timestamp
+from tensile.policy.descheduler.drain import is_emptied
+from tensile.policy.descheduler.records import PREFIX, Kept, kept_in, noted, ref_of
+from tensile.policy.descheduler.targets import stuck_in
+from tensile.reconcile.adoption import REASON as TAKEN
+from tensile.reconcile.copies import Bound, bound
+from tensile.reconcile.desired import Absent, Decision, Present, Route, Told
+from tensile.reconcile.world import REMAKING, Key, Problem, World
+
+STOPPED = "PodPlaceTaken"
+REFUSED = "PodNotMadeAgain"
+_LOOK = 30.0
+"""Seconds between two looks at a pod that has not left yet, or of which something is said."""
+_SOON = 2.0
+"""Seconds until it is looked again whether all pods are known: more than what `plan` waits for."""
+_WITHDRAWN_FOR = timedelta(minutes=2)
+"""For so long a Secret stays that is not wanted any more: longer than an eviction that was sent can be on its way."""
+_NOTHING = Decision()
+
+
+class RemakingRule:
+    """One key for each Secret that keeps a pod, with the first lower: the one that the pod is on may go before it."""
+
+    name = REMAKING
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of the Secrets, of the pods that they keep, and of those that are made in their place."""
+        return (
+            Route("upper.secrets", _secret),
+            Route("upper_pods", _old),
+            Route("upper.remade", _new),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the keys of all of them, in one lower's queue, and those that something is still said of in another."""
+        yield from [key for key in world.problems if key.rule == REMAKING and key.lower == lower != world.speaker]
+        if lower == world.speaker:
+            for entry in world.upper.secrets:
+                if entry.name.startswith(PREFIX):
+                    yield _key(lower, entry.namespace, entry.name)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say what is due; nothing where another lower's key says it."""
+        if key.lower != world.speaker:
+            return _NOTHING
+        secret = world.upper.secrets.get(key.namespace, key.name)
+        kept = kept_in(secret, world.owner) if secret is not None else None
+        if secret is None or kept is None:
+            return _NOTHING
+        if not all(lower.upper_pods.synced for lower in world.lowers.values()):
+            return Decision(again=_SOON)  # that a cache is complete by now wakes its own lower alone
+        standing = bound(kept.uid, world)
+        if standing is not None:
+            return _while_it_stands(standing, secret, kept, world)
+        return _in_its_place(key, secret, kept, world)
+
+
+def _key(lower: str, namespace: str, name: str) -> Key:
+    return Key(REMAKING, lower, namespace, name)
+
+
+def _while_it_stands(standing: Bound, secret: Entry, kept: Kept, world: World) -> Decision:
+    """Keep the pod as long as there is reason for it to leave, which others have it do."""
+    pod, lower = standing
+    if pod.facts.terminating:
+        # One that was evicted is said to have ended before its object goes: that says nothing of whether it is wanted.
+        return _NOTHING if _is_disrupted(pod) else Decision((_done(secret, kept, "somebody deleted the pod"),))
+    if pod.facts.terminal:
+        return Decision((_done(secret, kept, "the pod that it keeps has ended"),))
+    if kept.withdrawn is None and (is_emptied(lower, world) or _is_stuck(standing, world)):
+        return Decision(again=_LOOK)
+    is_known = lower.pods.synced and world.upper.nodes.synced
+    return _withdrawn(secret, kept, world) if is_known else Decision(again=_LOOK)
+
+
+def _is_stuck(standing: Bound, world: World) -> bool:
+    """Say whether the descheduler would have the pod leave, which does so in its turn."""
+    policy = world.topology.descheduler
+    stuck = stuck_in(standing.lower, world) if policy.enabled and not policy.dry_run else ()
+    return any(one.upper.uid == standing.pod.uid for one in stuck)
+
+
+def _is_disrupted(pod: Entry) -> bool:
+    """Say whether a pod that ends was made to for its node's sake, by an eviction as a rule, and not by a person."""
+    return (conditions_of(pod.manifest()).get(DISRUPTION) or {}).get("status") == "True"
+
+
+def _withdrawn(secret: Entry, kept: Kept, world: World) -> Decision:
+    """Let the Secret go after a while; a pod that is to leave after all is then kept anew, as it is by then."""
+    if kept.withdrawn is None:
+        return Decision((noted(secret, WITHDRAWN, timestamp(world.now), "the pod may stay"),), again=_LOOK)
+    if world.now - kept.withdrawn < _WITHDRAWN_FOR:
+        return Decision(again=_LOOK)
+    return Decision((_done(secret, kept, "nothing rests on it any more"),))
+
+
+def _in_its_place(key: Key, secret: Entry, kept: Kept, world: World) -> Decision:
+    """Make the new pod, and let the Secret go once it is there."""
+    if kept.pod is None:
+        problem = Problem(REFUSED, f"{_named(secret)} does not hold a pod: mend it, or delete it")
+        return Decision(problem=problem, again=_LOOK)
+    ref = Ref(UPPER, POD, secret.namespace, metadata(kept.pod)["name"])
+    known = world.problems.get(key)
+    if kept.taken:
+        problem = _stopped(ref, secret)
+        return Decision((_told(secret, problem),), problem=problem, again=_LOOK)
+    made = world.upper.remade.get(ref.namespace, ref.name)
+    if made is not None and made.facts == kept.uid:
+        return Decision((_done(secret, kept, "the pod that it kept is made again"),))
+    if made is not None and made.uid == kept.uid:
+        return _NOTHING
+    if made is not None or (known is not None and known.reason == TAKEN):
+        return Decision((noted(secret, PLACE_TAKEN, "true", "another pod has the name of the one that it keeps"),))
+    wanted = Present(ref, kept.pod, "it left its node, and has no controller that would make it again")
+    return Decision((*_refusal(secret, known), wanted))
+
+
+def _refusal(secret: Entry, known: Problem | None) -> Iterator[Told]:
+    """Tell, where the Secret is, what keeps the pod from being made; that its place was taken holds no more."""
+    if known is not None and known.reason != STOPPED:
+        words = f"the pod is kept here and tried again until it is made: {known.message}"
+        yield _told(secret, Problem(REFUSED, words))
+
+
+def _stopped(ref: Ref, secret: Entry) -> Problem:
+    words = (
+        f"another pod has the name {ref.namespace}/{ref.name} of one that was evicted and is kept in {_named(secret)}: "
+        f"delete that Secret to give the pod up; to have it made, remove the other pod and then the annotation "
+        f"{PLACE_TAKEN} of the Secret"
+    )
+    return Problem(STOPPED, words)
+
+
+def _told(secret: Entry, problem: Problem) -> Told:
+    about = ref_of(secret.namespace, secret.name.removeprefix(PREFIX))
+    return Told(about, secret.uid, problem.reason, problem.message)
+
+
+def _named(secret: Entry) -> str:
+    return f"Secret {secret.namespace}/{secret.name}"
+
+
+def _done(secret: Entry, kept: Kept, reason: str) -> Absent:
+    """Want the Secret gone, as it was when this was decided."""
+    return Absent(ref_of(secret.namespace, kept.uid), secret.uid, reason, version=str(secret.version))
+
+
+def _secret(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if delta.entry.name.startswith(PREFIX) and lower == world.speaker:
+        yield _key(lower, delta.entry.namespace, delta.entry.name)
+
+
+def _old(world: World, _lower: str, delta: Delta) -> Iterator[Key]:
+    yield from _of(world, delta.entry, delta.entry.uid)
+
+
+def _new(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if lower == world.speaker:
+        for entry in delta:
+            if entry is not None:
+                yield from _of(world, entry, entry.facts)
+                yield from _of(world, entry, entry.uid)
+
+
+def _of(world: World, pod: Entry, pod_uid: str) -> Iterator[Key]:
+    """Give the key of the Secret that keeps the pod of that UID, where there is one."""
+    name = PREFIX + pod_uid
+    if pod_uid and world.upper.secrets.get(pod.namespace, name) is not None:
+        yield _key(world.speaker, pod.namespace, name)

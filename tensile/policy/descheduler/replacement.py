@@ -1,0 +1,149 @@
+"""The pod that is made in another's place where no controller would make one: the same, and free to go elsewhere.
+
+What the apiserver and its admission put into the old one is left out: much of it is refused when it comes again. The
+rest stays as its author wrote it, with marks that say whose place it has and which nodes it is kept off.
+"""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+
+from tensile.kube.store import Kept, decoded
+from tensile.kubelet.pods.scheduling import without_merged
+from tensile.kubelet.pods.service_account import without_token
+from tensile.names import DESCHEDULE_COUNT, DESCHEDULED, KEPT_OFF, REPLACES, UNSCHEDULABLE_NODE
+from tensile.objects import Manifest, annotations, labels, metadata, moment_of, uid
+from tensile.policy.webhook.admission import pinned
+from tensile.reconcile.pods.scheduling import HOSTNAME, NOT_READY, REQUIRED, UNREACHABLE, has_requirements, required_of
+
+_KEPT_METADATA = ("name", "namespace", "finalizers", "ownerReferences")
+_ADMITTED = frozenset({"nodeName", "priority", "preemptionPolicy", "overhead", "ephemeralContainers"})
+"""Fields of a spec that are given when a pod is created or bound, or afterwards, and are refused in a new one."""
+_DOMAINS = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
+"""Labels that a pod is given with its node."""
+_ADMITTED_SECONDS = 300
+_DIGITS = 9
+_TERMS = ("podAffinity", "podAntiAffinity")
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_POD_TERM = "podAffinityTerm"
+
+
+def digest(raw: bytes) -> Kept:
+    """Keep of a pod that a descheduler made only whose place it has: a UID, "" where it does not say.
+
+    All of it is kept while it has somebody's place and waits for a node.
+    """
+    pod = decoded(raw)
+    replaces = annotations(pod).get(REPLACES, "")
+    is_waiting = replaces and not pod["spec"].get("nodeName") and "deletionTimestamp" not in metadata(pod)
+    return Kept(raw if is_waiting else b"", replaces)
+
+
+def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:
+    """Give the pod to create in a stored one's place; `off` are the virtual nodes that it is to be kept off."""
+    nodes = sorted({*off, *nodes_off(pod)})
+    freed = freed_from(pod, nodes_off(pod))
+    meta = {field: value for field in _KEPT_METADATA if (value := metadata(pod).get(field))}
+    carried = {key: value for key, value in labels(pod).items() if key not in _DOMAINS}
+    meta["labels"] = {**carried, DESCHEDULED: "true"}
+    meta["annotations"] = {**annotations(freed), **_marks(pod, nodes)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": _spec(freed["spec"], nodes)}
+
+
+def is_alike(one: Manifest, other: Manifest) -> bool:
+    """Say whether two such pods come to the same, but for what the engine itself adds to a pod that it mirrors."""
+    return _unlapsed(one) == _unlapsed(other)
+
+
+def _unlapsed(pod: Manifest) -> Manifest:
+    """Give a pod without what it tolerates while its node does not answer."""
+    left = [one for one in pod["spec"].get("tolerations") or () if one.get("key") not in (NOT_READY, UNREACHABLE)]
+    return {**pod, "spec": {**pod["spec"], "tolerations": left}}
+
+
+def nodes_off(pod: Manifest) -> list[str]:
+    """Give the virtual nodes that a pod is kept off for our sake."""
+    noted = annotations(pod).get(KEPT_OFF, "")
+    return noted.split(",") if noted else []
+
+
+def freed_in_time(pod: Manifest, now: datetime, cooldown: timedelta) -> Manifest:
+    """Give a pod without what it was kept off, once that is long ago: there may be room by now."""
+    made = metadata(pod).get("creationTimestamp")
+    is_due = nodes_off(pod) and made and now - moment_of(made) >= cooldown
+    return freed_from(pod, nodes_off(pod)) if is_due else pod
+
+
+def freed_from(pod: Manifest, nodes: Collection[str]) -> Manifest:
+    """Give a pod that is not kept off these nodes, the very one where we have not kept it off them."""
+    required = required_of(pod["spec"])
+    if not nodes or required is None:
+        return pod
+    spec, affinity = pod["spec"], pod["spec"]["affinity"]
+    ours = _requirement(nodes)
+    terms = [_without(term, ours) for term in required.get("nodeSelectorTerms") or ()]
+    node = {field: value for field, value in affinity["nodeAffinity"].items() if field != REQUIRED}
+    if all(map(has_requirements, terms)):
+        node[REQUIRED] = {**required, "nodeSelectorTerms": terms}
+    left = {**affinity, "nodeAffinity": node}
+    notes = {key: value for key, value in annotations(pod).items() if key != KEPT_OFF}
+    return {
+        **pod,
+        "metadata": {**metadata(pod), "annotations": notes},
+        "spec": {**spec, "affinity": {field: value for field, value in left.items() if value}},
+    }
+
+
+def _requirement(nodes: Iterable[str]) -> Manifest:
+    return {"key": HOSTNAME, "operator": "NotIn", "values": sorted(nodes)}
+
+
+def _without(term: Manifest, requirement: Manifest) -> Manifest:
+    left = [one for one in term.get("matchExpressions") or () if one != requirement]
+    rest = {field: value for field, value in term.items() if field != "matchExpressions"}
+    return {**rest, **({"matchExpressions": left} if left else {})}
+
+
+def _marks(pod: Manifest, nodes: list[str]) -> dict[str, str]:
+    """Give the annotations of the new pod: tensile-kube's, and ours."""
+    marks = {REPLACES: uid(pod), DESCHEDULE_COUNT: str(_count(annotations(pod).get(DESCHEDULE_COUNT, "")) + 1)}
+    if not nodes:
+        return marks
+    return {**marks, UNSCHEDULABLE_NODE: pod["spec"].get("nodeName", ""), KEPT_OFF: ",".join(nodes)}
+
+
+def _count(noted: str) -> int:
+    """Read how often a pod was moved; what is no such number, or too large for one, counts for nothing."""
+    return int(noted) if noted.isdecimal() and len(noted) <= _DIGITS else 0
+
+
+def _spec(spec: Manifest, nodes: list[str]) -> Manifest:
+    """Give the spec as its author wrote it, kept off some nodes."""
+    fields = {**spec, **without_token(spec)}
+    affinity = _unmerged(spec.get("affinity") or {})
+    fields |= {
+        "affinity": pinned(affinity, [_requirement(nodes)]) if nodes else affinity,
+        "tolerations": [one for one in spec.get("tolerations") or () if not _is_admitted(one)],
+        "topologySpreadConstraints": [without_merged(one) for one in spec.get("topologySpreadConstraints") or ()],
+    }
+    return {field: value for field, value in fields.items() if field not in _ADMITTED and value not in ({}, [], None)}
+
+
+def _is_admitted(toleration: Manifest) -> bool:
+    """Say whether a toleration is what admission gives to a pod that does not say how long it stays."""
+    is_default = toleration.get("operator") == "Exists" and toleration.get("effect") == "NoExecute"
+    of_lapse = toleration.get("key") in (NOT_READY, UNREACHABLE)
+    return of_lapse and is_default and toleration.get("tolerationSeconds") == _ADMITTED_SECONDS
+
+
+def _unmerged(affinity: Manifest) -> Manifest:
+    """Give an affinity without what the apiserver made of its matchLabelKeys."""
+    return {kind: _unmerged_terms(terms) if kind in _TERMS else terms for kind, terms in affinity.items()}
+
+
+def _unmerged_terms(terms: Manifest) -> Manifest:
+    found = dict(terms)
+    if required := terms.get(REQUIRED):
+        found[REQUIRED] = [without_merged(term) for term in required]
+    if preferred := terms.get(_PREFERRED):
+        found[_PREFERRED] = [{**one, _POD_TERM: without_merged(one[_POD_TERM])} for one in preferred]
+    return found

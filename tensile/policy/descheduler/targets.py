@@ -1,0 +1,248 @@
+"""Where pods would fit if they left: the virtual nodes above, and the real ones behind each of them.
+
+What finds a place here takes it, so that pods which leave together do not count on the same room; and so do those that
+are on their way already.
+
+Which pods wait below for a node that does not come.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from tensile.kube.store import Entry
+from tensile.kubelet.node.status import is_reachable
+from tensile.kubelet.pods.conditions import conditions_of, unplaced
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.sync import placement
+from tensile.names import CLUSTER_SELECTOR
+from tensile.objects import Manifest, annotations, metadata, moment_of
+from tensile.policy.extender.reservations import SORTED
+from tensile.policy.placement import reader
+from tensile.policy.placement.placement import TOO_MUCH, asks_too_much, examine, fitting
+from tensile.policy.placement.placement import Placement as Verdict
+from tensile.policy.placement.reader import pod_of, snapshot_of
+from tensile.policy.placement.snapshot import Pod, Snapshot
+from tensile.reconcile.copies import mirror_of, upper_of
+from tensile.reconcile.ownership import has_node
+from tensile.reconcile.pods.index import lives_below, mirrors
+from tensile.reconcile.world import Key, LowerWorld, World
+
+if TYPE_CHECKING:
+    from tensile.kubelet.pods.placement_context import Placement
+
+
+REASONS = frozenset({"Unschedulable", "SchedulerError"})
+"""Of condition PodScheduled: the scheduler has tried, and found no node. One with a gate has not been tried."""
+
+
+class Stuck(NamedTuple):
+    """A pod that has waited for too long: the upper one, its lower's name, and since when."""
+
+    upper: Entry
+    lower: str
+    since: datetime
+
+
+def is_open(lower: LowerWorld, world: World) -> bool:
+    """Say whether a lower is one to work with: it answers, all of it is known, and its Node is there and ours."""
+    node = world.upper.nodes.get("", lower.node)
+    if node is None or not (lower.in_topology and lower.connected and has_node(lower, world)):
+        return False
+    return reader.is_known(lower) and is_reachable(node.manifest(), lower)
+
+
+def stuck_in(lower: LowerWorld, world: World) -> Iterator[Stuck]:
+    """Give the pods of a lower that have waited for longer than the topology allows."""
+    patience = world.topology.descheduler.pending_longer_than
+    for below in lower.pods:
+        facts = below.facts
+        upper = None if facts.ran or facts.terminating or facts.terminal else upper_of(below, lower)
+        if upper is None or not _is_alive(upper, world) or not mirrors(below, upper, world.owner):
+            continue
+        since = waiting_since(below.manifest())
+        if since is not None and world.now - since >= patience:
+            yield Stuck(upper, lower.name, since)
+
+
+def waiting_since(pod: Manifest) -> datetime | None:
+    """Say since when the lower scheduler finds no node for a pod, None where that is not what it waits for.
+
+    A pod that no scheduler has looked at waits since it was made.
+    """
+    if pod["spec"].get("nodeName"):
+        return None
+    said = unplaced(pod, REASONS) or {}
+    since = said.get("lastTransitionTime")
+    if "PodScheduled" not in conditions_of(pod):
+        since = metadata(pod).get("creationTimestamp")
+    return moment_of(since) if since else None
+
+
+def _is_alive(upper: Entry, world: World) -> bool:
+    return not upper.facts.terminating and lives_below(upper, world.topology.exclude_namespaces)
+
+
+_PLACED_BY = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+_Likeness = bytes
+
+
+class Ground:
+    """All lowers that can take pods, as they would be; made for one pass, and changed by it.
+
+    The one whose virtual node is `without` is left out, "" for none.
+    """
+
+    def __init__(self, world: World, *, without: str = "") -> None:
+        self._world = world
+        self._lowers = {
+            lower.node: lower
+            for lower in world.lowers.values()
+            if lower.node != without and is_open(lower, world) and lower.spec.maintenance == "none"
+        }
+        self._above = _above(world, self._lowers)
+        self._below: dict[str, Snapshot] = {}
+        self._refused: dict[tuple[str, _Likeness], str] = {}
+        self._nowhere: dict[tuple[str, frozenset[str], str, _Likeness], dict[str, str]] = {}
+        self._places: dict[tuple[str, str], Placement] = {}
+
+    def others(self, upper: Entry, source: str, avoid: frozenset[str]) -> tuple[list[str], dict[str, str]]:
+        """Give the virtual nodes that would take a pod of the node `source`, and why each other one would not.
+
+        Those of `avoid` are none of them. The pod keeps its place meanwhile. For what found no place, those
+        that are alike are not looked at again in this pass: room that comes free in it is for the next.
+        """
+        pod = upper.manifest()
+        mine, seeking = pod_of(pod, settled=True), pod_of(_unbound(pod))
+        if asks_too_much(seeking, self._above):
+            return [], {name: TOO_MUCH for name in self._lowers if name != source}
+        alike = (source, avoid, annotations(pod).get(CLUSTER_SELECTOR, ""), _likeness(seeking))
+        if alike not in self._nowhere:
+            found, refused = self._looked_at(pod, mine, seeking, source, avoid)
+            if found:
+                return found, refused
+            self._nowhere[alike] = refused
+        return [], self._nowhere[alike]
+
+    def open_to(self, upper: Entry, source: str) -> list[str]:
+        """Give the virtual nodes to which the upper scheduler may send a pod of the node `source`.
+
+        It knows no real nodes, so those of them may all be too full.
+        """
+        pod = upper.manifest()
+        verdict = self._judged_above(pod_of(pod, settled=True), pod_of(_unbound(pod)), source)
+        return [name for name in verdict.fitting if name != source]
+
+    def _judged_above(self, mine: Pod, seeking: Pod, source: str) -> Verdict:
+        """Look at every virtual node for a pod that leaves its own."""
+        self._above.remove(mine.namespace, mine.name, source)
+        verdict = examine(seeking, self._above)
+        self._above.add(mine, source)
+        return verdict
+
+    def _looked_at(
+        self, pod: Manifest, mine: Pod, seeking: Pod, source: str, avoid: frozenset[str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Look at every virtual node, and at the real ones behind those that would take the pod."""
+        verdict = self._judged_above(mine, seeking, source)
+        found: list[str] = []
+        refused = {name: str(one) for name, one in verdict.refused.items() if name != source}
+        refused |= {name: "a pod of its owner left it lately" for name in avoid if name != source}
+        for name in verdict.fitting:
+            if name == source or name in refused:
+                continue
+            why = self._refusal(pod, self._lowers[name])
+            if why:
+                refused[name] = why
+            else:
+                found.append(name)
+        return found, refused
+
+    def move(self, upper: Entry, source: str, target: str) -> str:
+        """Take the room for a pod that moves; gives the real node, by its name, that would have it."""
+        pod = upper.manifest()
+        self._above.remove(upper.namespace, upper.name, source)
+        self._above.add(pod_of(pod, settled=True), target)
+        lower = self._lowers[target]
+        return _settle(self._projected(pod, lower), self._snapshot(lower))
+
+    def _refusal(self, pod: Manifest, lower: LowerWorld) -> str:
+        """Say why no node of a lower does, "" where one does; those that are alike are told the same in this pass."""
+        wanted, snapshot = self._projected(pod, lower), self._snapshot(lower)
+        if asks_too_much(wanted, snapshot):
+            return TOO_MUCH
+        alike = (lower.name, _likeness(wanted))
+        if alike not in self._refused:
+            if next(fitting(wanted, snapshot), None) is not None:
+                return ""
+            self._refused[alike] = examine(wanted, snapshot).message
+        return self._refused[alike]
+
+    def _projected(self, pod: Manifest, lower: LowerWorld) -> Pod:
+        """Read the pod as it would be in a lower."""
+        where = (lower.name, metadata(pod)["namespace"])
+        if where not in self._places:
+            self._places[where] = placement("", Key("pod", *where, ""), lower, self._world)
+        return pod_of(lower_pod(pod, self._places[where]))
+
+    def _snapshot(self, lower: LowerWorld) -> Snapshot:
+        """Give a lower with those on their way in it: they come first, the oldest of them first."""
+        if lower.name not in self._below:
+            self._below[lower.name] = snapshot = reader.snapshot_now(lower)
+            nowhere: set[_Likeness] = set()
+            for pod in self._arriving(lower):
+                is_judged = not asks_too_much(pod, snapshot) and _likeness(pod) not in nowhere
+                if is_judged and not _settle(pod, snapshot):
+                    nowhere.add(_likeness(pod))
+        return self._below[lower.name]
+
+    def _arriving(self, lower: LowerWorld) -> list[Pod]:
+        """Give the pods that are bound to the virtual node and to no real one yet."""
+        world = self._world
+        waiting: list[tuple[str, Pod]] = []
+        for upper in lower.upper_pods:
+            if upper.facts.terminating or not lives_below(upper, world.topology.exclude_namespaces):
+                continue
+            below = mirror_of(upper, lower, world.owner)
+            if below is not None and below.manifest()["spec"].get("nodeName"):
+                continue
+            pod = upper.manifest()
+            wanted = self._projected(pod, lower) if below is None else pod_of(below.manifest())
+            waiting.append((str(metadata(pod).get("creationTimestamp", "")), wanted))
+        return [pod for _, pod in sorted(waiting, key=lambda one: (one[0], one[1].namespace, one[1].name))]
+
+
+def said_of(refused: Mapping[str, str]) -> str:
+    """Write why no other virtual node takes a pod, as `Ground.others` gives it."""
+    return "; ".join(f"{name}: {refused[name]}" for name in sorted(refused)) or "there is no other"
+
+
+def _above(world: World, names: Iterable[str]) -> Snapshot:
+    """See the upper cluster as far as these virtual nodes go, with the pods on all of them."""
+    nodes = (world.upper.nodes.get("", name) for name in names)
+    pods = (entry for lower in world.lowers.values() for entry in lower.upper_pods if not entry.facts.terminal)
+    return snapshot_of(
+        [entry.manifest() for entry in nodes if entry is not None],
+        (entry.manifest() for entry in pods),
+        [entry.manifest() for entry in world.upper.namespaces],
+    )
+
+
+def _unbound(pod: Manifest) -> Manifest:
+    """Give the pod as it would be made anew."""
+    return {**pod, "spec": {field: value for field, value in pod["spec"].items() if field != "nodeName"}}
+
+
+def _settle(pod: Pod, snapshot: Snapshot) -> str:
+    """Put a pod on the first node that it fits on; gives its name, "" for none."""
+    node = next(fitting(pod, snapshot), None)
+    if node is None:
+        return ""
+    snapshot.add(pod, node.name)
+    return node.name
+
+
+def _likeness(pod: Pod) -> _Likeness:
+    """Tell pods from each other by what placement looks at: replicas are alike."""
+    asked = {field: pod.spec.get(field) for field in _PLACED_BY}
+    return SORTED.encode([pod.namespace, pod.labels, pod.requests, pod.ports, asked])

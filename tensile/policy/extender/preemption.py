@@ -1,0 +1,295 @@
+"""Who goes for a pod that only real nodes refuse: the answer to a kube-scheduler that asks, and to whoever sees to it.
+
+A kube-scheduler that preempts offers virtual nodes with the pods that would have to go by the sum. It is told instead
+of those after whose end a real node has room, and of no virtual node behind which there are none. Of several the best
+is told alone, and its room is kept from then on: the next pod would have it, which may be a victim's successor.
+
+Preempts for pods that the kube-scheduler finds no victims for: where the sum has room, and no real node has.
+
+It is done as the scheduler does it: the pod is nominated, its victims get the condition DisruptionTarget and are
+deleted, and the scheduler sends the pod once they have gone. First the scheduler has its turn: where it preempts by
+itself, on whatever node, it asks the extender within the same moment.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import orjson
+import structlog
+
+from tensile.errors import ClusterError, Conflict, NotFound
+from tensile.kube.cluster import Cluster, Patch, Selection
+from tensile.kube.limits import Seldom
+from tensile.names import COMPONENT
+from tensile.objects import DISRUPTION_BUDGET, POD, UPPER, Manifest, Ref, as_read, metadata, timestamp, uid
+from tensile.policy.extender.extender import Extender, Site, Want, seeking
+from tensile.policy.extender.reservations import Nominee
+from tensile.policy.extender.victims import (
+    Above,
+    Budget,
+    Choice,
+    Resident,
+    Wish,
+    budget_of,
+    choices,
+    counted,
+    may_preempt,
+    priority_of,
+)
+from tensile.policy.placement.placement import asks_too_much
+from tensile.policy.placement.snapshot import Pod
+from tensile.reconcile.desired import Told
+from tensile.reconcile.plan import event
+
+_FIELD = "NodeNameToMetaVictims"
+
+
+class Best(NamedTuple):
+    """The virtual node on which a pod costs others least, and who goes; `pod` is the one that comes, as below."""
+
+    name: str
+    pod: Pod
+    choice: Choice
+
+
+class Preempting:
+    """Chooses for the pods that an extender is asked about."""
+
+    def __init__(self, extender: Extender) -> None:
+        self._extender = extender
+
+    def answer(
+        self, question: Mapping[str, Any], budgets: Collection[Budget] | None, now: float
+    ) -> Iterator[dict[str, Any]]:
+        """Answer an ExtenderPreemptionArgs with an ExtenderPreemptionResult: the last answer counts.
+
+        Nodes that are no lower's stay as they are. Without `budgets`, which are not known then, no lower's does. Where
+        others cost less behind a virtual node that is not offered, as its sum has room, none is: they go without this.
+        """
+        pod, offered = question["Pod"], question[_FIELD]
+        told = {name: one for name, one in offered.items() if name not in self._extender.sites}
+        answer = {_FIELD: told}
+        if self._is_under_way(pod, offered):
+            yield {_FIELD: {}}
+            return
+        best = None
+        if budgets is not None:
+            uids = {name: {one["UID"] for one in victims.get("Pods") or ()} for name, victims in offered.items()}
+            want = None if told else self._extender.wants.get(uid(pod))
+            uids = {**{name: set[str]() for name in (want.names if want is not None else ())}, **uids}
+            for best in self.best(pod, uids, budgets):  # noqa: B007 - the last one counts
+                yield answer
+        if best is not None and best.name in offered and self.nominate(pod, best, now):
+            gone = [{"UID": one.pod.uid} for one in best.choice.victims]
+            told[best.name] = {"Pods": gone, "NumPDBViolations": best.choice.violations}
+        if told:
+            self._extender.wants.pop(uid(pod), None)
+        yield answer
+
+    def best(
+        self, pod: Manifest, offered: Mapping[str, Collection[str]], budgets: Collection[Budget]
+    ) -> Iterator[Best | None]:
+        """Return the best of some virtual nodes, as far as it is known after each real node: the last one counts.
+
+        `offered` has by virtual node the UIDs of the pods that would have to go by the sum.
+        """
+        best = None
+        for name, uids in offered.items():
+            site = self._extender.sites.get(name)
+            wish, above = wish_of(pod, site) if site is not None else None, site.above() if site is not None else None
+            if site is None or wish is None or above is None or not may_preempt(pod):
+                continue
+            for choice in choices(wish, site.ground, above, budgets, counted(wish, above, uids)):
+                if choice is not None and (best is None or choice.cost < best.choice.cost):
+                    best = Best(name, wish.below, choice)
+                yield best
+
+    def nominate(self, pod: Manifest, best: Best, now: float) -> bool:
+        """Keep the room that others make for a pod; reports whether they are all still there.
+
+        Nominees of lower priority that were to come to that node have to look for another.
+        """
+        site = self._extender.sites.get(best.name)
+        above = site.above() if site is not None else None
+        if site is None or above is None or not _are_there(best.choice, above):
+            return False
+        priority = priority_of(pod)
+        for name, one in site.ground.nominees(priority).items():
+            if one.node == best.choice.node:
+                site.ground.break_promise(name)
+        nominee = Nominee(uid(pod), priority, best.choice.names)
+        site.ground.promise(best.pod, best.choice.node, now, nominee)
+        return True
+
+    def release(self, pod: Manifest, best: Best) -> None:
+        """Keep that room no longer."""
+        site = self._extender.sites.get(best.name)
+        if site is not None:
+            site.ground.break_promise(site.name_of(pod))
+
+    def _is_under_way(self, pod: Manifest, offered: Collection[str]) -> bool:
+        """Report whether others are going for a pod already, where it is not offered to have any go."""
+        sites = self._extender.sites
+        return any(self._extender.nomination(name, pod) is not None for name in sites if name not in offered)
+
+
+def wish_of(pod: Manifest, site: Site) -> Wish | None:
+    """Return what a pod looks for in a lower; None where nobody can say whether it would find it."""
+    manifest = site.below(pod) if site.is_known() and metadata(pod).get("name") else None
+    below = seeking(manifest) if manifest is not None else None
+    if below is None or asks_too_much(below, site.ground.snapshot):
+        return None
+    return Wish(seeking(pod), below, priority_of(pod))
+
+
+def _are_there(choice: Choice, above: Above) -> bool:
+    """Report whether all who are to go are still bound to the virtual node: a scheduler takes no others."""
+    there = (above.residents.get(name) for name in choice.names)
+    uids = {one.pod.uid for one in there if one is not None}
+    return uids == {one.pod.uid for one in choice.victims}
+
+
+PATIENCE = 0.5
+"""Seconds in which a scheduler that has found victims by itself asks about them."""
+_AGAIN = 5.0
+"""Seconds after which what a cluster refused is tried again."""
+_MEDIA = "strategic-merge-patch"
+_log = structlog.get_logger("tensile.extender")
+
+
+class Preemptor:
+    """Sees to the wants of the extender that `extender` gives (None: there is none); `run` does so until it is ended.
+
+    `clock` gives monotonic seconds, as the extender is given them; `now` the time of day.
+    """
+
+    def __init__(
+        self,
+        upper: Cluster,
+        extender: Callable[[], Extender | None],
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._upper = upper
+        self._extender = extender
+        self._clock = clock
+        self._now = now
+        self._wanted = asyncio.Event()
+        self._seldom = Seldom(clock)
+
+    def heed(self) -> None:
+        """Look for wants: the extender has answered."""
+        extender = self._extender()
+        if extender is not None and extender.wants:
+            self._wanted.set()
+
+    async def budgets(self) -> Collection[Budget] | None:
+        """Return the upper cluster's disruption budgets, None where they cannot be read."""
+        try:
+            found = await self._upper.list(DISRUPTION_BUDGET, Selection(), lambda raw: budget_of(orjson.loads(raw)))
+        except ClusterError as error:
+            self._tell("nobody is preempted: disruption budgets cannot be read", error)
+            return None
+        return found.items
+
+    async def run(self) -> None:
+        """See to wants, each when it is due."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while (extender := self._extender()) is not None and extender.wants:
+                first = min(extender.wants.values(), key=lambda one: one.since)
+                await asyncio.sleep(max(0.0, first.since + PATIENCE - self._clock()))
+                await self.look()
+
+    async def look(self) -> None:
+        """See to the wants that are due now."""
+        extender = self._extender()
+        for key, want in tuple(extender.wants.items()) if extender is not None else ():
+            if extender is not None and extender.wants.get(key) is want and want.since + PATIENCE <= self._clock():
+                del extender.wants[key]
+                await self._see_to(want, extender)
+
+    async def _see_to(self, want: Want, extender: Extender) -> None:
+        """Preempt for a pod, if that helps; what a cluster refuses is tried again, unless the pod is asked about."""
+        try:
+            await self._preempt(want, Preempting(extender))
+        except (NotFound, Conflict) as error:
+            _log.debug("a pod is not preempted for: it has changed", error=str(error))
+        except ClusterError as error:
+            self._tell("a pod could not be preempted for", error)
+            extender.wants.setdefault(uid(want.pod), want._replace(since=self._clock() + _AGAIN - PATIENCE))
+
+    async def _preempt(self, want: Want, preempting: Preempting) -> None:
+        meta = metadata(want.pod)
+        ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
+        pod: Manifest = orjson.loads(await self._upper.read(ref))
+        budgets = await self.budgets() if uid(pod) == uid(want.pod) and self._may(pod) else None
+        if budgets is None:
+            return
+        best = None
+        for best in preempting.best(pod, dict.fromkeys(want.names, ()), budgets):  # noqa: B007 - the last one counts
+            await asyncio.sleep(0)
+        if best is None or not preempting.nominate(pod, best, self._clock()):
+            return
+        try:
+            await self._nominate(ref, pod, best)
+        except ClusterError:
+            preempting.release(pod, best)
+            raise
+        going = best.choice.fresh
+        where = {"node": best.name, "behind": best.choice.node}
+        _log.info("preempting", pod=f"{ref.namespace}/{ref.name}", **where, victims=len(going))
+        for victim in going:
+            await self._end(victim, pod, best)
+
+    def _may(self, pod: Manifest) -> bool:
+        """Report whether a pod still waits, and nobody goes on its behalf yet."""
+        extender, status = self._extender(), pod.get("status") or {}
+        if extender is None or pod["spec"].get("nodeName") or "deletionTimestamp" in metadata(pod):
+            return False
+        nominated = status.get("nominatedNodeName")
+        site = extender.sites.get(nominated) if nominated else None
+        if not nominated or site is None:
+            return not nominated and may_preempt(pod)
+        return may_preempt(pod) and not site.residents.is_awaited(priority_of(pod))
+
+    async def _nominate(self, ref: Ref, pod: Manifest, best: Best) -> None:
+        """Say which node the pod waits for, unless anybody has written to it since it was read."""
+        if (pod.get("status") or {}).get("nominatedNodeName") != best.name:
+            body = {"metadata": as_read(pod), "status": {"nominatedNodeName": best.name}}
+            await self._upper.patch(ref, Patch(_MEDIA, body), "status")
+
+    async def _end(self, victim: Resident, pod: Manifest, best: Best) -> None:
+        """Say why a pod goes, and delete it, unless it has gone already."""
+        ref = Ref(UPPER, POD, victim.pod.namespace, victim.pod.name)
+        try:
+            await self._upper.patch(ref, Patch(_MEDIA, _disrupted(victim, timestamp(self._now()))), "status")
+            await self._upper.delete(ref, uid=victim.pod.uid)
+        except (NotFound, Conflict):
+            return
+        words = f"Preempted by pod {uid(pod)} on node {best.name}"
+        step = event(Told(ref, victim.pod.uid, "Preempted", words, warning=False), self._now())
+        try:
+            await self._upper.create(step.ref, step.body or {})
+        except ClusterError as error:
+            _log.debug("a preemption is not told of", error=str(error))
+
+    def _tell(self, words: str, error: ClusterError) -> None:
+        """Warn, once in a while of the same."""
+        self._seldom.tell((words, type(error)), lambda more: _log.warning(words, error=str(error), **more))
+
+
+def _disrupted(victim: Resident, now: str) -> dict[str, Any]:
+    """Return the patch by which a pod is told that it ends, in the words of the kube-scheduler."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": f"{COMPONENT}: preempting to accommodate a higher priority pod",
+        "lastTransitionTime": now,
+    }
+    return {"metadata": {"uid": victim.pod.uid}, "status": {"conditions": [condition]}}

@@ -1,0 +1,268 @@
+"""A lower cluster as it is now, kept up to date change by change, with what has been promised to pods on their way.
+
+A snapshot of thousands of nodes cannot be made for each question. A change touches one node; what a pod was promised
+counts as if it were there, until it is, or until the promise lapses. The node of a promise is a guess: of pods that are
+alike each may come where another was expected, and then they trade places, since what counts is how many there are.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from math import inf
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tensile.policy.placement.snapshot import Node, Pod, Snapshot
+
+PodName = tuple[str, str]
+"""Namespace and name of a pod in the lower cluster."""
+SORTED = msgspec.json.Encoder(order="sorted")
+"""Writes what tells pods apart, also amounts that no number of 64 bits can say: anybody may ask for those."""
+_FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+
+
+class Nominee(NamedTuple):
+    """A pod that waits until `victims` (by their names below) have gone; `uid` and `priority` are the pod's above."""
+
+    uid: str
+    priority: int
+    victims: frozenset[PodName]
+
+
+class Promise(NamedTuple):
+    """Room on a node that is kept for a pod that is on its way, from a moment in seconds on.
+
+    With a `nominee` others have to make the room first, and the node holds more than it can until they have gone.
+    """
+
+    pod: Pod
+    node: str
+    since: float
+    nominee: Nominee | None = None
+
+
+class Ground:
+    """One lower cluster.
+
+    `grown` counts what may change the answer for a pod that asks for nothing but what is on a node, other
+    than by taking room; `changed` everything that may for any pod.
+    """
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot({})
+        self.promises: dict[PodName, Promise] = {}
+        self.grown = 0
+        self.changed = 0
+        self.offered: Counter[str] = Counter()
+        self.used: Counter[str] = Counter()
+        """Sums over all nodes, in milli-units."""
+        self._nominees: set[PodName] = set()
+        self._there: dict[PodName, Pod] = {}
+        self._early: dict[str, set[PodName]] = {}
+        """Pods on nodes that are not known yet: each kind of object is told on a watch of its own."""
+
+    def put_node(self, node: Node) -> None:
+        """Take a node as it is now; the pods on it stay."""
+        known = self.snapshot.nodes.get(node.name)
+        names = set(known.pods) if known else self._early.pop(node.name, set())
+        if known:
+            self._forget(node.name)
+        self.snapshot.nodes[node.name] = node
+        self.offered.update(node.allocatable)
+        for name in names:
+            self._seat(self._there.get(name) or self.promises[name].pod, node.name)
+        self._grow()
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node; pods that are still on it are kept in mind, in case it comes back."""
+        known = self.snapshot.nodes.get(name)
+        if known:
+            if known.pods:
+                self._early[name] = set(known.pods)
+            self._forget(name)
+            self._grow()
+
+    def put_pod(self, pod: Pod) -> None:
+        """Take a pod as it is now, which has its node; what was promised to it is kept no longer."""
+        name = (pod.namespace, pod.name)
+        promised = self._traded(name, pod.node)
+        if promised and (promised.node, promised.pod.requests) == (pod.node, pod.requests):
+            del self.promises[name]
+            self._nominees.discard(name)
+            self._unseat(name, pod.node)
+        self.break_promise(name)
+        known = self._there.get(name)
+        if known and _counts_as(known) == _counts_as(pod):
+            return
+        self.remove_pod(name)
+        self._there[name] = pod
+        self._add(pod, pod.node)
+
+    def remove_pod(self, name: PodName) -> None:
+        """Forget a pod that was on a node, which makes room."""
+        pod = self._there.pop(name, None)
+        if pod is not None:
+            self._take(name, pod.node)
+            self._grow()
+
+    def has(self, name: PodName) -> bool:
+        """Say whether a pod has its node."""
+        return name in self._there
+
+    def place_of(self, name: PodName) -> str:
+        """Return the node that a pod has, "" where it has none."""
+        found = self._there.get(name)
+        return found.node if found else ""
+
+    def pledged(self, node: str) -> list[PodName]:
+        """Give the pods that are expected on a node and are not there yet."""
+        place = self.snapshot.nodes.get(node)
+        names = place.pods if place else self._early.get(node, ())
+        return [name for name in names if name in self.promises]
+
+    def nominees(self, below: float = inf) -> dict[PodName, Promise]:
+        """Return what is kept for nominees of a lower priority than `below`."""
+        found = ((name, self.promises[name]) for name in self._nominees)
+        return {name: one for name, one in found if one.nominee is not None and one.nominee.priority < below}
+
+    def is_crowded(self, node: str) -> bool:
+        """Say whether more is on a node, or expected there, than it has room for, once all victims there have gone."""
+        place = self.snapshot.nodes.get(node)
+        if place is None:
+            return True
+        going = [place.pods[name] for name in self._victims() if name in place.pods]
+        freed = Counter[str]()
+        for pod in going:
+            freed.update(pod.requests)
+        over = any(amount - freed[name] > place.allocatable.get(name, 0) for name, amount in place.used.items())
+        return over or len(place.pods) - len(going) > place.room
+
+    def is_ready(self, node: str) -> bool:
+        """Report whether all victims on a node have gone, and there is room for who is expected there."""
+        place = self.snapshot.nodes.get(node)
+        return place is not None and place.pods.keys().isdisjoint(self._victims()) and not self.is_crowded(node)
+
+    def put_spaces(self, spaces: Mapping[str, Mapping[str, str]]) -> None:
+        """Take the labels of namespaces as they are now."""
+        self.snapshot.spaces = spaces
+        self._grow()
+
+    def promise(self, pod: Pod, node: str, now: float, nominee: Nominee | None = None) -> None:
+        """Keep room on a node for a pod; a promise that was made to it before is taken back."""
+        name = (pod.namespace, pod.name)
+        if name in self._there:
+            return
+        self.break_promise(name)
+        self.promises[name] = Promise(pod, node, now, nominee)
+        if nominee is not None:
+            self._nominees.add(name)
+        self._add(pod, node)
+
+    def confirm(self, name: PodName) -> None:
+        """Keep what was promised to a pod until it has come, or somebody takes it back."""
+        found = self.promises.get(name)
+        if found:
+            self._nominees.discard(name)
+            self.promises[name] = found._replace(since=inf, nominee=None)
+
+    def refresh(self, now: float) -> None:
+        """Keep room for nominees from now on whose victims are ending: how long that takes is for those to say."""
+        for name, one in self.nominees().items():
+            assert one.nominee is not None
+            victims = (self._there.get(victim) for victim in one.nominee.victims)
+            if any(victim is not None and victim.ending for victim in victims):
+                self.promises[name] = one._replace(since=now)
+
+    def break_promise(self, name: PodName) -> None:
+        """Give room back, where some is kept."""
+        found = self.promises.pop(name, None)
+        self._nominees.discard(name)
+        if found:
+            self._take(name, found.node)
+            self._grow()
+
+    def lapse(self, before: float) -> None:
+        """Give back what was promised before a moment."""
+        for name in [name for name, one in self.promises.items() if one.since < before]:
+            self.break_promise(name)
+
+    def _victims(self) -> frozenset[PodName]:
+        """Return who goes for nominees."""
+        return frozenset[PodName]().union(*(one.nominee.victims for one in self.nominees().values() if one.nominee))
+
+    def _traded(self, name: PodName, node: str) -> Promise | None:
+        """Give what was promised to a pod that came to a node, where another like it is expected in its place."""
+        promised = self.promises.get(name)
+        if promised is None or promised.node == node:
+            return promised
+        kind = kind_of(promised.pod)
+        other = next((one for one in self.pledged(node) if kind_of(self.promises[one].pod) == kind), None)
+        if other is None:
+            return promised
+        for one, place in ((name, promised.node), (other, node)):
+            self._unseat(one, place)
+            self._dismiss(one, place)
+        self._move(other, promised.node)
+        return self._move(name, node)
+
+    def _move(self, name: PodName, node: str) -> Promise:
+        """Expect a pod, which has no seat, on another node."""
+        promise = self.promises[name] = self.promises[name]._replace(node=node)
+        self._add(promise.pod, node)
+        return promise
+
+    def _add(self, pod: Pod, node: str) -> None:
+        self.changed += 1
+        self.grown += bool(pod.apart)  # it keeps away pods that no other pod was in the way of
+        if node in self.snapshot.nodes:
+            self._seat(pod, node)
+        else:
+            self._early.setdefault(node, set()).add((pod.namespace, pod.name))
+
+    def _take(self, name: PodName, node: str) -> None:
+        self._dismiss(name, node)
+        self._unseat(name, node)
+
+    def _dismiss(self, name: PodName, node: str) -> None:
+        """Forget that a pod is on a node that is not known; of one without pods nothing is kept."""
+        names = self._early.get(node)
+        if names is not None:
+            names.discard(name)
+            if not names:
+                del self._early[node]
+
+    def _seat(self, pod: Pod, node: str) -> None:
+        self._unseat((pod.namespace, pod.name), node)
+        self.snapshot.add(pod, node)
+        self.used.update(pod.requests)
+
+    def _unseat(self, name: PodName, node: str) -> None:
+        place = self.snapshot.nodes.get(node)
+        known = place.pods.get(name) if place else None
+        if known:
+            self.used.subtract(known.requests)
+            self.snapshot.remove(*name, node)
+
+    def _forget(self, node: str) -> None:
+        known = self.snapshot.forget(node)
+        assert known is not None
+        self.offered.subtract(known.allocatable)
+        self.used.subtract(known.used)
+
+    def _grow(self) -> None:
+        self.grown += 1
+        self.changed += 1
+
+
+def kind_of(pod: Pod) -> bytes:
+    """Give what is the same of pods that look for a node and fit on the same ones."""
+    spec = {field: pod.spec[field] for field in _FIELDS if field in pod.spec}
+    kind: list[Any] = [pod.namespace, pod.labels, pod.requests, pod.ports, pod.claims, pod.disks, spec]
+    if pod.own_claims:
+        kind.append(pod.name)
+    return SORTED.encode(kind)
+
+
+def _counts_as(pod: Pod) -> tuple[object, ...]:
+    """Give what may change of a pod that has its node, as far as it matters to others."""
+    return pod.uid, pod.node, pod.requests, pod.labels, pod.ending

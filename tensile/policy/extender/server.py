@@ -1,0 +1,182 @@
+"""The port on which the upper scheduler asks the extender: HTTPS, and only for callers who show who they are.
+
+The scheduler waits for each answer, so whatever goes wrong is answered at once, and never as "fits nowhere": one to
+which the extender is ignorable then decides by itself. Whoever may ask may have room kept for pods that nobody made, so
+a certificate of the right authority is not enough: it has to be the scheduler's.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+import structlog
+from aiohttp import web
+
+from tensile.errors import described
+from tensile.kube import net
+from tensile.policy.extender.extender import Extender
+from tensile.policy.extender.preemption import Preempting
+from tensile.policy.extender.victims import Budget
+from tensile.policy.tls_port import Bounds, Front
+
+SCHEDULER = "system:kube-scheduler"
+"""The user that a kube-scheduler's certificate names."""
+_LARGEST = 8 << 20
+"""Bytes of a question: a pod of the largest size, and the names of ten thousand nodes."""
+_GRACE = 1.0
+_ADVICE = {
+    errno.EADDRINUSE: "another program listens there: set extender.port in the topology file, or stop that program",
+    errno.EADDRNOTAVAIL: "this machine has no such address: set extender.bind in the topology file",
+    errno.EACCES: "only root may listen there: set extender.port in the topology file to 1024 or above",
+}
+_NO_QUESTION = (
+    "not the ExtenderArgs of a kube-scheduler with the names of nodes: set nodeCacheCapable: true for this extender in "
+    "the scheduler's configuration"
+)
+_FIELDS = {"/preempt": ("NodeNameToMetaVictims", dict)}
+"""What a question has to hold, where that is not a list of names of nodes.
+
+One that has whole nodes in its place is none: its scheduler would take names in the answer for no node at all.
+"""
+Budgets = Callable[[], Awaitable[Collection[Budget] | None]]
+_Decide = Callable[[Mapping[str, Any]], Awaitable[Any]]
+_log = structlog.get_logger("tensile.extender")
+
+
+def listening(bind: str, port: int) -> socket.socket:
+    """Take a port (0 for any free one); raises TensileError, saying what to change, when it cannot be had."""
+    try:
+        return net.listening(bind, port)
+    except OSError as error:
+        why = _ADVICE.get(error.errno or 0, f"{error.strerror or error}: set extender.bind or extender.port")
+        raise net.refusal(error, f"the extender cannot listen on {net.place(bind, port)}: {why}") from None
+
+
+class ExtenderPort:
+    """Serves on a port that was taken, from the first `show` to `close`.
+
+    `callers` are the users who may ask; `clock` gives seconds. `extender` may be another one between two questions.
+    `budgets` gives the disruption budgets of now, None where they cannot be known; `answered` is told of each filter.
+    """
+
+    def __init__(
+        self,
+        port: socket.socket,
+        extender: Extender,
+        *,
+        clock: Callable[[], float],
+        budgets: Budgets | None = None,
+        answered: Callable[[], None] = lambda: None,
+        callers: Collection[str] = (SCHEDULER,),
+    ) -> None:
+        self.extender = extender
+        self._budgets = budgets
+        self._answered_one = answered
+        self._front = Front(port, self._serve, Bounds(_LARGEST))
+        self._clock = clock
+        self._callers = frozenset(callers)
+        self._has_refused = False
+        self._ways: Mapping[str, _Decide] = {
+            "/filter": self._filtered,
+            "/prioritize": self._prioritized,
+            "/preempt": self._preempted,
+        }
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._front.port
+
+    async def show(self, tls: ssl.SSLContext) -> None:
+        """Serve with this certificate, to those of this authority; connections that are there end, with their answer.
+
+        Nobody is served who shows no certificate, whatever the context asks for.
+        """
+        tls.verify_mode = ssl.CERT_REQUIRED
+        self._front.show(tls)
+        await self._front.retire(_GRACE)
+
+    async def close(self) -> None:
+        """Stop listening; a question under way has a second to be answered."""
+        await self._front.deafen()
+        await self._front.retire(_GRACE)
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer on the paths that there are."""
+        decide = self._ways.get(request.path)
+        if decide is None:
+            return web.Response(status=HTTPStatus.NOT_FOUND)
+        if request.method != "POST":
+            return web.Response(status=HTTPStatus.METHOD_NOT_ALLOWED)
+        wanted, kind = _FIELDS.get(request.path, ("NodeNames", list))
+        return await self._answered(request, decide, lambda question: isinstance(question.get(wanted), kind))
+
+    async def _filtered(self, question: Mapping[str, Any]) -> Any:
+        """Filter the nodes; between two lowers others have their turn."""
+        answer: Any = None
+        for answer in self.extender.filtered(question, self._clock()):  # noqa: B007 - the last one counts
+            await asyncio.sleep(0)
+        self._answered_one()
+        return answer
+
+    async def _preempted(self, question: Mapping[str, Any]) -> Any:
+        """Say who goes; between two real nodes others have their turn."""
+        answer: Any = None
+        found = await self._budgets() if self._budgets is not None else None
+        for answer in Preempting(self.extender).answer(question, found, self._clock()):  # noqa: B007
+            await asyncio.sleep(0)
+        return answer
+
+    async def _prioritized(self, question: Mapping[str, Any]) -> Any:
+        return self.extender.prioritize(question)
+
+    async def _answered(
+        self, request: web.BaseRequest, decide: _Decide, is_whole: Callable[[Mapping[str, Any]], bool]
+    ) -> web.Response:
+        """Answer a question; one that is none is refused with words, and a defect costs this answer only."""
+        caller = _caller(request)
+        if caller not in self._callers:
+            words = f"{caller or 'somebody without a name'} may not ask: only {', '.join(sorted(self._callers))} may"
+            return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{words}\n")
+        body = await self._front.body(request)
+        if body is None:
+            return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        question = _question(body)
+        if question is None or not is_whole(question):
+            return web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{self._refuse()}\n")
+        try:
+            return web.Response(body=orjson.dumps(await decide(question)), content_type="application/json")
+        except Exception as error:  # noqa: BLE001 - the scheduler goes on without us
+            _log.error("a question could not be answered, a defect: please report this line", error=described(error))
+            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
+
+    def _refuse(self) -> str:
+        """Say what a question lacks, and tell of it once: the scheduler goes on without an extender that refuses."""
+        if not self._has_refused:
+            _log.error("questions of the upper scheduler are refused", why=_NO_QUESTION)
+        self._has_refused = True
+        return _NO_QUESTION
+
+
+def _caller(request: web.BaseRequest) -> str:
+    """Give the user that the caller's certificate names."""
+    shown = request.get_extra_info("peercert") or {}
+    fields = dict(field for part in shown.get("subject", ()) for field in part)
+    return str(fields.get("commonName", ""))
+
+
+def _question(body: bytes) -> dict[str, Any] | None:
+    """Read a question, None for what is none."""
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    pod = found.get("Pod") if isinstance(found, dict) else None
+    if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict) or not isinstance(pod.get("spec"), dict):
+        return None
+    return dict(found)

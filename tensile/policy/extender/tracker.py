@@ -1,0 +1,338 @@
+"""Keeps the ground of one lower cluster in step with the caches that tell of it, as it is between two questions.
+
+What was promised to a pod is settled here: it stands until the pod has its node below, wherever that is; the others
+give theirs back once the pod is bound to a virtual node. A pod that is bound without having been asked about (by
+another scheduler, or before this program began) has its room kept like the others, before anybody new gets any.
+
+Pods as they would be in one lower cluster, for whoever asks about many of them before they are sent.
+
+What a pod becomes there depends on the place more than on the pod, and the place changes rarely: it is worked out once
+for each namespace, and anew when something that it rests on has changed.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Protocol
+
+from tensile.kube.store import Cache, Delta, Entry, Listener
+from tensile.kubelet.pods.placement_context import Placement
+from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.sync import placement
+from tensile.objects import Manifest, labels, metadata
+from tensile.policy.extender.extender import LAPSE, Site, seeking
+from tensile.policy.extender.reservations import Ground, PodName, kind_of
+from tensile.policy.extender.search import Seeker
+from tensile.policy.extender.victims import Above, Residents
+from tensile.policy.placement import reader
+from tensile.policy.placement.placement import asks_too_much
+from tensile.policy.placement.reader import node_of, pod_of
+from tensile.reconcile.pods.index import is_daemon, lives_below, mirrors
+from tensile.reconcile.world import Key, LowerWorld, World
+
+if TYPE_CHECKING:
+    from tensile.policy.placement.selectors import Labels
+    from tensile.policy.placement.snapshot import Node, Pod
+    from tensile.topology import Topology
+
+
+_LOOKED_FOR = 64
+"""Kinds of pods for which there is no room that are looked at in one question."""
+Bound = Callable[["Survey", Entry], None]
+"""Is told of each pod that comes to be bound to the lower's virtual node."""
+
+
+class Projector(Protocol):
+    """Gives upper pods as they would be in the lower."""
+
+    def below(self, upper_pod: Manifest) -> Manifest | None:
+        """Give a pod as it would be there; None where it is none of ours to place."""
+
+    def place(self, namespace: str) -> object:
+        """Give what that rests on for an upper namespace: the same object for as long as it is the same."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A bound pod without room: what it looks for and its kind, as worked out for a place (None: not yet)."""
+
+    upper: Entry
+    place: object = None
+    pod: "Pod | None" = None
+    kind: bytes = b""
+
+
+class Survey:
+    """One lower, from now until `close`."""
+
+    def __init__(self, world: "World", lower: "LowerWorld", prospects: Projector, bound: Bound) -> None:
+        self.lower = lower
+        self.ground = Ground()
+        self.seeker = Seeker(self.ground)
+        self.residents = Residents()
+        self.site = Site(
+            prospects.below, self.ground, self.seeker, self._is_known, lower.namespace, self.residents, self._above
+        )
+        self._world = world
+        self._prospects = prospects
+        self._told = bound
+        self._spaces: dict[str, Labels] = {}
+        self._unseated: dict[PodName, _Waiting] = {}
+        self._seated: set[PodName] = set()
+        self._tried = -1
+        self._heard: list[tuple[Cache, Listener]] = [
+            (lower.place_nodes, self._node),
+            (lower.namespaces, self._space),
+            (lower.place_pods, self._stranger),
+            (lower.pods, self._own),
+            (lower.upper_pods, self._bound),
+        ]
+        for cache, listener in self._heard:
+            cache.subscribe(listener)
+            for entry in cache:
+                listener(Delta(None, entry))
+
+    def close(self) -> None:
+        """Hear of nothing any more."""
+        for cache, listener in self._heard:
+            cache.unsubscribe(listener)
+
+    def release(self, pod: Entry) -> None:
+        """Keep no room for a pod that is bound elsewhere."""
+        self.ground.break_promise(self._name(pod))
+
+    def is_relieved(self, now: float) -> bool:
+        """Say whether a pod that was refused would find a node now, in seconds; of each kind that is said once.
+
+        So it is of a nominee for which there is room now: the pods above that made it may be gone since long.
+        """
+        self.ground.refresh(now)
+        self.ground.lapse(now - LAPSE)
+        before, seated = self._seated, self.ground.nominees()
+        self._seated = {name for name, one in seated.items() if self.ground.is_ready(one.node)}
+        return self._is_known() and (bool(self._seated - before) or self.seeker.relieved())
+
+    def _is_known(self) -> bool:
+        """Say whether everything is known that counts; those that have no room yet get theirs first."""
+        if not reader.is_known(self.lower):
+            return False
+        if self._unseated and self._tried != self.ground.grown:
+            self._seat()
+        return True
+
+    def _name(self, upper: Entry) -> PodName:
+        return self.lower.namespace(upper.namespace), upper.name
+
+    # What is told.
+
+    def _node(self, delta: Delta) -> None:
+        """Take a node; a heartbeat changes nothing of what is kept of it."""
+        name = delta.entry.name
+        if delta.after is None:
+            self.ground.remove_node(name)
+            self._spread_out(name)
+        elif delta.before is None or _form(delta.before.facts) != _form(delta.after.facts):
+            self.ground.put_node(delta.after.facts.copy())
+            self._spread_out(name)
+
+    def _space(self, delta: Delta) -> None:
+        name, known = delta.entry.name, self._spaces.get(delta.entry.name)
+        now = None if delta.after is None else labels(delta.after.manifest())
+        if now is None:
+            self._spaces.pop(name, None)
+        else:
+            self._spaces[name] = now
+        if now != known:
+            self.ground.put_spaces(self._spaces)
+
+    def _stranger(self, delta: Delta) -> None:
+        self._put(delta.entry, delta.after.facts if delta.after else None)
+
+    def _own(self, delta: Delta) -> None:
+        """Take a pod of ours as far as it has its node."""
+        after = delta.after
+        pod = {} if after is None or after.facts.terminal else after.manifest()
+        is_there = pod and pod["spec"].get("nodeName")
+        self._put(delta.entry, pod_of(pod, settled=True) if is_there else None)
+
+    def _put(self, entry: Entry, pod: "Pod | None") -> None:
+        name = (entry.namespace, entry.name)
+        if pod is None:
+            self.ground.remove_pod(name)
+            return
+        self._unseated.pop(name, None)
+        self.ground.put_pod(pod)
+        self._spread_out(pod.node)
+
+    def _bound(self, delta: Delta) -> None:
+        """Take what becomes of a pod that is bound to the virtual node."""
+        before, after = delta.before, delta.after
+        self._resides(delta.entry, after)
+        is_same = before is not None and after is not None and before.uid == after.uid
+        if before is not None and _takes_room(before) and not (is_same and self._counts(after)):
+            self._unseated.pop(self._name(before), None)
+            self.release(before)
+        if after is not None and self._counts(after) and not (is_same and self._counts(before)):
+            self._told(self, after)
+            self._expect(after)
+
+    def _resides(self, upper: Entry, now: Entry | None) -> None:
+        """Take a pod as far as it takes anything of the virtual node."""
+        if now is None or now.facts.terminal:
+            self.residents.remove(self._name(upper))
+        else:
+            self.residents.put(self._name(upper), now.manifest())
+
+    def _counts(self, upper: Entry | None) -> bool:
+        """Say whether a pod takes room below, or is going to, as the topology is now."""
+        return upper is not None and _takes_room(upper, self._world.topology.exclude_namespaces)
+
+    # The virtual node.
+
+    def _above(self) -> Above | None:
+        """Return the virtual node as the upper scheduler sees it, None while it has none."""
+        node = self._world.upper.nodes.get("", self.lower.node)
+        if node is None:
+            return None
+        residents = self.residents
+        return Above(
+            node_of(node.manifest()), residents.pods, residents.used, self._copy_of, self._is_ours, self._labels
+        )
+
+    def _copy_of(self, name: PodName) -> str:
+        """Return the UID of the pod below that mirrors the resident of that name, "" where none does."""
+        upper, copy = self._upper(name), self.lower.pods.get(*name)
+        is_mirror = upper is not None and copy is not None and mirrors(copy, upper, self._world.owner)
+        return copy.uid if copy is not None and is_mirror else ""
+
+    def _is_ours(self, name: PodName) -> bool:
+        """Report whether a resident is a pod that is mirrored."""
+        upper = self._upper(name)
+        return upper is not None and lives_below(upper, self._world.topology.exclude_namespaces)
+
+    def _upper(self, name: PodName) -> Entry | None:
+        resident = self.residents.pods.get(name)
+        return self.lower.upper_pods.get(resident.pod.namespace, resident.pod.name) if resident else None
+
+    def _labels(self, namespace: str) -> "Labels | None":
+        """Return the labels of an upper namespace."""
+        found = self._world.upper.namespaces.get("", namespace)
+        return labels(found.manifest()) if found is not None else None
+
+    # Promises.
+
+    def _expect(self, upper: Entry) -> None:
+        """Keep room until a pod has its node."""
+        name = self._name(upper)
+        if name in self.ground.promises:
+            self.ground.confirm(name)
+            return
+        if not self.ground.has(name):
+            self._unseated[name] = _Waiting(upper)
+            self._tried = -1
+
+    def _seat(self) -> None:
+        """Keep room for those who have none, where there is some; the others are tried again when there may be.
+
+        What did not do for one of a kind does not do for the next while others only take room. Of so many kinds at a
+        time those that were looked for longest ago come first.
+        """
+        full: set[bytes] = set()
+        for name, waiting in tuple(self._unseated.items()):
+            if len(full) == _LOOKED_FOR:
+                return
+            pod = self._worked_out(waiting)
+            del self._unseated[name]
+            if pod is None:
+                continue
+            node = self.seeker.find(pod)[0] if waiting.kind not in full else ""
+            if node:
+                self.ground.promise(pod, node, inf)
+            else:
+                full.add(waiting.kind)
+                self._unseated[name] = waiting
+        self._tried = self.ground.grown
+
+    def _worked_out(self, waiting: _Waiting) -> "Pod | None":
+        """Give a pod that waits as it would be below, worked out anew where the place is another one."""
+        place = self._prospects.place(waiting.upper.namespace)
+        if waiting.place is not place:
+            manifest = self._prospects.below(waiting.upper.manifest())
+            pod = seeking(manifest) if manifest is not None else None
+            is_judged = pod is not None and not asks_too_much(pod, self.ground.snapshot)
+            waiting.place, waiting.pod = place, pod if is_judged else None
+            waiting.kind = kind_of(waiting.pod) if waiting.pod is not None else b""
+        return waiting.pod
+
+    def _spread_out(self, node: str) -> None:
+        """Have those who are expected on a node, where something else has come, expected elsewhere."""
+        for name in self.ground.pledged(node) if self.ground.promises else ():
+            if not self.ground.is_crowded(node):
+                return
+            pod, _, since, nominee = self.ground.promises[name]
+            self.ground.break_promise(name)
+            other, _ = self.seeker.find(pod)
+            if other or nominee is not None:
+                self.ground.promise(pod, other or node, since, nominee)
+            elif since == inf:
+                self._unseat(name)
+
+    def _unseat(self, name: PodName) -> None:
+        """Note that a pod which is bound has no room."""
+        namespace, pod = name
+        for above in self.lower.above(namespace):
+            upper = self.lower.upper_pods.get(above, pod)
+            if upper is not None:
+                self._unseated[name] = _Waiting(upper)
+
+
+def _takes_room(upper: Entry, excluded: Collection[str] = ()) -> bool:
+    """Say whether a pod takes room below; with no namespaces `excluded`, whether it did under any topology."""
+    return lives_below(upper, excluded) and not upper.facts.terminating
+
+
+def _form(node: "Node") -> tuple[object, ...]:
+    """Give what placement compares of a node, apart from its pods."""
+    return node.labels, node.taints, node.unschedulable, node.allocatable, node.ready
+
+
+class Prospects:
+    """The pods of one lower."""
+
+    def __init__(self, world: World, lower: LowerWorld) -> None:
+        self._world = world
+        self._lower = lower
+        self._places: dict[str, Placement] = {}
+        self._doubted: set[str] = set()
+        self._topology: Topology | None = None
+        self._seen: tuple[object, ...] = ()
+
+    def below(self, upper_pod: Manifest) -> Manifest | None:
+        """Give a pod as it would be made below; None where it is one that is not mirrored."""
+        namespace = metadata(upper_pod).get("namespace") or "default"
+        if namespace in self._world.topology.exclude_namespaces or is_daemon(upper_pod):
+            return None
+        return lower_pod(upper_pod, self.place(namespace))
+
+    def place(self, namespace: str) -> Placement:
+        """Give the place of a namespace's pods: the same object for as long as they would become the same there."""
+        self._look()
+        known = self._places.get(namespace)
+        if known is None or namespace in self._doubted:
+            made = placement("", Key("pod", self._lower.name, namespace, ""), self._lower, self._world)
+            self._doubted.discard(namespace)
+            if known != made:
+                self._places[namespace] = made
+        return self._places[namespace]
+
+    def _look(self) -> None:
+        """See whether something has changed that places rest on."""
+        world, lower = self._world, self._lower
+        if self._topology is not world.topology:
+            self._topology = world.topology
+            self._places.clear()
+        node = world.upper.nodes.get("", lower.node)
+        seen = (lower.nodes.version, node.version if node else 0, world.virtual_nodes)
+        if self._seen != seen:
+            self._seen = seen
+            self._doubted = set(self._places)

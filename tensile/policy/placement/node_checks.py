@@ -1,0 +1,150 @@
+"""Checks of what a node is: cordoned, tainted, or not one of those that the pod selects.
+
+Checks of what a node has left: resources, places for pods, and its own ports.
+"""
+
+from tensile.objects import Manifest, tolerates
+from tensile.policy.placement.selectors import only_nodes, required_terms, required_test
+from tensile.policy.placement.snapshot import HostPort, Node, Pod, Prepared, Snapshot, Taint, failing
+from tensile.resources import is_binary, render
+
+_CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+UNSCHEDULABLE = "node(s) were unschedulable"
+UNTOLERATED = "node(s) had untolerated taint(s)"
+UNSELECTED = "node(s) didn't match Pod's node affinity/selector"
+UNNAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+"""Where every term names nodes, the scheduler looks at no other one."""
+
+
+def named(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+    """Judge by name where the pod's affinity names its nodes."""
+    only = only_nodes(required_terms(pod.spec))
+    return None if only is None else failing(UNNAMED, *(snapshot.nodes.keys() - only))
+
+
+def unschedulable(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+    """Judge cordoned nodes."""
+    cordoned = [node.name for node in snapshot.nodes.values() if node.unschedulable]
+    if not cordoned or any(tolerates(one, _CORDON) for one in _tolerations(pod)):
+        return None
+    return failing(UNSCHEDULABLE, *cordoned)
+
+
+def taints(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+    """Judge by taints: each that keeps pods off has to be tolerated."""
+    kinds = {node.taints for node in snapshot.nodes.values() if node.taints}
+    found = {kind: taint for kind in kinds if (taint := untolerated(pod, kind))}
+    if not found:
+        return None
+    said = (UNTOLERATED,)
+    return Prepared(lambda node: said if node.taints in found else (), lambda node: f"taint {found[node.taints]}")
+
+
+def untolerated(pod: Pod, kind: tuple[Taint, ...]) -> Taint | None:
+    """Give the first of a node's taints that the pod does not tolerate."""
+    tolerations = _tolerations(pod)
+    return next((one for one in kind if not any(tolerates(other, one._asdict()) for other in tolerations)), None)
+
+
+def selected(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
+    """Judge by the pod's nodeSelector and required node affinity."""
+    test = required_test(pod.spec)
+    if test is None:
+        return None
+    said, wanted = (UNSELECTED,), pod.spec.get("nodeSelector") or {}
+
+    def detail(node: Node) -> str:
+        """Name the labels that the nodeSelector misses."""
+        return ", ".join(f"no {key}={text}" for key, text in wanted.items() if node.labels.get(key) != text)
+
+    return Prepared(lambda node: () if test(node.name, node.labels) else said, detail)
+
+
+def asked(pod: Pod) -> int:
+    """Return how much a pod asks of what a node is."""
+    selector: Manifest = pod.spec.get("nodeSelector") or {}
+    terms = required_terms(pod.spec) or ()
+    expressions = sum(len(term.get(field) or ()) for term in terms for field in ("matchExpressions", "matchFields"))
+    return len(selector) + len(_tolerations(pod)) + len(terms) + expressions
+
+
+def _tolerations(pod: Pod) -> list[Manifest]:
+    found: list[Manifest] = pod.spec.get("tolerations") or []
+    return found
+
+
+PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
+TOO_MANY = "Too many pods"
+_ALL = "0.0.0.0"  # noqa: S104 - as the API writes all addresses
+
+
+def fits(pod: Pod, _snapshot: Snapshot) -> Prepared:
+    """Judge by requests: everything that is short is said, not only the first."""
+    asked = tuple(pod.requests.items())
+
+    def judge(node: Node) -> tuple[str, ...]:
+        """Compare with what is left."""
+        offered, used = node.allocatable.get, node.used.get
+        if len(node.pods) < node.room:
+            for name, amount in asked:
+                if amount > offered(name, 0) - used(name, 0):
+                    return _short(node, asked)
+            return ()
+        return _short(node, asked)
+
+    return Prepared(judge, lambda node: _detail(node, asked))
+
+
+def ports(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
+    """Judge by the node's ports that the pods on it have taken."""
+    if not pod.ports:
+        return None
+    wanted, said = pod.ports, (PORTS_TAKEN,)
+    return Prepared(lambda node: said if _taken(node, wanted) else (), lambda node: _who(node, wanted))
+
+
+def _short(node: Node, asked: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
+    """Say everything that is short."""
+    full = (TOO_MANY,) if len(node.pods) >= node.room else ()
+    return (*full, *(f"Insufficient {name}" for name, amount in asked if amount > _left(node, name)))
+
+
+def _left(node: Node, name: str) -> int:
+    return node.allocatable.get(name, 0) - node.used.get(name, 0)
+
+
+def _detail(node: Node, asked: tuple[tuple[str, int], ...]) -> str:
+    """Say how much is asked and left of what is short."""
+    said = [f"{node.room} pods are the most"] if len(node.pods) >= node.room else []
+    said += [
+        f"{name}: {_written(name, amount)} asked, {_written(name, _left(node, name))} of "
+        f"{_written(name, node.allocatable.get(name, 0))} left"
+        for name, amount in asked
+        if amount > _left(node, name)
+    ]
+    return "; ".join(said)
+
+
+def _written(name: str, amount: int) -> str:
+    return render(max(amount, 0), binary=is_binary(name))
+
+
+def _taken(node: Node, wanted: tuple[HostPort, ...]) -> Pod | None:
+    """Give a pod on the node that has one of the ports."""
+    for pod in node.pods.values():
+        if pod.ports and any(collide(one, other) for one in pod.ports for other in wanted):
+            return pod
+    return None
+
+
+def collide(one: HostPort, other: HostPort) -> bool:
+    """Say whether two ports cannot be on one node: one that is on all addresses is on each."""
+    if one.port != other.port or one.protocol != other.protocol:
+        return False
+    return one.address == other.address or _ALL in (one.address, other.address)
+
+
+def _who(node: Node, wanted: tuple[HostPort, ...]) -> str:
+    """Say who has the port."""
+    pod = _taken(node, wanted)
+    return f"taken by {pod.namespace}/{pod.name}" if pod else ""

@@ -1,0 +1,200 @@
+"""Check of the company of pods: who has to be near, and who keeps whom away (inter-pod affinity and anti-affinity).
+
+Check of topology spread constraints: no domain of nodes may have too many of a kind more than another.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from tensile.objects import Manifest
+from tensile.policy.placement.node_checks import untolerated
+from tensile.policy.placement.selectors import comparisons, is_empty, label_test, required_test, with_keys
+from tensile.policy.placement.snapshot import Node, Pod, Prepared, Snapshot, Term
+
+NOT_NEAR = "node(s) didn't match pod affinity rules"
+NOT_APART = "node(s) didn't match pod anti-affinity rules"
+KEPT_AWAY = "node(s) didn't satisfy existing pods anti-affinity rules"
+_MOST_KINDS = 500
+"""Kinds of pods of one namespace that keep others away."""
+Domain = tuple[str, str]
+"""A label key of nodes and its value."""
+
+
+def company(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+    """Judge by the pods that run in the same domain."""
+    guarded = _guarded(pod, snapshot)
+    if not guarded and not pod.near and not pod.apart:
+        return None
+    near, apart = _near(pod, snapshot), _apart(pod, snapshot)
+    is_first = not near and bool(pod.near) and _all_match(pod.near, pod, snapshot)
+
+    def judge(node: Node) -> tuple[str, ...]:
+        """Look at the domains that the node is in."""
+        if not _is_near(pod.near, node, near, is_first=is_first):
+            return (NOT_NEAR,)
+        if any((term.key, node.labels[term.key]) in apart for term in pod.apart if term.key in node.labels):
+            return (NOT_APART,)
+        return (KEPT_AWAY,) if guarded and not guarded.isdisjoint(node.labels.items()) else ()
+
+    return Prepared(judge)
+
+
+def _is_near(terms: tuple[Term, ...], node: Node, near: frozenset[Domain], *, is_first: bool) -> bool:
+    """Say whether whoever has to be near is, or the pod is the first of its kind."""
+    domains = [(term.key, node.labels[term.key]) for term in terms if term.key in node.labels]
+    return len(domains) == len(terms) and (is_first or all(domain in near for domain in domains))
+
+
+def _guarded(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
+    """Give the domains that pods which are there keep the pod out of.
+
+    Of each namespace so many kinds of pods have a say: nobody's can make all others wait.
+    """
+    space = snapshot.spaces.get(pod.namespace, {})
+    every = (guard for guards in snapshot.guarded.values() for guard in islice(guards.values(), _MOST_KINDS))
+    found = ((term, guard.nodes) for guard in every for term in guard.terms if term.matches(pod, space))
+    return frozenset(_domains(((term, node) for term, nodes in found for node in nodes), snapshot))
+
+
+def _near(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
+    """Give the domains in which somebody is that meets all terms: as in Kubernetes, one for all of them."""
+    if not pod.near:
+        return frozenset()
+    others = _pods(snapshot, pod.near)
+    companions = ((term, node) for other, node in others if _all_match(pod.near, other, snapshot) for term in pod.near)
+    return frozenset(_domains(companions, snapshot))
+
+
+def _apart(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
+    """Give the domains in which somebody is that the pod keeps away from."""
+    if not pod.apart:
+        return frozenset()
+    others = ((other, node, snapshot.spaces.get(other.namespace)) for other, node in _pods(snapshot, pod.apart))
+    found = ((term, node) for other, node, space in others for term in pod.apart if term.matches(other, space))
+    return frozenset(_domains(found, snapshot))
+
+
+def _all_match(terms: tuple[Term, ...], other: Pod, snapshot: Snapshot) -> bool:
+    space = snapshot.spaces.get(other.namespace)
+    return all(term.matches(other, space) for term in terms)
+
+
+def _pods(snapshot: Snapshot, terms: tuple[Term, ...]) -> Iterator[tuple[Pod, str]]:
+    """Give the pods that terms may mean, by their namespaces, each with its node."""
+    names = frozenset[str]().union(*(term.namespaces for term in terms))
+    if any(term.everywhere for term in terms):
+        names |= snapshot.population.keys()
+    nodes = snapshot.nodes.values()
+    return ((pod, node.name) for node in nodes for pod in node.pods.values() if pod.namespace in names)
+
+
+def affinity_terms(pod: Pod) -> int:
+    """Return how much a pod asks of another's labels, to be near it or apart."""
+    return sum(term.weight for term in (*pod.near, *pod.apart))
+
+
+def affinity_cost(pod: Pod, snapshot: Snapshot) -> int:
+    """Return about how many comparisons it takes to find out whom a pod has to be near, and whom apart from."""
+    population = snapshot.population
+    return sum(
+        term.weight * (population.total() if term.everywhere else sum(population[name] for name in term.namespaces))
+        for term in (*pod.near, *pod.apart)
+    )
+
+
+def _domains(found: Iterable[tuple[Term, str]], snapshot: Snapshot) -> Iterator[Domain]:
+    """Give the domains of terms on nodes; a node without the label is in none."""
+    for term, name in found:
+        value = snapshot.nodes[name].labels.get(term.key)
+        if value is not None:
+            yield term.key, value
+
+
+SKEWED = "node(s) didn't match pod topology spread constraints"
+UNLABELLED = f"{SKEWED} (missing required label)"
+
+
+class Constraint(NamedTuple):
+    """One constraint, with what counts of the pods that are there: how many it allows in each domain."""
+
+    key: str
+    allowed: int
+    """How many may be in the node's domain before the pod comes."""
+    counts: dict[str, int]
+
+
+def spread(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+    """Judge by how many of the pods that a constraint selects are in the node's domain, and in the emptiest one."""
+    constraints: list[Manifest] = pod.spec.get("topologySpreadConstraints") or []
+    hard = [one for one in constraints if one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule"]
+    if not hard:
+        return None
+    keys = {one["topologyKey"] for one in hard}
+    labelled = [node for node in snapshot.nodes.values() if keys <= node.labels.keys()]
+    own = {
+        node.name: [one for one in node.pods.values() if one.namespace == pod.namespace and not one.ending]
+        for node in labelled
+    }
+    found = [_constraint(one, pod, labelled, own) for one in hard]
+
+    def judge(node: Node) -> tuple[str, ...]:
+        """Compare with what each constraint allows, in turn."""
+        for key, allowed, counts in found:
+            if key not in node.labels:
+                return (UNLABELLED,)
+            if counts.get(node.labels[key], 0) > allowed:
+                return (SKEWED,)
+        return ()
+
+    return Prepared(judge, lambda node: _detail(node, found))
+
+
+def _constraint(constraint: Manifest, pod: Pod, labelled: list[Node], own: Mapping[str, list[Pod]]) -> Constraint:
+    """Count what a constraint is about, on the nodes that it counts: some of those with the labels of all constraints.
+
+    `own` are the pods of the namespace by node; one that is being deleted is as good as gone.
+    """
+    selector = with_keys(constraint.get("labelSelector"), pod.labels, constraint.get("matchLabelKeys") or ())
+    test = label_test(selector)
+    counts: dict[str, int] = {}
+    for node in _eligible(constraint, pod, labelled):
+        domain = node.labels[constraint["topologyKey"]]
+        number = 0 if is_empty(selector) else sum(test(one.labels) for one in own[node.name])
+        counts[domain] = counts.get(domain, 0) + number
+    fewest = min(counts.values(), default=0)
+    if len(counts) < (constraint.get("minDomains") or 1):
+        fewest = 0
+    return Constraint(constraint["topologyKey"], constraint["maxSkew"] + fewest - test(pod.labels), counts)
+
+
+def _eligible(constraint: Manifest, pod: Pod, nodes: list[Node]) -> list[Node]:
+    """Give the nodes that the pod could be on, as far as a constraint asks for that."""
+    test = required_test(pod.spec)
+    if test and constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
+        nodes = [node for node in nodes if test(node.name, node.labels)]
+    if constraint.get("nodeTaintsPolicy", "Ignore") == "Honor":
+        nodes = [node for node in nodes if not untolerated(pod, node.taints)]
+    return nodes
+
+
+def spread_terms(pod: Pod) -> int:
+    """Return how much a pod's constraints ask of another's labels."""
+    constraints: list[Manifest] = pod.spec.get("topologySpreadConstraints") or []
+    return sum(1 + comparisons(one.get("labelSelector")) for one in constraints)
+
+
+def spread_cost(pod: Pod, snapshot: Snapshot) -> int:
+    """Return about how many comparisons it takes to count what a pod's constraints are about."""
+    return spread_terms(pod) * (len(snapshot.nodes) + snapshot.population[pod.namespace])
+
+
+def _detail(node: Node, constraints: Sequence[Constraint]) -> str:
+    """Say which constraint it is."""
+    for key, allowed, counts in constraints:
+        if key not in node.labels:
+            return f"no label {key}"
+        number = counts.get(node.labels[key], 0)
+        if number > allowed:
+            return f"{key}={node.labels[key]} has {number}, {max(allowed, 0)} are the most"
+    return ""

@@ -1,0 +1,392 @@
+"""Check of volumes: bound ones have to be reachable from the node, others available or makeable there.
+
+The claims of a pod's volumes: which there are, which are bound, and why the pod has to wait for one.
+
+Shared by the checks of storage, each of which the kube-scheduler makes in a plugin of its own.
+
+Checks of attaching: how many volumes a driver attaches to one node, and disks that only one pod may have.
+
+Check of zones: a bound volume labelled with a zone or region can only be used from there.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tensile.objects import Manifest, annotations, controller_of, labels, metadata, uid
+from tensile.policy.placement.selectors import Labels, NodeTest, label_test, node_test, requirement_test
+from tensile.policy.placement.snapshot import Node, Nowhere, Pod, Prepared, Snapshot, Storage
+from tensile.resources import parse
+
+UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+DELAYED = "WaitForFirstConsumer"
+_BOUND = "pv.kubernetes.io/bind-completed"
+_BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+
+
+class Claims(NamedTuple):
+    """A pod's claims: those that have their volume, and those that get one when the pod has its node."""
+
+    bound: tuple[Manifest, ...]
+    delayed: tuple[Manifest, ...]
+
+
+def claims_of(pod: Pod, storage: Storage) -> Claims | Nowhere:
+    """Sort a pod's claims; Nowhere says which one it has to wait for wherever it goes."""
+    found = [(name, claim_of(name, pod, storage)) for name in pod.claims]
+    for name, claim in found:
+        if flaw := _flaw(name, claim, pod):
+            return Nowhere(flaw)
+    claims = [claim for _, claim in found if claim is not None]
+    bound = tuple(claim for claim in claims if is_bound(claim))
+    rest = tuple(claim for claim in claims if not is_bound(claim))
+    if any(volume_of(claim) or not is_delayed(claim, storage) for claim in rest):
+        return Nowhere(UNBOUND)
+    return Claims(bound, rest)
+
+
+def claim_of(name: str, pod: Pod, storage: Storage) -> Manifest | None:
+    """Give a claim of the pod; one made by a template, for a pod that does not exist yet, is as the template says."""
+    found = storage.claims.get((pod.namespace, name))
+    if found is None and name in pod.own_claims and not pod.uid:
+        template = pod.own_claims[name]["volumeClaimTemplate"]
+        return {"metadata": {**(template.get("metadata") or {}), "name": name}, "spec": template["spec"]}
+    return found
+
+
+def volume_of(claim: Manifest) -> str:
+    """Give the name of the claim's volume, "" where it has none."""
+    return claim["spec"].get("volumeName") or ""
+
+
+def class_of(manifest: Manifest) -> str:
+    """Give the storage class of a claim or a volume, "" where it has none."""
+    beta = annotations(manifest).get(_BETA_CLASS)
+    return (manifest["spec"].get("storageClassName") or "") if beta is None else beta
+
+
+def is_bound(claim: Manifest) -> bool:
+    """Say whether a claim has its volume for good."""
+    return bool(volume_of(claim)) and _BOUND in annotations(claim)
+
+
+def is_delayed(claim: Manifest, storage: Storage) -> bool:
+    """Say whether a claim gets its volume only when its pod has a node."""
+    found = storage.classes.get(class_of(claim))
+    return found is not None and found.get("volumeBindingMode") == DELAYED
+
+
+def _flaw(name: str, claim: Manifest | None, pod: Pod) -> str:
+    """Say why a pod has to wait for a claim, "" where it has not."""
+    own = name in pod.own_claims
+    if claim is None:
+        waiting = f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+        return waiting if own else f'persistentvolumeclaim "{name}" not found'
+    if (claim.get("status") or {}).get("phase") == "Lost":
+        return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{volume_of(claim)}"'
+    if metadata(claim).get("deletionTimestamp"):
+        return f'persistentvolumeclaim "{name}" is being deleted'
+    if own and uid(claim) and controller_of(claim).get("uid") != pod.uid:
+        return f"PVC {pod.namespace}/{name} was not created for pod {pod.namespace}/{pod.name} (pod is not owner)"
+    return ""
+
+
+ELSEWHERE = "node(s) didn't match PersistentVolume's node affinity"
+UNBINDABLE = "node(s) didn't find available persistent volumes to bind"
+NO_SPACE = "node(s) did not have enough free storage"
+MISSING = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+
+
+def volumes(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
+    """Judge by the pod's volumes, there and yet to be."""
+    if not pod.claims:
+        return None
+    storage = snapshot.storage
+    found = claims_of(pod, storage)
+    if isinstance(found, Nowhere):
+        return found
+    bound = [storage.volumes.get(claim["spec"]["volumeName"]) for claim in found.bound]
+    tests = [_affinity(volume) for volume in bound if volume is not None]
+    offers = {class_of(claim): _offered(class_of(claim), storage) for claim in found.delayed}
+
+    def judge(node: Node) -> tuple[str, ...]:
+        """Look at what is there first."""
+        reasons = _bound_reasons(bound, tests, node)
+        return (*reasons, *_delayed_reasons(found, offers, node, storage))
+
+    return Prepared(judge)
+
+
+def _bound_reasons(bound: Sequence[Manifest | None], tests: Sequence[NodeTest], node: Node) -> tuple[str, ...]:
+    elsewhere = (ELSEWHERE,) if not all(test("", node.labels) for test in tests) else ()
+    return elsewhere or ((MISSING,) if None in bound else ())
+
+
+def _delayed_reasons(
+    claims: Claims, offers: Mapping[str, Sequence[Manifest]], node: Node, storage: Storage
+) -> tuple[str, ...]:
+    """Say why claims that wait for the pod would not get a volume on the node."""
+    chosen: set[str] = set()
+    to_make = []
+    selected = [(claim, annotations(claim).get(SELECTED_NODE)) for claim in claims.delayed]
+    if any(name not in (None, node.name) for _, name in selected):
+        return (UNBINDABLE,)
+    for claim, name in sorted(selected, key=lambda one: _size(one[0])):
+        volume = None if name else _match(claim, offers[class_of(claim)], node, chosen)
+        if volume is None:
+            to_make.append(claim)
+        else:
+            chosen.add(metadata(volume)["name"])
+    return next((reason for claim in to_make if (reason := _unmakeable(claim, node, storage))), ())
+
+
+def _unmakeable(claim: Manifest, node: Node, storage: Storage) -> tuple[str, ...]:
+    """Say why no volume can be made for a claim on the node."""
+    found = storage.classes[class_of(claim)]
+    provisioner = found.get("provisioner") or _NO_PROVISIONER
+    terms = found.get("allowedTopologies") or ()
+    if provisioner == _NO_PROVISIONER or (terms and not any(_allows(term, node.labels) for term in terms)):
+        return (UNBINDABLE,)
+    return () if _has_space(claim, provisioner, node, storage) else (NO_SPACE,)
+
+
+def _allows(term: Mapping[str, Any], node_labels: Labels) -> bool:
+    """Say whether a class allows volumes for nodes with these labels."""
+    wanted = term.get("matchLabelExpressions") or ()
+    return bool(wanted) and all(requirement_test({**one, "operator": "In"})(node_labels) for one in wanted)
+
+
+def _has_space(claim: Manifest, provisioner: str, node: Node, storage: Storage) -> bool:
+    """Say whether a driver that tells of its free capacity has enough for the node."""
+    if provisioner not in storage.tracked or not _size(claim):
+        return True
+    return any(
+        one.get("storageClassName") == class_of(claim)
+        and parse(str(one.get("maximumVolumeSize") or one.get("capacity") or 0)) >= _size(claim)
+        and label_test(one.get("nodeTopology"))(node.labels)
+        for one in storage.capacities
+    )
+
+
+def _offered(name: str, storage: Storage) -> list[Manifest]:
+    """Give the volumes of a class that are there and not going."""
+    found = (one for one in storage.volumes.values() if not metadata(one).get("deletionTimestamp"))
+    return [one for one in found if class_of(one) == name]
+
+
+def _match(claim: Manifest, offered: Sequence[Manifest], node: Node, taken: set[str]) -> Manifest | None:
+    """Find a volume for a claim: the one that is kept for it, or the smallest that does."""
+    wanted = claim["spec"]
+    fitting = [
+        one
+        for one in offered
+        if metadata(one)["name"] not in taken
+        and _capacity(one) >= _size(claim)
+        and _kind(one["spec"]) == _kind(wanted)
+        and _is_free(one, claim)
+    ]
+    kept = next((one for one in fitting if one["spec"].get("claimRef")), None)
+    if kept is not None:
+        return kept if _affinity(kept)("", node.labels) else None
+    test = label_test(wanted["selector"]) if wanted.get("selector") else None
+    found = (
+        one
+        for one in fitting
+        if (one.get("status") or {}).get("phase") == "Available"
+        and (test is None or test(labels(one)))
+        and set(wanted.get("accessModes") or ()) <= set(one["spec"].get("accessModes") or ())
+        and _affinity(one)("", node.labels)
+    )
+    return min(found, key=_capacity, default=None)
+
+
+def _is_free(volume: Manifest, claim: Manifest) -> bool:
+    """Say whether a volume is kept for nobody else."""
+    kept = volume["spec"].get("claimRef")
+    if not kept:
+        return True
+    same = (kept.get("namespace"), kept.get("name")) == (metadata(claim).get("namespace"), metadata(claim)["name"])
+    return same and (not kept.get("uid") or kept["uid"] == metadata(claim).get("uid"))
+
+
+def _kind(spec: Mapping[str, Any]) -> tuple[str, str]:
+    """Give what has to be the same in a claim and its volume."""
+    return spec.get("volumeMode") or "Filesystem", spec.get("volumeAttributesClassName") or ""
+
+
+def _affinity(volume: Manifest) -> NodeTest:
+    """Make a function of the nodes that a volume can be reached from."""
+    required = (volume["spec"].get("nodeAffinity") or {}).get("required")
+    return node_test(required.get("nodeSelectorTerms") or ()) if required else _anywhere
+
+
+def _anywhere(_name: str, _labels: Labels) -> bool:
+    return True
+
+
+def _size(claim: Manifest) -> int:
+    """Give how much a claim asks for, in thousandths of a byte."""
+    return parse(str(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage") or 0))
+
+
+def _capacity(volume: Manifest) -> int:
+    return parse(str((volume["spec"].get("capacity") or {}).get("storage") or 0))
+
+
+TOO_MANY = "node(s) exceed max volume count"
+DISK_TAKEN = "node(s) had no available disk"
+CLAIM_TAKEN = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+_ONE_POD = "ReadWriteOncePod"
+
+
+def limits(pod: Pod, snapshot: Snapshot) -> Prepared | None:
+    """Judge by how many volumes of each driver the node would have."""
+    storage = snapshot.storage
+    wanted = _attachable(pod, storage) if pod.claims and storage.limits else {}
+    if not wanted:
+        return None
+
+    def judge(node: Node) -> tuple[str, ...]:
+        """Count what is attached, and what pods there are waiting for."""
+        most = storage.limits.get(node.name)
+        return (TOO_MANY,) if most and _exceeds(wanted, node, most, storage) else ()
+
+    return Prepared(judge)
+
+
+def restricted(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
+    """Judge by disks and claims that cannot be shared."""
+    storage = snapshot.storage
+    mounted = [name for name in pod.claims if name not in pod.own_claims]
+    missing = next((name for name in mounted if claim_of(name, pod, storage) is None), None)
+    if missing is not None:
+        return Nowhere(f'persistentvolumeclaim "{missing}" not found')
+    alone = {name for name in mounted if _ONE_POD in _modes(claim_of(name, pod, storage))}
+    is_taken = any(alone & set(other.claims) for other in _in_namespace(pod.namespace, snapshot)) if alone else False
+    if not pod.disks and not is_taken:
+        return None
+
+    def judge(node: Node) -> tuple[str, ...]:
+        """Look at the disks of the pods on the node."""
+        if any(_collide(one, other) for there in node.pods.values() for other in there.disks for one in pod.disks):
+            return (DISK_TAKEN,)
+        return (CLAIM_TAKEN,) if is_taken else ()
+
+    return Prepared(judge)
+
+
+def _exceeds(wanted: dict[str, str], node: Node, limit: Mapping[str, int], storage: Storage) -> bool:
+    """Say whether a driver would have more volumes on the node than it can."""
+    there: dict[str, str] = {}
+    for pod in node.pods.values():
+        there.update(_attachable(pod, storage))
+    present = Counter((there | dict(storage.attached.get(node.name, {}))).values())
+    new = Counter(driver for name, driver in wanted.items() if name not in there)
+    return any(driver in limit and present[driver] + count > limit[driver] for driver, count in new.items())
+
+
+def _attachable(pod: Pod, storage: Storage) -> dict[str, str]:
+    """Give the driver of each of a pod's volumes that CSI attaches, by "DRIVER/HANDLE"."""
+    found = {}
+    for name in pod.claims:
+        claim = claim_of(name, pod, storage)
+        driver, handle = _driver(claim, pod, storage) if claim else ("", "")
+        if driver and handle:
+            found[f"{driver}/{handle}"] = driver
+    return found
+
+
+def _driver(claim: Manifest, pod: Pod, storage: Storage) -> tuple[str, str]:
+    """Give driver and handle of a claim's volume; of one that is yet to be made, a handle that stands for it."""
+    volume = storage.volumes.get(volume_of(claim))
+    if volume is not None:
+        source = volume["spec"].get("csi") or {}
+        return source.get("driver", ""), source.get("volumeHandle", "")
+    found = storage.classes.get(class_of(claim)) or {}
+    return found.get("provisioner") or "", f"claim {pod.namespace}/{claim['metadata']['name']}"
+
+
+def _in_namespace(namespace: str, snapshot: Snapshot) -> Iterable[Pod]:
+    pods = (pod for node in snapshot.nodes.values() for pod in node.pods.values())
+    return (pod for pod in pods if pod.namespace == namespace)
+
+
+def _modes(claim: Manifest | None) -> list[str]:
+    return list(claim["spec"].get("accessModes") or ()) if claim else []
+
+
+def _collide(one: Manifest, other: Manifest) -> bool:
+    """Say whether two volumes are one disk that only one of the pods may write to."""
+    return any(kind in one and kind in other and same(one[kind], other[kind]) for kind, same in _SAME.items())
+
+
+def _read_only(one: Manifest, other: Manifest) -> bool:
+    return bool(one.get("readOnly") and other.get("readOnly"))
+
+
+def _same_image(one: Manifest, other: Manifest) -> bool:
+    """Say whether two are one image in one pool of a Ceph cluster."""
+    place = [(each.get("pool") or "rbd", each.get("image")) for each in (one, other)]
+    return place[0] == place[1] and not set(one.get("monitors") or ()).isdisjoint(other.get("monitors") or ())
+
+
+_SAME: dict[str, Callable[[Manifest, Manifest], bool]] = {
+    "gcePersistentDisk": lambda one, other: one["pdName"] == other["pdName"] and not _read_only(one, other),
+    "awsElasticBlockStore": lambda one, other: one["volumeID"] == other["volumeID"],
+    "iscsi": lambda one, other: one["iqn"] == other["iqn"] and not _read_only(one, other),
+    "rbd": lambda one, other: _same_image(one, other) and not _read_only(one, other),
+}
+
+
+CONFLICT = "node(s) had no available volume zone"
+_BETA = "failure-domain.beta.kubernetes.io/"
+_STABLE = "topology.kubernetes.io/"
+_KEYS = (*(_BETA + name for name in ("zone", "region")), *(_STABLE + name for name in ("zone", "region")))
+Zone = tuple[str, frozenset[str]]
+"""A label key, and the values of it that do."""
+
+
+def zones(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
+    """Judge by the zones of bound volumes; nodes that are in no zone at all do."""
+    names = [name for name in pod.claims if name not in pod.own_claims]
+    found: list[Zone] = []
+    for claim in (claim_of(name, pod, snapshot.storage) for name in names):
+        told = _zones(claim, snapshot.storage) if claim else ()
+        if isinstance(told, Nowhere):
+            return told
+        found += told
+    if not found:
+        return None
+
+    def judge(node: Node) -> tuple[str, ...]:
+        """Compare the labels of the node."""
+        placed = any(key in node.labels for key in _KEYS)
+        return (CONFLICT,) if placed and not all(_is_in(node, *zone) for zone in found) else ()
+
+    return Prepared(judge, lambda node: ", ".join(_misses(node, found)))
+
+
+def _zones(claim: Manifest, storage: Storage) -> Iterable[Zone] | Nowhere:
+    """Give the zones of a claim's volume."""
+    name = volume_of(claim)
+    if not name:
+        kind = storage.classes.get(class_of(claim))
+        return () if kind and kind.get("volumeBindingMode") == DELAYED else Nowhere("PersistentVolume had no name")
+    volume = storage.volumes.get(name)
+    if volume is None:
+        return Nowhere(f'persistentvolume "{name}" not found')
+    carried = labels(volume)
+    return [(key, frozenset(part.strip() for part in carried[key].split("__"))) for key in _KEYS if key in carried]
+
+
+def _is_in(node: Node, key: str, values: frozenset[str]) -> bool:
+    """Say whether a node is in a zone; one with the older label also by the newer one."""
+    return node.labels.get(key, node.labels.get(key.replace(_BETA, _STABLE))) in values
+
+
+def _misses(node: Node, found: Iterable[Zone]) -> Iterator[str]:
+    return (f"volume in {' or '.join(sorted(values))}" for key, values in found if not _is_in(node, key, values))

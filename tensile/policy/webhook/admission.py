@@ -1,0 +1,405 @@
+"""What the webhook makes of a pod: what it asks of nodes is put where it can be met.
+
+A pod that is to run in a lower cluster asks for that cluster's nodes, which the upper scheduler does not know. So what
+is about them goes into an annotation, tensile-kube's `clusterSelector`, and comes back in the lower pod; what chooses
+the virtual node stays. Nothing is decided here that the engine does not decide alike for a pod that no webhook saw.
+What is set is known, so operations are written as they are: jsonpatch would take fifty times as long at least.
+
+Which of a pod's requirements on nodes go into the annotation, and which stay for the upper scheduler.
+
+A node affinity is a list of terms of which one has to hold. Taking each term apart is right only where every upper
+half goes with every lower half; else the pod would have to satisfy halves of different terms. Where it is not, the
+terms go into the annotation whole, and the engine leaves out those that ask for another virtual node.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+
+from tensile.errors import TensileError
+from tensile.names import CLUSTER_SELECTOR, DESCHEDULED, VIRTUAL_POD
+from tensile.objects import Manifest, annotations, controller_of, labels, metadata
+from tensile.reconcile.pods.cluster_selector import LONGEST, MOST, cluster_selector, selector_flaw
+from tensile.reconcile.pods.scheduling import (
+    HOSTNAME,
+    LISTS,
+    NOT_READY,
+    REQUIRED,
+    UNREACHABLE,
+    UPPER_ONLY_KEYS,
+    Split,
+    for_lower,
+    has_requirements,
+    is_upper_only,
+    lacking_for,
+    left_alone,
+    required_of,
+    split_term,
+    subject,
+    taints_of,
+    toleration_of,
+    tolerations_on_admission,
+)
+from tensile.topology import Topology
+
+
+class _Rank(dict[str, int]):
+    """Where a field stands among others: as in Go's types; those that are not known come last, as they came."""
+
+    def __missing__(self, _field: str) -> int:
+        return len(self)
+
+
+_FIELDS = ("nodeSelectorTerms", "matchExpressions", "matchFields", "key", "operator", "value", "values", "effect")
+_RANK = _Rank({field: rank for rank, field in enumerate((*_FIELDS, "tolerationSeconds"))})
+_Terms = list[Manifest]
+
+
+class Unprepared(TensileError):
+    """Why a pod cannot be prepared: it is to be created as it is, and its author told."""
+
+
+class Moved(NamedTuple):
+    """What becomes of a spec: its nodeSelector and affinity (None for none), and the content of the annotation."""
+
+    node_selector: Manifest | None
+    affinity: Manifest | None
+    selector: Manifest
+
+
+def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> Moved:
+    """Move what a spec asks of lower nodes; `keys` and `nodes` are what exists above only."""
+    asked: Mapping[str, str] = spec.get("nodeSelector") or {}
+    stays = {key: value for key, value in asked.items() if is_upper_only(key, [value], keys, nodes)}
+    goes = {key: asked[key] for key in sorted(asked.keys() - stays.keys())}
+    required = required_of(spec) or {}
+    above, below = _divided(required.get("nodeSelectorTerms") or [], keys, nodes)
+    tolerations = [_plain(one) for one in spec.get("tolerations") or ()]
+    selector = {"nodeSelector": goes, "affinity": _affinity(required, below), "tolerations": tolerations}
+    return Moved(stays or None, _left(spec, above), {field: value for field, value in selector.items() if value})
+
+
+def merged(first: Manifest, second: Manifest) -> Manifest:
+    """Give a selector that asks for what both ask for; the very first where the second asks for nothing.
+
+    Raises Unprepared where that would be too large.
+    """
+    if not second:
+        return first
+    crossed = _crossed(_required(first), _required(second))
+    node_selector = {**(first.get("nodeSelector") or {}), **(second.get("nodeSelector") or {})}
+    selector = {
+        **first,
+        "nodeSelector": {key: node_selector[key] for key in sorted(node_selector)},
+        "affinity": _over(first.get("affinity") or {}, _affinity({}, crossed)),
+        "tolerations": [*(first.get("tolerations") or ()), *map(_plain, second.get("tolerations") or ())],
+    }
+    return {field: value for field, value in selector.items() if value}
+
+
+def _divided(terms: _Terms, keys: Collection[str], nodes: Collection[str]) -> tuple[_Terms, _Terms]:
+    """Give the terms that stay and those that go; a list without terms asks for nothing."""
+    halves = [split_term(term, keys, nodes) for term in terms]
+    if all(half.below is None or not has_requirements(half.below) for half in halves):
+        return terms, []
+    real = [half for half in halves if half.above or has_requirements(half.below or {})]
+    above = [half.above for half in real if half.above is not None]
+    below = [half.below for half in real if half.below is not None]
+    if not _goes_with_each_other(real):
+        below = [term for term in terms if has_requirements(term)]
+    stays = above if len(above) == len(real) else []
+    return stays, [_plain(term) for term in below] if len(below) == len(real) else []
+
+
+def _goes_with_each_other(halves: list[Split]) -> bool:
+    """Say whether any upper half with any lower half is what was asked: all of one side are the same."""
+    first = halves[0]
+    return all(half.above == first.above for half in halves) or all(half.below == first.below for half in halves)
+
+
+def _left(spec: Manifest, terms: _Terms) -> Manifest | None:
+    """Give the affinity that stays; what came as an empty one goes, and one that was emptied here stays empty.
+
+    That is tensile-kube's form, which means the same.
+    """
+    affinity: Manifest = spec.get("affinity") or {}
+    node: Manifest = affinity.get("nodeAffinity") or {}
+    rest = {field: value for field, value in affinity.items() if field != "nodeAffinity"}
+    if REQUIRED not in node:
+        return {**rest, **({"nodeAffinity": node} if node else {})} or None
+    kept = {field: value for field, value in node.items() if field != REQUIRED}
+    if terms:
+        kept[REQUIRED] = {**(node[REQUIRED] or {}), "nodeSelectorTerms": terms}
+    return {**rest, "nodeAffinity": kept}
+
+
+def _affinity(required: Manifest, terms: _Terms) -> Manifest | None:
+    """Give the affinity of the annotation."""
+    if not terms:
+        return None
+    return {"nodeAffinity": {REQUIRED: _plain({**required, "nodeSelectorTerms": terms})}}
+
+
+def _over(present: Manifest, affinity: Manifest | None) -> Manifest:
+    """Lay the affinity of the annotation over what else is in it."""
+    if affinity is None:
+        return present
+    return {**present, "nodeAffinity": {**(present.get("nodeAffinity") or {}), **affinity["nodeAffinity"]}}
+
+
+def _required(selector: Manifest) -> _Terms:
+    found: _Terms = (required_of(selector) or {}).get("nodeSelectorTerms") or []
+    return found
+
+
+def _crossed(first: _Terms, second: _Terms) -> _Terms:
+    """Return the terms of which one holds where one of each list does; raises Unprepared beyond the bounds.
+
+    Each of one list goes with each of the other, so a few kilobytes could ask for gigabytes: what comes out is measured
+    before it is made.
+    """
+    if not first or not second:
+        return first + second
+    count = len(first) * len(second)
+    if count > MOST:
+        words = f"{len(first):,} node selector terms in annotation clusterSelector times {len(second):,} in the spec"
+        raise Unprepared(f"{words} are {count:,}, at most {MOST:,} are taken")
+    size = len(first) * len(orjson.dumps(second)) + len(second) * len(orjson.dumps(first))
+    if size > LONGEST:
+        words = "node selector terms in annotation clusterSelector times those in the spec"
+        raise Unprepared(f"{words} are about {size:,} bytes, at most {LONGEST:,} are taken")
+    return [_conjunction(one, other) for one in first for other in second]
+
+
+def _conjunction(one: Manifest, other: Manifest) -> Manifest:
+    """Give the term that holds where two hold."""
+    both = {field: [*(one.get(field) or ()), *(other.get(field) or ())] for field in LISTS}
+    return _plain({**one, **other, **both})
+
+
+def _plain(content: Manifest) -> Manifest:
+    """Write content in the order of Go's fields, without what Go leaves out."""
+    kept = ((field, content[field]) for field in sorted(content, key=_RANK.__getitem__))
+    return {field: _items(value) if isinstance(value, list) else value for field, value in kept if value or value == 0}
+
+
+def _items(values: list[object]) -> list[object]:
+    return [_plain(value) if isinstance(value, dict) else value for value in values]
+
+
+FIELDS = ("nodeSelector", "affinity", "tolerations")
+"""Of a spec: what the webhook may change, and takes out of it for the annotation."""
+_CONTRADICTION = 2
+"""Nodes of which a pod is held to each, so that none does."""
+_ESCAPES = (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e"))
+
+NodeOfClaim = Callable[[str, str], str]
+"""Gives the virtual node that was chosen for a claim, by namespace and name; "" for none."""
+
+
+NodesTried = Callable[[str], Iterable[str]]
+"""Gives the virtual nodes that pods of a controller, by its UID, shall not go to now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a pod's preparation depends on.
+
+    `keys` are those of requirements that choose a virtual node, `nodes` the virtual nodes' names, `taints` theirs, each
+    once. Pods of `excluded` namespaces are left alone.
+    """
+
+    keys: frozenset[str]
+    nodes: frozenset[str]
+    taints: tuple[Mapping[str, Any], ...]
+    excluded: frozenset[str]
+
+
+def terms_of(topology: Topology, own_namespace: str = "") -> Terms:
+    """Give the terms of a topology; `own_namespace` is where the webhook runs, "" where that is no cluster."""
+    return Terms(
+        keys=UPPER_ONLY_KEYS | set(topology.webhook.ignore_selector_keys),
+        nodes=frozenset(lower.node.name for lower in topology.lowers),
+        taints=taints_of(topology.lowers),
+        excluded=left_alone(topology, own_namespace),
+    )
+
+
+def no_claims(_namespace: str, _name: str) -> str:
+    """Know of no claim."""
+    return ""
+
+
+def none_tried(_owner: str) -> tuple[str, ...]:
+    """Know of no node that was tried."""
+    return ()
+
+
+def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
+    """Say whether a pod of a namespace is the webhook's business: its author asked for a virtual node.
+
+    One that a descheduler made anew is a copy of a pod that was prepared.
+    """
+    carried = labels(pod)
+    return carried.get(VIRTUAL_POD) == "true" and namespace not in terms.excluded and DESCHEDULED not in carried
+
+
+def demand_small(fields: Mapping[str, bytes | msgspec.Raw], most: int = LONGEST) -> None:
+    """Raise Unprepared where fields of a pod are more than `most` bytes of JSON together: before they are decoded."""
+    size = sum(map(len, fields.values()))
+    if size > most:
+        raise Unprepared(f"{', '.join(fields)} are {size:,} bytes of JSON, at most {most:,} are taken")
+
+
+def prepared(
+    pod: Manifest,
+    terms: Terms,
+    *,
+    namespace: str = "",
+    node_of: NodeOfClaim = no_claims,
+    tried: NodesTried = none_tried,
+) -> Manifest:
+    """Give the pod as it is to be created: the very same one where nothing is to change.
+
+    `namespace` is where it is created, where it does not say so itself. What comes out comes out unchanged when it is
+    given again. Raises Unprepared for one that asks for more than can be moved, or in another form.
+    """
+    where = namespace or metadata(pod).get("namespace") or "default"
+    if not is_prepared_for(pod, where, terms):
+        return pod
+    spec = pod["spec"]
+    if flaw := selector_flaw({field: spec[field] for field in FIELDS if field in spec}):
+        raise Unprepared(flaw)
+    pins = [*_pins(spec, where, terms, node_of), *_avoided(pod, terms, tried)]
+    if not pins and not _asks(spec, pod, terms):
+        lacking = lacking_for(spec.get("tolerations") or (), terms.taints)
+        return _with(pod, tolerations=[*(spec.get("tolerations") or ()), *lacking]) if lacking else pod
+    found = moved(spec, terms.keys, terms.nodes)
+    before = _noted(pod)
+    selector = found.selector if before is None else _added(before, found, spec, terms)
+    affinity = pinned(found.affinity if before is None else _kept(spec, found), pins)
+    return _with(
+        _annotated(pod, encoded(selector)) if selector != before else pod,
+        nodeSelector=found.node_selector,
+        affinity=affinity,
+        tolerations=tolerations_on_admission(spec.get("tolerations") or [], terms.taints),
+    )
+
+
+def encoded(selector: Manifest) -> str:
+    """Write the annotation as tensile-kube does, byte for byte: Go escapes what could be HTML.
+
+    Raises Unprepared where nobody would read it.
+    """
+    text = orjson.dumps(selector).decode()
+    for character, escape in _ESCAPES:
+        text = text.replace(character, escape)
+    if len(text) > LONGEST:
+        raise Unprepared(
+            f"annotation clusterSelector would have {len(text):,} characters, at most {LONGEST:,} are read"
+        )
+    return text
+
+
+def operations(before: Manifest, after: Manifest) -> list[Manifest]:
+    """Give the JSON patch that makes one of the other, for what `prepared` may change and nothing else."""
+    found: list[Manifest] = []
+    text = annotations(after).get(CLUSTER_SELECTOR)
+    if text is not None and text != annotations(before).get(CLUSTER_SELECTOR):
+        if annotations(before):
+            found.append({"op": "add", "path": f"/metadata/annotations/{CLUSTER_SELECTOR}", "value": text})
+        else:
+            found.append({"op": "add", "path": "/metadata/annotations", "value": {CLUSTER_SELECTOR: text}})
+    for field in FIELDS:
+        old, new = before["spec"].get(field), after["spec"].get(field)
+        if field in before["spec"] and field not in after["spec"]:
+            found.append({"op": "remove", "path": f"/spec/{field}"})
+        elif old != new:
+            found.append({"op": "add", "path": f"/spec/{field}", "value": new})
+    return found
+
+
+def _asks(spec: Manifest, pod: Manifest, terms: Terms) -> bool:
+    """Say whether a spec asks for anything; tolerations that we gave a pod that asked for nothing do not count."""
+    asked = {field for field in FIELDS if spec.get(field) is not None}
+    ours = [toleration_of(taint) for taint in terms.taints]
+    given = spec.get("tolerations") or []
+    is_ours = bool(given) and all(one in ours for one in given) and CLUSTER_SELECTOR not in annotations(pod)
+    return bool(asked - {"tolerations"} if is_ours else asked)
+
+
+def _noted(pod: Manifest) -> Manifest | None:
+    """Give what a webhook has put into the annotation of this very pod, None where none has seen it yet.
+
+    The annotation alone proves nothing: it comes along when somebody copies a manifest. Unlimited tolerations are what
+    a webhook leaves beside it.
+    """
+    unlimited = {one.get("key") for one in pod["spec"].get("tolerations") or () if one.get("tolerationSeconds") is None}
+    return cluster_selector(pod) if {NOT_READY, UNREACHABLE} <= unlimited else None
+
+
+def _added(before: Manifest, found: Moved, spec: Manifest, terms: Terms) -> Manifest:
+    """Add to an annotation what others put into the spec since."""
+    present = before.get("tolerations") or []
+    known = {subject(one) for one in present}
+    since = [one for one in for_lower(spec.get("tolerations") or (), terms.taints) if subject(one) not in known]
+    selector = {**found.selector, "tolerations": since}
+    return merged(before, {field: value for field, value in selector.items() if value})
+
+
+def _kept(spec: Manifest, found: Moved) -> Manifest | None:
+    """Give the affinity of a pod that was prepared before; what the first time left empty stays so."""
+    affinity: Manifest | None = found.affinity if "affinity" in found.selector else spec.get("affinity")
+    return affinity
+
+
+def _avoided(pod: Manifest, terms: Terms, tried: NodesTried) -> list[Manifest]:
+    """Give the requirement that keeps a pod off the virtual nodes that were tried for its controller, none for none."""
+    owner = str(controller_of(pod).get("uid") or "")
+    nodes = sorted(terms.nodes.intersection(tried(owner))) if owner else []
+    return [{"key": HOSTNAME, "operator": "NotIn", "values": nodes}] if nodes else []
+
+
+def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) -> list[Manifest]:
+    """Give the requirements that hold a pod to the virtual nodes that were chosen for its claims, each once.
+
+    No node meets two of them, nor any more: each goes into every term, so more than two only cost.
+    """
+    claims = [(one.get("persistentVolumeClaim") or {}).get("claimName") for one in spec.get("volumes") or ()]
+    chosen = [node_of(namespace, claim) for claim in claims if claim]
+    nodes = (node for node in dict.fromkeys(chosen) if is_upper_only(HOSTNAME, [node], (), terms.nodes))
+    return [{"key": HOSTNAME, "operator": "In", "values": [node]} for node in islice(nodes, _CONTRADICTION)]
+
+
+def pinned(affinity: Manifest | None, pins: Iterable[Manifest]) -> Manifest | None:
+    """Have each term of a node affinity ask for this too; the scheduler then sees to resources and taints."""
+    for pin in pins:
+        present: Manifest = (affinity or {}).get("nodeAffinity") or {}
+        required: Manifest = present.get(REQUIRED) or {}
+        terms = [_with_pin(term, pin) for term in required.get("nodeSelectorTerms") or [{}]]
+        node_affinity = {**present, REQUIRED: {**required, "nodeSelectorTerms": terms}}
+        affinity = {**(affinity or {}), "nodeAffinity": node_affinity}
+    return affinity
+
+
+def _with_pin(term: Manifest, pin: Manifest) -> Manifest:
+    expressions = term.get("matchExpressions") or []
+    return term if pin in expressions else {**term, "matchExpressions": [*expressions, pin]}
+
+
+def _annotated(pod: Manifest, text: str) -> Manifest:
+    meta = metadata(pod)
+    return {**pod, "metadata": {**meta, "annotations": {**annotations(pod), CLUSTER_SELECTOR: text}}}
+
+
+def _with(pod: Manifest, **fields: Any) -> Manifest:
+    """Give a pod with other fields in its spec, None for none; the very same pod where they are as they were."""
+    spec = pod["spec"]
+    if all(spec.get(field) == value for field, value in fields.items()):
+        return pod
+    rest = {field: value for field, value in spec.items() if field not in fields}
+    return {**pod, "spec": {**rest, **{field: value for field, value in fields.items() if value is not None}}}

@@ -1,0 +1,218 @@
+"""A question of the apiserver, and its answer: AdmissionReview in both versions that were ever served.
+
+Nothing is refused here. What is no pod, or is nobody's business here, is let pass as it is; what is no question at all
+gets none, and the apiserver's failure policy decides. Whoever may create a pod, or reaches the port, chooses what is to
+be decided about, on the event loop that everything else runs on: so only a few fields are decoded at all, and none
+before its size is known. A pod beyond a bound passes as it is, with a warning for its author.
+"""
+
+from base64 import b64encode
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import orjson
+
+from tensile.errors import TensileError
+from tensile.objects import Manifest
+from tensile.policy.webhook.admission import (
+    NodeOfClaim,
+    NodesTried,
+    Terms,
+    Unprepared,
+    demand_small,
+    is_prepared_for,
+    no_claims,
+    none_tried,
+    operations,
+    prepared,
+)
+from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
+
+VERSIONS = ("v1", "v1beta1")
+"""The versions of admission.k8s.io that are spoken, the newer one first."""
+_GROUP = "admission.k8s.io"
+_LONGEST_WARNING = 200
+_MOST_BESIDE = 256 * 1024
+"""Bytes of what else is decoded of a pod than its constraints: as much as Kubernetes allows of annotations."""
+_ABSENT = msgspec.Raw()
+_NULL = b"null"
+_Asked = TypeVar("_Asked")
+
+
+class Malformed(TensileError):
+    """What came is no AdmissionReview that can be answered."""
+
+
+class _Kind(msgspec.Struct):
+    """Of what kind the object is."""
+
+    kind: str = ""
+    group: str = ""
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    """What of a pod's metadata is looked at; what is `Raw` is decoded when its size is known, b"" for nothing."""
+
+    namespace: str | None = None
+    labels: msgspec.Raw = _ABSENT
+    annotations: msgspec.Raw = _ABSENT
+    ownerReferences: msgspec.Raw = _ABSENT  # noqa: N815 - the API's spelling, here and below
+
+
+class _Spec(msgspec.Struct, gc=False):
+    """What of a pod's spec is looked at; the rest is passed over."""
+
+    nodeSelector: msgspec.Raw = _ABSENT  # noqa: N815
+    affinity: msgspec.Raw = _ABSENT
+    tolerations: msgspec.Raw = _ABSENT
+    volumes: msgspec.Raw = _ABSENT
+
+
+class _Pod(msgspec.Struct):
+    """The parts of a pod that matter here."""
+
+    metadata: _Metadata
+    spec: _Spec
+
+
+class _Anything(msgspec.Struct):
+    """What is asked about, whatever the object is."""
+
+    uid: str
+    kind: _Kind = msgspec.field(default_factory=_Kind)
+    operation: str = ""
+    namespace: str = ""
+    subResource: str = ""  # noqa: N815
+
+
+class _NewPod(_Anything):
+    """What is asked about a pod."""
+
+    object: _Pod | None = None
+
+
+class _Review(msgspec.Struct, Generic[_Asked]):
+    """The whole question."""
+
+    apiVersion: str  # noqa: N815
+    kind: str
+    request: _Asked
+
+
+class _Claim(msgspec.Struct, gc=False):
+    """The claim that a volume is of."""
+
+    claimName: str = ""  # noqa: N815
+
+
+class _Volume(msgspec.Struct, gc=False):
+    """One volume, as far as it matters at admission."""
+
+    persistentVolumeClaim: _Claim | None = None  # noqa: N815
+
+
+class _Owner(msgspec.Struct, gc=False):
+    """One owner of a pod, as far as it matters at admission."""
+
+    uid: str = ""
+    controller: bool | None = None
+
+
+_PODS = msgspec.json.Decoder(_Review[_NewPod])
+_OTHERS = msgspec.json.Decoder(_Review[_Anything])
+_TEXTS = msgspec.json.Decoder(dict[str, str] | None)
+_OWNERS = msgspec.json.Decoder(list[_Owner] | None)
+_VOLUMES = msgspec.json.Decoder(list[_Volume] | None)
+_NOT_DECODED = (msgspec.DecodeError, RecursionError)
+
+
+def answer(body: bytes, terms: Terms, node_of: NodeOfClaim = no_claims, tried: NodesTried = none_tried) -> bytes:
+    """Answer a review; raises Malformed for what is none."""
+    review, flaw = _read(body)
+    request = review.request
+    response: Manifest = {"uid": request.uid, "allowed": True}
+    if _is_new_pod(request):
+        response |= _warned(flaw) if flaw else _change(request, terms, node_of, tried)
+    return orjson.dumps({"apiVersion": review.apiVersion, "kind": "AdmissionReview", "response": response})
+
+
+def _read(body: bytes) -> tuple[_Review[Any], str]:
+    """Decode a question in one pass; what about its object is not as in a pod is returned beside it, "" for nothing."""
+    review: _Review[Any]
+    try:
+        review, flaw = _PODS.decode(body), ""
+    except _NOT_DECODED as error:
+        review, flaw = _read_other(body), str(error)
+    if review.kind != "AdmissionReview" or review.apiVersion not in {f"{_GROUP}/{version}" for version in VERSIONS}:
+        raise Malformed(f"{review.apiVersion} {review.kind} is not spoken: send AdmissionReview of {_GROUP}/v1")
+    return review, flaw
+
+
+def _read_other(body: bytes) -> _Review[_Anything]:
+    """Decode a question about something that is no pod."""
+    try:
+        return _OTHERS.decode(body)
+    except _NOT_DECODED as error:
+        raise Malformed(f"no AdmissionReview: {error}") from None
+
+
+def _is_new_pod(request: _Anything) -> bool:
+    is_pod = (request.kind.group, request.kind.kind) == ("", "Pod")
+    return is_pod and request.operation == "CREATE" and not request.subResource
+
+
+def _change(request: _NewPod, terms: Terms, node_of: NodeOfClaim, tried: NodesTried) -> Manifest:
+    """Give what the answer says beyond that the pod may pass."""
+    if request.object is None:
+        return {}
+    try:
+        pod = _pod(request.object, request.namespace, terms)
+        if pod is None:
+            return {}
+        patch = operations(pod, prepared(pod, terms, namespace=request.namespace, node_of=node_of, tried=tried))
+    except (Unprepared, orjson.JSONDecodeError, *_NOT_DECODED) as error:
+        return _warned(str(error))
+    found: Manifest = {"patchType": "JSONPatch", "patch": b64encode(orjson.dumps(patch)).decode()} if patch else {}
+    flaw = cluster_selector_flaw(pod)
+    return {**found, **_warning(f"annotation clusterSelector does not count: {flaw}")} if flaw else found
+
+
+def _warned(flaw: str) -> Manifest:
+    """Return what is said of a pod that passes as it is."""
+    return _warning(f"not prepared for virtual nodes: {flaw}")
+
+
+def _warning(words: str) -> Manifest:
+    return {"warnings": [words[:_LONGEST_WARNING]]}
+
+
+def _pod(found: _Pod, namespace: str, terms: Terms) -> Manifest | None:
+    """Decode what is looked at of a pod, None for one that is nobody's business here; raises Unprepared beyond a bound.
+
+    Raises DecodeError or JSONDecodeError for what is not as in a pod.
+    """
+    meta, spec = found.metadata, found.spec
+    beside = {"labels": meta.labels}
+    demand_small(beside, _MOST_BESIDE)
+    labelled: Manifest = {"namespace": meta.namespace, "labels": _TEXTS.decode(meta.labels or _NULL)}
+    if not is_prepared_for({"metadata": labelled}, namespace or meta.namespace or "default", terms):
+        return None
+    beside |= {"annotations": meta.annotations, "ownerReferences": meta.ownerReferences, "volumes": spec.volumes}
+    demand_small(beside, _MOST_BESIDE)
+    asked = {"nodeSelector": spec.nodeSelector, "affinity": spec.affinity, "tolerations": spec.tolerations}
+    demand_small(asked)
+    constraints = {field: orjson.loads(memoryview(raw)) for field, raw in asked.items() if raw}
+    return {"metadata": {**labelled, **_noted(meta)}, "spec": {**constraints, "volumes": _claimed(spec)}}
+
+
+def _noted(meta: _Metadata) -> Manifest:
+    """Return a pod's annotations, and of its owners the controller."""
+    owners = _OWNERS.decode(meta.ownerReferences or _NULL) or ()
+    controllers = [{"uid": one.uid, "controller": True} for one in owners if one.controller]
+    return {"annotations": _TEXTS.decode(meta.annotations or _NULL), "ownerReferences": controllers}
+
+
+def _claimed(spec: _Spec) -> list[Manifest]:
+    """Return the volumes that are of claims, as far as they matter."""
+    claims = [one.persistentVolumeClaim for one in _VOLUMES.decode(spec.volumes or _NULL) or ()]
+    return [{"persistentVolumeClaim": {"claimName": claim.claimName}} for claim in claims if claim]

@@ -1,0 +1,399 @@
+"""A cluster in memory: what the engine's requests would make of a real one, without sending any.
+
+`plan` runs the very loop of `run` against rehearsals until nothing is left to do, and prints what they were asked for;
+the tests of rules and loop use them as their clusters. So one has to answer as an apiserver does: with the same errors,
+the same preconditions, the same bookkeeping. What it does not have is defaults, validation, and controllers but three
+that the engine waits for: a namespace gets its account, and pods and claims come to their end.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID, uuid5
+
+import msgspec
+import orjson
+
+from tensile.errors import AlreadyExists, ClusterError, Conflict, Denied, NotFound, Unreachable
+from tensile.kube.cluster import Cluster, Endpoint, Listing, Patch, Read, Selection, WatchEvent
+from tensile.kube.store import Cache, Meta
+from tensile.names import FIELD_MANAGER
+from tensile.objects import NAMESPACE, POD, SERVICE_ACCOUNT, Kind, Manifest, Ref, metadata, timestamp, uid
+from tensile.reconcile.dryrun.patch import is_selected, patched
+from tensile.reconcile.dryrun.semantics import (
+    Author,
+    booked,
+    check_way,
+    created,
+    disrupted,
+    fence,
+    goes,
+    marked,
+    released,
+    revised,
+    tidied,
+    unprotected,
+)
+
+SOMEBODY = "somebody-else"
+"""The field manager of what `place` and `alter` write."""
+_FIRST_VERSION = 1 << 62
+"""Beyond any real resourceVersion, so that caches take what is rehearsed for newer than what they hold."""
+_TOKEN_SECONDS = 3600
+_UIDS = UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
+_STAYS = ("uid", "creationTimestamp", "generation")
+_Name = tuple[str, str]
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    """Just enough of an object to file it."""
+
+    metadata: Meta
+
+
+_ENVELOPES = msgspec.json.Decoder(_Envelope)
+
+
+class _Follower(NamedTuple):
+    """A cache that is told of one kind, and of which objects of it."""
+
+    cache: Cache
+    selects: Callable[[Manifest], bool]
+
+    def stored(self, raw: bytes, manifest: Manifest) -> None:
+        """Tell of an object as it is now; one that is not selected any more goes from the cache."""
+        if self.selects(manifest):
+            self.cache.put(raw)
+        else:
+            self.gone(raw, manifest)
+
+    def gone(self, raw: bytes, manifest: Manifest) -> None:
+        """Tell that an object is gone, where the cache knew it."""
+        meta = metadata(manifest)
+        if self.cache.get(meta.get("namespace", ""), meta["name"]) is not None:
+            self.cache.remove(raw)
+
+
+class Rehearsal:
+    """A cluster in memory; `name` as in `Cluster`.
+
+    `behind` is the real cluster that it stands for: read, never written, and asked about what is not held here. With
+    `ends_pods` a deleted pod goes at once, as if its kubelet took no time, and a claim as if nothing used it; otherwise
+    a pod stays until a grace of 0, and a claim or volume is protected.
+    `version` is what the cluster says it is, `now` gives the time in UTC.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        behind: Cluster | None = None,
+        ends_pods: bool = True,
+        version: str = "v0.0.0",
+        now: Callable[[], datetime],
+    ) -> None:
+        self._name = name
+        self._behind = behind
+        self._ends_pods = ends_pods
+        self._release = version
+        self._now = now
+        self._count = _FIRST_VERSION
+        self._held: defaultdict[Kind, dict[_Name, bytes]] = defaultdict(dict)
+        self._gone: set[tuple[Kind, _Name]] = set()
+        self._followers: defaultdict[Kind, list[_Follower]] = defaultdict(list)
+
+    @property
+    def name(self) -> str:
+        """The lower's name, or `objects.UPPER`."""
+        return self._name
+
+    def follow(self, kind: Kind, cache: Cache, selects: Callable[[Manifest], bool]) -> None:
+        """Tell a cache, from now on, of every object of a kind that is selected, before the write's answer is given."""
+        self._followers[kind].append(_Follower(cache, selects))
+
+    def hold(self, kind: Kind, raw: bytes) -> None:
+        """Take an object, just as it is, to be there from the start; caches are not told."""
+        meta = _ENVELOPES.decode(raw).metadata
+        self._held[kind][(meta.namespace, meta.name)] = raw
+
+    def find(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """Give an object that is held, None for one that is not."""
+        raw = self._held[kind].get((namespace, name))
+        return None if raw is None else _decoded(raw)
+
+    def place(self, kind: Kind, manifest: Manifest) -> Manifest:
+        """Have somebody else put an object there, whatever stood under its name, and give it as stored.
+
+        A UID, times and managedFields of its own are kept, else made; an object that is there keeps its UID.
+        """
+        given = metadata(manifest)
+        ref = Ref(self._name, kind, given.get("namespace", ""), given["name"])
+        before = self.find(kind, ref.namespace, ref.name) or {}
+        if given.get("uid", uid(before)) != uid(before):
+            before = {}
+        made = created(ref, {}, self._fabricated(), self._author(SOMEBODY))
+        stays = {field: metadata(before or made)[field] for field in _STAYS if field in metadata(before or made)}
+        wanted = {**made, **deepcopy(manifest), "metadata": {**stays, **given}}
+        stored = booked(before, tidied(kind, wanted), self._author(SOMEBODY))
+        if "managedFields" in given:
+            stored["metadata"]["managedFields"] = given["managedFields"]
+        return _decoded(self._keep(ref, stored))
+
+    def alter(self, ref: Ref, change: Callable[[Manifest], None]) -> Manifest:
+        """Have somebody else change an object in place, and give it as it is then. Raises NotFound."""
+        with self._told("alter", ref):
+            before = self._object(ref)
+            after = deepcopy(before)
+            change(after)
+            return _decoded(self._revise(ref, before, tidied(ref.kind, after), SOMEBODY))
+
+    def vanish(self, ref: Ref) -> None:
+        """Have an object go, whatever keeps it. Raises NotFound."""
+        with self._told("vanish", ref):
+            self._drop(ref, self._object(ref))
+
+    async def read(self, ref: Ref) -> bytes:
+        """Give the object as it is held, else as it is in the real cluster."""
+        with self._told("read", ref):
+            return await self._fetched(ref)
+
+    async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
+        """Give what is held of a selection: equality of labels, labels that are there or not, and some fields."""
+        with self._told("list", Ref(self._name, kind, selection.namespace, "")):
+            held = {**await self._beyond(kind, selection), **self._held[kind]}
+            chosen = [raw for _, raw in sorted(held.items()) if is_selected(_decoded(raw), selection)]
+        return Listing([read(raw) for raw in chosen], str(self._count))
+
+    async def kinds(self) -> tuple[Kind, ...]:
+        """Give the namespaced kinds of what is held, and those of the real cluster."""
+        held = [kind for kind, found in self._held.items() if kind.namespaced and found]
+        real = () if self._behind is None else await self._behind.kinds()
+        return tuple(dict.fromkeys((*real, *held)))
+
+    def watch(self, kind: Kind, selection: Selection, version: str, seconds: int) -> AsyncIterator[WatchEvent]:  # noqa: ARG002
+        """Refuse: caches hear of a rehearsal by `follow`, at once, and nothing needs a watch of it."""
+        with self._told("watch", Ref(self._name, kind, selection.namespace, "")):
+            raise _refused("a rehearsal is not watched: have a cache follow it", HTTPStatus.METHOD_NOT_ALLOWED)
+
+    async def create(self, ref: Ref, body: Manifest) -> bytes:
+        """Store a new object, and give it."""
+        with self._told("create", ref):
+            _check_place(ref, metadata(body))
+            await self._admit(ref, body)
+            _check_form(metadata(body))
+            if await self._sought(ref) is not None:
+                taken = f'{_resource(ref.kind)} "{ref.name}" already exists'
+                raise AlreadyExists(taken, status=HTTPStatus.CONFLICT, reason="AlreadyExists")
+            return self._keep(ref, created(ref, body, self._fabricated(), self._author(FIELD_MANAGER)))
+
+    async def issue(self, account: Ref, request: Manifest) -> bytes:
+        """Answer as if a token had been issued: it is no token, and the times are right."""
+        with self._told("create", account, "token"):
+            await self._fetched(account)
+            spec = {"expirationSeconds": _TOKEN_SECONDS, **(request.get("spec") or {})}
+            end = timestamp(self._now() + timedelta(seconds=spec["expirationSeconds"]))
+            status = {"token": "", "expirationTimestamp": end}
+            return orjson.dumps({**request, "spec": spec, "status": status})
+
+    async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
+        """Change an object, or a subresource of it, and give it as stored; what changes nothing writes nothing."""
+        with self._told("patch", ref, subresource):
+            check_way(ref.kind, subresource)
+            before = _decoded(await self._fetched(ref))
+            asked = patched(before, patch)
+            fence(before, asked)
+            after = revised(ref.kind, before, asked, subresource)
+            return self._revise(ref, before, after, FIELD_MANAGER, subresource)
+
+    async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
+        """Delete the object of that UID, and give what a real cluster answers: the object, or a v1 Status.
+
+        A pod that goes at once is told of as ending before it is told of as gone.
+        """
+        with self._told("delete", ref):
+            before = _decoded(await self._fetched(ref))
+            if metadata(before)["uid"] != uid:
+                message = f"the UID in the precondition ({uid}) is not that of {_resource(ref.kind)} {ref.name}"
+                raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
+            if version not in ("", metadata(before)["resourceVersion"]):
+                message = f"{_resource(ref.kind)} {ref.name} is not what it was at resourceVersion {version}"
+                raise Conflict(message, status=HTTPStatus.CONFLICT, reason="Conflict")
+            at_once = self._ends_pods and ref.kind == POD
+            freed = unprotected(ref.kind, before) if self._ends_pods else before
+            after = marked(ref.kind, freed, 0 if at_once else grace, self._now())
+            if not goes(ref.kind, after):
+                return orjson.dumps(before) if after is freed else self._keep(ref, after)
+            if ref.kind == POD:
+                self._keep(ref, after)
+            last = self._drop(ref, after)
+            return last if ref.kind in (POD, SERVICE_ACCOUNT) else _success(ref, uid)
+
+    async def evict(self, ref: Ref, *, uid: str) -> None:
+        """Delete a pod that says why: whether a budget allows it is for the moment in which it is asked in earnest."""
+        with self._told("evict", ref):
+            before = _decoded(await self._fetched(ref))
+            if metadata(before)["uid"] == uid:
+                self._revise(ref, before, disrupted(before, self._now()), FIELD_MANAGER, "status")
+        await Rehearsal.delete(self, ref, uid=uid)
+
+    async def version(self) -> str:
+        """Give the version that it was made with."""
+        return self._release
+
+    def endpoint(self) -> Endpoint:
+        """Refuse: there is nothing to connect to."""
+        raise Denied("a rehearsal has no streams", cluster=self._name, doing="connect", reason="Forbidden")
+
+    @contextmanager
+    def _told(self, verb: str, ref: Ref, subresource: str = "") -> Iterator[None]:
+        """Complete an error with where it happened and at what."""
+        try:
+            yield
+        except ClusterError as error:
+            where = "/".join(part for part in (ref.namespace, ref.name) if part)
+            error.cluster, error.doing = self._name, f"{verb} {ref.kind.name} {where} {subresource}".rstrip()
+            raise
+
+    def _object(self, ref: Ref) -> Manifest:
+        """Give an object that is held. Raises NotFound."""
+        found = self.find(ref.kind, ref.namespace, ref.name)
+        if found is None:
+            raise _missing(ref.kind, ref.name)
+        return found
+
+    async def _beyond(self, kind: Kind, selection: Selection) -> dict[_Name, bytes]:
+        """Give what the real cluster has of a selection and has not gone here."""
+        listed = [] if self._behind is None else (await self._behind.list(kind, selection)).items
+        metas = [(_ENVELOPES.decode(raw).metadata, raw) for raw in listed]
+        found = {(meta.namespace, meta.name): raw for meta, raw in metas}
+        return {place: raw for place, raw in found.items() if (kind, place) not in self._gone}
+
+    async def _sought(self, ref: Ref) -> bytes | None:
+        """Give an object that is held, or that the real cluster has and that has not gone here; None: neither."""
+        place = (ref.namespace, ref.name)
+        if self._behind is not None and place not in self._held[ref.kind] and (ref.kind, place) not in self._gone:
+            try:
+                found = await self._behind.read(ref)
+            except NotFound:
+                return self._held[ref.kind].get(place)
+            if (ref.kind, place) not in self._gone:
+                self._held[ref.kind].setdefault(place, found)
+        return self._held[ref.kind].get(place)
+
+    async def _fetched(self, ref: Ref) -> bytes:
+        """Give an object as `_sought` does. Raises NotFound."""
+        raw = await self._sought(ref)
+        if raw is None:
+            raise _missing(ref.kind, ref.name)
+        return raw
+
+    async def _admit(self, ref: Ref, body: Manifest) -> None:
+        """Refuse objects of a namespace that is not there or is ending, and pods whose account is missing."""
+        if not ref.namespace:
+            return
+        space = _decoded(await self._fetched(Ref(self._name, NAMESPACE, "", ref.namespace)))
+        if "deletionTimestamp" in metadata(space):
+            message = f"{_resource(ref.kind)} {ref.name} is forbidden: namespace {ref.namespace} is being terminated"
+            raise _refused(message, HTTPStatus.FORBIDDEN, "NamespaceTerminating")
+        account = (body.get("spec") or {}).get("serviceAccountName") or "default"
+        if ref.kind == POD and not await self._sought(Ref(self._name, SERVICE_ACCOUNT, ref.namespace, account)):
+            message = f"pods {ref.name} is forbidden: serviceaccount {ref.namespace}/{account} not found"
+            raise _refused(message, HTTPStatus.FORBIDDEN)
+
+    def _revise(self, ref: Ref, before: Manifest, after: Manifest, manager: str, subresource: str = "") -> bytes:
+        """Store a change, if it is one; an object that only waited for it goes."""
+        if after == tidied(ref.kind, before):
+            return self._held[ref.kind][(ref.namespace, ref.name)]
+        stored = booked(before, after, self._author(manager), subresource)
+        if released(stored):
+            self._drop(ref, before)
+            return orjson.dumps(stored)
+        return self._keep(ref, stored)
+
+    def _keep(self, ref: Ref, manifest: Manifest) -> bytes:
+        """Store an object under a new resourceVersion, tell who follows, and let a namespace have its account."""
+        stored = self._numbered(manifest)
+        raw = orjson.dumps(stored)
+        self._held[ref.kind][(ref.namespace, ref.name)] = raw
+        for follower in self._followers[ref.kind]:
+            follower.stored(raw, stored)
+        if ref.kind == NAMESPACE and self.find(SERVICE_ACCOUNT, ref.name, "default") is None:
+            self.place(SERVICE_ACCOUNT, {"metadata": {"name": "default", "namespace": ref.name}})
+        return raw
+
+    def _drop(self, ref: Ref, manifest: Manifest) -> bytes:
+        """Forget an object, tell who follows, and give it as it was last, under a new resourceVersion."""
+        last = self._numbered(manifest)
+        raw = orjson.dumps(last)
+        place = (ref.namespace, ref.name)
+        self._held[ref.kind].pop(place, None)
+        self._gone.add((ref.kind, place))
+        for follower in self._followers[ref.kind]:
+            follower.gone(raw, last)
+        return raw
+
+    def _numbered(self, manifest: Manifest) -> Manifest:
+        """Give an object the next resourceVersion."""
+        self._count += 1
+        return {**manifest, "metadata": {**metadata(manifest), "resourceVersion": str(self._count)}}
+
+    def _fabricated(self) -> str:
+        """Make a UID that no other object has, in this cluster or another."""
+        return str(uuid5(_UIDS, f"{self._name}/{self._count}"))
+
+    def _author(self, manager: str) -> Author:
+        """Say who writes now."""
+        return Author(manager, timestamp(self._now()))
+
+
+def _decoded(raw: bytes) -> Manifest:
+    """Decode an object; a new one at each call."""
+    found: Manifest = orjson.loads(raw)
+    return found
+
+
+def _resource(kind: Kind) -> str:
+    """Name a kind as the API's messages do."""
+    group, slash, _ = kind.api.partition("/")
+    return f"{kind.plural}.{group}" if slash else kind.plural
+
+
+def _check_place(ref: Ref, meta: Manifest) -> None:
+    """Refuse a new object that is not for the place that the request names."""
+    place = (meta.get("name") or ref.name, meta.get("namespace") or ref.namespace)
+    if place != (ref.name, ref.namespace) and ref.kind.namespaced:
+        raise Denied("the object is not the one that the request names", status=400, reason="BadRequest")
+
+
+def _check_form(meta: Manifest) -> None:
+    """Refuse a new object without a name, or with a version; a real cluster finds that when all else is in order."""
+    if not meta.get("name"):
+        raise Denied("metadata.name: Required value", status=422, reason="Invalid", causes=("FieldValueRequired",))
+    if meta.get("resourceVersion"):
+        raise Unreachable("resourceVersion should not be set on objects to be created", status=500)
+
+
+def _missing(kind: Kind, name: str) -> NotFound:
+    """Say that there is no such object."""
+    return NotFound(f'{_resource(kind)} "{name}" not found', status=HTTPStatus.NOT_FOUND, reason="NotFound")
+
+
+def _refused(message: str, status: HTTPStatus, *causes: str) -> Denied:
+    """Say no."""
+    reason = "Forbidden" if status == HTTPStatus.FORBIDDEN else "MethodNotAllowed"
+    return Denied(message, status=status, reason=reason, causes=causes)
+
+
+def _success(ref: Ref, uid: str) -> bytes:
+    """Give the Status that answers for most kinds that are deleted at once."""
+    details = {"name": ref.name, "kind": ref.kind.plural, "uid": uid}
+    status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+    return orjson.dumps(status)
+
+
+if TYPE_CHECKING:
+    _: type[Cluster] = Rehearsal

@@ -1,0 +1,185 @@
+"""What an apiserver makes of an object and a PATCH body, for the three media types that the engine sends.
+
+A rehearsal has to end where the real cluster would, so this follows Kubernetes where it departs from what one would
+think: a JSON patch may replace a key that is not there, and a list that merges comes out in the patch's
+order. Lists merge by the key that the API's types name; container statuses, taints and tolerations are replaced whole.
+
+Which objects a label or field selector picks, as far as the engine asks for any.
+
+Read as the API reads them: comma means and, a label that is missing is unequal to every value.
+"""
+
+from http import HTTPStatus
+from typing import Any
+
+import jsonpatch
+
+from tensile.errors import Denied
+from tensile.kube.cluster import Patch, Selection
+from tensile.objects import Manifest, labels, metadata
+
+_DIRECTIVE = "$patch"
+_MERGED_BY = {
+    "addresses": "type",
+    "conditions": "type",
+    "containers": "name",
+    "ephemeralContainers": "name",
+    "hostIPs": "ip",
+    "initContainers": "name",
+    "ownerReferences": "uid",
+    "podIPs": "ip",
+}
+
+
+def patched(manifest: Manifest, patch: Patch) -> Manifest:
+    """Give the object that the patch asks for; `manifest` stays as it is.
+
+    Raises Denied where Kubernetes refuses the body (400, 422), and for server-side apply, which is not rehearsed.
+    """
+    match patch.media:
+        case "json-patch":
+            return _operated(manifest, patch.body)
+        case "merge-patch":
+            found: Manifest = _merged(manifest, patch.body)
+            return found
+        case "strategic-merge-patch":
+            return _laid_over(manifest, patch.body)
+    raise Denied(
+        f"{patch.media} is not rehearsed: send another kind of patch",
+        status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        reason="UnsupportedMediaType",
+    )
+
+
+def _operated(manifest: Manifest, operations: Any) -> Manifest:
+    """Carry out RFC 6902 operations one after the other, as leniently as Kubernetes does."""
+    if not isinstance(operations, list):
+        raise Denied("a JSON patch is a list of operations", status=HTTPStatus.BAD_REQUEST, reason="BadRequest")
+    found = manifest
+    try:
+        for operation in operations:
+            found = jsonpatch.apply_patch(found, [_lenient(found, operation)])
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        raise Denied(str(error), status=HTTPStatus.UNPROCESSABLE_ENTITY, reason="Invalid") from None
+    return found
+
+
+def _lenient(manifest: Manifest, operation: Manifest) -> Manifest:
+    """Say an operation that replaces a key which is not there so that it can be carried out."""
+    place, key = jsonpatch.JsonPointer(operation["path"]).to_last(manifest)
+    if operation["op"] == "replace" and isinstance(place, dict) and key is not None and key not in place:
+        return {**operation, "op": "add"}
+    return operation
+
+
+def _merged(seen: Any, patch: Any) -> Any:
+    """Merge by RFC 7386: maps merge, null takes away, anything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(seen) if isinstance(seen, dict) else {}
+    for field, value in patch.items():
+        if value is None:
+            found.pop(field, None)
+        else:
+            found[field] = _merged(found.get(field), value)
+    return found
+
+
+def _laid_over(seen: Manifest, patch: Manifest) -> Manifest:
+    """Merge maps by Kubernetes' strategic rules."""
+    found = {} if patch.get(_DIRECTIVE) == "replace" else dict(seen)
+    for field, value in patch.items():
+        if field == _DIRECTIVE:
+            continue
+        if value is None:
+            found.pop(field, None)
+        else:
+            found[field] = _value(field, found.get(field), value)
+    return found
+
+
+def _value(field: str, seen: Any, value: Any) -> Any:
+    """Give what becomes of one field."""
+    if isinstance(value, dict):
+        return _laid_over(seen if isinstance(seen, dict) else {}, value)
+    if isinstance(value, list) and field in _MERGED_BY:
+        return _list(seen or [], value, _MERGED_BY[field])
+    return value
+
+
+def _list(seen: list[Manifest], patch: list[Manifest], key: str) -> list[Manifest]:
+    """Merge two lists whose elements are told apart by `key`."""
+    fresh = [one for one in patch if _DIRECTIVE not in one]
+    if any(one.get(_DIRECTIVE) == "replace" for one in patch):
+        return fresh
+    deleted = {one[key] for one in patch if one.get(_DIRECTIVE) == "delete"}
+    known = {one[key]: one for one in seen if one[key] not in deleted}
+    changed = {one[key]: _laid_over(known.get(one[key], {}), one) for one in fresh}
+    whole = known | changed
+    return [whole[name] for name in _ordered(list(known), list(changed))]
+
+
+def _ordered(known: list[str], changed: list[str]) -> list[str]:
+    """Give the names of `changed` in their order, with the other known ones where they stood before those."""
+    place = {name: number for number, name in enumerate(known)}
+    others = [name for name in known if name not in changed]
+    found: list[str] = []
+    for name in changed:
+        while others and name in place and place[others[0]] < place[name]:
+            found.append(others.pop(0))
+        found.append(name)
+    return found + others
+
+
+_FIELDS = ("metadata.name", "metadata.namespace", "spec.nodeName", "status.phase", "type", "involvedObject.uid")
+
+
+def is_selected(manifest: Manifest, selection: Selection) -> bool:
+    """Say whether an object is in the selection. Raises Denied for a selector that is not understood."""
+    if selection.namespace and metadata(manifest).get("namespace") != selection.namespace:
+        return False
+    fields = {path: _at(manifest, path) for path in _FIELDS}
+    by_label = all(_holds(term, labels(manifest)) for term in _terms(selection.labels))
+    return by_label and all(_equals(term, fields) for term in _terms(selection.fields))
+
+
+def _terms(selector: str) -> list[str]:
+    """Split a selector at its commas."""
+    if any(sign in selector for sign in "()<>"):
+        raise _denied(selector)
+    return [term.strip() for term in selector.split(",") if term.strip()]
+
+
+def _holds(term: str, carried: dict[str, str]) -> bool:
+    """Say whether one term of a label selector holds."""
+    if "=" in term:
+        key, wanted, equal = _comparison(term)
+        return (carried.get(key) == wanted) == equal
+    return term[1:].strip() not in carried if term.startswith("!") else term in carried
+
+
+def _equals(term: str, fields: dict[str, str]) -> bool:
+    """Say whether one term of a field selector holds."""
+    key, wanted, equal = _comparison(term)
+    if key not in fields:
+        raise _denied(term)
+    return (fields[key] == wanted) == equal
+
+
+def _comparison(term: str) -> tuple[str, str, bool]:
+    """Split "KEY=VALUE", "KEY==VALUE" or "KEY!=VALUE" into key, value, and whether they are to be equal."""
+    key, _, value = term.partition("=")
+    return key.rstrip("!").strip(), value.removeprefix("=").strip(), not key.endswith("!")
+
+
+def _at(manifest: Manifest, path: str) -> str:
+    """Give a field by its dotted path, "" where there is none."""
+    found: Any = manifest
+    for part in path.split("."):
+        found = found.get(part, "") if isinstance(found, dict) else ""
+    return str(found)
+
+
+def _denied(selector: str) -> Denied:
+    """Say that a selector is not understood."""
+    return Denied(f"the selector {selector!r} is not supported", status=HTTPStatus.BAD_REQUEST, reason="BadRequest")

@@ -1,0 +1,215 @@
+"""What a pod asks of a node, counted as the kube-scheduler counts it.
+
+The two have to agree to the milli-unit: what is free below is what the lower scheduler will still give away, and it
+knows init containers, sidecars, overhead, pod-level resources and resizes that are under way.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tensile.kube.store import Kept
+from tensile.names import LEGACY, OWNER, UPPER_UID, VIRTUAL_POD
+from tensile.resources import add, parse_all
+
+Amounts = dict[str, int]
+"""Milli-units by resource name; whole things such as bytes, GPUs and pods count a thousand each."""
+
+Quantities = Mapping[str, str | int | float]
+"""Quantities by resource name, as they stand in the API's JSON."""
+
+_ONE_POD = {"pods": 1000}
+
+_POD_LEVEL = frozenset({"cpu", "memory"})
+_HUGE_PAGES = "hugepages-"
+
+
+class _Resources(msgspec.Struct, gc=False):
+    """Requests of a container or of a pod as a whole."""
+
+    requests: Quantities | None = None
+
+
+class _Container(msgspec.Struct, gc=False):
+    """What counts of a container."""
+
+    name: str = ""
+    resources: _Resources | None = None
+    restartPolicy: str = ""  # noqa: N815 - the API's spelling, here and below
+
+
+class _Spec(msgspec.Struct, gc=False):
+    """What counts of a spec."""
+
+    nodeName: str = ""  # noqa: N815
+    containers: list[_Container] = []
+    initContainers: list[_Container] | None = None  # noqa: N815
+    overhead: Quantities | None = None
+    resources: _Resources | None = None
+
+
+class _ContainerStatus(msgspec.Struct, gc=False):
+    """What counts of a container's status."""
+
+    name: str = ""
+    resources: _Resources | None = None
+    allocatedResources: Quantities | None = None  # noqa: N815
+
+
+class _Condition(msgspec.Struct, gc=False):
+    """What counts of a condition."""
+
+    type: str = ""
+    reason: str | None = None
+
+
+class _Status(msgspec.Struct, gc=False):
+    """What counts of a status."""
+
+    phase: str = ""
+    containerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+    initContainerStatuses: list[_ContainerStatus] | None = None  # noqa: N815
+    resources: _Resources | None = None
+    allocatedResources: Quantities | None = None  # noqa: N815
+    conditions: list[_Condition] | None = None
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    """What counts of metadata."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletionTimestamp: str = ""  # noqa: N815
+
+
+class _Pod(msgspec.Struct, gc=False):
+    """What counts of a pod: everything else is passed over undecoded."""
+
+    spec: _Spec
+    status: _Status = msgspec.field(default_factory=_Status)
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+
+
+class PodDemand(msgspec.Struct, frozen=True, gc=False):
+    """What a pod takes of its cluster: from which node ("" while unscheduled), whether it has ended, and how much.
+
+    `mark` is the value of the owner label and `made_for` the UID of the upper pod that its annotation names, "" without
+    one; `ending` is whether it is being deleted.
+    """
+
+    node: str
+    ended: bool
+    requests: Mapping[str, int]
+    mark: str = ""
+    made_for: str = ""
+    ending: bool = False
+
+
+_PODS = msgspec.json.Decoder(_Pod)
+
+
+def pod_requests(pod: Mapping[str, object]) -> Amounts:
+    """Count what a decoded pod requests, one of "pods" included."""
+    return _requests(msgspec.convert(pod, _Pod))
+
+
+def pod_demand(raw: bytes) -> Kept:
+    """Digest a pod that is only counted: a `PodDemand`, and no bytes, but of one that may have lost its owner."""
+    pod = _PODS.decode(raw)
+    ended = pod.status.phase in ("Succeeded", "Failed")
+    labels, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    mark, made_for = labels.get(OWNER, ""), notes.get(UPPER_UID, "")
+    ending = bool(pod.metadata.deletionTimestamp)
+    demand = PodDemand(pod.spec.nodeName, ended, {} if ended else _requests(pod), mark, made_for, ending)
+    lost = made_for or labels.get(VIRTUAL_POD) == "true" or notes.get(LEGACY) == "true"
+    return Kept(raw if lost else b"", demand)
+
+
+def _requests(pod: _Pod) -> Amounts:
+    """Count a pod."""
+    total = _of_containers(pod)
+    if pod.spec.resources is not None and pod.spec.resources.requests:
+        total |= _of_pod_level(pod, pod.spec.resources.requests)
+    return add(add(total, _amounts(pod.spec.overhead)), _ONE_POD)
+
+
+def _of_containers(pod: _Pod) -> Amounts:
+    """Count what all containers need at the worst moment.
+
+    Init containers run one after another beside the sidecars started before them; then everything else runs at once.
+    Sums grow in place: a pod may have thousands of containers and resources.
+    """
+    statuses, infeasible = _statuses(pod), _is_infeasible(pod)
+    running: Amounts = {}
+    for container in pod.spec.containers:
+        _grow(running, _of_container(container, statuses.get(container.name), infeasible=infeasible))
+    peak: Amounts = {}
+    sidecars: Amounts = {}
+    for container in pod.spec.initContainers or ():
+        if container.restartPolicy == "Always":
+            asked = _of_container(container, statuses.get(container.name), infeasible=infeasible)
+            _grow(sidecars, asked)
+            beside = {name: sidecars[name] for name in asked}
+        else:
+            beside = {name: amount + sidecars.get(name, 0) for name, amount in _specified(container).items()}
+        for name, amount in beside.items():
+            peak[name] = max(amount, peak.get(name, amount))
+    _grow(running, sidecars)
+    return _largest((running, peak))
+
+
+def _grow(total: Amounts, more: Mapping[str, int]) -> None:
+    """Add amounts to a sum."""
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _of_container(container: _Container, status: _ContainerStatus | None, *, infeasible: bool) -> Amounts:
+    """Count a container that runs on: while it is resized, the larger of what it has and what it shall have."""
+    if status is None or status.resources is None:
+        return _specified(container)
+    present = (_amounts(status.resources.requests), _amounts(status.allocatedResources))
+    return _largest(present if infeasible else (_specified(container), *present))
+
+
+def _of_pod_level(pod: _Pod, specified: Quantities) -> Amounts:
+    """Count resources given for the pod as a whole, which stand in for the sum over its containers."""
+    effective = _amounts(specified)
+    if pod.status.resources is not None:
+        present = (_amounts(pod.status.resources.requests), _amounts(pod.status.allocatedResources))
+        effective = _largest(present if _is_infeasible(pod) else (effective, *present))
+    names = [name for name in specified if name in _POD_LEVEL or name.startswith(_HUGE_PAGES)]
+    return {name: effective.get(name, 0) for name in names}
+
+
+def _statuses(pod: _Pod) -> dict[str, _ContainerStatus]:
+    """Return the status of each container by its name; of several with one name the first counts."""
+    lists = (pod.status.initContainerStatuses or (), pod.status.containerStatuses or ())
+    found: dict[str, _ContainerStatus] = {}
+    for one in (one for entries in lists for one in entries):
+        found.setdefault(one.name, one)
+    return found
+
+
+def _is_infeasible(pod: _Pod) -> bool:
+    """Say whether the node has refused a resize for good, so that the pod stays as it is."""
+    return any(one.type == "PodResizePending" and one.reason == "Infeasible" for one in pod.status.conditions or ())
+
+
+def _specified(container: _Container) -> Amounts:
+    """Give what a container's spec requests."""
+    return _amounts(container.resources.requests if container.resources else None)
+
+
+def _amounts(quantities: Quantities | None) -> Amounts:
+    """Read a list of resources as the API writes it."""
+    return parse_all(quantities or {})
+
+
+def _largest(several: Iterable[Mapping[str, int]]) -> Amounts:
+    """Give the largest amount of each resource."""
+    most: Amounts = {}
+    for one in several:
+        for name, amount in one.items():
+            most[name] = max(amount, most.get(name, amount))
+    return most

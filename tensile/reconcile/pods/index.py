@@ -1,0 +1,207 @@
+"""What the engine asks about a pod so often that it is taken out once, when the pod comes.
+
+With these, most events are decided without decoding the pod again, and the caches' indexes need nothing else.
+"""
+
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from sys import intern
+from typing import Any
+
+import msgspec
+import orjson
+
+from tensile.kube.store import Departure, Entry, Kept, packed
+from tensile.names import FIELD_MANAGER, OWNER, VIRTUAL_POD, Owner
+from tensile.objects import Manifest, controller_of, labels, metadata
+from tensile.reconcile.ownership import upper_uid_of
+from tensile.reconcile.pods.references import Reference, references
+from tensile.reconcile.world import LowerWorld
+
+_TERMINAL = ("Succeeded", "Failed")
+_NOBODY_ASKED = ("DeletionByTaintManager", "DeletionByPodGC")
+
+
+class PodFacts(msgspec.Struct, frozen=True, gc=False):
+    """One pod of either side.
+
+    `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `unasked` is whether
+    Kubernetes itself ended it because of its node, `ran` whether containers of it have been seen, `daemon` whether a
+    DaemonSet put it there that did not ask for it to be mirrored. `shown` is a hash of what the two sides' status have
+    alike when they are in step. `bare` is whether no controller would make it again, `scheduled` whether it has a node.
+    """
+
+    owner: str
+    upper_uid: str
+    terminal: bool
+    terminating: bool
+    unasked: bool
+    ran: bool
+    daemon: bool
+    references: frozenset[Reference]
+    shown: int = 0
+    bare: bool = False
+    scheduled: bool = False
+
+    @property
+    def stays_out(self) -> bool:
+        """Whether it never lived below, nor will, and is there as long as the node: a DaemonSet's that did not ask."""
+        return self.daemon and not self.ran
+
+
+def digest_above(raw: bytes) -> Kept:
+    """Keep an upper pod and its facts, without the book-keeping of who wrote what.
+
+    So no mark of ours counts on it, whoever wrote that: an upper pod is known by its own UID alone.
+    """
+    pod: Manifest = orjson.loads(raw)
+    pod["metadata"].pop("managedFields", None)
+    return Kept(packed(pod), facts_of(pod), pod)
+
+
+def digest_below(raw: bytes) -> Kept:
+    """Keep a lower pod and its facts, with the book-keeping that is asked later: our metadata, and the others' spec."""
+    pod: Manifest = orjson.loads(raw)
+    books = pod["metadata"].pop("managedFields", None)
+    if books:
+        pod["metadata"]["managedFields"] = [_thinned(book) for book in books if not book.get("subresource")]
+    return Kept(packed(pod), facts_of(pod), pod)
+
+
+def _thinned(book: Manifest) -> Manifest:
+    fields = book.get("fieldsV1") or {}
+    part = "f:metadata" if book.get("manager") == FIELD_MANAGER else "f:spec"
+    return {**book, "fieldsV1": {part: fields[part]} if part in fields else {}}
+
+
+def facts_of(pod: Manifest) -> PodFacts:
+    """Take the facts out of a decoded pod."""
+    status: dict[str, Any] = pod.get("status") or {}
+    phase = status.get("phase", "Pending")
+    upper_uid = upper_uid_of(pod)
+    return PodFacts(
+        owner=intern(labels(pod).get(OWNER, "")) if upper_uid else "",
+        upper_uid=upper_uid,
+        terminal=phase in _TERMINAL,
+        terminating="deletionTimestamp" in metadata(pod),
+        unasked=_disruption(status) in _NOBODY_ASKED,
+        ran=phase != "Pending" or bool(status.get("containerStatuses")),
+        daemon=is_daemon(pod),
+        references=_shared(references(pod)),
+        shown=_shown(status),
+        bare=not controller_of(pod),
+        scheduled=bool(pod["spec"].get("nodeName")),
+    )
+
+
+def _shown(status: dict[str, Any]) -> int:
+    """Give a number for what people look at first: whether it runs, is ready, was restarted."""
+    containers = status.get("containerStatuses") or ()
+    ready = [one["status"] for one in status.get("conditions") or () if one["type"] == "Ready"]
+    states = [(one.get("ready"), one.get("restartCount"), *(one.get("state") or ())) for one in containers]
+    return hash((status.get("phase"), *ready, *states))
+
+
+def differ(upper_pod: Entry | None, lower_pod: Entry | None) -> bool:
+    """Say whether two pods look different at first sight; that they look alike is no promise."""
+    if upper_pod is None or lower_pod is None:
+        return True
+    return bool(upper_pod.facts.shown != lower_pod.facts.shown)
+
+
+@lru_cache(maxsize=1024)
+def _shared(found: frozenset[Reference]) -> frozenset[Reference]:
+    """Give the first of all that are alike: the pods of one template refer to the same."""
+    return found
+
+
+def lives_below(upper_pod: Entry, excluded: Collection[str]) -> bool:
+    """Say whether an upper pod needs anything below: not one that ended, or that is not mirrored at all.
+
+    `excluded` are the namespaces whose pods are not mirrored.
+    """
+    facts = upper_pod.facts
+    return not (facts.terminal or facts.daemon or upper_pod.namespace in excluded)
+
+
+def was_deleted(departure: Departure, upper_uid: str) -> bool:
+    """Say whether the upper pod of that UID is known to have been deleted by somebody.
+
+    Kubernetes deletes pods itself for their node's sake; and what a read or a write found missing, though nobody was
+    seen to delete it, may have gone with the history of its store.
+    """
+    facts = departure.facts
+    if departure.uid != upper_uid or facts is None or facts.unasked:
+        return False
+    return departure.seen or bool(facts.terminating)
+
+
+def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
+    """Say whether the pod below that was made for an upper one is certainly gone, if there ever was one.
+
+    That its name was empty says too little: what was seen to leave it may have been for an older pod, and what another
+    engine made there since is not told of yet.
+    """
+    namespace = lower.namespace(upper.namespace)
+    departure = lower.pods.departed(namespace, upper.name)
+    facts = departure.facts if departure is not None else None
+    was_its = facts is not None and facts.upper_uid == upper.uid
+    return was_its or lower.pods.is_gone(namespace, upper.name, upper.uid)
+
+
+def by_life(entry: Entry) -> Iterator[str]:
+    """Index by namespace the pods that need anything where they run: not those that ended, or are not mirrored."""
+    if not (entry.facts.terminal or entry.facts.daemon):
+        yield entry.namespace
+
+
+def by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
+    """Index pods by (kind, namespace, name) of what they refer to."""
+    for reference in entry.facts.references:
+        yield (reference.kind, entry.namespace, reference.name)
+
+
+def by_namespace(entry: Entry) -> Iterator[str]:
+    """Index pods by namespace."""
+    yield entry.namespace
+
+
+def by_uid(entry: Entry) -> Iterator[str]:
+    """Index pods by their own UID."""
+    yield entry.uid
+
+
+def ours_by_namespace(entry: Entry) -> Iterator[str]:
+    """Index by namespace the lower pods that carry both of our marks."""
+    return by_namespace(entry) if entry.facts.owner else iter(())
+
+
+def ours_by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
+    """Index as above what lower pods with both of our marks refer to."""
+    return by_reference(entry) if entry.facts.owner else iter(())
+
+
+INDEXES_ABOVE = {"namespace": by_namespace, "living": by_life, "reference": by_reference, "uid": by_uid}
+INDEXES_BELOW = {"namespace": ours_by_namespace, "reference": ours_by_reference}
+
+
+def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
+    """Say whether a lower pod is this owner's."""
+    return bool(lower_pod.facts.owner == owner.mark)
+
+
+def mirrors(lower_pod: Entry, upper_pod: Entry, owner: Owner) -> bool:
+    """Say whether a lower pod is this owner's, and for that very upper pod."""
+    return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)
+
+
+def is_daemon(pod: Manifest) -> bool:
+    """Say whether a DaemonSet put an upper pod on its node, without having asked for it to be mirrored."""
+    return controller_of(pod).get("kind") == "DaemonSet" and labels(pod).get(VIRTUAL_POD) != "true"
+
+
+def _disruption(status: dict[str, Any]) -> str:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            return str(condition.get("reason", ""))
+    return ""

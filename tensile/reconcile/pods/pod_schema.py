@@ -1,0 +1,199 @@
+"""What a pod has to look like that no apiserver has checked: each value of its kind, by the API's own description.
+
+Whoever types a pod mistypes it, and is told each place of it. Fields that the description does not know are let pass,
+as an apiserver does that is asked nothing else.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path as File
+from typing import Annotated, Any
+
+import msgspec
+import orjson
+
+from tensile.errors import TensileError
+from tensile.resources import SYNTAX, is_quantity
+from tensile.topology.fields import show
+from tensile.topology.messages import Problem
+from tensile.yaml_document import Node, Path, compose, locate
+
+_LIST, _MAP, _REQUIRED = "[]", "map[string]", "!"
+_INTEGERS = range(-(2**63), 2**63)
+_POD = {"metadata": "ObjectMeta", "spec": "PodSpec!", "status": "PodStatus"}
+_KEYS = "write its fields as KEY: VALUE"
+_LEAVES = {
+    "string": ("text", "put it in quotes"),
+    "Time": ("text", "put it in quotes"),
+    "integer": ("whole number of 64 bits", "write one such as 3, without quotes"),
+    "IntOrString": ("port", "write a number, or a name as text"),
+    "Quantity": ("quantity", "write one such as 500m, 2 or 1Gi"),
+}
+"""What a value of a kind is, and what to do where it is something else."""
+
+_TYPES: Mapping[str, Any] = {
+    "string": str,
+    "Time": str,
+    "boolean": bool,
+    "integer": int,
+    "IntOrString": int | str,
+    "Quantity": int | float | Annotated[str, msgspec.Meta(pattern=rf"\A(?:{SYNTAX})\Z")],
+}
+
+Found = tuple[Path, str]
+
+
+@cache
+def forms() -> Mapping[str, Mapping[str, str]]:
+    """Give the fields of each type and their kinds, such as "[]Container"; one that is required ends in "!"."""
+    found: dict[str, dict[str, str]] = orjson.loads(File(__file__).with_name("pod_fields.json").read_bytes())
+    return {**found, "Pod": _POD}
+
+
+def composed(data: bytes, name: str) -> Node:
+    """Read a pod's file as a tree; raises TensileError, with the place in the file `name`, for what is no YAML."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise TensileError(f"{name}: a byte that is not UTF-8; save the file as UTF-8") from None
+    root, found = compose(text, what="pod")
+    if root is None or found:
+        raise TensileError("\n".join(Problem(*flaw).line(name) for flaw in found))
+    demand(root, _numbers(root, ()), name)
+    return root
+
+
+def stored(node: Node) -> Any:
+    """Give data as an apiserver keeps it: fields that are null are not there."""
+    if isinstance(node.value, dict):
+        return {key: stored(one) for key, one in node.value.items() if one.value is not None}
+    return [stored(one) for one in node.value] if isinstance(node.value, list) else node.value
+
+
+def demand(root: Node, found: Iterable[Found], name: str) -> None:
+    """Raise TensileError for what was found wrong in a tree, each with its place in the file `name`."""
+    problems = dict.fromkeys(Problem(locate(root, path), path, words) for path, words in found)
+    if problems:
+        inorder = sorted(problems, key=lambda one: one.position)
+        raise TensileError("\n".join(problem.line(name) for problem in inorder))
+
+
+def is_pod(found: Any) -> bool:
+    """Report whether decoded data has a pod's form, as an apiserver keeps it, and can be encoded again."""
+    try:
+        orjson.dumps(found)
+        msgspec.convert(found, _type_of("Pod"))
+    except (orjson.JSONEncodeError, msgspec.ValidationError):
+        return False
+    return True
+
+
+@cache
+def _type_of(kind: str) -> Any:
+    """Return the type of a kind of value, for a decoder that says quickly what `flaws` says at length."""
+    if kind.startswith(_LIST):
+        return list[_type_of(kind.removeprefix(_LIST))]  # type: ignore[misc]
+    if kind.startswith(_MAP):
+        return dict[str, _type_of(kind.removeprefix(_MAP))]  # type: ignore[misc]
+    if kind in forms():
+        fields = sorted(forms()[kind].items(), key=lambda field: not field[1].endswith(_REQUIRED))
+        return msgspec.defstruct(kind, [_field(name, of) for name, of in fields], gc=False)
+    return _TYPES.get(kind, Any)
+
+
+def _field(name: str, kind: str) -> Any:
+    """Return a field of a type: one that is not required may be left out, and none is null."""
+    if kind.endswith(_REQUIRED):
+        return name, _type_of(kind.removesuffix(_REQUIRED))
+    return name, _type_of(kind) | msgspec.UnsetType, msgspec.UNSET
+
+
+def flaws(node: Node, kind: str, path: Path = ()) -> Iterator[Found]:
+    """Find what is not of a kind in a value, which is at a path; null is nothing, as in Kubernetes."""
+    value = node.value
+    if value is None:
+        return
+    if kind.startswith(_LIST):
+        yield from _in_list(node, kind.removeprefix(_LIST), path)
+    elif kind.startswith(_MAP):
+        yield from _in_map(node, kind.removeprefix(_MAP), path)
+    elif kind in forms():
+        yield from _in_mapping(node, forms()[kind], path)
+    elif not _is_leaf(value, kind):
+        yield path, _said(value, kind)
+
+
+def _in_list(node: Node, kind: str, path: Path) -> Iterator[Found]:
+    if not isinstance(node.value, list):
+        yield path, f"{show(node.value)} is no list; write each item after a dash"
+        return
+    for place, one in enumerate(node.value):
+        yield from _present(one, kind, (*path, place))
+
+
+def _in_map(node: Node, kind: str, path: Path) -> Iterator[Found]:
+    if not isinstance(node.value, dict):
+        yield path, f"{show(node.value)} is no mapping; {_KEYS}"
+        return
+    for key, one in node.value.items():
+        yield from _present(one, kind, (*path, key))
+
+
+def _in_mapping(node: Node, fields: Mapping[str, str], path: Path) -> Iterator[Found]:
+    if not isinstance(node.value, dict):
+        yield path, f"{show(node.value)} is no mapping; {_KEYS}"
+        return
+    for field, kind in fields.items():
+        found = node.value.get(field)
+        if found is not None and found.value is not None:
+            yield from flaws(found, kind.removesuffix(_REQUIRED), (*path, field))
+        elif kind.endswith(_REQUIRED):
+            yield path, f"{field} is missing; add it"
+
+
+def _present(node: Node, kind: str, path: Path) -> Iterator[Found]:
+    """Look at a value that cannot be left out where it is."""
+    if node.value is None:
+        yield path, "nothing stands here; write a value, or take it out"
+    else:
+        yield from flaws(node, kind, path)
+
+
+def _is_leaf(value: Any, kind: str) -> bool:
+    """Say whether a value is of a kind without parts; of one that is not known everything is."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    match kind:
+        case "string" | "Time":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            return isinstance(value, int) and is_number
+        case "IntOrString":
+            return isinstance(value, str) or (isinstance(value, int) and is_number)
+        case "Quantity":
+            return is_number or (isinstance(value, str) and is_quantity(value))
+    return True
+
+
+def _said(value: Any, kind: str) -> str:
+    """Say what a value is not, and what would be right."""
+    if kind == "boolean":
+        return f"{show(value)} is neither true nor false; write one of them, without quotes"
+    noun, advice = _LEAVES[kind]
+    return f"{show(value)} is no {noun}; {advice}"
+
+
+def _numbers(node: Node, path: Path) -> Iterator[Found]:
+    """Find the numbers that JSON, or an apiserver, cannot hold."""
+    if isinstance(node.value, dict):
+        for key, one in node.value.items():
+            yield from _numbers(one, (*path, key))
+    elif isinstance(node.value, list):
+        for place, one in enumerate(node.value):
+            yield from _numbers(one, (*path, place))
+    elif isinstance(node.value, int) and node.value not in _INTEGERS:
+        yield path, f"{node.value} is no number of 64 bits; write a smaller one, or text in quotes"
+    elif isinstance(node.value, float) and not math.isfinite(node.value):
+        yield path, "no number that an object can hold; write a finite one, or text in quotes"

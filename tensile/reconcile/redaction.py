@@ -1,0 +1,126 @@
+"""What a cluster says when it refuses a Secret, unless it quotes what is in it.
+
+A refusal goes into logs, events and conditions, where more people read than may read the Secret; and whoever writes a
+webhook can have it say anything of the object. A quotation may be encoded or not, escaped, cut off, or a single line of
+many: so what is looked for is how each word of a value begins, and what has one of them is not told at all.
+
+A pod that is kept in a Secret consists of words that every cluster uses. Of it only that is looked for which may be
+secret, and not what the Secret's own name and namespace tell.
+"""
+
+import re
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from tensile.errors import ClusterError
+from tensile.kube.store import Cache
+from tensile.names import DESCHEDULE_COUNT, KEPT_POD, PREFIX, UNSCHEDULABLE_NODE
+from tensile.objects import SECRET, Manifest, Ref
+from tensile.reconcile.plan import Step
+
+UNTOLD = "its words are not shown, because they quote what is in the Secret"
+_SECTIONS = ("data", "stringData")
+_WORDS = re.compile(r"[^\s\"'\\{}\[\],:;=]+")
+_BEGINNING = 8
+_SECRET = frozenset({"value", "command", "args", "volumeAttributes", "options"})
+"""Fields of a pod's spec that may hold what is secret: environment, headers, what is run, options of volumes."""
+_OURS = frozenset({DESCHEDULE_COUNT, UNSCHEDULABLE_NODE})
+_SHORTEST = 4
+"""Characters of a value that is looked for as a whole: shorter ones are in every sentence, and no secret."""
+
+
+def discreet(error: ClusterError, step: Step, cache: Cache | None) -> ClusterError:
+    """Give a refused step's error, without its words where they quote a Secret.
+
+    `step` is what was sent, `cache` holds what the Secret was before.
+    """
+    if step.ref.kind != SECRET:
+        return error
+    known = cache.get(step.ref.namespace, step.ref.name) if cache else None
+    contents = [step.body or {}, _patched(step), known.manifest() if known and known.raw else {}]
+    pieces = {piece for content in contents for piece in _sought(content, step.ref)}
+    if any(piece in error.message for piece in pieces):
+        error.message = UNTOLD
+        error.args = (UNTOLD,)
+    return error
+
+
+def _sought(content: Mapping[str, Any], ref: Ref) -> Iterator[str]:
+    """Give what would be found of a Secret's content in a sentence that quotes it."""
+    is_pod = content.get("type") == KEPT_POD
+    for value in _values(content):
+        decoded = _decoded(value)
+        pod = _pod_in(decoded) if is_pod else None
+        for text in (value, *([decoded] if pod is None else _secrets_of(pod))):
+            yield from (one for one in _pieces(text) if not (is_pod and one in f"{ref.name} {ref.namespace}"))
+
+
+def _pod_in(text: Any) -> Manifest | None:
+    try:
+        found: Any = orjson.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.get("kind") == "Pod" else None
+
+
+def _secrets_of(pod: Manifest) -> Iterator[str]:
+    """Give the values of a pod that may be secret; an annotation may hold the pod as it was applied, or anything."""
+    meta = pod.get("metadata")
+    notes = meta.get("annotations") if isinstance(meta, dict) else None
+    for key, value in notes.items() if isinstance(notes, dict) else ():
+        applied = _pod_in(value)
+        if applied is not None:
+            yield from _secrets_of(applied)
+        elif key not in _OURS and not key.startswith(PREFIX):
+            yield str(value)
+    yield from _under(pod.get("spec"))
+
+
+def _under(spec: Any) -> Iterator[str]:
+    left = [(spec, False)]
+    while left:
+        found, is_secret = left.pop()
+        if isinstance(found, dict):
+            left += [(inner, is_secret or key in _SECRET) for key, inner in found.items()]
+        elif isinstance(found, list):
+            left += [(inner, is_secret) for inner in found]
+        elif is_secret and found is not None:
+            yield str(found)
+
+
+def _patched(step: Step) -> Mapping[str, Any]:
+    """Give what a patch writes, in the form of an object."""
+    body = step.patch.body if step.patch else {}
+    if isinstance(body, dict):
+        return body
+    found: dict[str, Any] = {section: {} for section in _SECTIONS}
+    for one in body:
+        section, _, key = one["path"][1:].partition("/")
+        if section in found and "value" in one:
+            found[section].update({key: one["value"]} if key else one["value"] or {})
+    return found
+
+
+def _values(content: Mapping[str, Any]) -> Iterator[str]:
+    for section in _SECTIONS:
+        values = content.get(section)
+        if isinstance(values, dict):
+            yield from (str(value) for value in values.values() if value)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    whole = " ".join(text.split())
+    if len(whole) >= _SHORTEST:
+        yield whole
+    yield from (word[:_BEGINNING] for word in _WORDS.findall(text) if len(word) >= _BEGINNING)
+
+
+def _decoded(value: str) -> str:
+    try:
+        return b64decode(value, validate=True).decode(errors="replace")
+    except (Error, ValueError):
+        return ""

@@ -1,0 +1,218 @@
+"""A preview for people: on a terminal, in a log, in a pull request.
+
+One line for each object says what, where and why; below it stands what changes. Where many objects of one cluster
+change in the same way they are told once: what matters in a long plan is the one line that is different.
+
+A preview for programs: JSON with a version of its own, so that a pipeline can gate on it for years.
+
+`formatVersion` counts as semantic versions do: a new field raises the second number, anything that breaks a reader the
+first.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from tensile.objects import UPPER
+from tensile.reconcile.desired import Moving
+from tensile.reconcile.report.changes import Action, Change, Counts, Preview, count, subject
+from tensile.reconcile.report.values import listed, summary, told
+from tensile.reconcile.world import Key, Problem
+from tensile.text import harmless
+
+_MARKS: dict[Action, str] = {"create": "+", "update": "~", "delete": "-", "replace": "-/+"}
+_COLOURS = {"+": "32", "~": "33", "-": "31", "-/+": "35", "!": "1;31", "": "1"}
+_ALONE = 10
+"""Up to so many equal changes are told one by one."""
+_NAMED = 3
+_FIELDS = 20
+_INDENT = "    "
+
+
+class _Line(NamedTuple):
+    """A line that may be coloured: its mark ("" for a heading, " " for what stands below) and the rest."""
+
+    mark: str
+    text: str
+
+
+def as_text(found: Preview, *, colour: bool) -> str:
+    """Write a preview as lines, without a newline at the end; `colour` adds a terminal's colours.
+
+    The last line is always `Plan: 3 to add, 1 to change, 0 to delete (...)`.
+    """
+    sections = [_cluster(name, changes) for name, changes in found.clusters.items() if changes]
+    if not found.changes:
+        sections = [[_Line(" ", _nothing(found))]]
+    if found.problems:
+        sections.append([_Line("", "Problems"), *_problems(found.problems)])
+    if found.unreached:
+        away = (_Line("!", f"{name}: {harmless(why)}") for name, why in found.unreached.items())
+        sections.append([_Line("", "Not planned"), *away])
+    sections.append([_Line(" ", summary_line(found))])
+    return "\n\n".join("\n".join(_written(line, colour=colour) for line in section) for section in sections)
+
+
+def as_markdown(found: Preview) -> str:
+    """Write a preview as a block that a forge shows in colours, with the summary as its last line."""
+    body, _, last = as_text(found, colour=False).rpartition("\n\n")
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
+    return f"{fence}diff\n{body}\n{fence}\n\n{last}"
+
+
+def summary_line(found: Preview) -> str:
+    """Return the closing line: all counts, those of each cluster with changes, and which lowers are out of reach."""
+    whole = count(found.changes)
+    parts = [f"{title(name)}: {_counted(count(changes))}" for name, changes in found.clusters.items() if changes]
+    counts = f"{whole.add} to add, {whole.change} to change, {whole.delete} to delete"
+    away = f"; not planned: {', '.join(found.unreached)}" if found.unreached else ""
+    return f"Plan: {counts} ({'; '.join(parts) or 'no changes'}{away})"
+
+
+def title(cluster: str) -> str:
+    """Give the name by which people know a cluster."""
+    return "upper" if cluster == UPPER else cluster
+
+
+def _counted(counts: Counts) -> str:
+    words = zip(counts, ("add", "change", "delete"), strict=True)
+    return ", ".join(f"{number} to {word}" for number, word in words if number)
+
+
+def _nothing(found: Preview) -> str:
+    if found.problems:
+        return "No changes. Not everything is as the topology says: see the problems."
+    if found.unreached:
+        return "No changes. Every cluster that was reached is as the topology says."
+    return "No changes. Every cluster is as the topology says."
+
+
+def _written(line: _Line, *, colour: bool) -> str:
+    code = _COLOURS.get(line.mark) if colour else None
+    if line.mark == "":
+        return f"\x1b[{code}m{line.text}\x1b[0m" if code else line.text
+    if line.mark == " ":
+        return line.text
+    return f"\x1b[{code}m{line.mark}\x1b[0m {line.text}" if code else f"{line.mark} {line.text}"
+
+
+def _cluster(name: str, changes: Sequence[Change]) -> list[_Line]:
+    kind = "Upper cluster" if name == UPPER else f"Lower cluster {name}"
+    lines = [_Line("", f"{kind}: {_counted(count(changes))}")]
+    for group in _alike(changes):
+        lines += _group(group)
+    return lines
+
+
+def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
+    """Give changes one by one, those that are equal and many together, in the place of their first."""
+    likenesses = [_likeness(change) for change in changes]
+    groups: dict[bytes, list[Change]] = {}
+    for change, likeness in zip(changes, likenesses, strict=True):
+        groups.setdefault(likeness, []).append(change)
+    for change, likeness in zip(changes, likenesses, strict=True):
+        group = groups[likeness]
+        if len(group) <= _ALONE:
+            yield [change]
+        elif change is group[0]:
+            yield group
+
+
+def _likeness(change: Change) -> bytes:
+    """Say what two changes have in common that may be told as one: everything but the name."""
+    fields = [list(one) for one in change.differences]
+    alike = [list(change.ref.kind), change.action, change.reason, fields, _details(change)]
+    return orjson.dumps(alike, option=orjson.OPT_SORT_KEYS)
+
+
+def _group(group: Sequence[Change]) -> Iterator[_Line]:
+    first = group[0]
+    names = [_where(change) for change in group]
+    many = len(group) > 1
+    what = f"{len(group)} x {first.ref.kind.name}" if many else f"{first.ref.kind.name} {names[0]}"
+    yield _Line(_MARKS[first.action], f"{what}: {harmless(first.reason)}")
+    if many:
+        yield _Line(" ", _INDENT + listed(names, _NAMED))
+    yield from (_Line(" ", _INDENT + line) for line in _details(first))
+
+
+def _where(change: Change) -> str:
+    ref = change.ref
+    return f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+
+
+def _details(change: Change) -> list[str]:
+    """Give the lines below a change: its fields, or what matters of an object that is made."""
+    if change.action == "create":
+        return summary(change.ref.kind, change.manifest or {})
+    lines = [line for one in change.differences[:_FIELDS] for line in told(one)]
+    more = len(change.differences) - _FIELDS
+    return [*lines, f"and {more} more fields"] if more > 0 else lines
+
+
+def _problems(problems: Iterable[tuple[Key, Problem]]) -> Iterator[_Line]:
+    """Give a line for each problem; one that many keys of a lower share is told once."""
+    groups: dict[tuple[str, str, Problem], list[Key]] = {}
+    for key, problem in problems:
+        groups.setdefault((key.rule, key.lower, problem), []).append(key)
+    for (rule, lower, problem), keys in groups.items():
+        why = f"on {lower}: {harmless(problem.reason)}: {harmless(problem.message)}"
+        if len(keys) > _ALONE:
+            names = listed((subject(key).removeprefix(f"{rule} ") for key in keys), _NAMED)
+            yield _Line("!", f"{len(keys)} x {rule} {why}")
+            yield _Line(" ", _INDENT + names)
+        else:
+            yield from (_Line("!", f"{harmless(subject(key))} {why}") for key in keys)
+
+
+FORMAT = "1.2"
+
+
+def as_json(found: Preview) -> bytes:
+    """Write a preview as JSON (UTF-8, two spaces deep, in the order of the text), without a newline at the end."""
+    document = {
+        "formatVersion": FORMAT,
+        "topology": found.topology,
+        "changes": [_change(change) for change in found.changes],
+        "problems": [_problem(key, problem) for key, problem in found.problems],
+        "unreached": [{"lower": name, "message": why} for name, why in found.unreached.items()],
+        "summary": {**count(found.changes)._asdict(), "clusters": _clusters(found)},
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2)
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "cluster": title(change.ref.cluster),
+        "action": change.action,
+        "kind": change.ref.kind.name,
+        "apiVersion": change.ref.kind.api,
+        "namespace": change.ref.namespace,
+        "name": change.ref.name,
+        "reason": change.reason,
+        "fields": [one.field for one in change.differences],
+        "operations": change.operations,
+        **({"move": _move(change.moving)} if change.moving else {}),
+    }
+
+
+def _move(moving: Moving) -> dict[str, Any]:
+    """Say where a pod goes: from one virtual node to another, and the real node that has room behind the first."""
+    return {"from": moving.source, "to": moving.targets, "node": moving.node}
+
+
+def _problem(key: Key, problem: Problem) -> dict[str, str]:
+    return {
+        "lower": key.lower,
+        "rule": key.rule,
+        "namespace": key.namespace,
+        "name": key.name,
+        "reason": problem.reason,
+        "message": problem.message,
+    }
+
+
+def _clusters(found: Preview) -> dict[str, dict[str, int]]:
+    return {title(name): count(changes)._asdict() for name, changes in found.clusters.items()}

@@ -1,0 +1,451 @@
+"""The rule for claims: in the lower cluster where a claim lives stands a claim of ours that holds its data.
+
+It is made once and never made again: one that somebody deleted below took its data with it, and an empty volume in its
+place would pass for them. It goes only when the upper cluster asked for that: with its volume, by the reclaim policy
+(`provisioning.py` decides that), or before it ever had one.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from tensile.kube.store import Delta, Entry
+from tensile.names import LOWER, UPPER_UID, Owner
+from tensile.objects import CLAIM, VOLUME, Manifest, Ref, annotations, labels, uid
+from tensile.reconcile.adoption import adopts, conflict
+from tensile.reconcile.adoption import claim as claim_to
+from tensile.reconcile.desired import Confirmed, Decision, Present, Route, Wanted
+from tensile.reconcile.ownership import has_node
+from tensile.reconcile.pods.references import Reference
+from tensile.reconcile.rules import namespaces
+from tensile.reconcile.rules.claims import (
+    can_tell,
+    class_of,
+    copy_in,
+    foreign_source,
+    given_up,
+    held_by,
+    home,
+    is_copy,
+    is_enabled,
+    is_selected,
+    mapped,
+    may_hold_data,
+    misfit,
+    pinned,
+    settled,
+    source_claims,
+    standing_in,
+    told_above,
+    unfit,
+    unsettled,
+    users,
+    without_volume,
+)
+from tensile.reconcile.world import Key, LowerWorld, Problem, World
+
+NAME = "claim"
+_SECTIONS = ("metadata.labels", "metadata.annotations")
+_GROWING = (*_SECTIONS, "spec.resources")
+_SPEC = (
+    "accessModes",
+    "dataSource",
+    "dataSourceRef",
+    "resources",
+    "selector",
+    "volumeAttributesClassName",
+    "volumeMode",
+)
+_DECIDED = frozenset(
+    {
+        f"{CLAIM.name}NotFound",
+        "ClaimElsewhere",
+        "ClaimNotBound",
+        "ClaimNotMirrored",
+        "ClaimRetained",
+        "LowerClaimLost",
+        "LowerUnreachable",
+        "LowerVolumeLost",
+        "NamespaceExcluded",
+    }
+)
+"""Problems that are found out here, at each look; any other is what a cluster said to the last try."""
+_ABOVE_ONLY = (
+    "pv.kubernetes.io/",
+    "volume.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "kubectl.kubernetes.io/last-",
+)
+
+
+def key_of(lower: str, namespace: str, name: str) -> Key:
+    """Give the key of a claim in a lower, by its upper namespace and name."""
+    return Key(NAME, lower, namespace, name)
+
+
+def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
+    """Give the keys of the claims that a pod has to wait for: those that are not below yet.
+
+    Where storage is not looked after that is all of them: a claim of that name below would be another's.
+    """
+    named = {reference.name for reference in wanted if reference.kind == CLAIM.name}
+    return sorted(key_of(lower.name, namespace, name) for name in named if not _is_there(world, lower, namespace, name))
+
+
+def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: str | None) -> Manifest:
+    """Give the lower cluster's claim for an upper one: what is asked for, nothing of what the upper made of it."""
+    spec = {field: claim["spec"][field] for field in _SPEC if field in claim["spec"]}
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
+    kept = {key: text for key, text in annotations(claim).items() if not key.startswith(_ABOVE_ONLY) and key != LOWER}
+    return {
+        "apiVersion": CLAIM.api,
+        "kind": CLAIM.name,
+        "metadata": {
+            "name": claim["metadata"]["name"],
+            "namespace": namespace,
+            "labels": labels(claim) | owner.label,
+            "annotations": kept | owner.signed(uid(claim)),
+        },
+        "spec": spec,
+    }
+
+
+class ClaimRule:
+    """One key for each claim that a pod on the virtual node uses, or that is to be made there, or has a copy there."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of claims on both sides, of the volumes that say where they live, and of pods that use them."""
+        return (
+            Route("upper.PersistentVolumeClaim", _above),
+            Route("upper.PersistentVolume", _volume),
+            Route("PersistentVolumeClaim", _below),
+            Route("upper_pods", _user),
+            Route("pods", _user_below),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the keys of every claim that is used, chosen for the node, or copied."""
+        here = world.lowers[lower]
+        if not is_enabled(here):
+            return
+        found = {(one.namespace, one.name) for one in world.upper.more[CLAIM].select("node", here.node)}
+        found |= {(above, copy.name) for copy in here.more[CLAIM] for above in here.above(copy.namespace)}
+        found |= {(pod.namespace, name) for pod in here.upper_pods for name in _named(pod)}
+        yield from sorted(key_of(lower, namespace, name) for namespace, name in found)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say what should be below for one claim."""
+        lower = world.lowers[key.lower]
+        if not is_enabled(lower):
+            return Decision(problem=_not_mirrored(key, lower))
+        if not can_tell(lower, world):
+            return Decision()
+        claim = world.upper.more[CLAIM].get(key.namespace, key.name)
+        if claim is None:
+            return _without_original(key, lower, world)
+        found, copy = standing_in(lower, claim), copy_in(lower, claim, world)
+        if found is not None and copy is None and is_copy(found, world.owner):
+            return _not_its(key, found, claim, world)
+        if home(claim, world).lower != lower.name:
+            return _elsewhere(key, claim, copy, world)
+        other = _left_in(claim, lower, world) if found is None else None
+        return _here(key, claim, found, copy, world) if other is None else _after(key, claim, other)
+
+
+def _without_original(key: Key, lower: LowerWorld, world: World) -> Decision:
+    """Decide about what is left of a claim that is not in the upper cluster."""
+    namespace = lower.namespace(key.namespace)
+    copy = lower.more[CLAIM].get(namespace, key.name) if lower.upper_namespace(namespace) else None
+    if copy is not None and is_copy(copy, world.owner):
+        return _left_over(key, copy, None, world)
+    return Decision(problem=_needed(key, world))
+
+
+def _not_its(key: Key, found: Entry, claim: Entry, world: World) -> Decision:
+    """Decide about a lower claim with our marks that is not the copy of the upper claim whose place it has."""
+    lower = world.lowers[key.lower]
+    if found.facts.upper_uid != claim.uid:
+        return _left_over(key, found, claim, world)
+    if home(claim, world).lower != lower.name:
+        return _told_here(key, claim, world)
+    ref = Ref(lower.name, CLAIM, found.namespace, found.name)
+    why = misfit(found, claim, lower) or f"volume {claim.facts.volume} is of another claim of that name"
+    problem = conflict(ref, why)
+    if _is_waited_for(claim, lower, world):
+        return Decision(given_up(claim.manifest(), problem), problem=problem)
+    return Decision(told_above(claim.manifest(), None, problem, world.now), problem=problem)
+
+
+def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world: World) -> Decision:
+    """Have the claim below, and tell above what became of it; `found` is what stands at its place."""
+    lower = world.lowers[key.lower]
+    if claim.facts.passing or not has_node(lower, world) or (found is None and claim.facts.terminating):
+        return Decision()
+    if found is None and claim.facts.volume:
+        return _vanished(key, claim, lower, world)
+    if not namespaces.ready(lower, key.namespace):
+        return Decision(waits=(namespaces.key_of(lower.name, key.namespace),))
+    manifest = claim.manifest()
+    wanted = _wanted(manifest, lower, world.owner, grows=copy is not None and copy.facts.bound)
+    unfitting = _unfitting(found, wanted, world) if found is not None and copy is None else None
+    if copy is None and unfitting is None:
+        unfitting = _unfilled(key, manifest, lower, world)
+    refused = unfitting or _refused(key, world)
+    if copy is None and refused is not None and _is_waited_for(claim, lower, world):
+        return Decision(given_up(manifest, refused), problem=refused)
+    told = told_above(manifest, copy, _lost(copy, lower) or refused, world.now)
+    is_left = copy is not None and not is_copy(copy, world.owner) and not adopts(world, lower.name)
+    if unfitting is not None or is_left:
+        sources = (key_of(lower.name, key.namespace, name) for name in source_claims(manifest["spec"]))
+        return Decision(told, tuple(sources) if unfitting else (), unfitting or _lost(copy, lower))
+    noted = (settled(manifest, lower.name),) if found is None and _is_unnoted(claim, lower) else ()
+    named = pinned(manifest, lower.node) if claim.facts.bound and claim.facts.volume else ()
+    return Decision((*told, *noted, wanted, *named), problem=_lost(copy, lower))
+
+
+def _is_unnoted(claim: Entry, lower: LowerWorld) -> bool:
+    """Say whether nothing above tells where a claim is about to be made: neither a scheduler nor we."""
+    return not is_selected(claim) and not claim.facts.volume and claim.facts.chosen != lower.name
+
+
+def _left_in(claim: Entry, lower: LowerWorld, world: World) -> LowerWorld | None:
+    """Find another lower that still has a copy of a claim, which may be getting its volume, or is noted as its home.
+
+    That one's key takes the note back; so it does not while it is making the copy.
+    """
+    others = (other for other in world.lowers.values() if other.name != lower.name)
+    return next((one for one in others if _may_be_in(claim, one) or copy_in(one, claim, world)), None)
+
+
+def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
+    """Say whether a claim is noted to be made in a lower; where storage is not looked after any more, a read tells."""
+    if claim.facts.chosen != lower.name:
+        return False
+    found = lower.more[CLAIM].is_gone(lower.namespace(claim.namespace), claim.name, claim.uid)
+    return is_enabled(lower) or not found
+
+
+def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
+    """Wait for another lower to be done with a claim, and say so where that may take long: two copies, two volumes."""
+    where = f"claim {claim.namespace}/{claim.name} has to go in lower cluster {other.name} first"
+    waits = (key_of(other.name, key.namespace, key.name),)
+    if other.silent:
+        return Decision(waits=waits, problem=Problem("LowerUnreachable", f"{where}, which does not answer"))
+    if is_enabled(other):
+        return Decision(waits=waits)
+    ref = Ref(other.name, CLAIM, other.namespace(key.namespace), key.name)
+    if other.more[CLAIM].get(ref.namespace, ref.name) is None:
+        return Decision((Confirmed(ref, claim.uid, "it was to be made there"),))
+    return Decision(problem=Problem("ClaimElsewhere", f"{where}, where PV is not among the controllers any more"))
+
+
+def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
+    """Say why somebody's claim below is not taken over, None where it may be or nobody asks for that."""
+    if not adopts(world, wanted.ref.cluster):
+        return None
+    why = unfit(found.manifest(), wanted.manifest)
+    upper_uid = annotations(wanted.manifest)[UPPER_UID]
+    problem = conflict(wanted.ref, why) if why else None
+    return claim_to(wanted.ref, found.manifest(), upper_uid, world, wanted.ref.cluster) or problem
+
+
+def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Problem | None:
+    """Return why a claim cannot be filled below from what it names, None where it can, or is to be empty."""
+    where, foreign = f"claim {key.namespace}/{key.name}", foreign_source(claim["spec"])
+    if foreign:
+        return Problem("ClaimNotMirrored", f"{where} is to be filled from {foreign}")
+    for name in sorted(source_claims(claim["spec"])):
+        if not _is_there(world, lower, key.namespace, name):
+            words = f"{where} is to be filled from claim {name}, which is not in lower cluster {lower.name}"
+            return Problem("ClaimNotMirrored", words)
+    return None
+
+
+def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
+    """Say that storage is not looked after in a lower, where a pod needs it."""
+    if not lower.upper_pods.select("reference", (CLAIM.name, key.namespace, key.name)):
+        return None
+    words = f"claim {key.namespace}/{key.name}: lower cluster {lower.name} has no controller PV"
+    return Problem("ClaimNotMirrored", f"{words}: add it to controllers")
+
+
+def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
+    """Say that the volume of a lower claim is gone, which Kubernetes says there alone."""
+    if copy is None or not copy.facts.lost:
+        return None
+    words = f"claim {copy.namespace}/{copy.name} in lower cluster {lower.name} has lost its volume, and the data"
+    return Problem("LowerVolumeLost", words)
+
+
+def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) -> Present:
+    """Want the claim below; its size follows once it is bound, as Kubernetes has it."""
+    name = class_of(claim)
+    storage_class = name if name is None else mapped(lower.spec.storage_classes, name)
+    meta = claim["metadata"]
+    ref = Ref(lower.name, CLAIM, lower.namespace(meta["namespace"]), meta["name"])
+    manifest = lower_claim(claim, owner, ref.namespace, storage_class)
+    reason = f"its volume is to be in lower cluster {lower.name}"
+    return Present(ref, manifest, reason, sections=_GROWING if grows else _SECTIONS)
+
+
+def _refused(key: Key, world: World) -> Problem | None:
+    """Give what the lower cluster said to the last try."""
+    problem = world.problems.get(key)
+    return None if problem is None or problem.reason in _DECIDED else problem
+
+
+def _is_waited_for(claim: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether the upper scheduler can still choose another node for a claim."""
+    return is_selected(claim) and not users(lower, claim, world.topology.exclude_namespaces)
+
+
+def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decision:
+    """Say that the data of a claim are gone below, once that is certain."""
+    ref = Ref(lower.name, CLAIM, lower.namespace(key.namespace), key.name)
+    if lower.more[CLAIM].departed(ref.namespace, ref.name) is None:
+        return Decision((Confirmed(ref, claim.uid, "its volume above says that it holds the data"),))
+    lost = (
+        f"claim {ref.namespace}/{ref.name} with the data is gone in lower cluster {lower.name}, or not marked as ours"
+    )
+    problem = Problem("LowerClaimLost", f"{lost}; to begin anew with an empty volume, delete the claim above")
+    return Decision(told_above(claim.manifest(), None, problem, world.now), problem=problem)
+
+
+def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
+    """Say why pods here cannot use a claim, and take back a copy that came to nothing."""
+    lower, place = world.lowers[key.lower], home(claim, world)
+    if copy is not None:
+        told = _told_here(key, claim, world)
+        return told if _is_unheard(claim, world) else told._replace(wanted=_unused(copy, lower))
+    if place.problem is not None and is_selected(claim) and claim.facts.selected == lower.node:
+        return Decision(told_above(claim.manifest(), None, place.problem, world.now), problem=place.problem)
+    told = _told_here(key, claim, world)
+    if copy is None and place.lower and claim.facts.chosen == lower.name and not claim.facts.volume:
+        return told._replace(wanted=(*told.wanted, unsettled(claim.manifest(), lower.name)))
+    return told
+
+
+def _is_unheard(claim: Entry, world: World) -> bool:
+    """Say whether a claim has a volume of which nothing is known yet: it may be the placeholder that we just made.
+
+    Claims and volumes are told of on two watches, and the answer to our own write may be read after both.
+    """
+    return bool(claim.facts.volume) and world.upper.more[VOLUME].get("", claim.facts.volume) is None
+
+
+def _told_here(key: Key, claim: Entry, world: World) -> Decision:
+    """Tell the pods here, if there are any, why they cannot use a claim that lives elsewhere."""
+    lower, place = world.lowers[key.lower], home(claim, world)
+    if not users(lower, claim, world.topology.exclude_namespaces):
+        return Decision()
+    waits = (key_of(place.lower, key.namespace, key.name),) if place.lower in world.lowers else ()
+    return Decision(waits=waits, problem=place.problem or _far(claim, place.lower))
+
+
+def _far(claim: Entry, lower: str) -> Problem | None:
+    """Say that a claim's volume is in another cluster; it may be none of ours that a scheduler chose."""
+    where = f"claim {claim.namespace}/{claim.name}"
+    if lower:
+        return Problem("ClaimElsewhere", f"{where} has its volume in lower cluster {lower}, not here")
+    if claim.facts.selected:
+        return Problem("ClaimElsewhere", f"{where} gets its volume on node {claim.facts.selected}, not here")
+    return None
+
+
+def _unused(copy: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
+    """Take back the copy of a claim that is to live elsewhere, or nowhere yet: one to which nobody can have written."""
+    mounted = lower.pods.select("reference", (CLAIM.name, copy.namespace, copy.name))
+    if mounted or copy.facts.terminating or may_hold_data(copy):
+        return ()
+    return (without_volume(copy, lower, "its upper claim is not to live there any more"),)
+
+
+def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Decision:
+    """Decide about a copy whose upper claim is gone: with data in it, that is not decided here."""
+    lower = world.lowers[key.lower]
+    named = world.upper.more[VOLUME].select("lower_claim", copy.uid)
+    if copy.facts.terminating or any(volume.facts.released and volume.facts.deletes for volume in named):
+        return Decision()
+    is_rival = claim is not None and bool(held_by(claim, lower, world))
+    is_free = not named and not is_rival and not may_hold_data(copy)
+    if is_free and (claim is not None or _was_deleted(key, copy, world)):
+        return Decision((without_volume(copy, lower, "the upper claim was deleted before it had a volume"),))
+    return _in_the_way(key, claim, named[0].name if named else "", world) if claim is not None else Decision()
+
+
+def _was_deleted(key: Key, copy: Entry, world: World) -> bool:
+    """Say whether the upper claim of a copy was seen deleted."""
+    departure = world.upper.more[CLAIM].departed(key.namespace, key.name)
+    return departure is not None and departure.seen and departure.uid == copy.facts.upper_uid
+
+
+def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
+    """Say why a claim waits for another of its name to go, whose data may have to be kept."""
+    lower = world.lowers[key.lower]
+    if home(claim, world).lower != lower.name:
+        return _told_here(key, claim, world)
+    name = f"claim {lower.namespace(key.namespace)}/{key.name} in lower cluster {lower.name}"
+    kept = f" for volume {volume}" if volume else ""
+    problem = Problem("ClaimRetained", f"{name} holds the data of an earlier claim{kept}; remove it there, or rename")
+    waited = _is_waited_for(claim, lower, world)
+    wanted = given_up(claim.manifest(), problem) if waited else told_above(claim.manifest(), None, problem, world.now)
+    return Decision(wanted, problem=problem)
+
+
+def _needed(key: Key, world: World) -> Problem | None:
+    """Say that a claim does not exist, where a pod needs it."""
+    pods = world.lowers[key.lower].upper_pods.select("reference", (CLAIM.name, key.namespace, key.name))
+    words = f"{CLAIM.name} {key.namespace}/{key.name}: it does not exist"
+    return Problem(f"{CLAIM.name}NotFound", words) if pods else None
+
+
+def _is_there(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
+    """Say whether a pod finds below what it is to find there."""
+    claim = world.upper.more[CLAIM].get(namespace, name)
+    if claim is None or copy_in(lower, claim, world) is None:
+        return False
+    return home(claim, world).lower == lower.name
+
+
+def _named(pod: Entry | None) -> frozenset[str]:
+    """Give the names of the claims that a pod refers to."""
+    found = pod.facts.references if pod is not None else ()
+    return frozenset(reference.name for reference in found if reference.kind == CLAIM.name)
+
+
+def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A claim above concerns the lower whose node is chosen for it, which has a copy, or pods that use it."""
+    entry, here = delta.entry, world.lowers[lower]
+    chosen = any(one is not None and one.facts.selected == here.node for one in delta)
+    copied = here.more[CLAIM].get(here.namespace(entry.namespace), entry.name) is not None
+    if chosen or copied or here.upper_pods.select("reference", (CLAIM.name, entry.namespace, entry.name)):
+        yield key_of(lower, entry.namespace, entry.name)
+
+
+def _volume(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A volume concerns the claim that has it, wherever somebody asks for that."""
+    for entry in delta:
+        claim = world.upper.more[CLAIM].get(*entry.facts.claim) if entry is not None else None
+        if claim is not None:
+            yield from _above(world, lower, Delta(None, claim))
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    for namespace in world.lowers[lower].above(delta.entry.namespace):
+        yield key_of(lower, namespace, delta.entry.name)
+
+
+def _user(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Claims that a pod begins or ceases to use, or may cease to need: one that has ended needs nothing."""
+    before, after = delta
+    ended = before is not None and after is not None and before.facts.terminal != after.facts.terminal
+    names = _named(delta.entry) if ended else _named(before) ^ _named(after)
+    yield from (key_of(lower, delta.entry.namespace, name) for name in sorted(names))
+
+
+def _user_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A pod that goes below may have been the last that kept a claim."""
+    if delta.after is None:
+        for namespace in world.lowers[lower].above(delta.entry.namespace):
+            yield from (key_of(lower, namespace, name) for name in sorted(_named(delta.entry)))

@@ -1,0 +1,430 @@
+"""Claims for storage on both sides, and in which lower cluster the volume of each is, or is to be.
+
+A volume exists in one cluster only, so every claim has one home. Four things can say which, and the first that speaks
+decides: the volume that the claim is bound to, a copy below that has a volume already (there may be data in it), the
+node that the upper scheduler chose, and, where that scheduler takes no notice of volumes, the pod that came to use it
+first.
+
+What a claim is to be filled from: another claim above, or nothing.
+
+A source is named, and the lower cluster would take what it has under that name: the data of somebody whose claim or
+snapshot it is. A claim of the same namespace is safe where its copy below is ours. Snapshots, and whatever else may be
+a source, are not mirrored, so one of that name below is never the one above.
+
+What the upper cluster's users are told of a claim: its size and its growth from below, and what stands in the way.
+
+Kubernetes' own controllers above bind claims to volumes; sizes, and the conditions that speak of resizing, are for
+whoever resizes, which here is the lower cluster.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+
+from tensile.kube.cluster import Patch
+from tensile.kube.store import Entry, Kept
+from tensile.names import LOWER, MIRRORED, OWNER, PROVISIONER, Owner
+from tensile.objects import (
+    CLAIM,
+    UPPER,
+    VOLUME,
+    Manifest,
+    Ref,
+    annotations,
+    controller_of,
+    labels,
+    metadata,
+    timestamp,
+    uid,
+)
+from tensile.reconcile.desired import Absent, Patched, Told, Wanted
+from tensile.reconcile.ownership import upper_uid_of, we_wrote
+from tensile.reconcile.pods.index import lives_below
+from tensile.reconcile.world import LowerWorld, Problem, World
+from tensile.resources import parse
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_PROVISIONERS = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+_BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+_OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
+_CONTROLLER = "PV"
+
+
+class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
+    """One claim of either side.
+
+    `owner` and `upper_uid` are our marks ("" above, and where somebody else wrote them). `selected` is the node that a
+    scheduler chose, `chosen` the lower that we did, `provisioner` who is to make the volume, `volume` the one that it
+    has or asks for: each "" for none. `prebound` is whether its author named the volume, and not the controller that
+    binds claims. `passing` is whether it belongs to a pod and goes with it, as a generic ephemeral volume does.
+    """
+
+    owner: str
+    upper_uid: str
+    selected: str
+    chosen: str
+    provisioner: str
+    volume: str
+    prebound: bool
+    storage_class: str
+    bound: bool
+    lost: bool
+    passing: bool
+    terminating: bool
+
+
+class Home(NamedTuple):
+    """The name of the lower cluster where a claim lives, "" for none; `problem` is why pods elsewhere cannot use it."""
+
+    lower: str = ""
+    problem: Problem | None = None
+
+
+def digest(raw: bytes) -> Kept:
+    """Keep a claim with its facts."""
+    return Kept(raw, facts_of(orjson.loads(raw)))
+
+
+def facts_of(claim: Manifest) -> ClaimFacts:
+    """Take the facts out of a decoded claim."""
+    spec, phase, notes = claim.get("spec") or {}, (claim.get("status") or {}).get("phase"), annotations(claim)
+    upper_uid = upper_uid_of(claim)
+    return ClaimFacts(
+        owner=labels(claim).get(OWNER, "") if upper_uid else "",
+        upper_uid=upper_uid,
+        selected=notes.get(SELECTED_NODE, ""),
+        chosen=notes.get(LOWER, ""),
+        provisioner=next((notes[key] for key in _PROVISIONERS if key in notes), ""),
+        volume=spec.get("volumeName") or "",
+        prebound=_is_prebound(claim),
+        storage_class=class_of(claim) or "",
+        bound=phase == "Bound",
+        lost=phase == "Lost",
+        passing=controller_of(claim).get("kind") == "Pod",
+        terminating="deletionTimestamp" in metadata(claim),
+    )
+
+
+def _is_prebound(claim: Manifest) -> bool:
+    """Report whether a claim's author named its volume: we never do, and the controller notes it where it does."""
+    if not (claim.get("spec") or {}).get("volumeName"):
+        return False
+    return _BOUND_BY_CONTROLLER not in annotations(claim) or we_wrote(claim, ("f:spec", "f:volumeName"))
+
+
+def class_of(claim: Manifest) -> str | None:
+    """Give the name of a claim's storage class, None where it asks for none in particular."""
+    found: str | None = annotations(claim).get(_OLD_CLASS, (claim.get("spec") or {}).get("storageClassName"))
+    return found
+
+
+def _by_node(entry: Entry) -> Iterator[str]:
+    if entry.facts.selected:
+        yield entry.facts.selected
+
+
+def _by_uid(entry: Entry) -> Iterator[str]:
+    yield entry.uid
+
+
+INDEXES = {"node": _by_node, "uid": _by_uid}
+
+
+def is_enabled(lower: LowerWorld) -> bool:
+    """Say whether storage is looked after in a lower."""
+    return _CONTROLLER in lower.spec.controllers
+
+
+def can_tell(lower: LowerWorld, world: World) -> bool:
+    """Say whether all that decisions about storage rest on is known."""
+    above, below = world.upper.more, lower.more
+    known = all(cache.synced for cache in (above[CLAIM], above[VOLUME], below[CLAIM], below[VOLUME]))
+    return is_enabled(lower) and known and lower.settled
+
+
+def is_copy(claim: Entry, owner: Owner) -> bool:
+    """Say whether a claim below is this owner's."""
+    return bool(claim.facts.owner == owner.mark)
+
+
+def copy_in(lower: LowerWorld, claim: Entry, world: World) -> Entry | None:
+    """Return the copy of an upper claim in a lower cluster, None where there is none.
+
+    Once a placeholder of ours names the lower claim that holds the data, that is the copy, whatever is written on it.
+    Before that it is what stands at the claim's place with our marks, if it could have been made for it.
+    """
+    found = standing_in(lower, claim)
+    named = held_by(claim, lower, world)
+    if found is None or named:
+        return found if found is not None and found.uid == named else None
+    is_marked = is_copy(found, world.owner) and found.facts.upper_uid == claim.uid
+    return found if is_marked and not misfit(found, claim, lower) else None
+
+
+def standing_in(lower: LowerWorld, claim: Entry) -> Entry | None:
+    """Return the lower claim with our label at the place of an upper one, whatever else is written on it."""
+    namespace = lower.namespace(claim.namespace)
+    return lower.more[CLAIM].get(namespace, claim.name) if lower.upper_namespace(namespace) else None
+
+
+def held_by(claim: Entry, lower: LowerWorld, world: World) -> str:
+    """Return the UID of the lower claim that a placeholder of ours names for an upper claim, "" for none."""
+    volumes = world.upper.more[VOLUME].select("claim", claim.uid)
+    ours = (one.facts for one in volumes if one.facts.owner == world.owner.mark)
+    return next((facts.lower_claim for facts in ours if facts.lower == lower.name and facts.lower_claim), "")
+
+
+def misfit(found: Entry, claim: Entry, lower: LowerWorld) -> str:
+    """Return why a lower claim with our marks cannot have been made for an upper one, "" where it can."""
+    if found.facts.prebound and not claim.facts.prebound and lower.spec.on_conflict == "fail":
+        return f"it asks for volume {found.facts.volume}"
+    above = claim.manifest()
+    name = class_of(above)
+    wanted = name if name is None else mapped(lower.spec.storage_classes, name)
+    return unfit(found.manifest(), {"spec": {**above["spec"], "storageClassName": wanted}})
+
+
+def unfit(seen: Manifest, wanted: Manifest) -> str:
+    """Say why a claim below that is somebody's cannot serve in place of the one that is wanted, "" where it can.
+
+    What it lacks cannot be given to it, and it may hold other data than the claim above is to have.
+    """
+    has, asked = seen["spec"], wanted["spec"]
+    for field in ("accessModes", "storageClassName", "volumeMode"):
+        if asked.get(field) is not None and asked[field] != has.get(field):
+            return f"its {field} is {has.get(field)}, not {asked[field]}"
+    sizes = [parse(one["resources"]["requests"]["storage"]) for one in (has, asked)]
+    return "it asks for more storage, which cannot be taken back" if sizes[0] > sizes[1] else ""
+
+
+def may_hold_data(copy: Entry) -> bool:
+    """Say whether a claim below has a volume, is about to have it, or had one."""
+    return bool(copy.facts.bound or copy.facts.lost or copy.facts.volume)
+
+
+def without_volume(copy: Entry, lower: LowerWorld, reason: str, *, asked: bool = True, lost: bool = False) -> Absent:
+    """Want a claim below gone that has no volume as far as we know: should it get one meanwhile, it stays."""
+    ref = Ref(lower.name, CLAIM, copy.namespace, copy.name)
+    return Absent(ref, copy.uid, reason, asked=asked, lost=lost, version=str(copy.version))
+
+
+def home(claim: Entry, world: World) -> Home:
+    """Say where an upper claim lives."""
+    if claim.facts.volume:
+        return _of_volume(claim, world)
+    if claim.namespace in world.topology.exclude_namespaces:
+        words = f"claims of namespace {claim.namespace} are not mirrored (excludeNamespaces)"
+        return Home(problem=Problem("NamespaceExcluded", words))
+    if held := _holder(claim, world):
+        return Home(held)
+    if is_selected(claim):
+        chosen = (lower for lower in world.lowers.values() if lower.node == claim.facts.selected)
+        return next((Home(lower.name) for lower in chosen if is_enabled(lower)), Home())
+    return _of_user(claim, world)
+
+
+def is_selected(claim: Entry) -> bool:
+    """Say whether the upper scheduler waits for a volume of ours on the node that it chose."""
+    return bool(claim.facts.selected) and claim.facts.provisioner == PROVISIONER and not claim.facts.volume
+
+
+def selected_in(world: World, lower: LowerWorld, upper_namespace: str) -> bool:
+    """Say whether claims of a namespace are to be made in a lower before any pod is bound there."""
+    concerns = is_enabled(lower) and upper_namespace not in world.topology.exclude_namespaces
+    chosen = world.upper.more[CLAIM].select("node", lower.node) if concerns else ()
+    return any(claim.namespace == upper_namespace and is_selected(claim) for claim in chosen)
+
+
+def users(lower: LowerWorld, claim: Entry, excluded: Iterable[str]) -> list[Entry]:
+    """Give the pods bound to a lower's node that use an upper claim."""
+    mentioned = lower.upper_pods.select("reference", (CLAIM.name, claim.namespace, claim.name))
+    hidden = frozenset(excluded)
+    return [pod for pod in mentioned if lives_below(pod, hidden)]
+
+
+def mapped(classes: Mapping[str, str], name: str) -> str:
+    """Give the lower name of a storage class: its own, unless the topology maps it."""
+    return classes.get(name, name)
+
+
+def _of_volume(claim: Entry, world: World) -> Home:
+    name = claim.facts.volume
+    volume = world.upper.more[VOLUME].get("", name)
+    where = f"claim {claim.namespace}/{claim.name}"
+    if volume is None or volume.facts.owner != world.owner.mark:
+        return Home(problem=Problem("ClaimNotMirrored", f"{where} has volume {name}, which is in no lower cluster"))
+    if volume.facts.claim_uid != claim.uid:
+        return Home(problem=Problem("ClaimNotBound", f"{where} asks for volume {name}, which is not bound to it"))
+    return Home(volume.facts.lower)
+
+
+def _holder(claim: Entry, world: World) -> str:
+    """Give the name of the lower whose copy of a claim may hold data, "" for none."""
+    copies = ((lower.name, copy_in(lower, claim, world)) for lower in world.lowers.values())
+    return next((name for name, copy in copies if copy is not None and may_hold_data(copy)), "")
+
+
+def _of_user(claim: Entry, world: World) -> Home:
+    """Give the lower that has a copy in use, or for all that is known has one, else that of the oldest pod."""
+    using = {lower.name: users(lower, claim, world.topology.exclude_namespaces) for lower in world.lowers.values()}
+    for lower in world.lowers.values():
+        if using[lower.name] and copy_in(lower, claim, world) is not None:
+            return Home(lower.name)
+    chosen = world.lowers.get(claim.facts.chosen)
+    if chosen is not None and is_enabled(chosen) and not chosen.more[CLAIM].synced:
+        return Home(chosen.name, _unknown(claim, chosen))
+    oldest = [(_age(pod), name) for name, pods in using.items() for pod in pods]
+    return _first(claim, world.lowers[min(oldest)[1]]) if oldest else Home()
+
+
+def _unknown(claim: Entry, lower: LowerWorld) -> Problem:
+    """Say that a claim was made, or about to be, in a lower that has not been heard since we started."""
+    where = f"claim {claim.namespace}/{claim.name}"
+    return Problem("LowerUnreachable", f"{where} may have its volume in lower cluster {lower.name}, which is silent")
+
+
+def _first(claim: Entry, lower: LowerWorld) -> Home:
+    """Say whether a claim that a pod is the first to use can be made where that pod is."""
+    facts = claim.facts
+    if facts.provisioner in ("", PROVISIONER) or facts.storage_class in lower.spec.storage_classes:
+        return Home(lower.name) if is_enabled(lower) else Home()
+    waits = f"claim {claim.namespace}/{claim.name} waits for a volume of {facts.provisioner}, which is in no lower"
+    advice = f"list its class {facts.storage_class} in storageClasses to have it made in {lower.name}"
+    return Home(problem=Problem("ClaimNotMirrored", f"{waits} cluster; {advice}"))
+
+
+def _age(pod: Entry) -> tuple[str, str]:
+    return (metadata(pod.manifest()).get("creationTimestamp", ""), pod.uid)
+
+
+_FIELDS = ("dataSource", "dataSourceRef")
+
+
+def foreign_source(spec: Manifest) -> str:
+    """Return the source in a claim's spec that no copy of ours can stand for, in words; "" for none."""
+    for source in _sources(spec):
+        if not _is_claim(source):
+            where = f" of namespace {source['namespace']}" if source.get("namespace") else ""
+            named = f"{source.get('kind', 'an object')} {source.get('name', '')}{where}"
+            return f"{named}: only claims of its own namespace are mirrored"
+    return ""
+
+
+def source_claims(spec: Manifest) -> frozenset[str]:
+    """Return the names of the claims that a claim is to be a clone of; both fields name the same one as a rule."""
+    return frozenset(str(source.get("name", "")) for source in _sources(spec) if _is_claim(source))
+
+
+def _sources(spec: Manifest) -> Iterator[Manifest]:
+    for field in _FIELDS:
+        if spec.get(field):
+            yield spec[field]
+
+
+def _is_claim(source: Manifest) -> bool:
+    return source.get("kind") == CLAIM.name and not source.get("apiGroup") and not source.get("namespace")
+
+
+PROVISIONING_FAILED = "ProvisioningFailed"
+"""The reason that Kubernetes' provisioners give."""
+_COPIED = ("capacity", "allocatedResources", "allocatedResourceStatuses")
+_FENCE = ("uid", "resourceVersion")
+_RESIZING = ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
+
+
+def told_above(claim: Manifest, copy: Entry | None, problem: Problem | None, now: datetime) -> tuple[Wanted, ...]:
+    """Have the upper claim's status say what is below, and a problem with an event beside it; nothing where it does.
+
+    `copy` is the lower claim, None where there is none.
+    """
+    seen: Manifest = claim.get("status") or {}
+    below = copy.manifest() if copy is not None and copy.facts.bound else {}
+    fields = _sizes(seen, below.get("status") or {}) if seen.get("phase") == "Bound" and below else {}
+    conditions = _conditions(seen.get("conditions") or [], below.get("status"), problem, timestamp(now))
+    changed = {field: value or None for field, value in {**fields, "conditions": conditions}.items()}
+    changed = {field: value for field, value in changed.items() if value != (seen.get(field) or None)}
+    if not changed:
+        return ()
+    meta = metadata(claim)
+    body = {"metadata": {field: meta[field] for field in _FENCE}, "status": changed}
+    reason = problem.message if problem else "the lower claim says so"
+    wanted = Patched(_ref(claim), Patch("merge-patch", body), reason, "status")
+    return (wanted, *(_event(claim, problem) if problem and "conditions" in changed else ()))
+
+
+def given_up(claim: Manifest, problem: Problem) -> tuple[Wanted, ...]:
+    """Let the upper scheduler choose another node for a claim, as provisioners do that cannot make a volume."""
+    meta = metadata(claim)
+    fence = [{"op": "replace", "path": f"/metadata/{field}", "value": meta[field]} for field in _FENCE]
+    taken = {"op": "remove", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"}
+    reason = f"no volume can be made there: {problem.message}"
+    told = Told(_ref(claim), uid(claim), PROVISIONING_FAILED, problem.message)
+    return (told, Patched(_ref(claim), Patch("json-patch", [*fence, taken]), reason, shown=True))
+
+
+def settled(claim: Manifest, lower: str) -> Wanted:
+    """Note on a claim in which lower it is about to be made, so that whoever comes after us makes it nowhere else."""
+    return _noted(claim, lower, f"its volume is to be in lower cluster {lower}")
+
+
+def unsettled(claim: Manifest, lower: str) -> Wanted:
+    """Take back the note that a claim is about to be made in a lower: it is not there, and will not be made there."""
+    return _noted(claim, None, f"its volume is not to be in lower cluster {lower} any more")
+
+
+def _noted(claim: Manifest, lower: str | None, reason: str) -> Wanted:
+    meta = metadata(claim)
+    body = {"metadata": {**{field: meta[field] for field in _FENCE}, "annotations": {LOWER: lower}}}
+    return Patched(_ref(claim), Patch("merge-patch", body), reason, shown=True)
+
+
+def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:
+    """Have a bound claim name the node where its volume is: a scheduler that minds no volumes is told by that."""
+    notes, meta = annotations(claim), metadata(claim)
+    if SELECTED_NODE in notes or not notes:
+        return ()
+    fence = {"op": "replace", "path": "/metadata/uid", "value": meta["uid"]}
+    added = {"op": "add", "path": f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}", "value": node}
+    reason = f"its volume is on node {node}"
+    return (Patched(_ref(claim), Patch("json-patch", [fence, added]), reason, shown=True),)
+
+
+def _sizes(seen: Manifest, below: Manifest) -> dict[str, Any]:
+    """Give the fields that speak of sizes; a map that loses keys says so with nulls."""
+    found: dict[str, Any] = {}
+    for field in _COPIED:
+        old, new = seen.get(field) or {}, below.get(field) or {}
+        if old != new:
+            found[field] = new and {**dict.fromkeys(old), **new}
+    return found
+
+
+def _conditions(seen: list[Manifest], below: Manifest | None, problem: Problem | None, now: str) -> list[Manifest]:
+    """Give all conditions as they should be: the lower's word on resizing, ours on problems, others' as they are."""
+    kept = [one for one in seen if one["type"] != MIRRORED and (below is None or one["type"] not in _RESIZING)]
+    sizing = [one for one in (below or {}).get("conditions") or () if one["type"] in _RESIZING]
+    return _in_order(seen, [*kept, *sizing, *([_complaint(seen, problem, now)] if problem else [])])
+
+
+def _in_order(seen: list[Manifest], wanted: list[Manifest]) -> list[Manifest]:
+    """Keep the order in which the conditions stand, so that an equal list is equal."""
+    places = {one["type"]: place for place, one in enumerate(seen)}
+    return sorted(wanted, key=lambda one: places.get(one["type"], len(places)))
+
+
+def _complaint(seen: list[Manifest], problem: Problem, now: str) -> Manifest:
+    old = next((one for one in seen if one["type"] == MIRRORED), {})
+    made = {"type": MIRRORED, "status": "False", "reason": problem.reason, "message": problem.message}
+    return {**made, "lastProbeTime": None, "lastTransitionTime": old.get("lastTransitionTime") or now}
+
+
+def _event(claim: Manifest, problem: Problem) -> tuple[Told, ...]:
+    return (Told(_ref(claim), uid(claim), problem.reason, problem.message),)
+
+
+def _ref(claim: Manifest) -> Ref:
+    meta = metadata(claim)
+    return Ref(UPPER, CLAIM, meta["namespace"], meta["name"])

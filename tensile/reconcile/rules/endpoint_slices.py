@@ -1,0 +1,214 @@
+"""The rule for EndpointSlices: one below for each one above, of a Service that was made below.
+
+Who answers to a Service, and whether they are ready, is the upper cluster's to say: its slices come down unchanged, but
+for the nodes and zones in them. Where the Service below is not ours, there is no slice either: it would send the
+traffic of a stranger's Service to our pods. Endpoints come and go all day long, so a change of them is no step that a
+person decides about, and what is as it should be is not decoded.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tensile.kube.cluster import Patch
+from tensile.kube.store import Delta, Entry
+from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Manifest, Ref
+from tensile.reconcile.desired import Absent, Decision, Patched, Present, Route, Told, Wanted
+from tensile.reconcile.diff import changes
+from tensile.reconcile.rules.service_index import (
+    SLICE_RULE,
+    exposed,
+    is_exposed,
+    is_known,
+    is_made_for,
+    print_of,
+    service_key,
+    slice_key,
+)
+from tensile.reconcile.rules.services import alias_slice, is_alias, marked_slice, original
+from tensile.reconcile.world import Key, LowerWorld, World
+
+NAME = SLICE_RULE
+_SECTIONS = ("metadata.labels", "metadata.annotations", "metadata.ownerReferences", "endpoints", "ports")
+
+
+class Source(NamedTuple):
+    """What a slice below is made from: a slice above, or the alias; `entry` is None for the latter."""
+
+    service: str
+    service_uid: str
+    uid: str
+    print: bytes
+    entry: Entry | None
+    alias: Manifest | None = None
+
+    def manifest(self) -> Manifest:
+        """Give what is kept of it, decoded."""
+        return self.alias if self.entry is None and self.alias is not None else _of(self.entry)
+
+
+class SliceRule:
+    """One key for each slice of a namespace with pods, and for each that was made below."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of slices on both sides, and of Services below, without which there are none."""
+        return (
+            Route("upper.EndpointSlice", _above),
+            Route("EndpointSlice", _below),
+            Route("Service", _of_service),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give a key for each slice that is below, or belongs there."""
+        here, above = world.lowers[lower], world.upper.more[ENDPOINT_SLICE]
+        found = {
+            slice_key(lower, namespace, name)
+            for namespace in exposed(here, world)
+            for name in (world.topology.services.upper_alias, *_names(above.select("namespace", namespace)))
+        }
+        found |= {key for one in here.more[ENDPOINT_SLICE] for key in _of_copy(here, one)}
+        yield from sorted(found)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Want the slice below while it is above and its Service is below."""
+        lower = world.lowers[key.lower]
+        if not is_known(lower, world):
+            return Decision()
+        ref = Ref(lower.name, ENDPOINT_SLICE, lower.namespace(key.namespace), key.name)
+        copy, source = lower.more[ENDPOINT_SLICE].get(ref.namespace, key.name), source_of(world, key)
+        name = source.service if source else copy.facts.service if copy else ""
+        holder = lower.more[SERVICE].get(ref.namespace, name)
+        if holder is None or holder.facts.owner != world.owner.mark:
+            return _without_service(world, key, copy, source)
+        if source is None:
+            return _gone(world, key, ref, copy)
+        if not is_exposed(lower, key.namespace, world):
+            return Decision()
+        if not is_made_for(holder, world.owner, source.service_uid):
+            return Decision(waits=(service_key(lower.name, key.namespace, name),))
+        return _kept(world, key, copy, source, holder)
+
+
+def source_of(world: World, key: Key) -> Source | None:
+    """Find what a slice is made from; None for one that is of no Service that goes down."""
+    entry = world.upper.more[ENDPOINT_SLICE].get(key.namespace, key.name)
+    if entry is not None:
+        name, digest = entry.facts.service, entry.facts.print
+        service = original(world, key.namespace, name)
+        return None if service is None else Source(name, service.uid, entry.uid, digest, entry)
+    if world.upper_server is None or not is_alias(world, key.namespace, key.name):
+        return None
+    made = alias_slice(world.upper_server, key.name)
+    upper = world.owner.upper
+    return None if made is None else Source(key.name, upper, upper, print_of(made), None, made)
+
+
+def is_held(copy: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether the Service of a slice below is there, and ours."""
+    holder = lower.more[SERVICE].get(copy.namespace, copy.facts.service)
+    return holder is not None and bool(holder.facts.owner == world.owner.mark)
+
+
+def _kept(world: World, key: Key, copy: Entry | None, source: Source, holder: Entry) -> Decision:
+    """Make the slice, or lay over it what differs."""
+    ref = Ref(key.lower, ENDPOINT_SLICE, holder.namespace, key.name)
+    is_made = copy is not None and is_made_for(copy, world.owner, source.uid)
+    if copy is not None and is_made and (copy.facts.print, copy.facts.holder) == (source.print, holder.uid):
+        return Decision()
+    held = {"apiVersion": SERVICE.api, "kind": SERVICE.name, "name": holder.name, "uid": holder.uid}
+    wanted = marked_slice(source.manifest(), source.uid, world.owner, ref.namespace, held)
+    if copy is None or not is_made:
+        reason = f"endpoints of Service {holder.name}"
+        return Decision((*_said(world, key, source), Present(ref, wanted, reason, replaceable=True)))
+    seen = copy.manifest()
+    if seen.get("addressType") != wanted["addressType"]:
+        return _end(world, ref, copy, "its addresses are of another kind, which cannot be changed")
+    operations = changes(wanted, seen, _SECTIONS)
+    if not operations:
+        return Decision()
+    fence = {"op": "replace", "path": "/metadata/uid", "value": copy.uid}
+    patch = Patch("json-patch", [fence, *operations])
+    changed = Patched(ref, patch, f"endpoints of Service {holder.name} changed")
+    return Decision((*_said(world, key, source), changed))
+
+
+def _said(world: World, key: Key, source: Source) -> list[Wanted]:
+    """Tell on the Service above what keeps its endpoints from being below."""
+    problem = world.problems.get(key)
+    if problem is None or source.entry is None:
+        return []
+    above = Ref(UPPER, SERVICE, key.namespace, source.service)
+    return [Told(above, source.service_uid, problem.reason, problem.message)]
+
+
+def _without_service(world: World, key: Key, copy: Entry | None, source: Source | None) -> Decision:
+    """Take the slice away where its Service is not below; where it is about to be, wait for it."""
+    lower = world.lowers[key.lower]
+    if copy is not None:
+        ref = Ref(lower.name, ENDPOINT_SLICE, copy.namespace, copy.name)
+        return _end(world, ref, copy, "its Service is not here")
+    if source is None or not is_exposed(lower, key.namespace, world):
+        return Decision()
+    return Decision(waits=(service_key(lower.name, key.namespace, source.service),))
+
+
+def _gone(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
+    """Follow a deletion that was seen, and an alias that is none any more; the rest has to be looked into."""
+    departed = world.upper.more[ENDPOINT_SLICE].departed(key.namespace, key.name)
+    if copy is None:
+        return Decision()
+    if is_made_for(copy, world.owner, world.owner.upper):
+        return _end(world, ref, copy, "it does not lead to the upper cluster any more")
+    above = world.upper.more[ENDPOINT_SLICE].get(key.namespace, key.name)
+    if above is not None and above.facts.service != copy.facts.service:
+        return _end(world, ref, copy, "it is of another Service above")
+    if departed is not None and departed.seen and is_made_for(copy, world.owner, departed.uid):
+        return _end(world, ref, copy, "the upper slice was deleted")
+    return Decision()
+
+
+def _end(world: World, ref: Ref, copy: Entry, reason: str) -> Decision:
+    if copy.facts.owner != world.owner.mark:
+        return Decision()
+    return Decision((Absent(ref, copy.uid, reason),))
+
+
+def _of(entry: Entry | None) -> Manifest:
+    return {} if entry is None else entry.manifest()
+
+
+def _names(entries: tuple[Entry, ...]) -> Iterator[str]:
+    for entry in entries:
+        yield entry.name
+
+
+def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    here, entry = world.lowers[lower], delta.entry
+    is_below = here.more[ENDPOINT_SLICE].get(here.namespace(entry.namespace), entry.name) is not None
+    if is_below or is_exposed(here, entry.namespace, world):
+        yield slice_key(lower, entry.namespace, entry.name)
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    yield from _of_copy(world.lowers[lower], delta.entry)
+
+
+def _of_copy(lower: LowerWorld, copy: Entry) -> Iterator[Key]:
+    for namespace in lower.above(copy.namespace):
+        yield slice_key(lower.name, namespace, copy.name)
+
+
+def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Give every slice of a Service below, on either side, when that comes, goes, or becomes another."""
+    if delta.before and delta.after and (delta.before.uid, delta.before.facts) == (delta.after.uid, delta.after.facts):
+        return
+    here, entry = world.lowers[lower], delta.entry
+    namespace = here.upper_namespace(entry.namespace)
+    if not namespace:
+        return
+    names = {entry.name} if entry.name == world.topology.services.upper_alias else set[str]()
+    names |= set(_names(world.upper.more[ENDPOINT_SLICE].select("service", (namespace, entry.name))))
+    names |= set(_names(here.more[ENDPOINT_SLICE].select("service", (entry.namespace, entry.name))))
+    for name in sorted(names):
+        yield slice_key(lower, namespace, name)

@@ -1,0 +1,99 @@
+"""The rule for namespaces below that nobody needs any more: what we made goes when the one above has gone.
+
+Deleting a namespace deletes what is in it, so it takes three certainties: it is ours, the one above is gone (read at
+quorum, where nobody saw it go), and it is empty, which is looked at just before. One that holds anything else stays,
+and is told of. All of one lower are decided in one plan, which the guard can hold back.
+"""
+
+from collections.abc import Iterator
+
+from tensile.kube.store import Delta, Entry
+from tensile.objects import NAMESPACE, UPPER, Ref
+from tensile.reconcile import watches
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Route
+from tensile.reconcile.world import Key, LowerWorld, World
+
+NAME = "vacancy"
+_COLLECT = 0.5
+_OURS = ("pods", "config_maps", "secrets")
+
+
+def key_of(lower: str) -> Key:
+    """Give the one key of a lower."""
+    return Key(NAME, lower, "", "")
+
+
+class VacancyRule:
+    """One key for each lower."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of namespaces on both sides, and of what leaves one below."""
+        kinds = watches.followed(watches.FOLLOWS, above=False).values()
+        more = tuple(follow.kind.name for follow in kinds if follow.ours and follow.kind.namespaced)
+        leaving = tuple(Route(cache, _left, delay=_COLLECT) for cache in (*_OURS, *more))
+        spaces = tuple(Route(cache, _space, delay=_COLLECT) for cache in ("upper.namespaces", "namespaces"))
+        return (*spaces, *leaving)
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the lower's key."""
+        yield key_of(world.lowers[lower].name)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Want what is ours, empty and not needed gone; nothing from incomplete caches."""
+        lower = world.lowers[key.lower]
+        if not (lower.settled and world.upper.namespaces.synced) or lower.silent:
+            return Decision()
+        ours = [one for one in lower.namespaces if one.facts.mark == world.owner.mark and not one.facts.ending]
+        left = [one for one in ours if not _is_needed(one, lower, world)]
+        used = _used(lower) if left else frozenset[str]()
+        vacant = sorted((one for one in left if one.name not in used), key=lambda one: one.name)
+        return Decision(tuple(_wanted(one, lower, world) for one in vacant))
+
+
+def _is_needed(space: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether one of our namespaces has its other half above, and is called after it."""
+    name = _above(space)
+    return world.upper.namespaces.get("", name) is not None and lower.namespace(name) == space.name
+
+
+def _above(space: Entry) -> str:
+    return str(space.facts.above or space.name)
+
+
+def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | Confirmed:
+    """Say what a vacant namespace asks for: follow a deletion above that was seen; have one confirmed that was not."""
+    name = _above(space)
+    if world.upper.namespaces.get("", name) is not None:
+        return _absent(space, lower, "namespaces are called otherwise now", asked=False)
+    departure = world.upper.namespaces.departed("", name)
+    if departure is None:
+        return Confirmed(Ref(UPPER, NAMESPACE, "", name), "", f"namespace {space.name} is left below", asked=False)
+    seen = departure.seen and departure.uid == space.facts.upper_uid
+    lost = world.upper.namespaces.is_lost("", name)
+    return _absent(space, lower, f"namespace {name} is gone above", asked=seen, lost=lost)
+
+
+def _absent(space: Entry, lower: LowerWorld, reason: str, *, asked: bool, lost: bool = False) -> Absent:
+    ref = Ref(lower.name, NAMESPACE, "", space.name)
+    return Absent(ref, space.uid, reason, asked=asked, lost=lost, vacant=True, apart=True)
+
+
+def _used(lower: LowerWorld) -> frozenset[str]:
+    """Give the namespaces below in which there is something that we know of."""
+    caches = (lower.pods, lower.config_maps, lower.secrets, *lower.more.values())
+    return frozenset(entry.namespace for cache in caches for entry in cache)
+
+
+def _space(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A namespace that goes, or is another one now."""
+    if delta.before is None or delta.after is None or delta.before.facts != delta.after.facts:
+        yield key_of(world.lowers[lower].name)
+
+
+def _left(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """What goes may leave its namespace empty, which matters where that is ours."""
+    here = world.lowers[lower]
+    if delta.after is None and here.namespaces.get("", delta.entry.namespace) is not None:
+        yield key_of(here.name)

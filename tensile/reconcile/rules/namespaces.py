@@ -1,0 +1,201 @@
+"""The rule for namespaces below: made when a pod needs one that is missing.
+
+They come with the Pod Security labels of the namespace above, or a namespace made bare would allow what the upper's
+forbids. One that is there already is used as it is, whoever made it; only what we made is kept in step. With a prefix
+it is the other way round: such a name is meant for one owner alone, so somebody else's namespace of it is a conflict.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from tensile.kube.store import Delta, Entry, Kept, decoded
+from tensile.names import OWNER, UPPER_NAMESPACE, UPPER_UID, owner_of
+from tensile.objects import NAMESPACE, Manifest, Ref, annotations, labels, metadata
+from tensile.reconcile.adoption import REASON, adopts, claim, conflict
+from tensile.reconcile.desired import Decision, Present, Route
+from tensile.reconcile.ownership import has_node, is_ours, our_keys
+from tensile.reconcile.pods.index import lives_below
+from tensile.reconcile.rules.claims import selected_in
+from tensile.reconcile.world import Key, LowerWorld, Problem, World
+
+NAME = "namespace"
+_POD_SECURITY = "pod-security.kubernetes.io/"
+_NAME_LABEL = "kubernetes.io/metadata.name"
+"""Every namespace gets it from the apiserver, which books it to whoever made the namespace: so it is ours to keep."""
+
+
+class SpaceFacts(msgspec.Struct, frozen=True, gc=False):
+    """Of a namespace: whether it is `ending`, and the marks that an engine like this one wrote, "" without.
+
+    `mark` is its owner's, `upper_uid` and `above` are UID and name of the upper namespace that it was made for.
+    """
+
+    ending: bool = False
+    mark: str = ""
+    upper_uid: str = ""
+    above: str = ""
+
+
+def digest(raw: bytes) -> Kept:
+    """Keep a namespace, and its `SpaceFacts`."""
+    space = decoded(raw)
+    ending = "deletionTimestamp" in metadata(space)
+    written, noted = our_keys(space, "annotations"), annotations(space)
+    if UPPER_UID not in written or not labels(space).get(OWNER):
+        return Kept(raw, SpaceFacts(ending))
+    above = noted.get(UPPER_NAMESPACE, "") if UPPER_NAMESPACE in written else ""
+    return Kept(raw, SpaceFacts(ending, labels(space)[OWNER], noted.get(UPPER_UID, ""), above))
+
+
+def key_of(lower: str, upper_namespace: str) -> Key:
+    """Give the key of the namespace below that belongs to one above."""
+    return Key(NAME, lower, "", upper_namespace)
+
+
+def ready(lower: LowerWorld, upper_namespace: str) -> str:
+    """Give the UID of the namespace below when pods can be made in it, else "".
+
+    Kubernetes refuses a pod until the namespace's ServiceAccount `default` exists. Where the engine's own account is,
+    nothing is made: a pod there could be given the engine's credential.
+    """
+    if lower.is_own(upper_namespace):
+        return ""
+    name = lower.namespace(upper_namespace)
+    entry = lower.namespaces.get("", name)
+    if entry is None or entry.facts.ending or lower.accounts.get(name, "default") is None:
+        return ""
+    return entry.uid if is_for(entry, lower, upper_namespace) else ""
+
+
+def is_for(below: Entry, lower: LowerWorld, upper_namespace: str) -> bool:
+    """Say whether a namespace below may be used for one above: any, or with a prefix only the one made for it."""
+    if lower.naming is None:
+        return True
+    return (below.facts.mark, below.facts.above) == (lower.naming.mark, upper_namespace)
+
+
+class NamespaceRule:
+    """One key for each upper namespace that has pods on the virtual node."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of namespaces on both sides, and of accounts below, which come after their namespace."""
+        return (
+            Route("namespaces", _below),
+            Route("accounts", _account_below),
+            Route("upper.namespaces", _above),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give a key for each namespace with a pod."""
+        for namespace in sorted({entry.namespace for entry in world.lowers[lower].upper_pods}):
+            yield key_of(lower, namespace)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Make the namespace while a pod above needs it; keep the labels of one that is ours."""
+        lower = world.lowers[key.lower]
+        name = lower.namespace(key.name)
+        above, below = world.upper.namespaces.get("", key.name), lower.namespaces.get("", name)
+        is_known = lower.namespaces.synced and lower.mapping_known
+        if not is_known or above is None or not _needed(lower, key.name, world):
+            return Decision()
+        if lower.is_own(key.name):
+            return Decision(problem=_own(key, lower))
+        if below is not None and below.facts.ending:
+            return Decision(
+                problem=Problem("NamespaceTerminating", f"namespace {name} is being deleted in {lower.name}")
+            )
+        if below is not None and _is_only_used(below, above, lower, world):
+            return Decision()
+        obstacle = _obstacle(below, above, lower, world) if below is not None and lower.naming is not None else None
+        if obstacle is not None:
+            return Decision(problem=obstacle)
+        manifest = _manifest(name, above.manifest(), world)
+        reason = "pods need it" if below is None else "its Pod Security labels differ from those above"
+        return Decision((Present(Ref(lower.name, NAMESPACE, "", name), manifest, reason),))
+
+
+def _is_only_used(below: Entry, above: Entry, lower: LowerWorld, world: World) -> bool:
+    """Say whether a namespace is somebody else's and stays so, and pods run in it all the same."""
+    if lower.naming is not None or is_ours(below.manifest(), world.owner):
+        return False
+    ref = Ref(lower.name, NAMESPACE, "", below.name)
+    return claim(ref, below.manifest(), above.uid, world, lower.name) is not None
+
+
+def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Problem | None:
+    """Return why a namespace with a prefixed name cannot be used, None where it is ours for that upper one, or may be.
+
+    It is for one owner alone. One that is marked otherwise is taken over only where our own Node notes that it is of a
+    topology which this one goes on from: a mark on the namespace alone proves nothing.
+    """
+    naming, facts, ref = lower.naming, below.facts, Ref(lower.name, NAMESPACE, "", below.name)
+    assert naming is not None, "only a prefixed name can be meant for somebody else"
+    if facts.above not in ("", above.name):
+        message = f"Namespace {below.name} in {lower.name} is for upper namespace {facts.above}, not for {above.name}"
+        return Problem(REASON, f"{message}: rename one of the two")
+    if facts.mark == world.owner.mark:
+        return None
+    predecessor = owner_of(world.owner.upper, naming.topology)
+    if (facts.mark, facts.above, facts.upper_uid) == (predecessor.mark, above.name, above.uid):
+        return claim(ref, below.manifest(), above.uid, world, lower.name)
+    why = f"only one that topology {naming.topology} made for it is" if adopts(world, lower.name) else ""
+    return conflict(ref, why)
+
+
+def _own(key: Key, lower: LowerWorld) -> Problem:
+    """Say that a namespace is the engine's own."""
+    name = lower.namespace(key.name)
+    where = f"{name} of {lower.name}" if name == lower.account else f"{key.name} of the upper cluster"
+    return Problem(
+        "NamespaceExcluded", f"the engine's own account is in namespace {where}: nothing of {key.name} is mirrored"
+    )
+
+
+def _needed(lower: LowerWorld, upper_namespace: str, world: World) -> bool:
+    """Say whether a pod above has to run in it, or waits for its volume; while the Node is not ours, none does."""
+    if lower.namespaces.get("", lower.namespace(upper_namespace)) is None and not has_node(lower, world):
+        return False
+    pods = lower.upper_pods.select("namespace", upper_namespace)
+    runs = any(lives_below(pod, world.topology.exclude_namespaces) for pod in pods)
+    return runs or selected_in(world, lower, upper_namespace)
+
+
+def _manifest(name: str, above: Manifest, world: World) -> Manifest:
+    security = {key: value for key, value in labels(above).items() if key.startswith(_POD_SECURITY)}
+    return {
+        "apiVersion": NAMESPACE.api,
+        "kind": NAMESPACE.name,
+        "metadata": {
+            "name": name,
+            "labels": security | {_NAME_LABEL: name} | world.owner.label,
+            "annotations": world.owner.signed(metadata(above)["uid"]) | {UPPER_NAMESPACE: metadata(above)["name"]},
+        },
+    }
+
+
+def _name_of(delta: Delta) -> str:
+    entry = delta.entry
+    return entry.name
+
+
+def _above(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+    if world.lowers[lower].upper_pods.select("namespace", _name_of(delta)):
+        yield key_of(lower, _name_of(delta))
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+    return _named(world.lowers[lower], _name_of(delta))
+
+
+def _account_below(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+    return _named(world.lowers[lower], delta.entry.namespace)
+
+
+def _named(lower: LowerWorld, namespace: str) -> Iterable[Key]:
+    """Return the key of the upper namespace that a lower one is named after, whoever made the lower one."""
+    above = lower.named(namespace)
+    if above:
+        yield key_of(lower.name, above)

@@ -1,0 +1,64 @@
+"""The rule for NetworkPolicies of the upper cluster: an event says that one does not apply in a lower cluster.
+
+NetworkPolicies are not mirrored. Their authors rely on them, and nothing else shows that they do not protect pods that
+run in a lower cluster.
+"""
+
+from collections.abc import Iterator
+
+from tensile.kube.store import Delta
+from tensile.objects import NETWORK_POLICY, UPPER, Ref
+from tensile.reconcile.copies import is_inhabited
+from tensile.reconcile.desired import Decision, Route, Told
+from tensile.reconcile.rules.service_index import began
+from tensile.reconcile.world import Key, World
+
+NAME = "networkpolicy"
+REASON = "NetworkPolicyNotMirrored"
+_TOLD = (
+    "pods of namespace {namespace} run in lower cluster {lower}; NetworkPolicies are not mirrored, so this one does "
+    "not apply to them: create an equivalent policy there"
+)
+
+
+class PolicyRule:
+    """One key for each NetworkPolicy and lower cluster in which pods of its namespace run."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Watch policies, and the first pod of a namespace in each lower."""
+        return (Route("upper.policies", _changed), Route("upper_pods", _pods_came))
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Return the keys of all policies whose namespace has pods in the lower."""
+        here = world.lowers[lower]
+        yield from (
+            key_of(lower, one.namespace, one.name)
+            for one in world.upper.policies
+            if is_inhabited(here, one.namespace, world)
+        )
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Want one event on the policy for each lower."""
+        entry = world.upper.policies.get(key.namespace, key.name)
+        if entry is None or not is_inhabited(world.lowers[key.lower], key.namespace, world):
+            return Decision()
+        ref = Ref(UPPER, NETWORK_POLICY, key.namespace, key.name)
+        return Decision((Told(ref, entry.uid, REASON, _TOLD.format(namespace=key.namespace, lower=key.lower)),))
+
+
+def key_of(lower: str, namespace: str, name: str) -> Key:
+    """Return the key of one NetworkPolicy in the queue of a lower."""
+    return Key(NAME, lower, namespace, name)
+
+
+def _changed(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if delta.before is None and is_inhabited(world.lowers[lower], delta.entry.namespace, world):
+        yield key_of(lower, delta.entry.namespace, delta.entry.name)
+
+
+def _pods_came(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    namespace = began(world.lowers[lower], delta)
+    if namespace:
+        yield from (key_of(lower, namespace, one.name) for one in world.upper.policies if one.namespace == namespace)

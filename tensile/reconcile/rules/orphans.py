@@ -1,0 +1,98 @@
+"""The rule for Services and slices below whose upper half is missing though nobody was seen to delete it.
+
+It may have been deleted while the engine was down, or be missing from a wrong or restored cluster, and without it the
+pods below lose their way to each other. So each is read at quorum first, and all of one lower are decided in one plan,
+which the guard can hold back as a whole.
+"""
+
+from collections.abc import Iterator
+
+from tensile.kube.store import Delta, Entry
+from tensile.objects import ENDPOINT_SLICE, SERVICE, UPPER, Kind, Ref
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Keys, Route
+from tensile.reconcile.rules.endpoint_slices import is_held
+from tensile.reconcile.rules.service_index import is_exposed, is_kept, is_known, is_made_for
+from tensile.reconcile.world import Key, LowerWorld, World
+
+NAME = "strays"
+_COLLECT = 0.5
+
+
+def key_of(lower: str) -> Key:
+    """Give the one key of a lower."""
+    return Key(NAME, lower, "", "")
+
+
+class StrayRule:
+    """One key for each lower."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of Services and slices that go above, or come below without their other half."""
+        return (
+            Route("upper.Service", _above(SERVICE), delay=_COLLECT),
+            Route("upper.EndpointSlice", _above(ENDPOINT_SLICE), delay=_COLLECT),
+            Route("Service", _below(SERVICE), delay=_COLLECT),
+            Route("EndpointSlice", _below(ENDPOINT_SLICE), delay=_COLLECT),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the lower's key."""
+        yield key_of(world.lowers[lower].name)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Want what is certainly gone above gone below, and what is not certain confirmed."""
+        lower = world.lowers[key.lower]
+        if not is_known(lower, world) or lower.silent:
+            return Decision()
+        found: list[Absent | Confirmed] = [*_strays(SERVICE, lower, world), *_strays(ENDPOINT_SLICE, lower, world)]
+        found.sort(key=lambda one: one.ref)
+        return Decision(tuple(found))
+
+
+def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | Confirmed]:
+    """Find what is ours below and has nothing above; what its own rule ends anyway is left to that."""
+    originals = world.upper.more[kind]
+    for copy in lower.more[kind]:
+        above = Ref(UPPER, kind, lower.upper_namespace(copy.namespace), copy.name)
+        if not above.namespace or originals.get(above.namespace, above.name) is not None:
+            continue
+        if _is_left(kind, copy, above.namespace, lower, world):
+            departed, made_for = originals.departed(above.namespace, above.name), copy.facts.upper_uid
+            if departed is None or not originals.is_gone(above.namespace, above.name, made_for):
+                yield Confirmed(above, made_for, f"the {kind.name} made for it still stands", asked=False)
+            elif not (departed.seen and departed.uid == made_for):
+                reason = f"the upper {kind.name} is gone, and nobody is known to have deleted it"
+                ref = Ref(lower.name, kind, copy.namespace, copy.name)
+                yield Absent(ref, copy.uid, reason, asked=False, lost=originals.is_lost(above.namespace, above.name))
+
+
+def _is_left(kind: Kind, copy: Entry, namespace: str, lower: LowerWorld, world: World) -> bool:
+    """Say whether a copy is ours, would stay if it had its other half, and is not the alias."""
+    if copy.facts.owner != world.owner.mark or is_made_for(copy, world.owner, world.owner.upper):
+        return False
+    stays = is_exposed(lower, namespace, world) or is_kept(lower, namespace)
+    return stays and (kind == SERVICE or is_held(copy, lower, world))
+
+
+def _above(kind: Kind) -> Keys:
+    def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+        """Hear of one that goes, or comes back, and is below."""
+        entry, here = delta.entry, world.lowers[lower]
+        is_below = here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None
+        if is_below and (delta.before is None or delta.after is None):
+            yield key_of(lower)
+
+    return keys
+
+
+def _below(kind: Kind) -> Keys:
+    def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+        """Hear of one that comes without its other half."""
+        after, here = delta.after, world.lowers[lower]
+        for namespace in here.above(after.namespace) if after else ():
+            if world.upper.more[kind].get(namespace, delta.entry.name) is None:
+                yield key_of(lower)
+
+    return keys

@@ -1,0 +1,363 @@
+"""The rule for the rights of accounts that pods run as: Roles and RoleBindings, as far as accounts are ours below.
+
+A binding goes down with those of its subjects alone that are accounts with a copy of ours: a user or group of the same
+name is somebody else below, and the account `default` serves other pods too. A ClusterRole is taken by its name where
+the lower cluster has it. Whether we may grant what a role says is for its apiserver to decide; pods run meanwhile, so a
+refusal is told in events and tried again less and less often. A right that somebody deleted above ends below at once;
+of one that is merely missing there, `rightorphans.py` decides within the guard.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from tensile.kube.store import Delta, Departure, Entry, Kept, decoded
+from tensile.objects import (
+    CLUSTER_ROLE,
+    POD,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE_ACCOUNT,
+    UPPER,
+    Kind,
+    Manifest,
+    Ref,
+    annotations,
+    labels,
+    uid,
+)
+from tensile.reconcile.desired import Absent, Decision, Keys, Present, Route, Told
+from tensile.reconcile.ownership import has_node, is_of, is_ours
+from tensile.reconcile.rules import namespaces, service_accounts
+from tensile.reconcile.world import Key, LowerWorld, Problem, World
+
+NAME = "rights"
+_KINDS = {kind.name: kind for kind in (ROLE, ROLE_BINDING)}
+_SECTIONS = ("metadata.labels", "metadata.annotations", "rules", "subjects")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_TOLD_AT_MOST = 5
+"""Pods of one account that are told of a refusal: whoever looks for the reason looks at one of them."""
+
+
+class Binding(NamedTuple):
+    """The facts of a RoleBinding: its role's kind and name, and the accounts, as (namespace, name), that get it."""
+
+    kind: str
+    role: str
+    accounts: tuple[tuple[str, str], ...]
+
+
+def digest(raw: bytes) -> Kept:
+    """Keep a RoleBinding with its facts."""
+    manifest = decoded(raw)
+    role = manifest.get("roleRef") or {}
+    found = (
+        (one.get("namespace", ""), one.get("name", ""))
+        for one in manifest.get("subjects") or ()
+        if one.get("kind") == SERVICE_ACCOUNT.name
+    )
+    return Kept(raw, Binding(role.get("kind", ""), role.get("name", ""), tuple(found)))
+
+
+def existence(_raw: bytes) -> Kept:
+    """Keep of a ClusterRole only that it is there."""
+    return Kept(b"", None)
+
+
+def _by_account(entry: Entry) -> Iterator[tuple[str, str]]:
+    yield from entry.facts.accounts
+
+
+def _by_role(entry: Entry) -> Iterator[tuple[str, str, str]]:
+    yield (entry.facts.kind, entry.namespace if entry.facts.kind == ROLE.name else "", entry.facts.role)
+
+
+INDEXES = {"account": _by_account, "role": _by_role}
+
+
+def key_of(lower: str, namespace: str, kind: Kind, name: str) -> Key:
+    """Give the key of a Role or RoleBinding, by its upper namespace and name."""
+    return Key(NAME, lower, namespace, f"{kind.name}/{name}")
+
+
+class RightsRule:
+    """One key for each RoleBinding that gives rights to a mirrored account, each Role in one, and each copy."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of roles and bindings on both sides, and of accounts that come to be ours below or cease to."""
+        return (
+            Route("upper.Role", _original(ROLE)),
+            Route("upper.RoleBinding", _binding),
+            Route("Role", _copy(ROLE)),
+            Route("RoleBinding", _binding_below),
+            Route("ClusterRole", _cluster_role),
+            Route("ServiceAccount", _account),
+            Route("upper_pods", _user),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the keys of every binding that concerns an account of ours, its role, and every copy."""
+        here = world.lowers[lower]
+        found = {key for entry in here.more[SERVICE_ACCOUNT] for key in _of_account(world, here, entry)}
+        for kind in _KINDS.values():
+            found |= {key for entry in here.more[kind] for key in _below(here, kind, entry)}
+        yield from sorted(found)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Want the copy while an account of ours has rights by it."""
+        lower = world.lowers[key.lower]
+        kind_name, _, name = key.name.partition("/")
+        kind = _KINDS[kind_name]
+        originals, copies = world.upper.more[kind], lower.more[kind]
+        if not (is_known(world, lower) and lower.settled):
+            return Decision()
+        ref = Ref(lower.name, kind, lower.namespace(key.namespace), name)
+        original = originals.get(key.namespace, name)
+        users = _users(world, lower, kind, key.namespace, name)
+        copy = copies.get(ref.namespace, name)
+        if original is None:
+            return _without_original(world, ref, copy, originals.departed(key.namespace, name))
+        if not users:
+            is_kept = kind == ROLE and _is_granted_yet(world, lower, ref)
+            return Decision() if is_kept else _end(world, ref, copy)
+        if not any(service_accounts.is_asked(world, lower, *account) for account in users):
+            return Decision()
+        return _kept(world, lower, ref, original, users)
+
+
+def is_known(world: World, lower: LowerWorld) -> bool:
+    """Say whether all that rights rest on is known: an account that is not listed yet would seem to have none."""
+    above = (world.upper.more[kind] for kind in (ROLE, ROLE_BINDING))
+    below = (lower.more[kind] for kind in (ROLE, ROLE_BINDING, CLUSTER_ROLE))
+    return service_accounts.known(world, lower) and all(cache.synced for cache in (*above, *below))
+
+
+_Accounts = tuple[tuple[str, str], ...]
+
+
+def _users(world: World, lower: LowerWorld, kind: Kind, namespace: str, name: str) -> _Accounts:
+    """Give the accounts, by their upper names, that have rights by a role or binding and are ours below."""
+    bindings = world.upper.more[ROLE_BINDING]
+    if kind == ROLE:
+        entries = bindings.select("role", (ROLE.name, namespace, name))
+    else:
+        entry = bindings.get(namespace, name)
+        entries = () if entry is None else (entry,)
+    found = {one for entry in entries for one in entry.facts.accounts if _is_ours(world, lower, one)}
+    return tuple(sorted(found))
+
+
+def _is_ours(world: World, lower: LowerWorld, account: tuple[str, str]) -> bool:
+    """Report whether an upper account has a copy that pods use, with the lower cluster's tokens."""
+    is_enabled = "RBAC" in lower.spec.controllers and lower.spec.service_accounts.identity == "lower"
+    return (
+        is_enabled
+        and service_accounts.is_used(world, lower, *account)
+        and service_accounts.standing(world, lower, *account) is not None
+    )
+
+
+def _is_granted_yet(world: World, lower: LowerWorld, role: Ref) -> bool:
+    """Say whether a binding that is merely missing above grants a role below; the role goes when that has gone."""
+    missing = (
+        one.manifest()
+        for one in lower.more[ROLE_BINDING]
+        if one.namespace == role.namespace and _is_merely_missing(world, lower, one)
+    )
+    refs = (one["roleRef"] for one in missing if is_ours(one, world.owner))
+    return any(ref["kind"] == ROLE.name and ref["name"] == role.name for ref in refs)
+
+
+def _is_merely_missing(world: World, lower: LowerWorld, copy: Entry) -> bool:
+    """Say whether a binding below has none above, though nobody was seen to delete that."""
+    originals, place = world.upper.more[ROLE_BINDING], (lower.upper_namespace(copy.namespace), copy.name)
+    departed = originals.departed(*place)
+    return bool(place[0]) and originals.get(*place) is None and not (departed is not None and departed.seen)
+
+
+def _without_original(world: World, ref: Ref, copy: Entry | None, departed: Departure | None) -> Decision:
+    """Follow a deletion that was seen; one that is merely missing is not decided here."""
+    if copy is None or departed is None or not departed.seen:
+        return Decision()
+    return _end(world, ref, copy) if is_of(copy.manifest(), world.owner, departed.uid) else Decision()
+
+
+def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, users: _Accounts) -> Decision:
+    if not (has_node(lower, world) and namespaces.ready(lower, original.namespace)):
+        return Decision()
+    obstacle = _obstacle(world, lower, original) if ref.kind == ROLE_BINDING else None
+    if obstacle is not None:
+        told = _told(obstacle.problem, lower, original, ref.kind, users)
+        return obstacle._replace(wanted=(*obstacle.wanted, *told))
+    manifest = _copy_of(original, ref, users, lower, world)
+    reason = f"pods on node {lower.node} have rights by it"
+    wanted = Present(ref, manifest, reason, sections=_SECTIONS, replaceable=True, apart=True)
+    refusal = world.problems.get(key_of(lower.name, original.namespace, ref.kind, original.name))
+    return Decision((wanted, *_told(refusal, lower, original, ref.kind, users)))
+
+
+def _is_spared(upper_namespace: str, role: Entry, world: World) -> bool:
+    """Say whether a role below is ours, and the one above merely missing: it may be back in a moment."""
+    departed = world.upper.more[ROLE].departed(upper_namespace, role.name)
+    return is_ours(role.manifest(), world.owner) and not (departed is not None and departed.seen)
+
+
+def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | None:
+    """Say what keeps a binding from being below as it should be.
+
+    A role that is not below cannot be granted. Nor is one that is somebody's by now: a binding that is left would give
+    our accounts what that one says.
+    """
+    facts: Binding = binding.facts
+    ref = Ref(lower.name, ROLE_BINDING, lower.namespace(binding.namespace), binding.name)
+    copy = lower.more[ROLE_BINDING].get(ref.namespace, ref.name)
+    ours = copy if copy is not None and is_ours(copy.manifest(), world.owner) else None
+    if ours is not None and not _grants(ours.manifest(), facts):
+        return Decision((Absent(ref, ours.uid, "it grants another role, which cannot be changed"),))
+    if facts.kind == ROLE.name:
+        role = lower.more[ROLE].get(lower.namespace(binding.namespace), facts.role)
+        above = world.upper.more[ROLE].get(binding.namespace, facts.role)
+        if above is not None and role is not None and is_of(role.manifest(), world.owner, above.uid):
+            return None
+        if above is None and role is not None and _is_spared(binding.namespace, role, world):
+            return Decision()
+        left = () if ours is None else (Absent(ref, ours.uid, f"Role {facts.role} is not there, or not ours"),)
+        return Decision(left, () if above is None else (key_of(lower.name, binding.namespace, ROLE, facts.role),))
+    if lower.more[CLUSTER_ROLE].get("", facts.role) is not None:
+        return None
+    where = f"RoleBinding {binding.namespace}/{binding.name}"
+    missing = f"{where}: lower cluster {lower.name} has no ClusterRole {facts.role}: make it there, or use a Role"
+    return Decision(problem=Problem("ClusterRoleNotFound", missing))
+
+
+def _grants(seen: Manifest, facts: Binding) -> bool:
+    """Say whether a binding below is to the role that the one above is to."""
+    role = seen.get("roleRef") or {}
+    return (role.get("kind"), role.get("name")) == (facts.kind, facts.role)
+
+
+def _copy_of(original: Entry, ref: Ref, users: _Accounts, lower: LowerWorld, world: World) -> Manifest:
+    above = original.manifest()
+    kept = {key: value for key, value in annotations(above).items() if key != _LAST_APPLIED}
+    marks = world.owner.signed(uid(above))
+    meta = {
+        "name": ref.name,
+        "namespace": ref.namespace,
+        "labels": labels(above) | world.owner.label,
+        "annotations": kept | marks,
+    }
+    content = {"rules": above.get("rules") or []} if ref.kind == ROLE else _content(above, users, lower)
+    return {"apiVersion": ref.kind.api, "kind": ref.kind.name, "metadata": meta, **content}
+
+
+def _content(binding: Manifest, users: _Accounts, lower: LowerWorld) -> Manifest:
+    """Give a binding's role, and of its subjects the accounts that are ours below."""
+    subjects = [
+        {"kind": SERVICE_ACCOUNT.name, "namespace": lower.namespace(namespace), "name": name}
+        for namespace, name in users
+    ]
+    return {"roleRef": binding["roleRef"], "subjects": subjects}
+
+
+def _told(problem: Problem | None, lower: LowerWorld, original: Entry, kind: Kind, users: _Accounts) -> Iterator[Told]:
+    """Tell of a refusal: on the object above, and on some of the pods that lack the rights."""
+    if problem is None:
+        return
+    message = (
+        f"{kind.name} {original.namespace}/{original.name} is not in lower cluster {lower.name}: {problem.message}"
+    )
+    yield Told(Ref(UPPER, kind, original.namespace, original.name), original.uid, problem.reason, message)
+    for namespace, name in users:
+        pods = lower.upper_pods.select("reference", (SERVICE_ACCOUNT.name, namespace, name))
+        for pod in sorted(pods, key=lambda one: one.name)[:_TOLD_AT_MOST]:
+            yield Told(Ref(UPPER, POD, namespace, pod.name), pod.uid, problem.reason, message)
+
+
+def _end(world: World, ref: Ref, copy: Entry | None) -> Decision:
+    if copy is None or not is_ours(copy.manifest(), world.owner):
+        return Decision()
+    return Decision((Absent(ref, copy.uid, "no mirrored account has rights by it any more"),))
+
+
+def _of_binding(lower: str, entry: Entry) -> Iterator[Key]:
+    yield key_of(lower, entry.namespace, ROLE_BINDING, entry.name)
+    if entry.facts.kind == ROLE.name:
+        yield key_of(lower, entry.namespace, ROLE, entry.facts.role)
+
+
+def _of_account(world: World, lower: LowerWorld, account: Entry) -> Iterator[Key]:
+    """Give the keys of what concerns an account, by its copy below."""
+    for namespace in lower.above(account.namespace):
+        for entry in world.upper.more[ROLE_BINDING].select("account", (namespace, account.name)):
+            yield from _of_binding(lower.name, entry)
+
+
+def _below(lower: LowerWorld, kind: Kind, entry: Entry) -> Iterator[Key]:
+    for namespace in lower.above(entry.namespace):
+        yield key_of(lower.name, namespace, kind, entry.name)
+
+
+def _original(kind: Kind) -> Keys:
+    def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+        """Give a role's key where some account has rights by it, or a copy is below."""
+        here, entry = world.lowers[lower], delta.entry
+        used = _users(world, here, kind, entry.namespace, entry.name)
+        if used or here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None:
+            yield key_of(lower, entry.namespace, kind, entry.name)
+
+    return keys
+
+
+def _binding(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Give a binding's key and its role's, where it gives rights to an account of ours, or did, or has a copy."""
+    here = world.lowers[lower]
+    for entry in (one for one in delta if one is not None):
+        used = any(_is_ours(world, here, one) for one in entry.facts.accounts)
+        if used or here.more[ROLE_BINDING].get(here.namespace(entry.namespace), entry.name) is not None:
+            yield from _of_binding(lower, entry)
+
+
+def _copy(kind: Kind) -> Keys:
+    def keys(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+        """Give the key of a copy."""
+        yield from _below(world.lowers[lower], kind, delta.entry)
+
+    return keys
+
+
+def _binding_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Give the key of a binding's copy, and when it goes that of its role, which may have stayed for its sake."""
+    here, entry = world.lowers[lower], delta.entry
+    for key in _below(here, ROLE_BINDING, entry):
+        yield key
+        if delta.after is None:
+            yield key_of(lower, key.namespace, ROLE, entry.manifest()["roleRef"]["name"])
+
+
+def _cluster_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Give the bindings that wait for a ClusterRole, or would be refused without it."""
+    if (delta.before is None) == (delta.after is None):
+        return
+    for entry in world.upper.more[ROLE_BINDING].select("role", (CLUSTER_ROLE.name, "", delta.entry.name)):
+        if any(_is_ours(world, world.lowers[lower], one) for one in entry.facts.accounts):
+            yield key_of(lower, entry.namespace, ROLE_BINDING, entry.name)
+
+
+def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Return what concerns the accounts that a pod is the first to ask for: their rights may be kept as they were."""
+    here = world.lowers[lower]
+    if delta.before is not None or delta.after is None or "RBAC" not in here.spec.controllers:
+        return
+    for name in sorted(service_accounts.named(delta.after)):
+        askers = service_accounts.asking(world, here, delta.after.namespace, name)
+        copy = service_accounts.standing(world, here, delta.after.namespace, name)
+        if copy is not None and len(list(islice(askers, 2))) == 1:
+            yield from _of_account(world, here, copy)
+
+
+def _account(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """Hear of an account that comes, goes, or changes: it may have become ours."""
+    if delta.before is None or delta.after is None or delta.before.version != delta.after.version:
+        yield from _of_account(world, world.lowers[lower], delta.entry)

@@ -1,0 +1,86 @@
+"""The rule for Roles and RoleBindings below whose upper half is missing though nobody was seen to delete it.
+
+A right that was revoked while no engine ran must not stay, yet one that is missing from a wrong or restored cluster was
+not revoked, and pods need it. So each is read at quorum first, and all of one lower are decided in one plan, which the
+guard can hold back as a whole.
+"""
+
+from collections.abc import Iterator
+
+from tensile.kube.store import Delta, Entry
+from tensile.objects import ROLE, ROLE_BINDING, UPPER, Kind, Ref
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Keys, Route
+from tensile.reconcile.ownership import is_ours, upper_uid_of
+from tensile.reconcile.rules.rbac import is_known
+from tensile.reconcile.world import Key, LowerWorld, World
+
+NAME = "rights-orphans"
+_COLLECT = 0.5
+_KINDS = (ROLE, ROLE_BINDING)
+
+
+def key_of(lower: str) -> Key:
+    """Give the one key of a lower."""
+    return Key(NAME, lower, "", "")
+
+
+class RightsOrphanRule:
+    """One key for each lower."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of roles and bindings that go above, and of those below that have none above."""
+        above = tuple(Route(f"upper.{kind.name}", _above(kind), delay=_COLLECT) for kind in _KINDS)
+        return (*above, *(Route(kind.name, _below(kind), delay=_COLLECT) for kind in _KINDS))
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the lower's key."""
+        yield key_of(world.lowers[lower].name)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Want what is certainly gone above gone below, and what is not certain confirmed."""
+        lower = world.lowers[key.lower]
+        if not (is_known(world, lower) and lower.settled) or lower.silent:
+            return Decision()
+        found = [one for kind in _KINDS for copy in lower.more[kind] for one in _orphan(kind, copy, lower, world)]
+        found.sort(key=lambda one: one.ref)
+        return Decision(tuple(found))
+
+
+def _orphan(kind: Kind, copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | Confirmed]:
+    """Say of a copy without its other half that it has to go; one seen deleted is the rule for rights'."""
+    above = Ref(UPPER, kind, lower.upper_namespace(copy.namespace), copy.name)
+    originals, manifest = world.upper.more[kind], copy.manifest()
+    is_stray = not above.namespace
+    if is_stray or originals.get(above.namespace, above.name) is not None or not is_ours(manifest, world.owner):
+        return
+    departed, made_for = originals.departed(above.namespace, above.name), upper_uid_of(manifest)
+    if departed is None or not originals.is_gone(above.namespace, above.name, made_for):
+        yield Confirmed(above, made_for, f"the {kind.name} made for it still stands", asked=False)
+    elif not (departed.seen and departed.uid == made_for):
+        reason = f"the upper {kind.name} is gone, and nobody is known to have deleted it"
+        ref = Ref(lower.name, kind, copy.namespace, copy.name)
+        yield Absent(ref, copy.uid, reason, asked=False, lost=originals.is_lost(above.namespace, above.name))
+
+
+def _above(kind: Kind) -> Keys:
+    def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+        """Hear of one that goes, or comes back, and is below."""
+        entry, here = delta.entry, world.lowers[lower]
+        is_below = here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None
+        if is_below and (delta.before is None or delta.after is None):
+            yield key_of(lower)
+
+    return keys
+
+
+def _below(kind: Kind) -> Keys:
+    def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+        """Hear of one that comes without its other half."""
+        after, here = delta.after, world.lowers[lower]
+        for namespace in here.above(after.namespace) if after else ():
+            if world.upper.more[kind].get(namespace, delta.entry.name) is None:
+                yield key_of(lower)
+
+    return keys

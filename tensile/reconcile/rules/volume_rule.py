@@ -1,0 +1,240 @@
+"""The rule for volumes above: one placeholder for each claim that a lower cluster serves, from its first to its last.
+
+A stock scheduler above waits for a volume before it binds the pod, so its placeholder comes as soon as the lower
+cluster has taken the claim. One that takes no notice of volumes has bound the pod already, so the placeholder comes
+with the lower's volume. Data go when the upper cluster says so, in this order: the claim is gone and the policy is
+Delete, then the lower claim goes by its UID, then the placeholder. With Retain nothing goes.
+"""
+
+from collections.abc import Iterator
+
+from tensile.kube.store import Delta, Entry
+from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref, annotations, labels
+from tensile.reconcile.adoption import adopts
+from tensile.reconcile.desired import Absent, Confirmed, Decision, Present, Route, Told
+from tensile.reconcile.ownership import has_node, node_begins
+from tensile.reconcile.rules import claim_rule
+from tensile.reconcile.rules.claims import can_tell, copy_in, home, is_copy, is_enabled, is_selected
+from tensile.reconcile.rules.volumes import below, claim_uid_of, facts_below, name_of, placeholder
+from tensile.reconcile.world import Key, LowerWorld, World
+
+NAME = "volume"
+_SECTIONS = ("metadata.annotations", "spec.capacity")
+
+
+def key_of(lower: str, name: str) -> Key:
+    """Give the key of a volume above that stands for one of a lower."""
+    return Key(NAME, lower, "", name)
+
+
+class VolumeRule:
+    """One key for each placeholder of a lower, there already or to be made."""
+
+    name = NAME
+
+    def routes(self) -> tuple[Route, ...]:
+        """Hear of volumes and claims on both sides, and of the node, without which nothing is made."""
+        return (
+            Route("upper.PersistentVolumeClaim", _claim_above),
+            Route("upper.PersistentVolume", _above),
+            Route("PersistentVolumeClaim", _claim_below),
+            Route("PersistentVolume", _below),
+            Route("upper.nodes", _node),
+        )
+
+    def keys(self, world: World, lower: str) -> Iterator[Key]:
+        """Give the keys of every placeholder of the lower, and of every claim that may need one."""
+        here = world.lowers[lower]
+        if not is_enabled(here):
+            return
+        found = {volume.name for volume in world.upper.more[VOLUME] if volume.facts.lower == lower}
+        found |= {name_of(claim.uid) for claim in world.upper.more[CLAIM].select("node", here.node)}
+        copies = (copy for copy in here.placed(here.more[CLAIM]) if is_copy(copy, world.owner))
+        found |= {name_of(copy.facts.upper_uid) for copy in copies}
+        yield from sorted(key_of(lower, name) for name in found)
+
+    def decide(self, key: Key, world: World) -> Decision:
+        """Say what should be of one placeholder."""
+        lower = world.lowers[key.lower]
+        if not can_tell(lower, world) or not world.upper.more[STORAGE_CLASS].synced:
+            return Decision()
+        volume = world.upper.more[VOLUME].get("", key.name)
+        if volume is None or volume.facts.owner != world.owner.mark:
+            return _new(key, volume, lower, world)
+        if volume.facts.lower != lower.name:
+            return Decision()
+        return _reclaimed(volume, lower, world) if volume.facts.released else _kept(volume, lower)
+
+
+def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Make the placeholder of a claim that lives here, once there is something that it stands for.
+
+    A lower claim that is going is nothing to stand for: bound to that, the claim above could never be used again.
+    """
+    found = world.upper.more[CLAIM].select("uid", claim_uid_of(key.name))
+    claim = found[0] if found else None
+    if claim is None or claim.facts.terminating or not has_node(lower, world):
+        return Decision()
+    if claim.facts.volume:
+        return _left_by_another(key, claim, foreign, lower, world)
+    if home(claim, world).lower != lower.name:
+        return Decision()
+    copy = copy_in(lower, claim, world)
+    if copy is not None and copy.facts.terminating:
+        return Decision()
+    if claim.facts.passing and not is_selected(claim):
+        return Decision()
+    if copy is None and not claim.facts.passing:
+        return Decision(waits=(claim_rule.key_of(lower.name, claim.namespace, claim.name),))
+    if not is_selected(claim) and below(lower, copy) is None:
+        return Decision()
+    return Decision((*_told(key, claim, world), _placeholder(claim, copy, lower, world)))
+
+
+def _told(key: Key, claim: Entry, world: World) -> Iterator[Told]:
+    """Tell on the claim what keeps its volume from being made."""
+    problem = world.problems.get(key)
+    if problem is not None:
+        yield Told(Ref(UPPER, CLAIM, claim.namespace, claim.name), claim.uid, problem.reason, problem.message)
+
+
+def _left_by_another(key: Key, claim: Entry, volume: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Take over the placeholder that an engine which is gone made for a claim, where that is asked for."""
+    ref = Ref(UPPER, VOLUME, "", key.name)
+    if claim.facts.volume != key.name or not adopts(world, lower.name):
+        return Decision()
+    if volume is None:
+        is_known = world.upper.more[VOLUME].departed("", key.name) is not None
+        return Decision() if is_known else Decision((Confirmed(ref, "", "its claim is bound to it"),))
+    if volume.facts.lower != lower.name:
+        return Decision()
+    notes = annotations(volume.manifest()) | world.owner.signed(claim.uid)
+    meta = {"name": key.name, "labels": world.owner.label, "annotations": notes}
+    reason = f"claim {claim.namespace}/{claim.name} has its volume in lower cluster {lower.name}"
+    return Decision((Present(ref, {"metadata": meta}, reason, sections=_SECTIONS),))
+
+
+def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: World) -> Present:
+    """Want the placeholder of a claim, of the size that is there below, else of the one that is asked for."""
+    manifest = claim.manifest()
+    size = _size_below(copy) or manifest["spec"]["resources"]["requests"]["storage"]
+    volume = below(lower, copy)
+    made = placeholder(manifest, lower, world.owner, _policy(claim, volume, world), size)
+    made["metadata"]["annotations"] |= facts_below(copy, volume)
+    reason = f"claim {claim.namespace}/{claim.name} is to have its volume in lower cluster {lower.name}"
+    return Present(Ref(UPPER, VOLUME, "", name_of(claim.uid)), made, reason, sections=_SECTIONS)
+
+
+def _policy(claim: Entry, volume: Entry | None, world: World) -> str:
+    """Give the upper class's reclaim policy; without one, the lower volume's own, and nothing is lost in doubt.
+
+    The placeholder of an ephemeral volume stands for nothing that could be lost.
+    """
+    if claim.facts.passing:
+        return "Delete"
+    known = world.upper.more[STORAGE_CLASS].get("", claim.facts.storage_class)
+    if known is not None:
+        return str(known.manifest().get("reclaimPolicy") or "Delete")
+    return "Delete" if volume is not None and volume.facts.policy == "Delete" else "Retain"
+
+
+def _kept(volume: Entry, lower: LowerWorld) -> Decision:
+    """Keep what a placeholder tells of the lower claim and its volume in step."""
+    copy = _holder(volume, lower)
+    if copy is None:
+        return Decision()
+    manifest = volume.manifest()
+    size = _size_below(copy)
+    notes = {**manifest["metadata"]["annotations"], **facts_below(copy, below(lower, copy))}
+    wanted: Manifest = {
+        "metadata": {"name": volume.name, "labels": labels(manifest), "annotations": notes},
+        "spec": {"capacity": {"storage": size} if size else manifest["spec"]["capacity"]},
+    }
+    ref, reason = Ref(UPPER, VOLUME, "", volume.name), "the lower claim says so"
+    return Decision((Present(ref, wanted, reason, sections=_SECTIONS),))
+
+
+def _holder(volume: Entry, lower: LowerWorld) -> Entry | None:
+    """Give the lower claim that holds a placeholder's data."""
+    namespace, name = volume.facts.claim
+    copy = lower.more[CLAIM].get(lower.namespace(namespace), name)
+    return copy if copy is not None and copy.uid == volume.facts.lower_claim else None
+
+
+def _reclaimed(volume: Entry, lower: LowerWorld, world: World) -> Decision:
+    """Follow the reclaim policy of a placeholder whose claim is gone."""
+    facts = volume.facts
+    holder = world.upper.more[CLAIM].get(*facts.claim)
+    if not facts.deletes or (holder is not None and holder.uid == facts.claim_uid):
+        return Decision()
+    gone = Absent(Ref(UPPER, VOLUME, "", volume.name), volume.uid, "its claim and what it stood for are gone")
+    if not facts.lower_claim:
+        return Decision() if facts.terminating else Decision((gone,))
+    return _data_go(volume, gone, lower, world)
+
+
+def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> Decision:
+    """Have the lower claim go by its UID, and then the placeholder."""
+    facts = volume.facts
+    namespace, name = lower.namespace(facts.claim[0]), facts.claim[1]
+    ref = Ref(lower.name, CLAIM, namespace, name)
+    copy = lower.more[CLAIM].get(namespace, name)
+    if copy is not None and copy.uid == facts.lower_claim:
+        asked = f"the upper claim was deleted, and volume {volume.name} has the policy Delete"
+        its = is_copy(copy, world.owner) and copy.facts.upper_uid in (facts.upper_uid, facts.claim_uid)
+        return Decision((Absent(ref, copy.uid, asked),) if its and not copy.facts.terminating else ())
+    if copy is None and lower.more[CLAIM].departed(namespace, name) is None:
+        return Decision((Confirmed(ref, facts.lower_claim, "it has to be gone before its volume above goes"),))
+    return Decision() if facts.terminating else Decision((gone,))
+
+
+def _size_below(copy: Entry | None) -> str:
+    """Give the size of a lower claim that has its volume, "" for another."""
+    if copy is None or not copy.facts.bound:
+        return ""
+    return str((copy.manifest()["status"].get("capacity") or {}).get("storage", ""))
+
+
+def _claim_above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A claim concerns its placeholder where its node is chosen, it is copied, or its volume stands for one there."""
+    here, entry = world.lowers[lower], delta.entry
+    chosen = any(one is not None and one.facts.selected == here.node for one in delta)
+    if chosen or copy_in(here, entry, world) is not None:
+        yield key_of(lower, name_of(entry.uid))
+    for volume in world.upper.more[VOLUME].select("claim", entry.uid):
+        if volume.facts.lower == lower:
+            yield key_of(lower, volume.name)
+
+
+def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    if delta.entry.facts.lower == lower:
+        yield key_of(lower, delta.entry.name)
+
+
+def _claim_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A lower claim concerns the placeholders that name it, and the one that it is yet to have."""
+    yield from _standing_for(world, lower, delta.entry.uid)
+    if is_copy(delta.entry, world.owner):
+        yield key_of(lower, name_of(delta.entry.facts.upper_uid))
+
+
+def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    """A lower volume concerns the placeholders of the claim that has it, and the one that this claim is yet to have."""
+    holder = delta.entry.facts.claim_uid
+    yield from _standing_for(world, lower, holder)
+    for copy in world.lowers[lower].more[CLAIM].select("uid", holder):
+        if is_copy(copy, world.owner):
+            yield key_of(lower, name_of(copy.facts.upper_uid))
+
+
+def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    here = world.lowers[lower]
+    if is_enabled(here) and node_begins(here, delta):
+        for claim in world.upper.more[CLAIM].select("node", here.node):
+            yield key_of(lower, name_of(claim.uid))
+
+
+def _standing_for(world: World, lower: str, lower_claim: str) -> Iterator[Key]:
+    for volume in world.upper.more[VOLUME].select("lower_claim", lower_claim):
+        if volume.facts.lower == lower:
+            yield key_of(lower, volume.name)

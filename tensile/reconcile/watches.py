@@ -1,0 +1,111 @@
+"""What each controller of the topology follows, beyond what every pod needs anyway.
+
+A controller is a few rules and the kinds that they look at, on either side. The kinds stand here, so that a cluster
+is asked only for what a topology enables: without a controller, its kinds are not listed, and need no rights.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tensile.kube.cluster import Selection
+from tensile.kube.store import Cache, Digest, Index, keep_all
+from tensile.names import OWNER, Owner
+from tensile.objects import (
+    CLAIM,
+    CLUSTER_ROLE,
+    ENDPOINT_SLICE,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    STORAGE_CLASS,
+    VOLUME,
+    Kind,
+)
+from tensile.reconcile.rules import claims, rbac, service_accounts, service_index, volumes
+from tensile.reconcile.schemas import checked
+from tensile.topology import Controller
+
+
+class Follow(NamedTuple):
+    """One kind that is followed, `above` in the upper cluster or else in each lower, and how it is kept.
+
+    With `ours`, only what carries our mark.
+    """
+
+    kind: Kind
+    above: bool
+    ours: bool = False
+    digest: Digest = keep_all
+    indexes: Mapping[str, Index] = {}
+
+    def selection(self, owner: Owner) -> Selection:
+        """Say which objects are followed."""
+        return Selection(labels=f"{OWNER}={owner.mark}") if self.ours else Selection()
+
+
+_SERVICES = (
+    Follow(SERVICE, above=True, digest=service_index.upper_service, indexes={"namespace": service_index.by_namespace}),
+    Follow(
+        ENDPOINT_SLICE,
+        above=True,
+        digest=service_index.upper_slice,
+        indexes={"namespace": service_index.by_namespace, "service": service_index.by_service},
+    ),
+    Follow(
+        SERVICE,
+        above=False,
+        ours=True,
+        digest=service_index.lower_service,
+        indexes={"namespace": service_index.by_namespace},
+    ),
+    Follow(
+        ENDPOINT_SLICE,
+        above=False,
+        ours=True,
+        digest=service_index.lower_slice,
+        indexes={"service": service_index.by_service},
+    ),
+)
+_STORAGE = (
+    Follow(CLAIM, above=True, digest=claims.digest, indexes=claims.INDEXES),
+    Follow(VOLUME, above=True, ours=True, digest=volumes.digest, indexes=volumes.INDEXES),
+    Follow(STORAGE_CLASS, above=True),
+    Follow(CLAIM, above=False, ours=True, digest=claims.digest, indexes=claims.INDEXES),
+    Follow(VOLUME, above=False, digest=volumes.digest_below, indexes=volumes.INDEXES_BELOW),
+)
+_RIGHTS = (
+    Follow(ROLE, above=True),
+    Follow(ROLE, above=False, ours=True),
+    Follow(ROLE_BINDING, above=True, digest=rbac.digest, indexes=rbac.INDEXES),
+    Follow(ROLE_BINDING, above=False, ours=True),
+    Follow(CLUSTER_ROLE, above=False, digest=rbac.existence),
+)
+_ACCOUNTS = (
+    Follow(SERVICE_ACCOUNT, above=True, digest=service_accounts.digest, indexes=service_accounts.INDEXES),
+    Follow(SERVICE_ACCOUNT, above=False, ours=True),
+)
+FOLLOWS: dict[Controller, tuple[Follow, ...]] = {
+    "PV": _STORAGE,
+    "Service": _SERVICES,
+    "RBAC": _RIGHTS,
+    "ServiceAccount": _ACCOUNTS,
+}
+"""The kinds by controller. A kind that two controllers follow on one side is the same in both."""
+
+
+def followed(controllers: Iterable[Controller], *, above: bool) -> dict[Kind, Follow]:
+    """Give what these controllers follow on one side."""
+    found = (follow for controller in controllers for follow in FOLLOWS[controller])
+    return {follow.kind: follow for follow in found if follow.above == above}
+
+
+def caches(*, above: bool) -> dict[Kind, Cache]:
+    """Make a cache for each kind that any controller follows on one side; it stays out of sync until it is fed."""
+    kinds = followed(FOLLOWS, above=above)
+    return {kind: Cache(_digest(follow), follow.indexes) for kind, follow in kinds.items()}
+
+
+def _digest(follow: Follow) -> Digest:
+    """Return how objects of a kind are read; those of a lower cluster are looked at first."""
+    return follow.digest if follow.above else checked(follow.kind, follow.digest)

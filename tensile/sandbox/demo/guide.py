@@ -1,0 +1,181 @@
+"""Leads through the tour: starts what it needs, shows it, and leaves nothing.
+
+Everything that is started carries the sandbox's identity and every file is on its list, so whatever ends the demo,
+SIGKILL included, the sandbox's guard can end and remove all of it.
+"""
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensile
+from tensile.errors import INTERRUPTED, TensileError
+from tensile.sandbox import processes, stop
+from tensile.sandbox.demo.runner import DemoError, Engine, Screen, Shell, ignore, interruptible
+from tensile.sandbox.demo.script import (
+    CACHE_FOLDER,
+    EDITED_FILE,
+    LOG_FILE,
+    NAMES,
+    TOUR,
+    WORKLOAD,
+    WORKLOAD_FILE,
+    edited,
+)
+from tensile.sandbox.sandbox import Sandbox
+from tensile.text import takes_colour
+
+TENSILE = (sys.executable, "-m", "tensile")
+TOPOLOGY_FILE = "topology.yaml"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person asked for.
+
+    Attributes:
+        engine_log: show the engine's log at the end.
+        log_level, log_format: of that log.
+    """
+
+    engine_log: bool = False
+    log_level: str = "info"
+    log_format: str = "text"
+
+
+def demo(wishes: Wishes) -> int:
+    """Show the tour on standard output; on a terminal stay until Ctrl-C afterwards.
+
+    Returns:
+        0, or 130 when it was interrupted before its end.
+
+    Raises:
+        TensileError: something failed; nothing is left then either.
+    """
+    screen = Screen(sys.stdout, colour=takes_colour(sys.stdout))
+    begun = time.monotonic()
+    try:
+        with interruptible(), _place() as directory:
+            _visit(screen, directory, wishes)
+    except KeyboardInterrupt:
+        sys.stderr.write("nothing is left of the demo\n")
+        return INTERRUPTED
+    screen.words(f"\nEnded after {time.monotonic() - begun:.0f} s: nothing is left of the demo.")
+    return 0
+
+
+@contextmanager
+def _place() -> Iterator[Path]:
+    """Name a directory for the sandbox; after the block nothing runs and nothing is there."""
+    directory = Path(tempfile.gettempdir()).resolve() / f"tensile-demo-{secrets.token_hex(4)}"
+    try:
+        yield directory
+    finally:
+        ignore()
+        stop.end(directory)
+        with suppress(FileNotFoundError):
+            directory.rmdir()
+
+
+def _visit(screen: Screen, directory: Path, wishes: Wishes) -> None:
+    """Start everything, show it, and end it in order."""
+    with ExitStack() as ending:
+        screen.words("Starting an upper cluster and two lowers: real control planes, as processes of this machine.")
+        sandbox = Sandbox.start(directory, progress=_progress)
+        ending.callback(sandbox.stop)
+        _write_files(sandbox)
+        variables = _variables(sandbox)
+        engine = _start_engine(screen, directory, variables, wishes)
+        ending.callback(engine.stop)
+        ending.callback(_end_in_peace)
+        if wishes.engine_log:
+            ending.callback(_show_log, screen, engine)
+        _show(screen, sandbox, engine, variables)
+
+
+def _write_files(sandbox: Sandbox) -> None:
+    """Write what the tour needs beside the sandbox's files."""
+    sandbox.adopt(*NAMES)
+    topology = (sandbox.directory / TOPOLOGY_FILE).read_text()
+    (sandbox.directory / EDITED_FILE).write_text(edited(topology))
+    (sandbox.directory / WORKLOAD_FILE).write_text(WORKLOAD)
+
+
+def _variables(sandbox: Sandbox) -> dict[str, str]:
+    """Give the environment of everything that the demo runs: nothing is read from or written to a person's files."""
+    return {
+        **os.environ,
+        "KUBECONFIG": "upper.kubeconfig",
+        "KUBECACHEDIR": str(sandbox.directory / CACHE_FOLDER),
+        "KUBERC": "off",
+        "PYTHONPATH": str(Path(tensile.__file__).parents[1]),
+        processes.MARK: sandbox.state().identity,
+    }
+
+
+def _start_engine(screen: Screen, directory: Path, variables: dict[str, str], wishes: Wishes) -> Engine:
+    """Start the engine, as the commands that are shown would."""
+    screen.command(f"cd {directory}")
+    screen.command("export KUBECONFIG=upper.kubeconfig")
+    screen.command(f"tensile run -f {TOPOLOGY_FILE} 2> {LOG_FILE} &")
+    options = ("--log-level", wishes.log_level, "--log-format", wishes.log_format)
+    command = (*TENSILE, "run", "-f", TOPOLOGY_FILE, *options)
+    return Engine.start(command, directory, variables, directory / LOG_FILE)
+
+
+def _show(screen: Screen, sandbox: Sandbox, engine: Engine, variables: dict[str, str]) -> None:
+    """Go through the scenes, and stay on a terminal; what goes wrong is told with the end of the engine's log."""
+    programs = {"kubectl": sandbox.kubectl_command()[:1], "tensile": TENSILE}
+    shell = Shell(screen, sandbox.directory, programs, variables, engine.check)
+    try:
+        for scene in TOUR:
+            screen.title(scene.title)
+            screen.words(scene.words)
+            for command in scene.commands:
+                shell.run(command)
+        if screen.stream.isatty():
+            _stay(screen, sandbox, engine)
+    except TensileError as error:
+        told = f"{error}\nThe engine's last words:\n{engine.last_lines()}\n"
+        raise DemoError(f"{told}To see more: tensile demo --engine-log --log-level debug") from error
+
+
+def _stay(screen: Screen, sandbox: Sandbox, engine: Engine) -> None:
+    """Say what to try, and wait for Ctrl-C, which ends the demo as it should."""
+    kubectl = "kubectl" if shutil.which("kubectl") else sandbox.kubectl_command()[0]
+    with suppress(KeyboardInterrupt):
+        screen.title("Your turn")
+        screen.words(
+            "The clusters and the engine run on until Ctrl-C. In another terminal:\n"
+            f"  cd {sandbox.directory}\n"
+            f"  export KUBECONFIG={sandbox.directory / 'upper.kubeconfig'}\n"
+            f"  {kubectl} apply -f {WORKLOAD_FILE}\n"
+            f"  {kubectl} -n shop get pods -o wide --watch\n"
+            f"  tail -f {LOG_FILE}\n"
+            f"An edit of {TOPOLOGY_FILE} there is taken up at once."
+        )
+        engine.wait()
+
+
+def _end_in_peace() -> None:
+    """Hear of no more interrupts, and tell what happens."""
+    ignore()
+    _progress("ending the engine and the clusters")
+
+
+def _show_log(screen: Screen, engine: Engine) -> None:
+    screen.title("The engine's log")
+    screen.words(engine.log.read_text(errors="replace").rstrip())
+
+
+def _progress(line: str) -> None:
+    """Tell what takes its time, where somebody watches."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{line}\n")

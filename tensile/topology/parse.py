@@ -1,0 +1,131 @@
+"""From text to a valid topology, or to every error in it.
+
+Three readers look at one file: YAML's grammar, the models field by field, and the checks of what must fit together. All
+run as far as the file lets them, so that it is mended in one round.
+
+Where the engine of a topology file that is refused can be asked.
+
+`tensile status` is wanted most while an edit is half done.
+
+The engine keeps using the last valid topology, which may differ from the file. If the edit changed the address of
+telemetry, no engine answers at the address that is read here.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from tensile.topology.messages import MOST_SHOWN, Problem, TopologyErrors, explain
+from tensile.topology.models import Telemetry, Topology, TopologyFile, resolve
+from tensile.topology.validation import check
+from tensile.yaml_document import MAX_BYTES, Node, Path, Position, compose, find, locate, plain
+
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_KEY_ERRORS = frozenset(("extra_forbidden", "missing"))
+
+
+def _refuse(name: str, position: Position, text: str) -> TopologyErrors:
+    """Make the one error of a file that is not even text."""
+    return TopologyErrors(name, (Problem(position, (), text),))
+
+
+def decode(data: bytes, *, name: str = "topology.yaml") -> str:
+    """Turn a file's bytes into its text; raises TopologyErrors when it is too large or not UTF-8."""
+    if len(data) > MAX_BYTES:
+        words = f"larger than {MAX_BYTES} bytes; no topology is, look whether it is the right file"
+        raise _refuse(name, Position(1, 1), words)
+    if data.startswith(_WIDE):
+        raise _refuse(name, Position(1, 1), "UTF-16 text; save it as UTF-8")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line = before[before.rfind(b"\n") + 1 :].decode()
+        place = Position(before.count(b"\n") + 1, len(line) + 1)
+        raise _refuse(name, place, "a byte that is not UTF-8; save the file as UTF-8") from None
+
+
+def _where(root: Node, error: ErrorDetails) -> tuple[Path, Position]:
+    """Find the path and place of a model's error; that of a mapping's key is reported one level too deep."""
+    path = error["loc"]
+    of_key = path[-1:] == ("[key]",) and find(root, path) is None
+    path = path[:-1] if of_key else path
+    return path, locate(root, path, key=of_key or error["type"] in _KEY_ERRORS)
+
+
+def _model_problems(root: Node, error: ValidationError) -> Iterator[Problem]:
+    """Give the model's errors in the order of the file; words are found only for those that are told."""
+    errors = error.errors(include_url=False)
+    placed = sorted(((*_where(root, one), one) for one in errors), key=lambda item: item[1])
+    for number, (path, position, one) in enumerate(placed):
+        yield Problem(position, path, explain(one, path) if number < MOST_SHOWN else "wrong")
+
+
+def _validated(root: Node, data: Any) -> tuple[TopologyFile | None, list[Problem]]:
+    """Hold the data against the models."""
+    try:
+        return TopologyFile.model_validate(data, by_alias=True, by_name=False), []
+    except ValidationError as error:
+        return None, list(_model_problems(root, error))
+
+
+def _root_problem(root: Node) -> Problem:
+    """Say that a document is no mapping at all."""
+    starts = "a topology starts with apiVersion: tensile-kube.io/v1alpha1"
+    if root.value is None:
+        return Problem(Position(1, 1), (), f"empty; {starts}")
+    return Problem(root.start, (), f"no mapping; {starts}")
+
+
+def parse(text: str, *, name: str = "topology.yaml", configmap_mode: bool = False) -> Topology:
+    """Read a topology; `name` is the file's, for messages.
+
+    `configmap_mode` says that the text comes from a ConfigMap, where no paths can be. Raises TopologyErrors with every
+    error, in the order of the file; raises nothing else, whatever the text is.
+    """
+    root, flaws = compose(text)
+    problems = [Problem(*flaw) for flaw in flaws]
+    if root is None:
+        raise TopologyErrors(name, tuple(problems))
+    if not isinstance(root.value, dict):
+        raise TopologyErrors(name, (*problems, _root_problem(root)))
+    data = plain(root)
+    file, wrong = _validated(root, data)
+    faults = check(data, configmap_mode=configmap_mode)
+    problems += wrong
+    problems += [Problem(locate(root, path), path, words) for path, words in faults]
+    if file is None or problems:
+        raise TopologyErrors(name, tuple(sorted(dict.fromkeys(problems), key=lambda one: one.position)))
+    return resolve(file)
+
+
+_KEYS = ("name", "telemetry")
+_TOP = re.compile(r"^(?=[^\s#-])", re.MULTILINE)
+"""Where a key at the top begins."""
+
+
+def salvaged(text: str) -> tuple[str, Telemetry]:
+    """Return name and telemetry of a file that is refused, as far as they can be read: "" and the defaults else.
+
+    Each key at the top is read alone, whatever is wrong with the others.
+    """
+    found: dict[str, Any] = {}
+    for block in _TOP.split(text):
+        key = block.partition(":")[0]
+        root = compose(block)[0] if key in _KEYS and key not in found else None
+        data = plain(root) if root is not None else None
+        if isinstance(data, dict):
+            found[key] = data.get(key)
+    name = found.get("name")
+    return name if isinstance(name, str) else "", _telemetry(found.get("telemetry"))
+
+
+def _telemetry(data: Any) -> Telemetry:
+    try:
+        return Telemetry.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError:
+        return Telemetry()
