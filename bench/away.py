@@ -61,7 +61,7 @@ def draw(seed: int, rounds: int, lowers: list[str]) -> list[Absence]:
 
 
 def left(found: Snapshot) -> dict[str, str]:
-    """Say what the engine still has to do, by what tells one from the other; a pod that is not Ready is a kubelet's."""
+    """Return what the engine still has to do, by what tells one from the other; a pod that is not Ready is a kubelet's."""
     wrong = [f"{name_of(pod)} is not gone" for pod in found.upper if "deletionTimestamp" in pod["metadata"]]
     wrong += oracles.not_once_below(found.upper, found.lowers) + oracles.orphans(found.upper, found.lowers)
     return {words: words for words in wrong} | oracles.unlike(found.upper, found.lowers)
@@ -85,7 +85,7 @@ class Return:
         self.broken |= {*oracles.failed(others), *oracles.living_twice(found.lowers)}
 
     def verdict(self) -> list[str]:
-        """Say what broke."""
+        """Return what broke."""
         late = [f"{self.lag.longest:.1f} s after the return: {self.lag.what}"]
         unsaid = [f"{uid} was ended below and does not say {LOST}" for uid in sorted(self.ended - self.lost)]
         return [*sorted(self.broken), *unsaid, *(late if self.lag.longest > CONVERGED_IN else [])]
@@ -113,7 +113,7 @@ async def out_of_reach(trial: Trial, way: Detour, absence: Absence) -> AsyncIter
 
 
 async def meddle(trial: Trial, absence: Absence, found: Snapshot) -> frozenset[str]:
-    """Delete a pod of the victim's above, and where it can be, end another below; gives the UIDs of the latter."""
+    """Delete a pod of the victim's above, and where it can be, end another below; returns the UIDs of the latter."""
     deleted, other, *_ = sorted(oracles.name_of(pod) for pod in found.upper if _is_at(pod, absence.victim))
     await trial.upper.remove(_path(deleted))
     if absence.way != "parted":
@@ -148,7 +148,7 @@ async def returned(trial: Trial, begin: float, pods: int, ended: frozenset[str])
 
 
 async def outage(trial: Trial, ways: Mapping[str, Detour], absence: Absence, pods: int) -> dict[str, Any]:
-    """Have one lower be away while so many pods run in all; gives the result with what it broke."""
+    """Have one lower be away while so many pods run in all; returns the result with what it broke."""
     before = await trial.settled(pods)
     begin = time.monotonic()
     async with out_of_reach(trial, ways[absence.victim], absence):
@@ -163,7 +163,7 @@ async def outage(trial: Trial, ways: Mapping[str, Detour], absence: Absence, pod
 
 
 async def outages(trial: Trial, ways: Mapping[str, Detour], absences: list[Absence], pods: int) -> dict[str, Any]:
-    """Have a workload run through every absence; gives the result with what it broke."""
+    """Have a workload run through every absence; returns the result with what it broke."""
     names = await load(trial, "away", pods // len(trial.lowers))
     pods = len(names) * (pods // len(trial.lowers))
     runs = []
@@ -178,7 +178,7 @@ async def outages(trial: Trial, ways: Mapping[str, Detour], absences: list[Absen
 
 @asynccontextmanager
 async def reached(sandbox: Sandbox) -> AsyncIterator[tuple[Trial, dict[str, Detour]]]:
-    """Give a trial whose engine runs, and the ways by which it reaches the lowers."""
+    """Return a trial whose engine runs, and the ways by which it reaches the lowers."""
     async with AsyncExitStack() as stack:
         lowers = [name for name in sandbox.clusters if name.startswith("lower-")]
         ways = {name: await stack.enter_async_context(detour(sandbox, name)) for name in lowers}

@@ -27,7 +27,7 @@ TRIES = 7
 
 
 def is_a_file(bad: Bad) -> bool:
-    """Say whether a kind can be a file: a lone surrogate has no UTF-8, and some are wrong in a ConfigMap only."""
+    """Report whether a kind can be a file: a lone surrogate has no UTF-8, and some are wrong in a ConfigMap only."""
     return not bad.configmap and bad.text.encode(errors="ignore").decode() == bad.text
 
 
@@ -39,7 +39,7 @@ def timed(*arguments: str) -> tuple[float, subprocess.CompletedProcess[str]]:
 
 
 def flaws(file: Path, place: str) -> tuple[list[str], float]:
-    """Give what is wrong with one refusal, and by how many seconds it is slower than `--version`."""
+    """Return what is wrong with one refusal, and by how many seconds it is slower than `--version`."""
     versions, answers, slower, found = [], [], 0.0, []
     for _ in range(TRIES):
         versions.append(timed("--version")[0])
@@ -56,7 +56,7 @@ def flaws(file: Path, place: str) -> tuple[list[str], float]:
 
 
 def asked(kinds: list[Bad], folder: Path) -> dict[str, tuple[list[str], float]]:
-    """Give the flaws and the seconds of each kind, by its name."""
+    """Return the flaws and the seconds of each kind, by its name."""
     file, said = folder / "topology.yaml", {}
     for bad in kinds:
         file.write_text(bad.text)

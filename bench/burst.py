@@ -59,14 +59,14 @@ class Refusals:
 
 
 def is_refused(pod: Manifest) -> bool:
-    """Say whether a scheduler found no node for a pod."""
+    """Report whether a scheduler found no node for a pod."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     said = next((one for one in conditions if one["type"] == "PodScheduled"), {})
     return said.get("status") == "False" and "nodeName" not in pod["spec"]
 
 
 def places(nodes: int, lowers: int) -> int:
-    """Give how many of the pods there is room for."""
+    """Return how many of the pods there is room for."""
     return EACH * nodes * lowers
 
 
@@ -114,7 +114,7 @@ async def one(trial: Trial, pods: int, room: int) -> dict[str, Any]:
 
 
 def state_of(pod: Manifest) -> str:
-    """Say where a pod of the upper cluster is."""
+    """Return where a pod of the upper cluster is."""
     if is_ready(pod):
         return "running"
     return "pending_below" if pod["spec"].get("nodeName") else "pending_above"
@@ -136,7 +136,7 @@ async def _settled(trial: Trial, pods: int, room: int) -> Snapshot:
 
 
 def judged(asked: dict[str, Any], room: int, pods: int) -> list[str]:
-    """Say what of the burst with the extender is not as it has to be."""
+    """Return what of the burst with the extender is not as it has to be."""
     wanted = {"running": room, "pending_above": pods - room, "pending_below": 0, "had_no_node_below": 0}
     return [
         f"{field}: {asked.get(field, 0)}, not {count}"

@@ -88,7 +88,7 @@ class Case(NamedTuple):
 
 
 def cases(kinds: tuple[str, ...], forms: tuple[str, ...] = FORMS) -> list[Case]:
-    """Give every case of some kinds.
+    """Return every case of some kinds.
 
     No placeholder volume's place is ever taken while its claim is bound to it: Kubernetes protects it until then.
     """
@@ -97,7 +97,7 @@ def cases(kinds: tuple[str, ...], forms: tuple[str, ...] = FORMS) -> list[Case]:
 
 
 def marks(form: str, ours: Owner, upper_uid: str) -> Manifest:
-    """Give labels and annotations of a form; `upper_uid` is that of the object above, "" where there is none."""
+    """Return labels and annotations of a form; `upper_uid` is that of the object above, "" where there is none."""
     rival = owner_of(OTHER_UPPER, ours.name)
     label, name = {OWNER: ours.mark, VIRTUAL_POD: "true"}, {OWNER_NAME: ours.name}
     found: Mapping[str, Manifest] = {

@@ -30,7 +30,7 @@ AT_ONCE = "?gracePeriodSeconds=0"
 
 
 def room(nodes: Iterable[Manifest]) -> Manifest:
-    """Give what a lower's nodes offer in all: a scheduler that is told of more fills one lower beyond its brim."""
+    """Return what a lower's nodes offer in all: a scheduler that is told of more fills one lower beyond its brim."""
     total: dict[str, int] = {}
     for one in nodes:
         total = add(total, parse_all(one["status"]["allocatable"]))
@@ -38,14 +38,14 @@ def room(nodes: Iterable[Manifest]) -> Manifest:
 
 
 def node(name: str, offer: Manifest) -> Manifest:
-    """Give a virtual node that is Ready from the start."""
+    """Return a virtual node that is Ready from the start."""
     ready = {"type": "Ready", "status": "True", "reason": "Up", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     status = {"capacity": offer, "allocatable": offer, "conditions": [ready]}
     return {"metadata": {"name": name, "labels": {"type": "virtual-kubelet"}}, "status": status}
 
 
 def lease(name: str, now: datetime) -> Manifest:
-    """Give a node's lease as renewed now."""
+    """Return a node's lease as renewed now."""
     renewed = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {"holderIdentity": name, "leaseDurationSeconds": DURATION, "renewTime": renewed}
     meta = {"name": name, "namespace": "kube-node-lease"}
@@ -53,19 +53,19 @@ def lease(name: str, now: datetime) -> Manifest:
 
 
 def lower_pod(pod: Manifest) -> Manifest:
-    """Give the least that runs the same containers."""
+    """Return the least that runs the same containers."""
     containers = [{key: one[key] for key in one if key != "volumeMounts"} for one in pod["spec"]["containers"]]
     meta = {"name": pod["metadata"]["name"], "labels": pod["metadata"].get("labels", {})}
     return {"metadata": meta, "spec": {"containers": containers, "automountServiceAccountToken": False}}
 
 
 def collection(pod: Manifest) -> str:
-    """Give the path of the pods of its namespace."""
+    """Return the path of the pods of its namespace."""
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
 
 
 def itself(pod: Manifest) -> str:
-    """Give its own path."""
+    """Return its own path."""
     return f"{collection(pod)}/{pod['metadata']['name']}"
 
 

@@ -58,7 +58,7 @@ class Child:
         return self._process.poll() is None
 
     async def has_started(self) -> bool:
-        """Say whether the engine has said that its upper cluster answered and its rules run."""
+        """Report whether the engine has said that its upper cluster answered and its rules run."""
         return b'"event": "started"' in self.log.read_bytes()[self._begin :]
 
     def usage(self) -> Usage:

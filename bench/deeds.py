@@ -47,7 +47,7 @@ class Deed:
 
 
 def _things(scene: Scene) -> list[tuple[str, Manifest]]:
-    """Give a pod and all that it depends on, in the order in which they are made, with their collections."""
+    """Return a pod and all that it depends on, in the order in which they are made, with their collections."""
     volumes = [{"name": "c", "configMap": {"name": "settings"}}, {"name": "s", "secret": {"secretName": "password"}}]
     spec = {
         "nodeName": scene.rig.nodes[A],
@@ -63,7 +63,7 @@ def _things(scene: Scene) -> list[tuple[str, Manifest]]:
 
 
 def _changed() -> dict[str, Manifest]:
-    """Give what becomes of them, by NAME of the collection: a strategic merge patch each."""
+    """Return what becomes of them, by NAME of the collection: a strategic merge patch each."""
     return {
         "configmaps": {"data": {"mode": "fast", "more": "1"}},
         "secrets": {"data": {"word": "bmV3"}},
@@ -148,7 +148,7 @@ async def _free(scene: Scene) -> None:
 
 
 def _has_moved(objects: Objects) -> bool:
-    """Say whether the pod runs in the other lower, made again once, and nothing is kept of it."""
+    """Report whether the pod runs in the other lower, made again once, and nothing is kept of it."""
     counts = [(one["metadata"].get("annotations") or {}).get(DESCHEDULE_COUNT) for one in objects[UPPER]["pods"]]
     there = [len(objects[lower]["pods"]) for lower in LOWERS]
     is_running = all(map(is_ready, objects[UPPER]["pods"]))

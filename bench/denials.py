@@ -63,7 +63,7 @@ class Place(NamedTuple):
         return self.field.rig.sites[self.kind.lower]
 
     def path(self, plural: str, name: str = "", api: str = "api/v1") -> str:
-        """Give the path of a collection of the namespace, or of an object in it."""
+        """Return the path of a collection of the namespace, or of an object in it."""
         return f"/{api}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
 
@@ -236,7 +236,7 @@ class Trial:
             await self.place.field.rig.upper.call("POST", self.place.path(plural), body)
 
     async def go(self, hold: float) -> tuple[float, float]:
-        """Refuse, make the pods, hold on, lift; gives when it was lifted, and the seconds until all pods ran."""
+        """Refuse, make the pods, hold on, lift; returns when it was lifted, and the seconds until all pods ran."""
         following = asyncio.create_task(self._follow())
         try:
             lift = await self.place.kind.deny(self.place)
@@ -253,7 +253,7 @@ class Trial:
             await asyncio.gather(following, return_exceptions=True)
 
     def tries(self, end: float) -> dict[str, list[float]]:
-        """Give when the refused objects were tried to be made up to a moment, by their names."""
+        """Return when the refused objects were tried to be made up to a moment, by their names."""
         resource, _, name = self.place.kind.refused.partition("/")
         found: dict[str, list[float]] = {one: [] for one in ([name] if name else self.names)}
         for write in self.place.field.rig.journal.writes:
@@ -264,7 +264,7 @@ class Trial:
         return found
 
     def made_below(self) -> list[float]:
-        """Give when the pods were made below with success."""
+        """Return when the pods were made below with success."""
         return [
             write.at
             for write in self.place.field.rig.journal.writes
@@ -313,23 +313,23 @@ class Trial:
 
 
 def said_at(sights: Iterable[Sight], words: str) -> float:
-    """Give when a pod above was first Pending with these words as its message and condition; inf for never."""
+    """Return when a pod above was first Pending with these words as its message and condition; inf for never."""
     moments = (one.at for one in sights if _says(one.pod.get("status", {}), words))
     return min(moments, default=float("inf"))
 
 
 def busiest(moments: Sequence[float], window: float = MINUTE) -> int:
-    """Give the most tries in any window of so many seconds."""
+    """Return the most tries in any window of so many seconds."""
     return max((sum(0 <= later - one < window for later in moments) for one in moments), default=0)
 
 
 def most(seconds: float) -> int:
-    """Give how many tries a pod may have in a trial that holds so long: one more soon, and then one in five seconds."""
+    """Return how many tries a pod may have in a trial that holds so long: one more soon, and then one in five seconds."""
     return min(MOST_A_MINUTE, 2 + int(seconds / SAID_IN))
 
 
 def judged(trial: Trial, hold: float, lifted: float, back: float, events: dict[str, int]) -> dict[str, Any]:
-    """Say what came of one kind of refusal, with what it broke."""
+    """Return what came of one kind of refusal, with what it broke."""
     words = trial.place.kind.words
     said = {name: said_at(seen, words) - trial.made[name] for name, seen in trial.sights.items()}
     tries = {name: busiest(moments) for name, moments in trial.tries(lifted).items()}
@@ -371,7 +371,7 @@ async def _is_there(site: Site, path: str) -> bool:
 
 @asynccontextmanager
 async def laid_out(sandbox: Sandbox, directory: Path) -> AsyncIterator[Field]:
-    """Give a field whose engine runs; it may do everything in the first lower, and make no pods in the second."""
+    """Return a field whose engine runs; it may do everything in the first lower, and make no pods in the second."""
     async with Rig(sandbox, directory) as rig:
         pki = sandbox.clusters[B].audit_log.parent / "pki"
         limited = f"{rig.name}-limited"
@@ -388,7 +388,7 @@ async def laid_out(sandbox: Sandbox, directory: Path) -> AsyncIterator[Field]:
 
 
 async def denied(field: Field, kinds: Iterable[Kind], pods: int, hold: float) -> list[dict[str, Any]]:
-    """Have all kinds of refusal at work at once; gives what came of each."""
+    """Have all kinds of refusal at work at once; returns what came of each."""
     trials = [Trial(Place(field, kind), pods) for kind in kinds]
     start = len(field.rig.journal)
     for trial in trials:
@@ -408,7 +408,7 @@ async def denied(field: Field, kinds: Iterable[Kind], pods: int, hold: float) ->
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; gives the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pods", type=int, default=10, help="of each kind")
     parser.add_argument("--hold", type=float, default=65.0, help="seconds for which each refusal lasts")

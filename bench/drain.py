@@ -71,7 +71,7 @@ class Budgets:
 
 
 def budget(name: str) -> Manifest:
-    """Give the disruption budget of a Deployment."""
+    """Return the disruption budget of a Deployment."""
     selector = {"matchLabels": {"app": name}}
     return {"metadata": {"name": name}, "spec": {"maxUnavailable": AWAY, "selector": selector}}
 
@@ -88,7 +88,7 @@ def maintained(sandbox: Sandbox, modes: dict[str, str]) -> None:
 
 
 async def filled(trial: Trial, pods: int) -> list[str]:
-    """Have all pods run in the first lower, each under a budget; gives the Deployments' names."""
+    """Have all pods run in the first lower, each under a budget; returns the Deployments' names."""
     names = [f"d-{number}" for number in range(1, max(pods // EACH, 1) + 1)]
     for name in names:
         await trial.upper.call("POST", BUDGETS, budget(name))

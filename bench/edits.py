@@ -57,7 +57,7 @@ class Found:
     broken: list[str] = field(default_factory=list)
 
     def told(self) -> dict[str, Any]:
-        """Give it as a result."""
+        """Return it as a result."""
         ordered = sorted(self.seconds)
         return {
             "count": len(ordered),
@@ -67,7 +67,7 @@ class Found:
 
 
 def digest(text: str) -> str:
-    """Give a text's sha256."""
+    """Return a text's sha256."""
     return sha256(text.encode()).hexdigest()
 
 
@@ -165,7 +165,7 @@ class Mounted:
 
 
 def meaning(text: str) -> object:
-    """Give what a text means, None for no topology."""
+    """Return what a text means, None for no topology."""
     try:
         return parse(text)
     except TopologyErrors:
@@ -186,7 +186,7 @@ async def cut_once(ask: Ask, file: Mounted, whole: str, size: int, found: Found)
 
 
 async def by_file(trial: Trial, topology: Document, file: Mounted, given: Namespace) -> tuple[Found, Found]:
-    """Cut the file, and swap the folder that it is in; gives what was seen of either."""
+    """Cut the file, and swap the folder that it is in; returns what was seen of either."""
     cuts, swaps, chance, node = Found(), Found(), Random(given.seed), list(trial.lowers)[-1]
     url = f"http://127.0.0.1:{topology['telemetry']['port']}/status"
     async with aiohttp.ClientSession() as session:

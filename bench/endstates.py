@@ -34,7 +34,7 @@ _RANDOM = re.compile(rb"kube-api-access-[a-z0-9]{5}")
 
 
 def state_of(objects: Objects, renamed: Mapping[str, str]) -> State:
-    """Give the comparable form of what is there; `renamed` are names that differ from run to run, with others for them.
+    """Return the comparable form of what is there; `renamed` are names that differ from run to run, with others for them.
 
     Args:
         objects: of all clusters.
@@ -51,7 +51,7 @@ def state_of(objects: Objects, renamed: Mapping[str, str]) -> State:
 
 
 def differences(reference: State, found: State) -> list[str]:
-    """Say in what a state differs from the reference, an object a line."""
+    """Return in what a state differs from the reference, an object a line."""
     said = [f"{place} is not there" for place in sorted(reference.keys() - found.keys())]
     said += [f"{place} is there" for place in sorted(found.keys() - reference.keys())]
     for place in sorted(reference.keys() & found.keys()):
@@ -130,7 +130,7 @@ def _replaced(text: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def _unlike(reference: Any, found: Any, path: str) -> Iterable[str]:
-    """Say where two values differ, as deep as both are mappings."""
+    """Yield where two values differ, as deep as both are mappings."""
     if isinstance(reference, dict) and isinstance(found, dict):
         for key in sorted(reference.keys() | found.keys()):
             yield from _unlike(reference.get(key), found.get(key), f"{path}/{key}")

@@ -98,7 +98,7 @@ class Crash:
             self._end()
 
     def is_again(self, asked: Asked) -> bool:
-        """Say whether that is the write whose answer was taken away: it is made once more after a rest."""
+        """Report whether that is the write whose answer was taken away: it is made once more after a rest."""
         return self._moment == "cut" and str(asked) == str(self.struck)
 
     def _end(self) -> None:
@@ -122,7 +122,7 @@ async def reference(rig: Rig, deed: Deed) -> Reference:
 
 
 async def strike(rig: Rig, deed: Deed, known: Reference, number: int, moment: str) -> dict[str, Any]:
-    """Run a deed and kill the engine at one write; gives what came of it, with "struck" None where there is none."""
+    """Run a deed and kill the engine at one write; returns what came of it, with "struck" None where there is none."""
     async with Scene(rig) as scene:
         await deed.prepare(scene)
         start = await rig.silence(len(rig.journal), QUIET / 3)
@@ -156,7 +156,7 @@ async def strike(rig: Rig, deed: Deed, known: Reference, number: int, moment: st
 
 
 async def struck_or_done(scene: Scene, deed: Deed, known: Reference, crash: Crash) -> bool:
-    """Say whether the engine was struck, or has nothing left to be struck at."""
+    """Report whether the engine was struck, or has nothing left to be struck at."""
     if crash.struck is not None:
         return crash.is_over
     if not deed.done(await scene.objects()) or differences(known.state, await scene.state()):
@@ -200,7 +200,7 @@ async def end(scene: Scene, deed: Deed) -> None:
 
 
 async def every_write(rig: Rig, deed: Deed, moment: str, numbers: Iterable[int], within: float) -> dict[str, Any]:
-    """Strike at these writes of a deed, as many as it has; gives the result with what it broke.
+    """Strike at these writes of a deed, as many as it has; returns the result with what it broke.
 
     Args:
         rig: one whose engine runs.
@@ -253,7 +253,7 @@ async def scenario(sandbox: Sandbox, given: argparse.Namespace) -> dict[str, Any
 
 
 def together(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Give one result of earlier runs and new ones: the new ones stand for earlier ones of the same deed and moment."""
+    """Return one result of earlier runs and new ones: the new ones stand for earlier ones of the same deed and moment."""
     deeds = [deed.name for deed in DEEDS]
     newest = {(one["deed"], one["moment"]): one for one in (*before, *now) if one["deed"] in deeds}
     runs = sorted(newest.values(), key=lambda one: (deeds.index(one["deed"]), MOMENTS.index(one["moment"])))
@@ -262,7 +262,7 @@ def together(before: Iterable[dict[str, Any]], now: Iterable[dict[str, Any]]) ->
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; gives the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--deeds", default="", help="some of: " + ",".join(one.name for one in DEEDS))
     parser.add_argument("--moments", default="", help="some of: " + ",".join(MOMENTS))

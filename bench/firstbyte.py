@@ -23,7 +23,7 @@ WAYS = ("direct", "through")
 
 
 async def first_byte(site: Site, pod: str) -> float:
-    """Give the milliseconds from the call to the first byte of output; the stream is read to its end."""
+    """Return the milliseconds from the call to the first byte of output; the stream is read to its end."""
     begin, heard = time.monotonic(), 0.0
     async with site.session.ws_connect(EXEC.format(pod), protocols=(PROTOCOL,)) as stream:
         async for message in stream:
@@ -48,7 +48,7 @@ async def first_bytes(sandbox: Sandbox, pods: Mapping[str, str], samples: int) -
 
 
 def late(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say where the median is over the bar."""
+    """Return where the median is over the bar."""
     behind = {pod: one["through_ms"] - one["direct_ms"] for pod, one in found.items()}
     return [
         f"{pod}: the first byte is {more:.1f} ms behind the direct one" for pod, more in behind.items() if more > LATE
@@ -56,7 +56,7 @@ def late(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def summary(found: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
-    """Say it in a line for each pod."""
+    """Describe it in a line for each pod."""
     return [
         f"{pod}: first byte after {one['through_ms']} ms, directly {one['direct_ms']} ms" for pod, one in found.items()
     ]

@@ -175,7 +175,7 @@ class Streams:
         self.broken += harmed(self.readings, self.pen.written)
 
     async def _have(self) -> bool:
-        """Say whether every reader has what was written; one that ended too early raises what ended it."""
+        """Report whether every reader has what was written; one that ended too early raises what ended it."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -225,7 +225,7 @@ def watches(streams: int) -> Iterator[None]:
 
 
 async def mirrored(trial: Trial, pods: int, *, by_ceiling: bool) -> float:
-    """Give the seconds until the pods of a Deployment are all Ready; afterwards they are gone from every cluster.
+    """Return the seconds until the pods of a Deployment are all Ready; afterwards they are gone from every cluster.
 
     The engine's nodes have a taint that the ceiling's do not have, so a toleration decides whose the pods are.
     """
@@ -259,7 +259,7 @@ async def beside(trial: Trial, *, wanted: bool) -> AsyncIterator[Child | None]:
 
 
 def spent(trial: Trial) -> dict[str, float]:
-    """Give the CPU seconds that have gone to the upper cluster, the lowers with their nodes, the engine, and this."""
+    """Return the CPU seconds that have gone to the upper cluster, the lowers with their nodes, the engine, and this."""
     assert trial.engine is not None
     sums = {"upper": 0.0, "lowers": 0.0, "engine": trial.engine.usage().cpu, "bench": sum(os.times()[:2])}
     for name, cluster in trial.sandbox.clusters.items():
@@ -270,7 +270,7 @@ def spent(trial: Trial) -> dict[str, float]:
 
 
 async def turn(trial: Trial, followed: Followed, given: Namespace, way: str, *, by_ceiling: bool) -> dict[str, Any]:
-    """Follow all logs one way for a time, then mirror pods under it; gives what was measured and what broke."""
+    """Follow all logs one way for a time, then mirror pods under it; returns what was measured and what broke."""
     async with beside(trial, wanted=by_ceiling):
         await calm()
         async with followed.streams(way) as streams:
@@ -289,7 +289,7 @@ async def turn(trial: Trial, followed: Followed, given: Namespace, way: str, *, 
 
 
 def _cores(before: dict[str, float], after: dict[str, float], seconds: float) -> dict[str, float]:
-    """Give how many processors each took, from CPU seconds."""
+    """Return how many processors each took, from CPU seconds."""
     return {name: round((after[name] - before[name]) / max(seconds, 1e-9), 3) for name in after}
 
 
@@ -320,7 +320,7 @@ async def _followed(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 def judged(runs: Sequence[dict[str, Any]], processors: int) -> tuple[dict[str, float], list[str]]:
-    """Give medians over the rounds, and what is over a bar."""
+    """Return medians over the rounds, and what is over a bar."""
 
     def of(field: str, way: str, mirror: str) -> float:
         """Take the median of a field over the runs of one kind."""

@@ -70,7 +70,7 @@ def everything(file: Manifest) -> None:
 
 
 def roles_of(topology: Topology, namespace: str, configmap: str) -> dict[str, list[Manifest]]:
-    """Give roles and bindings by cluster, as they are applied; the accounts are left out."""
+    """Return roles and bindings by cluster, as they are applied; the accounts are left out."""
     found = {UPPER: upper_roles(topology, namespace=namespace, configmap=configmap)}
     for lower in topology.lowers:
         found[lower.name] = lower_roles(lower, topology=topology.name, namespace=namespace)
@@ -78,7 +78,7 @@ def roles_of(topology: Topology, namespace: str, configmap: str) -> dict[str, li
 
 
 def side_of(cluster: str) -> str:
-    """Say on which side a cluster is: all lowers have one role."""
+    """Describe on which side a cluster is: all lowers have one role."""
     return UPPER if cluster == UPPER else "lower"
 
 
@@ -87,14 +87,14 @@ EVERYTHING = named(ALL_KINDS.plural, "*")
 
 
 def things(cluster: str, objects: Iterable[Manifest], own: str) -> Iterator[Thing]:
-    """Give each thing that roles of a cluster let one do; `own` is the engine's namespace."""
+    """Yield each thing that roles of a cluster let one do; `own` is the engine's namespace."""
     for role in objects:
         for rule in role.get("rules", ()):
             yield from (_thing(cluster, role, rule, own) for rule in singles(rule))
 
 
 def without(cluster: str, objects: Iterable[Manifest], missing: Thing, own: str) -> list[Manifest]:
-    """Give roles that lack one thing.
+    """Return roles that lack one thing.
 
     Without the list of one kind below, there is none of all kinds either: each covers the other.
     """
@@ -143,7 +143,7 @@ async def effective(site: Caller, user: str, attributes: Manifest) -> None:
 
 
 def _asked(role: Manifest) -> Manifest:
-    """Give the last thing that a role lets one do, as a review asks for it."""
+    """Return the last thing that a role lets one do, as a review asks for it."""
     *_, last = (single for rule in role["rules"] for single in singles(rule))
     plural, _, subresource = last["resources"][0].partition("/")
     return {
@@ -157,11 +157,11 @@ def _asked(role: Manifest) -> Manifest:
 
 
 def path_of(one: Manifest) -> str:
-    """Give the path of a role or a binding."""
+    """Return the path of a role or a binding."""
     return f"{collection(one)}/{one['metadata']['name']}"
 
 
 def collection(one: Manifest) -> str:
-    """Give the path of the collection that a role or a binding is in."""
+    """Return the path of the collection that a role or a binding is in."""
     namespace = one["metadata"].get("namespace")
     return f"{RBAC}/{f'namespaces/{namespace}/' if namespace else ''}{one['kind'].lower()}s"

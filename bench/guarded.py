@@ -45,7 +45,7 @@ async def campaigns(counts: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def broken(found: dict[str, Any]) -> Iterator[str]:
-    """Say what went beyond the bars."""
+    """Yield what went beyond the bars."""
     for name, figures in found.items():
         for what in ("tasks", "descriptors", "open", "bytes_down", "switched", "errors_of_ours", "echoes_missing"):
             if figures.get(what):

@@ -56,7 +56,7 @@ CONFINED = {
 
 
 def works(builder: str) -> bool:
-    """Say whether a builder is there and answers."""
+    """Report whether a builder is there and answers."""
     try:
         return subprocess.run([builder, "info"], capture_output=True, check=False, timeout=30).returncode == 0
     except OSError:
@@ -64,7 +64,7 @@ def works(builder: str) -> bool:
 
 
 def saved(builder: str, archive: Path) -> Path:
-    """Build the image and save it; gives the archive."""
+    """Build the image and save it; returns the archive."""
     subprocess.run(["make", "image", f"BUILDER={builder}"], cwd=ROOT, check=True)
     save = (
         ["push", IMAGE, f"docker-archive:{archive}:{IMAGE}"] if builder == "buildah" else ["save", "-o", archive, IMAGE]
@@ -102,14 +102,14 @@ class Node:
         until(lambda: self.kubectl("get", "serviceaccount", "default"), lambda: "no account of the namespace")
 
     def _way(self) -> str:
-        """Give the administrator's kubeconfig for the node's network, where the apiserver has another address."""
+        """Return the administrator's kubeconfig for the node's network, where the apiserver has another address."""
         cluster = self._sandbox.clusters[LOWER]
         of_the_node = yaml.safe_load((cluster.audit_log.parent / "pki" / "node.kubeconfig").read_text())
         server: str = of_the_node["clusters"][0]["cluster"]["server"]
         return cluster.kubeconfig.read_text().replace(cluster.server, server)
 
     def kubectl(self, *arguments: str, space: str = SPACE, stdin: str = "") -> str:
-        """Run kubectl; gives what it prints, "" where it fails."""
+        """Run kubectl; returns what it prints, "" where it fails."""
         done = self._sandbox.kubectl("-n", space, *arguments, cluster=LOWER, stdin=stdin)
         return done.stdout if done.returncode == 0 else ""
 
@@ -133,22 +133,22 @@ class Node:
         self.kubectl("create", "-f", "-", stdin=json.dumps(pod))
 
     def status(self, name: str) -> dict[str, Any]:
-        """Give a pod's status."""
+        """Return a pod's status."""
         return dict(json.loads(self.kubectl("get", "pod", name, "-o", "json") or '{"status": {}}')["status"])
 
     def found(self, name: str) -> str:
-        """Give a pod's status and what it said, for who waited for it in vain."""
+        """Return a pod's status and what it said, for who waited for it in vain."""
         return f"pod {name}: {self.status(name)}: {self.kubectl('logs', name)}"
 
     def ended(self, name: str, *arguments: str) -> tuple[int, str]:
-        """Run a pod to its end; gives its exit code and what it said."""
+        """Run a pod to its end; returns its exit code and what it said."""
         self.start(name, *arguments)
         until(lambda: self.status(name).get("phase") in ("Succeeded", "Failed"), lambda: self.found(name))
         (container,) = self.status(name)["containerStatuses"]
         return container["state"]["terminated"]["exitCode"], self.kubectl("logs", name)
 
     def served(self) -> tuple[float, str]:
-        """Run the engine until it is ready, and tell it to end; gives the seconds to readiness and what it said."""
+        """Run the engine until it is ready, and tell it to end; returns the seconds to readiness and what it said."""
         begin = time.monotonic()
         self.start("run", "run", *UPPER)
         until(lambda: _is_ready(self.status("run")), lambda: self.found("run"))
@@ -174,7 +174,7 @@ def until(holds: Callable[[], object], found: Callable[[], str]) -> None:
 
 
 def tried(archive: Path, scratch: Path) -> dict[str, Any]:
-    """Run the image in all ways; gives what was measured and what broke."""
+    """Run the image in all ways; returns what was measured and what broke."""
     image = described(archive)
     broken = [] if image["User"] == "65532:65532" and image["Entrypoint"] == ["tensile"] else [f"it says {image}"]
     with Sandbox.start(scratch / "sandbox", Options(lowers=1, real_node=True)) as sandbox:

@@ -46,14 +46,14 @@ class Place(NamedTuple):
     program: tuple[str, ...]
 
     def variables(self, **more: str) -> dict[str, str]:
-        """Give an environment with nothing of a person's but the way to a package index."""
+        """Return an environment with nothing of a person's but the way to a package index."""
         index = {key: value for key, value in os.environ.items() if key.startswith(("PIP_", "SSL_"))}
         folders = {"PATH": "bin", "HOME": "home", "TMPDIR": "temporary"}
         own = {name: str(self.root / folder) for name, folder in folders.items()}
         return {**index, **own, "XDG_CACHE_HOME": str(self.cache), "LANG": "C.UTF-8", **more}
 
     def left(self) -> list[str]:
-        """Say what is left of a run, the cache aside."""
+        """Return what is left of a run, the cache aside."""
         folders = [self.root / name for name in ("home", "temporary")]
         files = [str(path.relative_to(self.root)) for folder in folders for path in sorted(folder.iterdir())]
         return files + [f"process {number}" for number in self._processes()]
@@ -101,7 +101,7 @@ def _no_go() -> str:
 
 
 def small(folder: str) -> tuple[str, ...]:
-    """Give what puts a small file system of its own at a folder, for one command."""
+    """Return what puts a small file system of its own at a folder, for one command."""
     mount = f"mount -t tmpfs -o size={SMALL},mode=1777 none {folder}"
     return ("/usr/bin/unshare", "--mount", "/bin/sh", "-c", f'{SYSTEM} {mount} && exec "$@"', "-")
 
@@ -177,7 +177,7 @@ def furnished(root: Path, cache: Path | None, program: tuple[str, ...]) -> Place
 
 
 def installed(root: Path) -> tuple[str, ...]:
-    """Build the wheel and install it in an environment of its own; gives the program as pip makes it."""
+    """Build the wheel and install it in an environment of its own; returns the program as pip makes it."""
     environment = root / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -208,7 +208,7 @@ def tried(place: Place, case: Case) -> dict[str, Any]:
 
 
 def judged(case: Case, code: int, errors: str, output: str) -> list[str]:
-    """Say what is wrong with how a demo ended."""
+    """Return what is wrong with how a demo ended."""
     wrong = ["a traceback"] if "Traceback" in errors + output else []
     if not case.words:
         is_whole = code == 0 and "nothing is left of the demo" in output
@@ -220,7 +220,7 @@ def judged(case: Case, code: int, errors: str, output: str) -> list[str]:
 
 
 def _settled(place: Place) -> list[str]:
-    """Give what is left when what was told to end has had its time."""
+    """Return what is left when what was told to end has had its time."""
     end = time.monotonic() + GONE
     while (left := place.left()) and time.monotonic() < end:
         time.sleep(0.1)

@@ -54,7 +54,7 @@ class Stopwatch:
 
 
 async def series(site: Site, pods: int) -> list[float]:
-    """Time so many pods, one after the other with a rest between; gives the seconds in order of size."""
+    """Time so many pods, one after the other with a rest between; returns the seconds in order of size."""
     watch, tag = Stopwatch(site), time.time_ns() // 1_000_000
     following = asyncio.create_task(watch.follow())
     await watch.time(f"latency-{tag}-first")
@@ -67,13 +67,13 @@ async def series(site: Site, pods: int) -> list[float]:
 
 
 def summary(taken: list[float]) -> dict[str, float]:
-    """Give percentiles in milliseconds."""
+    """Return percentiles in milliseconds."""
     shares = dict(zip(FIELDS, (0.50, 0.95, 1.0), strict=True))
     return {field: round(percentile(taken, share) * 1000, 1) for field, share in shares.items()}
 
 
 async def run(turn: Turn, pods: int) -> dict[str, Any]:
-    """Give the percentiles of one turn, and every pod's seconds."""
+    """Return the percentiles of one turn, and every pod's seconds."""
     taken = await series(turn.site, pods)
     return {**summary(taken), "seconds": taken}
 

@@ -35,12 +35,12 @@ def line(stream: int, number: int, now: int, size: int) -> bytes:
 
 
 def entry(text: bytes, stamp: bytes) -> bytes:
-    """Give a line as a container runtime writes it; `stamp` is RFC 3339."""
+    """Return a line as a container runtime writes it; `stamp` is RFC 3339."""
     return _CRI % (stamp, text)
 
 
 def due(shape: Shape, stream: int, seconds: float) -> int:
-    """Say how many lines of a log are due after so many seconds; the logs take turns."""
+    """Return how many lines of a log are due after so many seconds; the logs take turns."""
     return max(0, int(seconds / shape.pause + 1 - stream / shape.streams))
 
 
@@ -75,14 +75,14 @@ class Reading:
 
 
 def harmed(readings: Sequence[Reading], written: Sequence[int]) -> list[str]:
-    """Say what readers did not get as it was written; `written` is the number of lines of each log."""
+    """Return what readers did not get as it was written; `written` is the number of lines of each log."""
     said = [words for one in readings for words in one.wrong]
     lost = {number: total - one.lines for number, (one, total) in enumerate(zip(readings, written, strict=True))}
     return said + [f"log {number}: {count} lines are missing" for number, count in lost.items() if count]
 
 
 def between(readings: Iterable[Reading], begin: float, end: float) -> list[float]:
-    """Give the delays of the lines that were written in a time, in order of their size."""
+    """Return the delays of the lines that were written in a time, in order of their size."""
     return sorted(
         delay
         for one in readings
@@ -92,7 +92,7 @@ def between(readings: Iterable[Reading], begin: float, end: float) -> list[float
 
 
 def told(delays: Sequence[float]) -> dict[str, float]:
-    """Give count, median, 99th percentile and longest of ordered delays, in milliseconds; zeros for none."""
+    """Return count, median, 99th percentile and longest of ordered delays, in milliseconds; zeros for none."""
     found = delays or [0.0]
     marks = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
     at = {name: round(found[min(int(len(found) * share), len(found) - 1)] * 1000, 1) for name, share in marks.items()}

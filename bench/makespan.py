@@ -42,7 +42,7 @@ class Sightings:
             self.ready.setdefault(uid, now)
 
     def summary(self) -> dict[str, float]:
-        """Give the last Ready, and percentiles of each pod's way from first seen to Ready."""
+        """Return the last Ready, and percentiles of each pod's way from first seen to Ready."""
         waits = sorted(self.ready[uid] - self.seen[uid] for uid in self.ready)
         return {
             "ready": len(waits),
@@ -53,7 +53,7 @@ class Sightings:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Give the value below which that share of an ordered row lies."""
+    """Return the value below which that share of an ordered row lies."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
@@ -82,7 +82,7 @@ async def all_ready(site: Site, query: str, pods: int, begin: float, limit: floa
 
 
 async def run(turn: Turn, pods: int) -> dict[str, Any]:
-    """Create, wait, measure, delete, wait; gives one run's numbers."""
+    """Create, wait, measure, delete, wait; returns one run's numbers."""
     site, child = turn.site, turn.child
     tag, sizes = f"makespan-{time.time_ns() // 1_000_000}", parts(pods)
     names = [f"{tag}-{number}" for number in range(len(sizes))]

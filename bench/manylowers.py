@@ -70,7 +70,7 @@ class Course:
         self.child = Child(command, trial.sandbox, trial.log, after(case.limits))
 
     def passed(self) -> float:
-        """Give the seconds since the engine was started."""
+        """Return the seconds since the engine was started."""
         return round(time.monotonic() - self.began, 1)
 
     def descriptors(self) -> dict[str, int]:
@@ -81,19 +81,19 @@ class Course:
         return {"all": process.num_fds(), "upper": found[UPPER], "lower": lower}
 
     async def nodes_are_ready(self) -> bool:
-        """Say whether those that are served have nodes that take pods."""
+        """Report whether those that are served have nodes that take pods."""
         usable = {one["metadata"]["name"] for one in await self.trial.upper.items(NODES) if is_usable(one)}
         return usable >= set(self.served)
 
     async def pods_are_ready(self, pods: int) -> bool:
-        """Say whether so many pods are, and note how many descriptors there are meanwhile."""
+        """Report whether so many pods are, and note how many descriptors there are meanwhile."""
         for what, count in self.descriptors().items():
             self._most[what] = max(self._most[what], count)
         found = await self.trial.upper.items(PODS.format(NAMESPACE))
         return sum(map(oracles.is_ready, found)) >= pods
 
     async def burst(self, pods: int) -> dict[str, Any]:
-        """Have so many pods on each lower that is served; gives seconds and the most descriptors."""
+        """Have so many pods on each lower that is served; returns seconds and the most descriptors."""
         begin, path = time.monotonic(), DEPLOYMENTS.format(NAMESPACE)
         for name in self.served:
             await self.trial.upper.call("POST", path, deployment(f"on-{name}", pods, name))
@@ -101,7 +101,7 @@ class Course:
         return {"pods_ready_s": round(time.monotonic() - begin, 1), "descriptors_most": dict(self._most)}
 
     async def wrong(self, pods: int) -> list[str]:
-        """Say on which lowers not as many pods run as should."""
+        """Describe on which lowers not as many pods run as should."""
         path, found = PODS.format(NAMESPACE), []
         for name in self.served:
             below = oracles.owned(await self.trial.lowers[name].items(path), self.trial.mark)
@@ -110,7 +110,7 @@ class Course:
         return found
 
     async def unsaid(self) -> list[str]:
-        """Say where the number that is needed is not named, or is named without need."""
+        """Return where the number that is needed is not named, or is named without need."""
         words = f"{self.case.lowers} lower clusters need {OWN + EACH * self.case.lowers}"
         places = {
             "the log": self.child.log.read_text(),
@@ -134,14 +134,14 @@ class Course:
             await until_gone(site, PODS.format(NAMESPACE), "", LIMIT)
 
     async def _told(self, *arguments: str) -> str:
-        """Give what a command prints under the same limits, as one line."""
+        """Return what a command prints under the same limits, as one line."""
         command = [*after(self.case.limits), sys.executable, "-m", "tensile", *arguments]
         done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False)
         return " ".join((done.stdout + done.stderr).split())
 
 
 def cases(lowers: int) -> list[Case]:
-    """Say what is tried with so many lowers."""
+    """Return what is tried with so many lowers."""
     few = lowers // 2
     return [
         Case("soft", f"ulimit -Sn {SOFT}", lowers, lowers),
@@ -163,7 +163,7 @@ def _messages(node: Manifest) -> str:
 
 
 async def tried(trial: Trial, case: Case, pods: int) -> dict[str, Any]:
-    """Run an engine in one case; gives what was measured and what broke."""
+    """Run an engine in one case; returns what was measured and what broke."""
     course = Course(trial, case)
     try:
         await until(course.nodes_are_ready, "nodes are Ready", LIMIT, LOOK)

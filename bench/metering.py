@@ -128,7 +128,7 @@ def _number(text: str, unit: str) -> int:
 
 
 def _metric() -> Manifest:
-    """Give what kwok tells of a node, as a kubelet would."""
+    """Return what kwok tells of a node, as a kubelet would."""
     metrics = [
         _one("container_cpu_usage_seconds_total", "counter", 'pod.CumulativeUsage("cpu", container.name)'),
         _one("container_memory_working_set_bytes", "gauge", 'pod.Usage("memory", container.name)'),
@@ -162,7 +162,7 @@ def _kwok(kind: str, spec: Manifest) -> Manifest:
 
 
 def _rights() -> list[Manifest]:
-    """Give the rights that a metrics-server has in production."""
+    """Return the rights that a metrics-server has in production."""
     rules = [
         {"apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]},
@@ -185,7 +185,7 @@ def _binding(kind: str, name: str, role_kind: str, role: str) -> Manifest:
 
 
 def _service(port: int) -> list[Manifest]:
-    """Give the API as the apiserver finds it."""
+    """Return the API as the apiserver finds it."""
     where = {"name": USER, "namespace": "kube-system"}
     service = {
         "apiVersion": "v1",

@@ -23,33 +23,33 @@ NODE_WRITES = 2
 
 
 def uid_of(pod: Manifest) -> str:
-    """Give a pod's UID."""
+    """Return a pod's UID."""
     return str(pod["metadata"]["uid"])
 
 
 def name_of(pod: Manifest) -> str:
-    """Give NAMESPACE/NAME."""
+    """Return NAMESPACE/NAME."""
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
 def upper_uid_of(pod: Manifest) -> str:
-    """Give the UID of the upper pod that a lower pod is for, "" for none."""
+    """Return the UID of the upper pod that a lower pod is for, "" for none."""
     return str((pod["metadata"].get("annotations") or {}).get(UPPER_UID, ""))
 
 
 def is_living(pod: Manifest) -> bool:
-    """Say whether a pod neither ended nor is being deleted."""
+    """Report whether a pod neither ended nor is being deleted."""
     return "deletionTimestamp" not in pod["metadata"] and pod.get("status", {}).get("phase") not in ENDED
 
 
 def is_ready(pod: Manifest) -> bool:
-    """Say whether a pod's condition Ready is True."""
+    """Report whether a pod's condition Ready is True."""
     conditions = pod.get("status", {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def owned(pods: Iterable[Manifest], mark: str) -> list[Manifest]:
-    """Give the lower pods that carry the owner's mark."""
+    """Return the lower pods that carry the owner's mark."""
     return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(OWNER) == mark]
 
 
@@ -112,7 +112,7 @@ def failed(upper_pods: Iterable[Manifest]) -> list[str]:
 
 
 def unlike(upper_pods: Iterable[Manifest], lowers: Lowers) -> dict[str, str]:
-    """Say of which living upper pods the status is not that of their lower pod, by UID with what differs."""
+    """Return of which living upper pods the status is not that of their lower pod, by UID with what differs."""
     below = {upper_uid_of(pod): pod for _, pod in _each(lowers)}
     found = {}
     for pod in upper_pods:
@@ -221,7 +221,7 @@ def _written(record: Mapping[str, Any]) -> str:
 
 
 def _difference(upper_pod: Manifest, lower_pod: Manifest | None) -> str:
-    """Say the first thing in which an upper pod's status differs from its lower pod's, "" for none."""
+    """Describe the first thing in which an upper pod's status differs from its lower pod's, "" for none."""
     if lower_pod is None:
         return "it has no lower pod"
     above, below = upper_pod.get("status", {}), lower_pod.get("status", {})
@@ -234,6 +234,6 @@ def _difference(upper_pod: Manifest, lower_pod: Manifest | None) -> str:
 
 
 def _lives(pod: Manifest) -> list[tuple[str, str, int]]:
-    """Give name, ID and number of restarts of each container: what changes when one is started again."""
+    """Return name, ID and number of restarts of each container: what changes when one is started again."""
     found = pod.get("status", {}).get("containerStatuses") or ()
     return sorted((one["name"], one.get("containerID", ""), one.get("restartCount", 0)) for one in found)

@@ -48,7 +48,7 @@ class Turn(NamedTuple):
 
 @asynccontextmanager
 async def taking_part(party: Party, sandbox: Sandbox) -> AsyncIterator[Turn]:
-    """Give the party the machine for itself, once that is calm; afterwards its program and nodes are gone."""
+    """Return the party the machine for itself, once that is calm; afterwards its program and nodes are gone."""
     async with Site(sandbox.clusters[party.cluster]) as site:
         child = party.start(sandbox, sandbox.directory / f"{party.name}.log") if party.start else None
         try:
@@ -85,7 +85,7 @@ async def emptied(sandbox: Sandbox, namespace: str, limit: float) -> None:
 
 
 async def calm(limit: float = PATIENCE) -> float:
-    """Return when the machine was calm for a second, or after `limit` seconds; gives the load in percent."""
+    """Return when the machine was calm for a second, or after `limit` seconds; returns the load in percent."""
     psutil.cpu_percent()
     load = 100.0
     for _ in range(round(limit / LOOK)):
@@ -97,7 +97,7 @@ async def calm(limit: float = PATIENCE) -> float:
 
 
 def is_usable(node: Manifest) -> bool:
-    """Say whether a node is Ready and open to pods, but for a virtual node's own taint."""
+    """Report whether a node is Ready and open to pods, but for a virtual node's own taint."""
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions") or ())
     taints = [one["key"] for one in node["spec"].get("taints") or ()]
     return ready and not any(key.startswith("node.kubernetes.io/") for key in taints)

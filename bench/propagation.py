@@ -14,7 +14,7 @@ SERVICE = "kubernetes.io/service-name"
 
 
 def content(found: Manifest) -> Content:
-    """Give what should be the same in every cluster."""
+    """Return what should be the same in every cluster."""
     endpoints = [
         (*one["addresses"], *sorted(one.get("conditions", {}).items())) for one in found.get("endpoints") or ()
     ]
@@ -23,12 +23,12 @@ def content(found: Manifest) -> Content:
 
 
 def service_of(found: Manifest) -> str:
-    """Give the name of the Service that a slice is of."""
+    """Return the name of the Service that a slice is of."""
     return str((found["metadata"].get("labels") or {}).get(SERVICE, ""))
 
 
 def ready(found: Manifest) -> Iterator[str]:
-    """Give the addresses of a slice that are ready."""
+    """Yield the addresses of a slice that are ready."""
     for one in found.get("endpoints") or ():
         if one.get("conditions", {}).get("ready"):
             yield from one["addresses"]
@@ -63,7 +63,7 @@ class Slices:
         return sum(len(told) for told in self._told.values())
 
     def stale(self) -> list[str]:
-        """Say which slices below are not as those above, and which are there without one above."""
+        """Return which slices below are not as those above, and which are there without one above."""
         found = []
         for lower, seen in self._seen.items():
             for name in sorted(self._told.keys() | seen.keys()):
@@ -132,7 +132,7 @@ class Readiness:
 
 
 def figures(lags: list[float]) -> dict[str, float]:
-    """Give lags as a result: seconds."""
+    """Return lags as a result: seconds."""
     ordered = sorted(lags)
     places = {"p50_s": 0.5, "p99_s": 0.99}
     found = {name: round(ordered[int(place * (len(ordered) - 1))], 4) for name, place in places.items()}

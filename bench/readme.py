@@ -48,7 +48,7 @@ def load(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def figures(found: dict[str, dict[str, Any]]) -> str:
-    """Give the table and the words about it."""
+    """Return the table and the words about it."""
     rows = [_row(line, found[line.result]) for line in LINES if line.result in found]
     return "\n".join([*HEAD, *rows, "", *_about(found)])
 
@@ -74,7 +74,7 @@ def _cell(value: float | None, unit: str) -> str:
 
 
 def _about(found: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Say how it was measured."""
+    """Yield how it was measured."""
     races = [result for name, result in found.items() if name.startswith(("makespan", "latency"))]
     if races:
         rounds, machine = min(result["rounds"] for result in races), races[0]["machine"]

@@ -166,7 +166,7 @@ class Rolling:
 
 
 def _written(sandbox: Sandbox, path: Path, address: int) -> tuple[int, int]:
-    """Write the sandbox's topology for one more replica; gives the ports of its webhook and its telemetry."""
+    """Write the sandbox's topology for one more replica; returns the ports of its webhook and its telemetry."""
     found, hook = with_own_ports(sandbox)
     url = f"https://127.0.0.1:{address}/mutate"
     found["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": hook, "url": url}
@@ -216,7 +216,7 @@ async def creations(site: Site, pods: int, rate: float) -> list[Creation]:
 
 
 def missing(found: list[Creation]) -> list[Creation]:
-    """Give the pods that opted in, were made, and were not prepared."""
+    """Return the pods that opted in, were made, and were not prepared."""
     return [one for one in found if one.opted and not one.prepared and not one.failure]
 
 
@@ -272,7 +272,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 async def _are_trusted(site: Site, replicas: list[Replica]) -> bool:
-    """Say whether the webhook is registered with the certificates of all replicas, and they are ready.
+    """Report whether the webhook is registered with the certificates of all replicas, and they are ready.
 
     Those that begin together are ready before one of them registers it, and the other has to see that first.
     """

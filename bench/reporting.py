@@ -20,7 +20,7 @@ LIBRARIES = ("aiohttp", "kubernetes", "msgspec", "orjson", "uvloop")
 
 
 def machine() -> dict[str, Any]:
-    """Say what the numbers were measured on."""
+    """Return what the numbers were measured on."""
     return {
         "processor": _processor(),
         "processors": os.cpu_count(),
@@ -30,7 +30,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(kubernetes: str) -> dict[str, str]:
-    """Say what was measured; `kubernetes` is the clusters' version."""
+    """Return what was measured; `kubernetes` is the clusters' version."""
     found = {name: version(name) for name in LIBRARIES}
     ours = {"tensile": tensile.__version__, "python": platform.python_version(), "cluster": kubernetes}
     return {**ours, **{f"python-{name}": number for name, number in found.items()}}
@@ -47,20 +47,20 @@ def keep(directory: Path, name: str, kubernetes: str, result: dict[str, Any]) ->
 
 
 def kept_before(directory: Path, name: str) -> dict[str, Any]:
-    """Give what was kept as DIRECTORY/NAME.json, {} for nothing."""
+    """Return what was kept as DIRECTORY/NAME.json, {} for nothing."""
     path = directory / f"{name}.json"
     found: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
     return found
 
 
 def medians(runs: Sequence[dict[str, Any]], party: str, fields: Sequence[str]) -> dict[str, float]:
-    """Give the median of each field over the runs of one party."""
+    """Return the median of each field over the runs of one party."""
     own = [run for run in runs if run["party"] == party]
     return {field: round(statistics.median(run[field] for run in own), 3) for field in fields}
 
 
 def ratios(found: dict[str, dict[str, float]], fields: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Give the engine's medians as multiples of the others'; a field that is 0 there has none."""
+    """Return the engine's medians as multiples of the others'; a field that is 0 there has none."""
     ours = found["engine"]
     return {
         party: {field: round(ours[field] / theirs[field], 3) for field in fields if theirs[field]}

@@ -141,7 +141,7 @@ class Rig:
             self.child.kill()
 
     async def is_ready(self) -> bool:
-        """Say whether the engine says that it is."""
+        """Report whether the engine says that it is."""
         try:
             async with (
                 aiohttp.ClientSession() as session,
@@ -163,15 +163,15 @@ class Rig:
         await until(are_usable, f"{self.name}: nodes are usable", LIMIT)
 
     async def nodes_now(self) -> list[Manifest]:
-        """Give the virtual nodes that there are."""
+        """Return the virtual nodes that there are."""
         return await self.upper.items(f"{NODES}?labelSelector={OWNER}={self.mark}")
 
     def written(self, start: int) -> list[Write]:
-        """Give what the engine wrote after the first `start` writes, leases aside."""
+        """Return what the engine wrote after the first `start` writes, leases aside."""
         return [one for one in self.journal.since(start) if one.asked.resource != "leases"]
 
     async def silence(self, start: int, seconds: float, limit: float = LIMIT) -> int:
-        """Return when nothing was written for so long after the first `start` writes; gives how many there are then."""
+        """Return when nothing was written for so long after the first `start` writes; returns how many there are then."""
         end = asyncio.get_running_loop().time() + limit
         known = start
         while True:
@@ -196,7 +196,7 @@ def _is_usable(node: Manifest) -> bool:
 
 
 def with_own_ports(sandbox: Sandbox) -> tuple[dict[str, Any], int]:
-    """Give the sandbox's topology for one of several engines, which share a machine and so no ports.
+    """Return the sandbox's topology for one of several engines, which share a machine and so no ports.
 
     And one port more, for whatever it is to listen at besides.
     """

@@ -155,7 +155,7 @@ class Trial:
 
 
 async def _ended(process: Process) -> tuple[int, str]:
-    """Give how a run of pytest ends; one that hangs is no answer, and holds nobody else up."""
+    """Return how a run of pytest ends; one that hangs is no answer, and holds nobody else up."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(LIMIT):
@@ -168,7 +168,7 @@ async def _ended(process: Process) -> tuple[int, str]:
 
 
 def failure(text: str) -> str:
-    """Give what pytest says at its end of the first test that failed, "" for none."""
+    """Return what pytest says at its end of the first test that failed, "" for none."""
     lines = [line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return lines[0][:500] if lines else ""
 
@@ -180,7 +180,7 @@ def _uses(path: Path) -> dict[str, frozenset[Thing]]:
 
 
 def wanted() -> list[Thing]:
-    """Give every thing that the roles of a topology which asks for all there is let an engine do."""
+    """Return every thing that the roles of a topology which asks for all there is let an engine do."""
     file: dict[str, Any] = {
         "apiVersion": "tensile-kube.io/v1alpha1",
         "kind": "Topology",
@@ -194,7 +194,7 @@ def wanted() -> list[Thing]:
 
 
 def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
-    """Give the tests that a thing is used by, the quickest first; those that fail anyway say nothing.
+    """Return the tests that a thing is used by, the quickest first; those that fail anyway say nothing.
 
     For a stream the apiserver asks for two verbs, of which its log tells one, and all kinds have no resource of their
     own: of those, tests that do anything near.
@@ -207,19 +207,19 @@ def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
 
 
 def _is_near(missing: Thing, other: Thing) -> bool:
-    """Say whether two are of one resource; of all kinds below are those that are in no role by themselves."""
+    """Report whether two are of one resource; of all kinds below are those that are in no role by themselves."""
     if missing.resource == EVERYTHING:
         return (other.side, other.verb) == (missing.side, missing.verb) and other not in wanted()
     return (missing.side, missing.resource, missing.scope) == (other.side, other.resource, other.scope)
 
 
 def is_shown(missing: Thing, ran: Ran) -> bool:
-    """Say whether a run failed of what was left out: pytest says so, and the apiserver has refused it."""
+    """Report whether a run failed of what was left out: pytest says so, and the apiserver has refused it."""
     return ran.code == FAILED and any(_is_near(missing, one) for one in ran.refused)
 
 
 async def missed(trial: Trial, missing: Thing, whole: dict[str, Ran]) -> dict[str, Any]:
-    """Leave a thing out until a test breaks of it; gives which one, and how."""
+    """Leave a thing out until a test breaks of it; returns which one, and how."""
     tried = []
     for test in likely(missing, whole):
         ran = await trial.ran(test, missing)
@@ -279,7 +279,7 @@ async def in_lanes(lanes: int, todo: Iterable[T], work: Callable[[T], Awaitable[
 
 
 def told(whole: dict[str, Any], rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Give the result: how the tests went under the whole roles, what broke without each right, and what is wrong."""
+    """Return the result: how the tests went under the whole roles, what broke without each right, and what is wrong."""
     broken = [f"{test}: {words}" for test, found in whole.items() for words in found["wrong"]]
     broken += [
         f"{right}: no test breaks without it, of {row['held']}" for right, row in rows.items() if not row["breaks"]
@@ -305,7 +305,7 @@ def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def wrong(ran: Ran) -> list[str]:
-    """Say what is wrong with a test that may do all: it failed, or the engine was denied something."""
+    """Return what is wrong with a test that may do all: it failed, or the engine was denied something."""
     denied = [one for one in ran.denied if one.resource not in UNASKED]
     found = [f"denied: {', '.join(map(str, sorted(denied)))}"] if denied else []
     return found + ([f"fails under the roles as they are: {ran.words}"] if ran.code else [])

@@ -75,17 +75,17 @@ class Scene:
         await self.rig.upper.remove(f"/api/v1/namespaces/{self.namespace}")
 
     def path(self, plural: str, name: str = "", api: str = "api/v1") -> str:
-        """Give the path of a collection in the namespace, or of one object of it."""
+        """Return the path of a collection in the namespace, or of one object of it."""
         return f"/{api}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def is_here(self, asked: Asked) -> bool:
-        """Say whether a request is about this namespace, in whichever cluster."""
+        """Report whether a request is about this namespace, in whichever cluster."""
         return asked.namespace == self.namespace
 
     # What there is.
 
     async def objects(self) -> Objects:
-        """Give everything in the namespace in all clusters, and the rig's nodes."""
+        """Return everything in the namespace in all clusters, and the rig's nodes."""
         found: dict[str, dict[str, list[Manifest]]] = {}
         for name, site in self.rig.sites.items():
             found[name] = {one.plural: await self._items(name, one) for one in RESOURCES}
@@ -97,7 +97,7 @@ class Scene:
         return found
 
     async def state(self) -> State:
-        """Give the same in a form in which it can be compared with that of another scene."""
+        """Return the same in a form in which it can be compared with that of another scene."""
         return state_of(await self.objects(), {self.namespace: "NAMESPACE", self.rig.name: "RIG", **self._ports()})
 
     async def has_come(self, holds: Holds, what: str, limit: float = _LIMIT) -> None:
@@ -123,7 +123,7 @@ class Scene:
                         self._canaries.setdefault(name, []).append(made)
 
     async def harmed(self) -> list[str]:
-        """Say which canary was touched, and which objects of ours are for nobody."""
+        """Return which canary was touched, and which objects of ours are for nobody."""
         objects = await self.objects()
         said = strays(_without_nodes(objects), UPPER, self.rig.mark)
         for name, before in self._canaries.items():

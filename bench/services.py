@@ -64,7 +64,7 @@ class Watched:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def settled(self) -> bool:
-        """Say whether all that was told above is true below; a watch that broke ends the bench."""
+        """Report whether all that was told above is true below; a watch that broke ends the bench."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -76,7 +76,7 @@ class Watched:
             one.lags.clear()
 
     def lags(self) -> dict[str, dict[str, float]]:
-        """Give what was measured: of slices, and from a pod's readiness to the slices above and below."""
+        """Return what was measured: of slices, and from a pod's readiness to the slices above and below."""
         readiness = {f"readiness_{side}": figures(one.lags) for side, one in self.readiness.items()}
         return {"slice": figures(self.slices.lags), **readiness}
 
@@ -106,7 +106,7 @@ class Watched:
 
 
 def service(name: str) -> Manifest:
-    """Give a Service of the pods of a Deployment of that name."""
+    """Return a Service of the pods of a Deployment of that name."""
     return {"metadata": {"name": name}, "spec": {"selector": {"app": name}, "ports": [{"name": "http", "port": 80}]}}
 
 
@@ -127,7 +127,7 @@ async def strangers(site: Site) -> dict[str, str]:
 
 
 async def versions(site: Site) -> dict[str, str]:
-    """Give the resourceVersions of everything that is not ours, by kind and name."""
+    """Return the resourceVersions of everything that is not ours, by kind and name."""
     found = {}
     for path in (SERVICES, SLICES):
         for one in await site.items(path):
@@ -178,7 +178,7 @@ async def laid_out(trial: Trial, watched: Watched, names: list[str]) -> None:
 
 
 async def rolled(trial: Trial, watched: Watched, names: list[str], rounds: int) -> dict[str, Any]:
-    """Run all rounds; gives what was measured in them."""
+    """Run all rounds; returns what was measured in them."""
     assert trial.engine is not None
     watched.begin()
     before, changes, used = writes(trial), watched.slices.changes, trial.engine.usage()
@@ -197,7 +197,7 @@ async def rolled(trial: Trial, watched: Watched, names: list[str], rounds: int) 
 
 
 def breaches(found: dict[str, Any]) -> list[str]:
-    """Say what of the figures is over its bar."""
+    """Return what of the figures is over its bar."""
     changed = found["changes_above"]
     broken = [
         f"{lower}: {verbs} for {changed} changes above"
@@ -210,7 +210,7 @@ def breaches(found: dict[str, Any]) -> list[str]:
 
 
 async def rolls(trial: Trial, pods: int, rounds: int, *, cut: bool = False) -> dict[str, Any]:
-    """Lay everything out and roll it, and `cut` off one lower; gives the result with what it broke."""
+    """Lay everything out and roll it, and `cut` off one lower; returns the result with what it broke."""
     names = [f"s-{number}" for number in range(1, max(pods // ENDPOINTS, 1) + 1)]
     theirs = {lower: await strangers(site) for lower, site in trial.lowers.items()}
     await trial.start_engine_and_nodes()

@@ -92,11 +92,11 @@ class Site:
                 raise
 
     async def version(self) -> str:
-        """Give the cluster's version such as "v1.36.3"."""
+        """Return the cluster's version such as "v1.36.3"."""
         return str((await self.call("GET", "/version"))["gitVersion"])
 
     async def watch(self, path: str, query: str = "") -> AsyncIterator[tuple[str, Manifest]]:
-        """Give the objects of a collection as ADDED and every event after them, through every end of the watch."""
+        """Yield the objects of a collection as ADDED and every event after them, through every end of the watch."""
         while True:
             try:
                 async for event in self.watch_once(path, query):
@@ -105,7 +105,7 @@ class Site:
                 await asyncio.sleep(PAUSE)
 
     async def watch_once(self, path: str, query: str = "") -> AsyncIterator[tuple[str, Manifest]]:
-        """Give the events of one watch until that ends, or cannot go on."""
+        """Yield the events of one watch until that ends, or cannot go on."""
         async with self.session.get(f"{path}?watch=1&timeoutSeconds=300&{query}") as stream:
             while line := await stream.content.readline():
                 event = orjson.loads(line)
@@ -124,7 +124,7 @@ async def until(holds: Callable[[], Awaitable[object]], what: str, limit: float,
 
 
 async def patiently(request: Callable[[], Awaitable[object]], limit: float) -> None:
-    """Make a request, again and again while its cluster is away; what it gives is left alone."""
+    """Make a request, again and again while its cluster is away; what it returns is left alone."""
 
     async def came_through() -> bool:
         """Try once."""

@@ -38,13 +38,13 @@ _locks = _claims()
 
 
 def spare_port() -> int:
-    """Give a port that nobody listens on now."""
+    """Return a port that nobody listens on now."""
     (found,) = spare_ports(1)
     return found
 
 
 def spare_ports(count: int) -> list[int]:
-    """Give as many, no two the same; raises OSError where too few are left."""
+    """Return as many, no two the same; raises OSError where too few are left."""
     found: list[int] = []
     for port in _candidates():
         if port not in found and _is_free(port):
@@ -55,7 +55,7 @@ def spare_ports(count: int) -> list[int]:
 
 
 def _candidates() -> Iterator[int]:
-    """Give ports of this process: new ones, or those again that were given longest ago."""
+    """Yield ports of this process: new ones, or those again that were given longest ago."""
     many = LAST + 1 - FIRST
     start = random.randrange(many)
     for number in range(many if len(_own) < MOST else 0):

@@ -51,7 +51,7 @@ def usage(trial: Trial) -> Usage:
 
 
 async def idle(trial: Trial, seconds: float) -> tuple[float, Usage]:
-    """Give the share of a core that the engine takes in a quiet time, and what it is at the end."""
+    """Return the share of a core that the engine takes in a quiet time, and what it is at the end."""
     await calm()
     before = usage(trial)
     await asyncio.sleep(seconds)
@@ -60,7 +60,7 @@ async def idle(trial: Trial, seconds: float) -> tuple[float, Usage]:
 
 
 async def empty(trial: Trial) -> tuple[int, float]:
-    """Give the bytes of an engine without pods, and the seconds that it takes to start."""
+    """Return the bytes of an engine without pods, and the seconds that it takes to start."""
     await trial.start_engine_and_nodes()
     await asyncio.sleep(3)
     assert trial.engine is not None
@@ -85,7 +85,7 @@ async def filled(trial: Trial, pods: int) -> None:
 
 
 async def listing(trial: Trial) -> float:
-    """Give the seconds that it takes to list every pod of every cluster, all clusters at once, in pages of 500."""
+    """Return the seconds that it takes to list every pod of every cluster, all clusters at once, in pages of 500."""
     begin = time.monotonic()
     await asyncio.gather(*(_pages(trial, name) for name in (UPPER, *trial.lowers)))
     return time.monotonic() - begin
@@ -102,7 +102,7 @@ async def _pages(trial: Trial, cluster: str) -> None:
 
 
 async def change_some(trial: Trial, number: int) -> list[str]:
-    """Have a container of some lower pods restarted, as their status says; gives the names of the pods."""
+    """Have a container of some lower pods restarted, as their status says; returns the names of the pods."""
     names = []
     for lower in trial.lowers.values():
         for pod in await lower.items(f"{PODS.format(NAMESPACE)}?limit={CHANGED}"):
@@ -116,7 +116,7 @@ async def change_some(trial: Trial, number: int) -> list[str]:
 
 
 async def told_above(trial: Trial, name: str, number: int) -> float:
-    """Return when a pod above says that it was restarted so often; gives the time (monotonic)."""
+    """Return when a pod above says that it was restarted so often; returns the time (monotonic)."""
     async for _, pod in trial.upper.watch(PODS.format(NAMESPACE), f"fieldSelector=metadata.name%3D{name}"):
         if pod["status"]["containerStatuses"][0]["restartCount"] == number:
             break
@@ -124,7 +124,7 @@ async def told_above(trial: Trial, name: str, number: int) -> float:
 
 
 async def at_rest(trial: Trial) -> float:
-    """Return when the engine has come to rest; gives since when (monotonic)."""
+    """Return when the engine has come to rest; returns since when (monotonic)."""
     since = before = time.monotonic()
     known = usage(trial).cpu
     while before - since < REST:
@@ -137,7 +137,7 @@ async def at_rest(trial: Trial) -> float:
 
 
 async def restart(trial: Trial, number: int, quiet: float) -> dict[str, Any]:
-    """Start the engine again after changes below; gives seconds, and the writes that nothing called for."""
+    """Start the engine again after changes below; returns seconds, and the writes that nothing called for."""
     assert trial.engine is not None
     trial.engine.stop()
     names = await change_some(trial, number)
@@ -183,7 +183,7 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 def _broken(result: dict[str, Any]) -> list[str]:
-    """Say which bar is not held."""
+    """Return which bar is not held."""
     said = [words for one in result["runs"] for words in one["needless"]]
     for name, most in (("first_status_s", CAUGHT_UP_IN), ("reconciled_s", RECONCILED_IN)):
         beyond = median(one[name] - one["lists_s"] for one in result["runs"])

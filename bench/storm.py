@@ -59,7 +59,7 @@ def draw(seed: int, pods: int, rounds: int, tag: str) -> list[Round]:
 
 
 def standing(rounds: Sequence[Round]) -> int:
-    """Say how many pods there are after all rounds."""
+    """Return how many pods there are after all rounds."""
     sizes: dict[str, int] = {}
     for edit in (edit for one in rounds for edit in one.edits):
         if edit.verb == "delete":

@@ -78,11 +78,11 @@ class Field(Trial):
         return self.engine
 
     def site(self, cluster: str) -> Site:
-        """Give a cluster."""
+        """Return a cluster."""
         return self._site(cluster)
 
     def place(self, case: Case) -> Place:
-        """Say where a case's stranger stands, or is to stand."""
+        """Return where a case's stranger stands, or is to stand."""
         return case.subject.stranger(self._uids[case] if case.subject.by_uid else case.name)
 
     async def ask(self, given: Iterable[Case]) -> None:
@@ -123,7 +123,7 @@ class Field(Trial):
             await until(lambda path=path: self.is_gone(self.upper, path), f"{path} is gone", LONGEST)
 
     async def is_gone(self, site: Site, path: str) -> bool:
-        """Say whether there is no object of that path."""
+        """Report whether there is no object of that path."""
         try:
             await site.call("GET", path)
         except Refused as error:
@@ -140,7 +140,7 @@ class Field(Trial):
         await self.site(place.cluster).call("POST", f"{place.collection}{query}", body)
 
     async def read(self, case: Case) -> Manifest:
-        """Give a stranger as it is now."""
+        """Return a stranger as it is now."""
         place = self.place(case)
         return await self.site(place.cluster).call("GET", place.path)
 
@@ -150,12 +150,12 @@ class Field(Trial):
             self.seen[case] = await self.read(case)
 
     def untold(self, given: Iterable[Case], since: int = 0) -> list[Case]:
-        """Give the strangers of which the engine has not told, `since` a position in its log."""
+        """Return the strangers of which the engine has not told, `since` a position in its log."""
         said = self.log.read_bytes()[since:].decode()
         return [case for case in given if self._words(case) not in said]
 
     def _words(self, case: Case) -> str:
-        """Give the words in which the engine tells of a stranger."""
+        """Return the words in which the engine tells of a stranger."""
         place = self.place(case)
         space = place.collection.partition("/namespaces/")[2].partition("/")[0]
         inside = f"{space}/" if space else ""
@@ -227,7 +227,7 @@ async def live_among(field: Field, given: Sequence[Case]) -> None:
 
 
 def _still_asks(case: Case) -> bool:
-    """Say whether something above still needs a stranger's name; a claim that was made anew has another volume."""
+    """Report whether something above still needs a stranger's name; a claim that was made anew has another volume."""
     return case.moment not in ("given-up", "took-place") and not (case.subject.by_uid and case.moment == "asked-anew")
 
 
@@ -247,7 +247,7 @@ async def settled(field: Field, given: Sequence[Case]) -> None:
 
 
 async def broken(field: Field, given: Sequence[Case]) -> list[str]:
-    """Say which strangers were touched, or are not told of where a pod waits for their name."""
+    """Return which strangers were touched, or are not told of where a pod waits for their name."""
     found = [f"{case.name}: not told of" for case in field.untold(given)]
     for case in given:
         found += await _touched(field, case)
@@ -255,7 +255,7 @@ async def broken(field: Field, given: Sequence[Case]) -> list[str]:
 
 
 async def _touched(field: Field, case: Case) -> list[str]:
-    """Say what became of one stranger; nodes are also written by the cluster's own controllers."""
+    """Return what became of one stranger; nodes are also written by the cluster's own controllers."""
     place, before = field.place(case), field.seen[case]["metadata"]
     try:
         after = (await field.read(case))["metadata"]
@@ -285,7 +285,7 @@ async def clear(field: Field, given: Sequence[Case]) -> None:
 
 
 async def strangers(field: Field, given: Sequence[Case]) -> dict[str, Any]:
-    """Go through with it; gives the result with what it broke."""
+    """Go through with it; returns the result with what it broke."""
     await field.begin()
     await stand_in_the_way(field, given)
     print(f"{len(given)} strangers are in their places", flush=True)

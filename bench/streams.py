@@ -84,7 +84,7 @@ Stream = Callable[[Place, Pod, str], float]
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Give the seconds that something takes."""
+    """Return the seconds that something takes."""
     begin = time.monotonic()
     run()
     return time.monotonic() - begin
@@ -187,7 +187,7 @@ def manifest(pod: Pod, megabytes: int) -> Manifest:
 
 
 async def made(place: Place, pods: Sequence[Pod]) -> str:
-    """Create the pods above and wait until they are ready; gives the clusters' version."""
+    """Create the pods above and wait until they are ready; returns the clusters' version."""
     async with Site(place.sandbox.clusters[UPPER]) as site:
         await nodes_usable(site, 2)
         for pod in pods:
@@ -216,7 +216,7 @@ def rounds_of(place: Place, pods: Sequence[Pod], rounds: int, only: Sequence[str
 
 
 def speeds(runs: Sequence[dict[str, Any]], pod: str, way: str, megabytes: int) -> dict[str, float]:
-    """Give the median of each stream that ran, in megabytes a second."""
+    """Return the median of each stream that ran, in megabytes a second."""
     own = [run for run in runs if (run["pod"], run["way"]) == (pod, way)]
     return {
         name: round(megabytes / statistics.median(run["seconds"] for run in own if run["stream"] == name), 1)
@@ -225,7 +225,7 @@ def speeds(runs: Sequence[dict[str, Any]], pod: str, way: str, megabytes: int) -
 
 
 def judged(place: Place, pods: Sequence[Pod], runs: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Give medians and ratios of each pod, and what is under the bar."""
+    """Return medians and ratios of each pod, and what is under the bar."""
     found: dict[str, Any] = {}
     broken = []
     for pod in pods:
@@ -238,7 +238,7 @@ def judged(place: Place, pods: Sequence[Pod], runs: Sequence[dict[str, Any]]) ->
 
 
 def measure(place: Place, given: argparse.Namespace, port: int, *, is_real: bool) -> int:
-    """Run it all beside an engine, keep and print what came out; gives the exit code."""
+    """Run it all beside an engine, keep and print what came out; returns the exit code."""
     pods = [Pod("in-name-only", NAMED, port), *([Pod("real-node", REAL, HTTP_PORT)] if is_real else ())]
     child = engine(place.sandbox, place.sandbox.directory / "engine.log")
     try:

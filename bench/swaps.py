@@ -76,7 +76,7 @@ class Kubeconfig:
         return put(self.path, (text or self.text).encode())
 
     def edited(self, user: dict[str, Any] | None = None, **cluster: str) -> str:
-        """Give the first text with another user, or fields of the cluster."""
+        """Return the first text with another user, or fields of the cluster."""
         found = yaml.safe_load(self.text)
         entry = found["clusters"][0]["cluster"]
         if "certificate_authority" in cluster:
@@ -382,7 +382,7 @@ class AddressTurned:
         await self._open.aclose()
 
     async def _left(self) -> bool:
-        """Say whether nothing of the engine goes by the address any more, as soon as it is cut."""
+        """Report whether nothing of the engine goes by the address any more, as soon as it is cut."""
         self._switch.turn(self._ports[self.victim])
         await asyncio.sleep(1.0)
         return not self._switch.connections

@@ -84,7 +84,7 @@ class Caller:
             self.broken.append(f"{self.name}: token {len(self.tokens)} was answered with {status}")
 
     async def listed(self, token: str) -> int:
-        """List pods above with a token; gives the status."""
+        """List pods above with a token; returns the status."""
         cluster = self._trial.sandbox.clusters[UPPER]
         tls = ssl.create_default_context(cafile=str(cluster.audit_log.parent / "pki" / "ca.crt"))
         headers = {"Authorization": f"Bearer {token}"}
@@ -104,7 +104,7 @@ class Caller:
 
 
 async def called(trial: Trial, given: Namespace, *, is_real: bool) -> dict[str, Any]:
-    """Have pods call the upper cluster over the renewals, then delete them; gives the result with what it broke."""
+    """Have pods call the upper cluster over the renewals, then delete them; returns the result with what it broke."""
     topology = trial.sandbox.directory / "topology.yaml"
     topology.write_text(topology.read_text() + "serviceAccounts: {identity: upper}\n")
     await trial.start_engine_and_nodes()
@@ -147,7 +147,7 @@ async def robot(trial: Trial) -> None:
 
 
 async def refused(trial: Trial, callers: list[Caller]) -> float:
-    """Give how many seconds it takes until no last token is accepted and no Secret of ours is below."""
+    """Return how many seconds it takes until no last token is accepted and no Secret of ours is below."""
     begin = time.monotonic()
 
     async def holds() -> bool:

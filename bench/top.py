@@ -71,7 +71,7 @@ def autoscaler() -> Manifest:
 
 
 def said(used: Used) -> dict[str, str]:
-    """Give the annotations by which a pod says what it uses."""
+    """Return the annotations by which a pod says what it uses."""
     return {CPU: f"{used.cpu}m", MEMORY: f"{used.memory}Mi"}
 
 
@@ -97,7 +97,7 @@ class Trial:
         print(f"{what}: {self.seconds[what]} s", flush=True)
 
     def pods_use(self, used: Used, count: int) -> bool:
-        """Say whether so many pods use that, as told above and below, and their node no less than they do."""
+        """Report whether so many pods use that, as told above and below, and their node no less than they do."""
         above, below = (top(self._sandbox, cluster, "pod", "-n", "default") for cluster in (UPPER, LOWER))
         node = top(self._sandbox, UPPER, "node").get(LOWER)
         lower_nodes = top(self._sandbox, LOWER, "node")
@@ -110,7 +110,7 @@ class Trial:
         return len(above) == count and above.keys() == below.keys() and right and whole
 
     def replicas(self) -> int:
-        """Give how many pods the autoscaler has asked for."""
+        """Return how many pods the autoscaler has asked for."""
         told = self._sandbox.kubectl("get", "deployment", NAME, "-o", "jsonpath={.spec.replicas}")
         return int(told.stdout or 0)
 
@@ -132,12 +132,12 @@ def summed(found: dict[str, Used]) -> Used:
 
 
 def is_near(found: Used, wanted: Used) -> bool:
-    """Say whether a figure is right: a few percent off, or the thousandth or MiB that kubectl rounds to."""
+    """Report whether a figure is right: a few percent off, or the thousandth or MiB that kubectl rounds to."""
     return all(abs(one - other) <= max(2, OFF_BY * other) for one, other in zip(found, wanted, strict=True))
 
 
 async def run(trial: Trial, sandbox: Sandbox, below: MetricsServer, above: MetricsServer) -> str:
-    """Do it all; gives the clusters' version."""
+    """Do it all; returns the clusters' version."""
     async with Site(sandbox.clusters[UPPER]) as site:
         await nodes_usable(site, 1)
         version = await site.version()
@@ -158,7 +158,7 @@ async def run(trial: Trial, sandbox: Sandbox, below: MetricsServer, above: Metri
 
 
 def measure(sandbox: Sandbox, results: Path) -> int:
-    """Run it beside an engine, keep and print what came out; gives the exit code."""
+    """Run it beside an engine, keep and print what came out; returns the exit code."""
     ports = [run[0] for run in choose([1, 1, 1])]
     tell_use(sandbox, LOWER, ports[0])
     trial = Trial(sandbox)

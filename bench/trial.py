@@ -44,7 +44,7 @@ class Snapshot:
     lowers: dict[str, list[Manifest]]
 
     def unsettled(self) -> list[str]:
-        """Say what still has to happen before nothing is left to do."""
+        """Return what still has to happen before nothing is left to do."""
         waiting = [
             f"{pod['metadata']['name']} is {'not Ready' if 'nodeName' in pod['spec'] else 'not bound to a node'}"
             for pod in self.upper
@@ -126,7 +126,7 @@ class Trial:
         return seen
 
     def records(self, cluster: str) -> list[audit.Record]:
-        """Give what a cluster was asked for since the trial began."""
+        """Return what a cluster was asked for since the trial began."""
         return audit.read(self._site(cluster).audit_log, self._begin[cluster])
 
     async def quiet(self, seconds: float, limit: float = LIMIT) -> dict[str, list[audit.Record]]:
@@ -198,7 +198,7 @@ def run(
     long: str = "",
     arguments: Callable[[ArgumentParser], None] | None = None,
 ) -> int:
-    """Read the arguments, run a scenario on a sandbox of its own, keep its result; gives the exit code.
+    """Read the arguments, run a scenario on a sandbox of its own, keep its result; returns the exit code.
 
     The scenario's result holds what it broke in "broken". `long` says what `--long` does, where there is that; its
     result is kept beside the other. `arguments` adds some of the scenario's own.
@@ -222,7 +222,7 @@ def run(
 
 
 async def _logged(scenario: Scenario, sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
-    """Give a scenario's result; of what did not come in time, the engine's log stays and is named."""
+    """Return a scenario's result; of what did not come in time, the engine's log stays and is named."""
     try:
         return await scenario(sandbox, given)
     except NotInTime as error:

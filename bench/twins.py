@@ -75,13 +75,13 @@ def second(rig: Rig) -> Path:
 
 
 def second_user(rig: Rig) -> str:
-    """Give the name by which the second engine is known to the clusters."""
+    """Return the name by which the second engine is known to the clusters."""
     return f"{rig.name}-second"
 
 
 @asynccontextmanager
 async def paired(sandbox: Sandbox, directory: Path) -> AsyncIterator[Twins]:
-    """Give two engines that have started, and a scene with canaries."""
+    """Return two engines that have started, and a scene with canaries."""
     async with Rig(sandbox, directory) as rig:
         first, place = rig.start(), second(rig)
         command = ["tensile", "run", "-f", str(place / "topology.yaml"), "--log-format", "json"]
@@ -144,7 +144,7 @@ class Slots:
         await scene.has_come(lambda found: not any(found[name]["pods"] for name in found), "no pod is left", PATIENCE)
 
     def _wrong(self, found: Objects, number: int) -> list[str]:
-        """Say what is not as it should be in the round of that number."""
+        """Return what is not as it should be in the round of that number."""
         ready = {one["metadata"]["name"]: uid_of(one) for one in found[UPPER]["pods"] if is_ready(one)}
         said = [f"{name} is not Ready" for name, uid in self.uids.items() if ready.get(name) != uid]
         below = Counter(upper_uid_of(one) for name in LOWERS for one in found[name]["pods"])
@@ -193,7 +193,7 @@ class Slots:
 
 
 async def turn(slots: Slots, victim: Child, chance: Random, number: int, *, throughout: bool) -> float:
-    """Have one engine stand still while things happen; gives the seconds until all was settled after it went on."""
+    """Have one engine stand still while things happen; returns the seconds until all was settled after it went on."""
     if throughout:
         victim.suspend()
         await slots.stir(chance, number)
@@ -212,7 +212,7 @@ async def turn(slots: Slots, victim: Child, chance: Random, number: int, *, thro
 
 
 async def noise(rig: Rig, quiet: float) -> list[Write]:
-    """Wait until nothing was written for so many seconds, but not for ever; gives what was written in the last of them.
+    """Wait until nothing was written for so many seconds, but not for ever; returns what was written in the last of them.
 
     What a node is, the two see otherwise: each has its own address.
     """
@@ -247,7 +247,7 @@ def answers(writes: Iterable[Write]) -> dict[str, dict[str, int]]:
 
 
 def judged(twins: Twins, start: int, harmed: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Give what was written since the first `start` writes, and what broke."""
+    """Return what was written since the first `start` writes, and what broke."""
     scene, writes = twins.scene, list(twins.rig.journal.since(start))
     lowers = [one for one in scene.sights if one.cluster != UPPER]
     counts = answers(one for one in writes if scene.is_here(one.asked))
@@ -265,7 +265,7 @@ def judged(twins: Twins, start: int, harmed: list[str]) -> tuple[dict[str, Any],
 
 
 async def twins_apart(twins: Twins, rounds: int, pods: int, seed: int, quiet: float = QUIET) -> dict[str, Any]:
-    """Run so many rounds; gives the result with what it broke."""
+    """Run so many rounds; returns the result with what it broke."""
     chance, start = Random(seed), len(twins.rig.journal)
     slots = Slots(twins, pods)
     await slots.lay_out()
@@ -285,7 +285,7 @@ async def twins_apart(twins: Twins, rounds: int, pods: int, seed: int, quiet: fl
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; gives the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pods", type=int, default=6)

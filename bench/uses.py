@@ -42,7 +42,7 @@ class Uses:
             file.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
 
     def found(self, user: str, own: str) -> Used:
-        """Give the same."""
+        """Return the same."""
         sorts: dict[str, set[Thing]] = {sort: set() for sort in Used._fields}
         for name, (log, start) in self._starts.items():
             for record in of_user(audit.read(log, start), user):
@@ -52,7 +52,7 @@ class Uses:
 
 
 def sorts_of(record: audit.Record) -> Iterator[str]:
-    """Say in which fields of `Used` a request belongs."""
+    """Yield in which fields of `Used` a request belongs."""
     if record["responseStatus"].get("code") != HTTPStatus.FORBIDDEN:
         yield "done"
         return
@@ -62,7 +62,7 @@ def sorts_of(record: audit.Record) -> Iterator[str]:
 
 
 def of_user(records: Iterable[audit.Record], user: str) -> Iterator[audit.Record]:
-    """Give the requests of a user that are about a resource, once each: the last stage tells of the answer."""
+    """Yield the requests of a user that are about a resource, once each: the last stage tells of the answer."""
     for one in records:
         is_told = "responseStatus" in one and "objectRef" in one
         if is_told and one["user"].get("username") == user and "resource" in one["objectRef"]:
@@ -70,7 +70,7 @@ def of_user(records: Iterable[audit.Record], user: str) -> Iterator[audit.Record
 
 
 def asked_of(cluster: str, record: dict[str, Any], own: str) -> Thing:
-    """Say which right a request needs, as roles have it."""
+    """Return which right a request needs, as roles have it."""
     ref = record["objectRef"]
     plural = "/".join(filter(None, (ref["resource"], ref.get("subresource", ""))))
     resource = named(plural, ref.get("apiGroup", ""))
@@ -78,7 +78,7 @@ def asked_of(cluster: str, record: dict[str, Any], own: str) -> Thing:
 
 
 def _scope(cluster: str, resource: str, verb: str, ref: dict[str, Any], own: str) -> str:
-    """Say in which one namespace a right stands that is not for all: of those above, three do."""
+    """Return in which one namespace a right stands that is not for all: of those above, three do."""
     namespace = ref.get("namespace", "")
     if cluster != UPPER or resource not in _SCOPED or (resource == "configmaps" and verb not in ("create", "patch")):
         return ""

@@ -164,7 +164,7 @@ class Field:
             await self.rig.upper.call("PATCH", f"{MAPS.format(namespace)}/settings", change, MERGE)
 
     async def settled(self, begin: float, limit: float) -> dict[str, float]:
-        """Give the seconds from `begin` until a namespace was right, without those that were not in time."""
+        """Return the seconds from `begin` until a namespace was right, without those that were not in time."""
         took: dict[str, float] = {}
 
         async def are_all() -> bool:
@@ -180,7 +180,7 @@ class Field:
         return took
 
     async def wrong(self) -> dict[str, str]:
-        """Say of which namespaces something is not as it should be, and what."""
+        """Return of which namespaces something is not as it should be, and what."""
         upper, lower = await self._items(UPPER, "pods"), await self._items(LOWER, "pods")
         maps = await self._items(LOWER, "configmaps")
         found = {one: self._wrong(upper.get(one, []), lower.get(one, []), maps.get(one, [])) for one in self.namespaces}
@@ -238,7 +238,7 @@ class Field:
 
 
 async def suffer(field: Field, fault: Fault, victim: str, slack: float) -> dict[str, Any]:
-    """Have the watches of one cluster disturbed while everything changes; gives the result with what it broke."""
+    """Have the watches of one cluster disturbed while everything changes; returns the result with what it broke."""
     proxy = field.rig.proxies[victim]
     start = len(field.rig.journal)
     mend = await fault.strike(proxy)
@@ -266,7 +266,7 @@ async def suffer(field: Field, fault: Fault, victim: str, slack: float) -> dict[
 
 @asynccontextmanager
 async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncIterator[Field]:
-    """Give a field on which the engine runs, in this process; no rule of it may break."""
+    """Return a field on which the engine runs, in this process; no rule of it may break."""
     heard = Heard()
     async with Rig(sandbox, directory) as rig:
         topology = parse((directory / "topology.yaml").read_text(), name="topology.yaml")
@@ -288,7 +288,7 @@ async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncI
 
 
 async def ordeal(field: Field, faults: Iterable[Fault], victims: Iterable[str], slack: float) -> list[dict[str, Any]]:
-    """Go through faults, each in each of these clusters; gives the results."""
+    """Go through faults, each in each of these clusters; returns the results."""
     found = []
     for fault in faults:
         for victim in victims:
@@ -298,7 +298,7 @@ async def ordeal(field: Field, faults: Iterable[Fault], victims: Iterable[str], 
 
 
 def main() -> int:
-    """Read the arguments, run on a sandbox of its own, keep the result; gives the exit code."""
+    """Read the arguments, run on a sandbox of its own, keep the result; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--namespaces", type=int, default=15)
     parser.add_argument("--faults", default="", help="some of: " + ",".join(fault.name for fault in FAULTS))

@@ -48,7 +48,7 @@ TERMS = Terms(UPPER_ONLY_KEYS | {"clusterID"}, frozenset({"lower-a", "lower-b"})
 
 
 def pod(name: str, *, opted: bool) -> Manifest:
-    """Give a pod that asks for a lower cluster, and for a kind of node in it."""
+    """Return a pod that asks for a lower cluster, and for a kind of node in it."""
     kinds = [{"key": "disk", "operator": "In", "values": ["ssd", "nvme"]}, {"key": "clusterID", "operator": "Exists"}]
     terms = {"nodeSelectorTerms": [{"matchExpressions": kinds}]}
     return {
@@ -66,7 +66,7 @@ def pod(name: str, *, opted: bool) -> Manifest:
 
 
 def cost(stored: Manifest, reviews: int = REVIEWS) -> float:
-    """Give the CPU microseconds for one review, from bytes to bytes: the median of ten series.
+    """Return the CPU microseconds for one review, from bytes to bytes: the median of ten series.
 
     `stored` is a pod as an apiserver asks about it, with all that admission before us has added.
     """
@@ -86,7 +86,7 @@ def worst() -> tuple[float, str]:
 
 
 def _series(body: bytes, reviews: int, series: int = 10) -> Iterator[float]:
-    """Give the CPU microseconds for one review, once for each series."""
+    """Yield the CPU microseconds for one review, once for each series."""
     for _ in range(series):
         begin = time.process_time()
         for _ in range(reviews):
@@ -95,7 +95,7 @@ def _series(body: bytes, reviews: int, series: int = 10) -> Iterator[float]:
 
 
 async def create(site: Site, tag: str, pods: int, *, opted: bool, rate: float = RATE) -> tuple[list[float], int]:
-    """Create so many pods at a rate; gives the seconds of each that came through, sorted, and how many did not."""
+    """Create so many pods at a rate; returns the seconds of each that came through, sorted, and how many did not."""
     begin = time.monotonic()
 
     async def one(number: int) -> float | None:
@@ -115,7 +115,7 @@ async def create(site: Site, tag: str, pods: int, *, opted: bool, rate: float = 
 
 
 def milliseconds(taken: list[float]) -> dict[str, float]:
-    """Give median and 99th percentile."""
+    """Return median and 99th percentile."""
     return {"p50_ms": round(percentile(taken, 0.5) * 1000, 2), "p99_ms": round(percentile(taken, 0.99) * 1000, 2)}
 
 
@@ -138,7 +138,7 @@ def topology(sandbox: Sandbox, directory: Path) -> Path:
 
 
 async def measured(sandbox: Sandbox, directory: Path, pods: int, rounds: int) -> dict[str, Any]:
-    """Run all rounds; gives the figures of each kind, and what came of creations without the webhook."""
+    """Run all rounds; returns the figures of each kind, and what came of creations without the webhook."""
     command = ["tensile", "run", "--only", "webhook", "-f", str(topology(sandbox, directory)), "--log-format", "json"]
     child = Child(command, sandbox, directory / "webhook.log")
     try:

@@ -12,7 +12,7 @@ PROVIDER = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 
 
 def pod_spec(lower: str = "", grace: int = 0) -> Manifest:
-    """Give a pod's spec; `lower` binds it to that lower's virtual node, `grace` is in seconds.
+    """Return a pod's spec; `lower` binds it to that lower's virtual node, `grace` is in seconds.
 
     With no grace at all the upper apiserver removes a pod at once, whether or not anybody looks.
     """
@@ -27,7 +27,7 @@ def pod_spec(lower: str = "", grace: int = 0) -> Manifest:
 
 
 def deployment(name: str, replicas: int, lower: str = "", grace: int = 0) -> Manifest:
-    """Give a Deployment; its pods carry the label `app` with its name."""
+    """Return a Deployment; its pods carry the label `app` with its name."""
     labels = {"app": name, VIRTUAL_POD: "true"}
     return {
         "apiVersion": "apps/v1",
@@ -42,6 +42,6 @@ def deployment(name: str, replicas: int, lower: str = "", grace: int = 0) -> Man
 
 
 def pod(name: str, group: str) -> Manifest:
-    """Give a pod without an owner; `group` is its label `app`."""
+    """Return a pod without an owner; `group` is its label `app`."""
     labels = {"app": group, VIRTUAL_POD: "true"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": pod_spec()}

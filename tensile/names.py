@@ -111,7 +111,7 @@ class Owner(NamedTuple):
         return {OWNER: self.mark}
 
     def signed(self, upper_uid: str) -> dict[str, str]:
-        """Give the annotations that say whose an object is, and the UID of the upper object that it was made for."""
+        """Return the annotations that say whose an object is, and the UID of the upper object that it was made for."""
         return {OWNER_NAME: self.name, UPPER_UID: upper_uid}
 
 

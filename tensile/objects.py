@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     namespaced: bool
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Give the URL path of the collection, or of one object of it; no namespace: across all."""
+        """Return the URL path of the collection, or of one object of it; no namespace: across all."""
         root = f"/apis/{self.api}" if "/" in self.api else f"/api/{self.api}"
         scope = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
         return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
@@ -103,40 +103,40 @@ class Ref(NamedTuple):
         return f"{self.cluster or 'upper'}: {self.kind.name} {where}"
 
     def path(self, subresource: str = "") -> str:
-        """Give the object's URL path, or that of a subresource of it such as "status"."""
+        """Return the object's URL path, or that of a subresource of it such as "status"."""
         tail = f"/{subresource}" if subresource else ""
         return self.kind.path(self.namespace, self.name) + tail
 
 
 def metadata(manifest: Manifest) -> Manifest:
-    """Give the object's metadata, {} when it has none."""
+    """Return the object's metadata, {} when it has none."""
     found: Manifest = manifest.get("metadata") or {}
     return found
 
 
 def labels(manifest: Manifest) -> dict[str, str]:
-    """Give the object's labels, {} when it has none."""
+    """Return the object's labels, {} when it has none."""
     return metadata(manifest).get("labels") or {}
 
 
 def annotations(manifest: Manifest) -> dict[str, str]:
-    """Give the object's annotations, {} when it has none."""
+    """Return the object's annotations, {} when it has none."""
     return metadata(manifest).get("annotations") or {}
 
 
 def controller_of(manifest: Manifest) -> Manifest:
-    """Give the reference to the controller that makes and remakes the object, {} where it has none."""
+    """Return the reference to the controller that makes and remakes the object, {} where it has none."""
     owners: list[Manifest] = metadata(manifest).get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def uid(manifest: Manifest) -> str:
-    """Give the object's UID, "" for one that was never stored."""
+    """Return the object's UID, "" for one that was never stored."""
     return str(metadata(manifest).get("uid", ""))
 
 
 def as_read(manifest: Manifest) -> dict[str, str]:
-    """Give the metadata of a patch that counts only for the very object that was read, as it was then."""
+    """Return the metadata of a patch that counts only for the very object that was read, as it was then."""
     meta = metadata(manifest)
     return {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
 
@@ -173,7 +173,7 @@ HARD = frozenset({"NoSchedule", "NoExecute"})
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Say whether a toleration matches a taint, as Kubernetes does; numeric operators match none."""
+    """Report whether a toleration matches a taint, as Kubernetes does; numeric operators match none."""
     if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:

@@ -37,14 +37,14 @@ def _scaled(number: int, exponent: int) -> int:
 
 
 def _suffix_scale(suffix: str) -> tuple[int, int]:
-    """Give what a suffix stands for, as a factor and a power of ten."""
+    """Return what a suffix stands for, as a factor and a power of ten."""
     if suffix in _BINARY:
         return 1024 ** _BINARY[suffix], 0
     return 1, _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
 
 
 def parse(text: str, scale: int = MILLI) -> int:
-    """Give the quantity in units of 10 ** -`scale`: "2" is 2000 in milli-units, "1Gi" is 1024 ** 3 * 1000.
+    """Return the quantity in units of 10 ** -`scale`: "2" is 2000 in milli-units, "1Gi" is 1024 ** 3 * 1000.
 
     As in Kubernetes, what is finer than the scale is rounded away from zero, and what is beyond 2 ** 63 - 1 whole units
     is that number. Raises ValueError, with words for the user, for what Kubernetes refuses too.
@@ -90,7 +90,7 @@ def render(amount: int, *, binary: bool = False, scale: int = MILLI) -> str:
 
 
 def is_binary(resource: str) -> bool:
-    """Tell whether amounts of a resource are bytes, which Kubernetes writes with Ki, Mi, Gi."""
+    """Report whether amounts of a resource are bytes, which Kubernetes writes with Ki, Mi, Gi."""
     return resource in {"memory", "storage", "ephemeral-storage"} or resource.startswith("hugepages-")
 
 
@@ -107,7 +107,7 @@ def parse_all(resources: Mapping[str, object]) -> dict[str, int]:
 
 
 def is_quantity(text: str) -> bool:
-    """Tell whether `parse` takes the text."""
+    """Report whether `parse` takes the text."""
     return _SYNTAX.fullmatch(text) is not None
 
 

@@ -52,7 +52,7 @@ def prepare() -> None:
 
 
 def takes_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Say whether colours help there: a terminal of somebody who has not said no (no-color.org)."""
+    """Report whether colours help there: a terminal of somebody who has not said no (no-color.org)."""
     return stream.isatty() and not environment.get("NO_COLOR")
 
 
@@ -70,7 +70,7 @@ _BEGIN = re.compile("[A-Za-z-]{0,8}")
 
 
 def shown(text: object, longest: int = LONGEST) -> str:
-    """Give a name or path with everything escaped that does not print; the middle of a long one is left out."""
+    """Return a name or path with everything escaped that does not print; the middle of a long one is left out."""
     whole = str(text)
     if len(whole) > longest:
         half = longest // 2
@@ -79,7 +79,7 @@ def shown(text: object, longest: int = LONGEST) -> str:
 
 
 def key_shown(key: object, known: Collection[str]) -> str:
-    """Give a key that is none of those `known`, as far as it surely is one.
+    """Return a key that is none of those `known`, as far as it surely is one.
 
     Where a colon is missing, YAML takes what was meant for the value, a token or a private key, for a part of the key.
     """
@@ -111,7 +111,7 @@ _DEEPEST = 6
 
 
 def clean(text: str) -> str:
-    """Give a text on one line: control characters escaped, credentials hidden, its end cut off where it is long."""
+    """Return a text on one line: control characters escaped, credentials hidden, its end cut off where it is long."""
     if _PLAIN(text) and len(text) <= LONGEST_PRINTED:
         return text
     short = text if len(text) <= LONGEST_PRINTED else text[: LONGEST_PRINTED - len(_CUT)] + _CUT
@@ -137,7 +137,7 @@ def _head(text: bytes, most: int) -> str:
 
 
 def printable(value: Any, depth: int = 0) -> Any:
-    """Give a value fit for a log: what stands under the key of a secret is hidden at any depth."""
+    """Return a value fit for a log: what stands under the key of a secret is hidden at any depth."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -158,7 +158,7 @@ def _content(key: Any, value: Any, depth: int) -> Any:
 
 
 def is_secret(key: Any) -> bool:
-    """Tell whether what is kept under a key is a secret, or may hold one."""
+    """Report whether what is kept under a key is a secret, or may hold one."""
     return str(key).lower() in _SECRET_KEYS
 
 

@@ -161,7 +161,7 @@ def scalar(text: str) -> Any:
 
 
 def plain(node: Node) -> Any:
-    """Give the data alone: dicts, tuples for lists, and scalars."""
+    """Return the data alone: dicts, tuples for lists, and scalars."""
     if isinstance(node.value, dict):
         return {key: plain(content) for key, content in node.value.items()}
     if isinstance(node.value, list):
@@ -193,7 +193,7 @@ def locate(root: Node, path: Path, *, key: bool = False) -> Position:
 
 
 def find(root: Node, path: Path) -> Node | None:
-    """Give the node at a path, None when nothing is written there."""
+    """Return the node at a path, None when nothing is written there."""
     node = root
     for step in path:
         found = _inside(node, step)
@@ -281,7 +281,7 @@ class _Frame:
     drop: bool = False
 
     def step(self) -> Path:
-        """Give the part of the path that this frame adds."""
+        """Return the part of the path that this frame adds."""
         if not self.is_mapping:
             return (len(self.node.value),)
         return (self.key,) if self.key is not None else ()
@@ -306,7 +306,7 @@ class _Composer:
     documents: int = 0
 
     def path(self, end: Position | None = None) -> Path:
-        """Give the keys and places that are open, down to the value that starts at `end` if one does."""
+        """Return the keys and places that are open, down to the value that starts at `end` if one does."""
         steps: list[str | int] = []
         for frame in self.frames:
             if frame.node.start == end:
@@ -454,7 +454,7 @@ def _within(text: str, position: Position) -> Position:
 
 
 def _text_at(text: str, position: Position) -> str:
-    """Give the character at a position, "" where there is none."""
+    """Return the character at a position, "" where there is none."""
     lines = text.splitlines()
     return lines[position.line - 1][position.column - 1 : position.column] if lines else ""
 
@@ -493,7 +493,7 @@ def _read(text: str, composer: _Composer, loader: Any) -> None:
 
 
 def compose(text: str, *, what: str = "topology", loader: Any = _LOADER) -> Document:
-    """Read one document: never raises for what the text says, gives its flaws in the order of their finding.
+    """Read one document: never raises for what the text says, returns its flaws in the order of their finding.
 
     A byte order mark at the start is no part of the text. An empty text has a root of null. `what` the document is to
     be is said in its flaws, which quote a topology and nothing else. `loader` is PyYAML's reader, the one in C where
@@ -530,7 +530,7 @@ class FullDumper(yaml.SafeDumper):
 
 
 def is_plainly_text(text: str) -> bool:
-    """Say whether every reader takes a text for one where it stands without quotes, as far as PyYAML does."""
+    """Report whether every reader takes a text for one where it stands without quotes, as far as PyYAML does."""
     digits = text.replace("_", "")
     return not (
         text in _WORDS_OF_1_1

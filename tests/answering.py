@@ -52,7 +52,7 @@ class Answering:
         self._script[verb] += [orjson.dumps(one) if isinstance(one, dict) else one for one in answers]
 
     def verbs(self) -> list[str]:
-        """Say what was asked, in order: "create ConfigMap settings"."""
+        """Return what was asked, in order: "create ConfigMap settings"."""
         return [f"{one.verb} {one.ref.kind.name} {one.ref.name}" for one in self.asked]
 
     async def read(self, ref: Ref) -> bytes:
@@ -69,11 +69,11 @@ class Answering:
         return await self._answer(Asked("issue", account, request), orjson.dumps(answered))
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:
-        """Say that something changed."""
+        """Describe that something changed."""
         return await self._answer(Asked("patch", ref, (patch, subresource)), self._store(ref, {}, f"made-{ref.name}"))
 
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
-        """Say that the object is gone."""
+        """Describe that the object is gone."""
         return await self._answer(Asked("delete", ref, (uid, grace, version) if version else (uid, grace)), STATUS)
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
@@ -89,7 +89,7 @@ class Answering:
         self._refuse(kind, selection, version, seconds)
 
     async def version(self) -> str:
-        """Give a version."""
+        """Return a version."""
         return "v1.36.3"
 
     def endpoint(self) -> Endpoint:

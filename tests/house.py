@@ -45,7 +45,7 @@ EDGES = {
 
 
 def code_lines(source: str, tree: ast.Module) -> set[int]:
-    """Give the numbers of the lines that hold code."""
+    """Return the numbers of the lines that hold code."""
     skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     found: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -58,7 +58,7 @@ def code_lines(source: str, tree: ast.Module) -> set[int]:
 
 
 def measure(folder: Path) -> tuple[dict[Path, int], list[int], list[str]]:
-    """Give lines by file, lines of each function, and the files with an `async def`."""
+    """Return lines by file, lines of each function, and the files with an `async def`."""
     files: dict[Path, int] = {}
     functions: list[int] = []
     edges: list[str] = []

@@ -130,7 +130,7 @@ class Ear:
         self._tell(partial(self.cache.remove, raw))
 
     def get(self, namespace: str, name: str) -> object | None:
-        """Say whether the watch has told of an object, or is about to."""
+        """Report whether the watch has told of an object, or is about to."""
         return True if (namespace, name) in self._told else None
 
     def hear(self) -> None:
@@ -204,7 +204,7 @@ class Stage:
         self.loop: Loop | None = None
 
     def now(self) -> datetime:
-        """Give the time on stage."""
+        """Return the time on stage."""
         return NOW + timedelta(seconds=asyncio.get_running_loop().time())
 
     def raise_nodes(self) -> None:
@@ -347,7 +347,7 @@ class Stage:
         await self.settle()
 
     def find(self, ref: Ref) -> Manifest | None:
-        """Give an object as its cluster has it."""
+        """Return an object as its cluster has it."""
         return self.clusters[ref.cluster].find(ref.kind, ref.namespace, ref.name)
 
     async def delete(self, ref: Ref, grace: int | None = None) -> None:
@@ -357,7 +357,7 @@ class Stage:
         await Rehearsal.delete(self.clusters[ref.cluster], ref, uid=uid(seen), grace=grace)
 
     async def listed(self, cluster: str, kind: Kind = POD) -> list[Manifest]:
-        """Give every object of a kind that a cluster has."""
+        """Return every object of a kind that a cluster has."""
         found = await self.clusters[cluster].list(kind, Selection())
         return [orjson.loads(raw) for raw in found.items]
 

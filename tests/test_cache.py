@@ -27,7 +27,7 @@ def node(entry: Entry) -> tuple[str, ...]:
 
 
 def names(cache: Cache) -> list[str]:
-    """Give the cached names, sorted."""
+    """Return the cached names, sorted."""
     return sorted(entry.name for entry in cache)
 
 

@@ -23,18 +23,18 @@ def edited(*lowers: str) -> Topology:
 
 
 def said(of: World, *lowers: str) -> list[Course]:
-    """Give what is to be done about each lower of a topology."""
+    """Return what is to be done about each lower of a topology."""
     wanted = edited(*lowers)
     return [course(spec, wanted, of) for spec in wanted.lowers]
 
 
 def deeds(of: World, *lowers: str) -> list[str]:
-    """Give it in a word each, with the node that the lower has then."""
+    """Return it in a word each, with the node that the lower has then."""
     return [f"{one.deed.name} {one.spec.node.name}" for one in said(of, *lowers)]
 
 
 def waits(of: World, *lowers: str) -> list[str]:
-    """Give what has to wait."""
+    """Return what has to wait."""
     return [words for one in said(of, *lowers) for words in one.waits]
 
 

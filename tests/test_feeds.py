@@ -35,7 +35,7 @@ def lower() -> LowerWorld:
 
 
 def takers(feeds: list[Feed], kind: str, manifest: Manifest) -> list[Feed]:
-    """Give the feeds that pick an object."""
+    """Return the feeds that pick an object."""
     return [feed for feed in feeds if feed.kind.name == kind and is_selected(manifest, feed.selection)]
 
 
@@ -160,7 +160,7 @@ def test_the_last_words_of_a_lower_pod_are_kept() -> None:
 
 
 def stored(manifest: Manifest, version: int = 5) -> bytes:
-    """Give an object as the API sends it."""
+    """Return an object as the API sends it."""
     return orjson.dumps({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(version)}})
 
 

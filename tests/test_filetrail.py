@@ -21,12 +21,12 @@ nonsense
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Give a directory by its real path."""
+    """Return a directory by its real path."""
     return tmp_path.resolve()
 
 
 def above(*directories: Path) -> set[str]:
-    """Give directories and all those that they are in."""
+    """Return directories and all those that they are in."""
     return {str(each) for one in directories for each in (one, *one.parents)}
 
 

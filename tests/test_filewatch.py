@@ -64,7 +64,7 @@ async def ears(watcher: FileWatcher) -> AsyncIterator[Ears]:
 
 
 def threads() -> list[str]:
-    """Give the threads that wait for notices."""
+    """Return the threads that wait for notices."""
     return [thread.name for thread in threading.enumerate() if thread.name == "file notices"]
 
 
@@ -81,7 +81,7 @@ def instances() -> int:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Give a file, two directories below the test's own."""
+    """Return a file, two directories below the test's own."""
     made = tmp_path.resolve() / "a" / "b" / "f"
     made.parent.mkdir(parents=True)
     made.write_text("first")
@@ -99,14 +99,14 @@ def is_file(file: Path) -> bool:
 
 
 def device(file: Path) -> str:
-    """Give the device that a file is on."""
+    """Return the device that a file is on."""
     number = file.stat().st_dev
     return f"{os.major(number)}:{os.minor(number)}"
 
 
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
-    """Give an empty directory by its real path."""
+    """Return an empty directory by its real path."""
     return tmp_path.resolve()
 
 

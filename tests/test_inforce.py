@@ -80,7 +80,7 @@ def placed(telemetry: int, webhook: int = 0, bind: str = HOST) -> Topology:
 
 @asynccontextmanager
 async def opened(first: Topology, section: str = "telemetry") -> AsyncIterator[tuple[InForce, Listener]]:
-    """Give a part that is served; at the end it is not any more."""
+    """Return a part that is served; at the end it is not any more."""
     listener = Listener(section)
     part = InForce(section, listener)
     await part.open(first)

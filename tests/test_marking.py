@@ -80,12 +80,12 @@ def ground(*pods: Manifest) -> Upper:
 
 
 def leaders(upper: Weather, topology: str = "demo") -> list[str]:
-    """Give the pods that have the mark of a topology."""
+    """Return the pods that have the mark of a topology."""
     return sorted(name for name in ("a", "b", "c") if mark_of(upper, name) == topology)
 
 
 def mark_of(upper: Weather, name: str) -> str | None:
-    """Give the mark of a pod; whatever it is, the pod's other labels are there."""
+    """Return the mark of a pod; whatever it is, the pod's other labels are there."""
     found = upper.find(POD, NAMESPACE_OF_ALL, name)
     if found is None:
         return None
@@ -243,7 +243,7 @@ async def test_who_leads_no_more_leaves_the_mark_to_the_one_that_does() -> None:
 
 @in_virtual_time
 async def test_an_end_waits_a_second_at_the_most() -> None:
-    """What comes after it gives the lease back, for which there is little time when the cluster hangs."""
+    """What comes after it returns the lease back, for which there is little time when the cluster hangs."""
     upper = ground(pod("a"))
     async with opened(upper) as mark:
         mark.lead()

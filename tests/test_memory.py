@@ -69,6 +69,6 @@ def test_what_was_decoded_is_dropped_on_demand() -> None:
 
 
 def resident() -> int:
-    """Give the bytes of this process that are in memory."""
+    """Return the bytes of this process that are in memory."""
     with open("/proc/self/statm") as file:  # noqa: PTH123 - a file of the kernel
         return int(file.read().split()[1]) * 4096

@@ -27,7 +27,7 @@ class ReadOnly:
         self.found = found
 
     async def read(self, ref: Ref) -> bytes:
-        """Give a stranger's object of that name, if there is one."""
+        """Return a stranger's object of that name, if there is one."""
         if ref not in self.found:
             raise NotFound("nothing there", status=404)
         return b'{"metadata":{"name":"settings","namespace":"default","uid":"theirs","resourceVersion":"9"}}'
@@ -53,7 +53,7 @@ async def rehearsed(here: World, **connections: Any) -> tuple[Script, dict[str, 
 
 
 def done(script: Script) -> list[str]:
-    """Give what was done to clusters below."""
+    """Return what was done to clusters below."""
     steps = [said.step for said in script.lines if said.step is not None]
     return sorted(f"{step.verb} {step.ref.kind.name} {step.ref.name}" for step in steps if step.ref.cluster == A)
 

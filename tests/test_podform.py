@@ -98,7 +98,7 @@ ODD = st.sampled_from(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Give every place inside a value, itself included."""
+    """Yield every place inside a value, itself included."""
     yield path
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, one in inside:
@@ -109,7 +109,7 @@ PLACES = [path for path in places(POD) if path and path[0] not in ("apiVersion",
 
 
 def changed(path: tuple[Any, ...], value: Any, *, gone: bool = False) -> dict[str, Any]:
-    """Give the pod with another value at a place, or with none."""
+    """Return the pod with another value at a place, or with none."""
     pod = copy.deepcopy(POD)
     inside: Any = pod
     for step in path[:-1]:
@@ -122,7 +122,7 @@ def changed(path: tuple[Any, ...], value: Any, *, gone: bool = False) -> dict[st
 
 
 def worked(pod: dict[str, Any]) -> str:
-    """Have everything done to a pod that commands do; gives why it was refused, "" where it was not."""
+    """Have everything done to a pod that commands do; returns why it was refused, "" where it was not."""
     text = json.dumps(pod).encode()
     try:
         found = mutation(read_pod(text, "pod"), default_topology())

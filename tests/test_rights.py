@@ -29,17 +29,17 @@ def topology(**fields: Any) -> Topology:
 
 
 def verbs(rights: list[Right], resource: str, group: str = "") -> set[str]:
-    """Give the verbs that a resource is listed with."""
+    """Return the verbs that a resource is listed with."""
     return {verb for one in rights if (one.resource, one.group) == (resource, group) for verb in one.verbs}
 
 
 def above(**fields: Any) -> list[Right]:
-    """Give the rights in the upper cluster."""
+    """Return the rights in the upper cluster."""
     return upper_rights(topology(**fields))
 
 
 def below(**fields: Any) -> list[Right]:
-    """Give the rights in the lower cluster."""
+    """Return the rights in the lower cluster."""
     return lower_rights(topology(**fields).lowers[0])
 
 

@@ -28,7 +28,7 @@ Serve = Callable[[str, int], AbstractAsyncContextManager[int]]
 
 
 def has_ipv6() -> bool:
-    """Say whether this machine has an IPv6 loopback."""
+    """Report whether this machine has an IPv6 loopback."""
     try:
         with socket.create_server((V6, 0), family=socket.AF_INET6):
             return True
@@ -40,7 +40,7 @@ IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 def reached(port: int) -> list[str]:
-    """Give those loopback addresses at which something listens; the port is a spare one, so nobody else does."""
+    """Return those loopback addresses at which something listens; the port is a spare one, so nobody else does."""
     found = []
     for address in (V4, V6) if has_ipv6() else (V4,):
         try:
@@ -53,7 +53,7 @@ def reached(port: int) -> list[str]:
 
 @asynccontextmanager
 async def kubelet(bind: str, port: int) -> AsyncIterator[int]:
-    """Listen as a virtual node does; gives the port."""
+    """Listen as a virtual node does; returns the port."""
     with open_port("node", bind, port) as opened:
         yield opened.getsockname()[1]
 

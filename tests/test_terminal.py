@@ -13,7 +13,7 @@ class Screen(io.StringIO):
     """A terminal."""
 
     def isatty(self) -> bool:
-        """Say that it is one."""
+        """Describe that it is one."""
         return True
 
 

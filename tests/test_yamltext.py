@@ -47,7 +47,7 @@ def read(text: str) -> Node:
 
 
 def flaws(text: str, loader: Any = yaml.SafeLoader) -> list[tuple[int, int, str]]:
-    """Give line, column and path of each flaw."""
+    """Return line, column and path of each flaw."""
     found = compose(text, loader=loader).flaws
     return [(*flaw.position, show_path(flaw.path)) for flaw in found]
 

@@ -25,7 +25,7 @@ class _Jump(selectors.DefaultSelector):  # type: ignore[valid-type, misc]
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """Give what is ready; else let `timeout` seconds pass."""
+        """Return what is ready; else let `timeout` seconds pass."""
         ready: list[Any] = super().select(0)
         if not ready and timeout is None:
             raise Stuck
@@ -42,7 +42,7 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__(self._jump)
 
     def time(self) -> float:
-        """Give the seconds that have passed."""
+        """Return the seconds that have passed."""
         return self._jump.now
 
 
@@ -59,5 +59,5 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
 
 
 def clock() -> float:
-    """Give the seconds that have passed since the test began."""
+    """Return the seconds that have passed since the test began."""
     return asyncio.get_running_loop().time()

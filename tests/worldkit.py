@@ -113,7 +113,7 @@ def reload(into: World, *lowers: str, more: str = "") -> None:
 
 
 def put(cache: Cache, *manifests: Manifest) -> Entry:
-    """Let the watch tell a cache of objects, each newer than all before; gives the last entry."""
+    """Let the watch tell a cache of objects, each newer than all before; returns the last entry."""
     for manifest in manifests:
         cache.put(stored(manifest, cache.version + 1))
     meta = metadata(manifests[-1])
@@ -137,7 +137,7 @@ def lose(cache: Cache, name: str, namespace: str = "default") -> None:
 
 
 def stored(manifest: Manifest, version: int) -> bytes:
-    """Give the bytes of an object as the API stores it at a version."""
+    """Return the bytes of an object as the API stores it at a version."""
     return orjson.dumps({**manifest, "metadata": {**metadata(manifest), "resourceVersion": str(version)}})
 
 
@@ -230,7 +230,7 @@ def lower_node(name: str = "n1", cpu: str = "4", *, ready: bool = True, arch: st
 
 
 def marked(manifest: Manifest, upper_uid: str, owner: Owner = OWNER_HERE, **meta: Any) -> Manifest:
-    """Give an object with an owner's marks, as made for the upper object of that UID."""
+    """Return an object with an owner's marks, as made for the upper object of that UID."""
     ours = {
         "labels": labels(manifest) | {OWNER: owner.mark},
         "annotations": annotations(manifest) | {OWNER_NAME: owner.name, UPPER_UID: upper_uid},
@@ -239,7 +239,7 @@ def marked(manifest: Manifest, upper_uid: str, owner: Owner = OWNER_HERE, **meta
 
 
 def written(manifest: Manifest) -> Manifest:
-    """Give an object with the API's book-keeping that all its labels and annotations were written by us."""
+    """Return an object with the API's book-keeping that all its labels and annotations were written by us."""
     fields = {
         f"f:{section}": {f"f:{key}": {} for key in metadata(manifest).get(section) or {}}
         for section in ("labels", "annotations")
@@ -270,11 +270,11 @@ def decided(rule: Rule, key: Key, of: World) -> tuple[Decision, Plan]:
 
 
 def only(decision: Decision) -> Wanted:
-    """Give the one thing that a decision wants."""
+    """Return the one thing that a decision wants."""
     (wanted,) = decision.wanted
     return wanted
 
 
 def names(keys: Iterable[Key]) -> Iterator[str]:
-    """Give the names of keys, sorted, with their namespace where they have one."""
+    """Yield the names of keys, sorted, with their namespace where they have one."""
     yield from sorted(f"{key.namespace}/{key.name}" if key.namespace else key.name for key in keys)

@@ -36,7 +36,7 @@ class Inapplicable(Exception):
 
 
 def planted(source: str, bug: Bug) -> str:
-    """Give a file's text with a bug in it. Raises Inapplicable."""
+    """Return a file's text with a bug in it. Raises Inapplicable."""
     count = source.count(bug.old)
     if count != 1:
         raise Inapplicable(f"{bug.path} has {count} times, not once: {bug.old.strip()!r}")
@@ -109,13 +109,13 @@ def tried(tree: Path, bug: Bug, sequences: int) -> dict[str, Any]:
 
 
 def broken(trials: Iterable[dict[str, Any]]) -> list[str]:
-    """Say which bugs nobody noticed, and which could not be put in."""
+    """Return which bugs nobody noticed, and which could not be put in."""
     missed = [one for one in trials if not one["caught"]]
     return [f"{one['bug']}: {one.get('inapplicable') or 'no test notices'}" for one in missed]
 
 
 def main() -> int:
-    """Read the arguments, try every bug, keep the result; gives the exit code."""
+    """Read the arguments, try every bug, keep the result; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="only bugs whose name has this text; nothing is kept then")
     parser.add_argument("--sequences", type=int, default=0, help="play so many sequences against each bug as well")

@@ -23,7 +23,7 @@ class Setup(NamedTuple):
     level: str = "fail"
 
     def judge(self, found: Diagnosis) -> str:
-        """Say what is wrong with a diagnosis, "" for nothing."""
+        """Return what is wrong with a diagnosis, "" for nothing."""
         told = [one for one in found.findings(self.level) if one[:2] == (self.cluster, self.check)]
         if not any(self.cause in what and self.remedy in advice for _, _, what, advice in told):
             return f"not told so: {found.findings('fail') + found.findings('warn')}"

@@ -45,7 +45,7 @@ class Diagnosis(NamedTuple):
     seconds: float
 
     def findings(self, level: str) -> list[tuple[str, str, str, str]]:
-        """Give all findings of a level: cluster, check, what, and what to do."""
+        """Return all findings of a level: cluster, check, what, and what to do."""
         return [
             (cluster["name"] or UPPER, one["check"], one["what"], "\n".join(one["advice"]))
             for cluster in self.document["clusters"]
@@ -99,11 +99,11 @@ class Stage:
     # Files.
 
     def pki(self, name: str) -> Path:
-        """Give the folder of a cluster's keys."""
+        """Return the folder of a cluster's keys."""
         return self.sandbox.clusters[name].audit_log.parent / "pki"
 
     def signer(self, name: str, *, ago: timedelta = timedelta()) -> Authority:
-        """Give a cluster's authority, as it would have signed so long ago."""
+        """Return a cluster's authority, as it would have signed so long ago."""
         return replace(signer_of(self.pki(name)), now=datetime.now(UTC) - ago)
 
     def credential(
@@ -129,7 +129,7 @@ class Stage:
         path.write_text(yaml.safe_dump(found))
 
     def authority(self, name: str) -> str:
-        """Give a cluster's CA as kubeconfigs hold it."""
+        """Return a cluster's CA as kubeconfigs hold it."""
         return b64encode((self.pki(name) / "ca.crt").read_bytes()).decode()
 
     def put(self, name: str, content: bytes) -> str:
@@ -138,7 +138,7 @@ class Stage:
         return name
 
     def lower(self, name: str) -> Manifest:
-        """Give a lower's entry of the topology."""
+        """Return a lower's entry of the topology."""
         found: Manifest = next(one for one in self.topology["lowers"] if one["name"] == name)
         return found
 

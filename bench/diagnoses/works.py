@@ -32,7 +32,7 @@ def rule(right: Right) -> Manifest:
 
 
 def read(stage: Stage) -> Topology:
-    """Give the topology of a stage as the engine reads it."""
+    """Return the topology of a stage as the engine reads it."""
     return parse(stage.save().read_text(), name="topology.yaml")
 
 
@@ -200,7 +200,7 @@ async def running(stage: Stage) -> None:
 
 
 def own_address() -> str:
-    """Give an address of this machine that is not loopback, "" where it has none."""
+    """Return an address of this machine that is not loopback, "" where it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_PROBE)

@@ -84,7 +84,7 @@ def asked(cluster: str, method: str, target: str, body: bytes, *, user: str = ""
 
 
 def place_of(path: str) -> Place:
-    """Say what a path of the API is about; one that is not of the API is about nothing."""
+    """Return what a path of the API is about; one that is not of the API is about nothing."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     rest = parts[{"api": 2, "apis": 3}.get(parts[0], len(parts)) :]
     namespace = ""
@@ -96,7 +96,7 @@ def place_of(path: str) -> Place:
 
 
 def verb_of(method: str, place: Place, query: str) -> str:
-    """Give the verb as an audit log has it."""
+    """Return the verb as an audit log has it."""
     if method == "DELETE" and not place.name:
         return "deletecollection"
     if method in _VERBS:
@@ -114,7 +114,7 @@ def _content(body: bytes) -> Any:
 
 
 def _fences(verb: str, content: Any) -> dict[str, str]:
-    """Give the preconditions of a body: those of a delete, of an eviction, of an object, or of a JSON patch."""
+    """Return the preconditions of a body: those of a delete, of an eviction, of an object, or of a JSON patch."""
     if isinstance(content, list):
         told = [one for one in content if isinstance(one, dict) and one.get("path") in _FENCES]
         return {_FENCES[one["path"]]: _text(one.get("value")) for one in told if one.get("op") != "remove"}

@@ -21,7 +21,7 @@ class Scripted:
         self._laid_out.append((matches, deque(faults)))
 
     async def meet(self, asked: Asked) -> Fault:
-        """Give the first fault that is left for such a request."""
+        """Return the first fault that is left for such a request."""
         for matches, faults in self._laid_out:
             if faults and matches(asked):
                 self.met.append(asked)

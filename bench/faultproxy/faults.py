@@ -63,7 +63,7 @@ class Refused:
     causes: tuple[str, ...] = ()
 
     def body(self) -> bytes:
-        """Give the answer as the API words it."""
+        """Return the answer as the API words it."""
         return orjson.dumps(status(self.status, self.message, self.causes))
 
 
@@ -71,7 +71,7 @@ Fault = Passed | Dropped | Lost | Torn | Delayed | Hung | Refused
 
 
 def status(code: int, message: str, causes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Give a v1 Status of a failure."""
+    """Return a v1 Status of a failure."""
     told = {
         "kind": "Status",
         "apiVersion": "v1",

@@ -32,7 +32,7 @@ class Write:
         return self.status in SUCCESSES
 
     def record(self) -> dict[str, Any]:
-        """Give it in the form of an audit record."""
+        """Return it in the form of an audit record."""
         about = {"resource": self.asked.resource, "namespace": self.asked.namespace, "name": self.asked.name}
         about |= {"subresource": self.asked.subresource} if self.asked.subresource else {}
         return {
@@ -59,5 +59,5 @@ class Journal:
         return len(self.writes)
 
     def since(self, start: int) -> Iterator[Write]:
-        """Give the writes after the first `start`."""
+        """Yield the writes after the first `start`."""
         yield from self.writes[start:]

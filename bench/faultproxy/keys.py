@@ -25,7 +25,7 @@ class User(NamedTuple):
 
 
 def signer_of(pki: Path) -> Authority:
-    """Give a cluster's certificate authority; `pki` is its folder of keys."""
+    """Return a cluster's certificate authority; `pki` is its folder of keys."""
     pair = Pair((pki / "ca.crt").read_bytes(), (pki / "ca.key").read_bytes())
     key = load_pem_private_key(pair.key, None)
     assert isinstance(key, EllipticCurvePrivateKey)
@@ -33,7 +33,7 @@ def signer_of(pki: Path) -> Authority:
 
 
 def user_of(certificate: dict[str, Any] | None) -> User:
-    """Say who showed a certificate (as the ssl module gives it)."""
+    """Return who showed a certificate (as the ssl module gives it)."""
     fields: list[tuple[str, str]] = [pair for part in (certificate or {}).get("subject", ()) for pair in part]
     names = [value for key, value in fields if key == "commonName"]
     return User(names[0] if names else "", tuple(value for key, value in fields if key == "organizationName"))
@@ -57,7 +57,7 @@ class Keys:
         return context
 
     def client(self, user: User) -> ssl.SSLContext:
-        """Give the context by which the apiserver takes the proxy for a user."""
+        """Return the context by which the apiserver takes the proxy for a user."""
         if user not in self._known:
             context = ssl.create_default_context(cafile=str(self._authority))
             if user.name:

@@ -42,15 +42,15 @@ class Director(Protocol):
     """Decides what is done to requests, and hears how far they got."""
 
     async def meet(self, asked: Asked) -> Fault:
-        """Say what is to be done to a request that has just come; whoever asked waits for it."""
+        """Return what is to be done to a request that has just come; whoever asked waits for it."""
         ...
 
     async def carried_out(self, asked: Asked, status: int) -> None:
-        """Hear that the apiserver has answered; who asked does not know yet."""
+        """Note that the apiserver has answered; who asked does not know yet."""
         ...
 
     async def answered(self, asked: Asked, status: int) -> None:
-        """Hear that the answer has gone out to who asked."""
+        """Note that the answer has gone out to who asked."""
         ...
 
 
@@ -190,7 +190,7 @@ class Proxy:
     async def _answer(
         self, request: web.BaseRequest, director: Director, found: Asked, write: Write | None, answer: _Answer
     ) -> web.StreamResponse:
-        """Give an answer, and tell that it has gone out."""
+        """Return an answer, and tell that it has gone out."""
         response = web.Response(status=answer.status, body=answer.body, headers=answer.headers)
         await response.prepare(request)
         await response.write_eof()
@@ -251,7 +251,7 @@ class Proxy:
         return self.tamper(found, event)
 
     def _onward(self, request: web.BaseRequest, user: User) -> tuple[aiohttp.ClientSession, URL, dict[str, str]]:
-        """Give the way to the apiserver for a user, and what is asked there."""
+        """Return the way to the apiserver for a user, and what is asked there."""
         if user not in self._sessions:
             self._sessions[user] = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._keys.client(user), limit=0),
@@ -298,7 +298,7 @@ async def _broken(request: web.BaseRequest) -> NoReturn:
 
 
 async def _torn(request: web.BaseRequest, answer: _Answer) -> NoReturn:
-    """Give half an answer, and reset."""
+    """Return half an answer, and reset."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
     response.enable_chunked_encoding()
     await response.prepare(request)

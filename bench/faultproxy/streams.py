@@ -45,7 +45,7 @@ def event_of(line: bytes) -> Event:
 
 
 def expired() -> bytes:
-    """Give the line with which an apiserver says that it cannot go on from a version."""
+    """Return the line with which an apiserver says that it cannot go on from a version."""
     told = {"type": "ERROR", "object": status(410, "too old resource version: 1 (2)")}
     return orjson.dumps(told) + b"\n"
 
@@ -74,7 +74,7 @@ class Stream:
             self._ordered.set_result(end)
 
     async def carry(self, lines: Any, tamper: Tamper, send: Send) -> End:
-        """Pass lines on until the other side ends or an end is ordered; gives which end it is."""
+        """Pass lines on until the other side ends or an end is ordered; returns which end it is."""
         pump = asyncio.create_task(self._pump(lines, tamper, send))
         try:
             either: tuple[asyncio.Future[Any], ...] = (pump, self._ordered)

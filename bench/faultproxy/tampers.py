@@ -17,7 +17,7 @@ class Tampering:
         self._times = times
 
     def __call__(self, asked: Asked, event: Event) -> Sequence[bytes]:
-        """Give the lines to be passed on for an event."""
+        """Return the lines to be passed on for an event."""
         if len(self.done) < self._times and self._matches(asked, event):
             self.done.append(event)
             return self._met(asked, event)

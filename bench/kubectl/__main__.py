@@ -35,7 +35,7 @@ SOURCES = Path(__file__).parent / "sources"
 
 
 def kubectls(sandbox: Sandbox, *, short: bool) -> dict[str, str]:
-    """Give the kubectls by version: the sandbox's own, and an older one unless it is to be short."""
+    """Return the kubectls by version: the sandbox's own, and an older one unless it is to be short."""
     own = sandbox.kubectl_command()[0]
     if short:
         return {KUBECTL: own}
@@ -44,7 +44,7 @@ def kubectls(sandbox: Sandbox, *, short: bool) -> dict[str, str]:
 
 
 def compared(version: str, real: Answers, virtual: Answers) -> dict[str, Any]:
-    """Compare one version's answers; gives how many lines differ by command, what is expected, and what broke."""
+    """Compare one version's answers; returns how many lines differ by command, what is expected, and what broke."""
     apart, strange, met = {}, [], set()
     for command, lines in real.items():
         found = lines_apart(lines, virtual[command])
@@ -57,7 +57,7 @@ def compared(version: str, real: Answers, virtual: Answers) -> dict[str, Any]:
 
 
 def rounds(sandbox: Sandbox, versions: dict[str, str], scratch: Path) -> dict[str, dict[str, Any]]:
-    """Give everything to the real node, then with an engine to the virtual one; gives the comparisons by version."""
+    """Give everything to the real node, then with an engine to the virtual one; returns the comparisons by version."""
     real = {version: given(Side(sandbox, LOWER, scratch), path) for version, path in versions.items()}
     put_within_reach(sandbox)
     child = engine(sandbox, sandbox.directory / "engine.log")
@@ -81,7 +81,7 @@ def result_of(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def trial(folder: Path, *, short: bool) -> tuple[str, dict[str, Any]]:
-    """Do it all on clusters of its own, made in a folder; gives the clusters' version and the result."""
+    """Do it all on clusters of its own, made in a folder; returns the clusters' version and the result."""
     with Sandbox.start(folder / "sandbox", CLUSTERS, progress=print) as sandbox:
         sandbox.adopt("engine.log")
         versions = kubectls(sandbox, short=short)
@@ -92,7 +92,7 @@ def trial(folder: Path, *, short: bool) -> tuple[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Read the arguments, run, keep the result; gives the exit code."""
+    """Read the arguments, run, keep the result; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--short", action="store_true", help="the clusters' own kubectl only")
     parser.add_argument("--document", action="store_true", help="write docs/kubectl.md only")

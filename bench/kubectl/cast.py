@@ -97,7 +97,7 @@ def half() -> Manifest:
 
 
 def everything() -> str:
-    """Give the manifest of all of it."""
+    """Return the manifest of all of it."""
     items = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "colours"}, "data": {"sky": "blue"}},
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "secrets"}, "stringData": {"key": "dark"}},
@@ -116,5 +116,5 @@ def everything() -> str:
 
 
 def overrides() -> str:
-    """Give what `kubectl run` needs, so that its pod may run on either node."""
+    """Return what `kubectl run` needs, so that its pod may run on either node."""
     return orjson.dumps({"spec": {"tolerations": TOLERATIONS, "terminationGracePeriodSeconds": 1}}).decode()

@@ -32,13 +32,13 @@ class Expected(NamedTuple):
     virtual: str | None = None
 
     def explains(self, command: str, line: Line) -> bool:
-        """Say whether a line is this difference."""
+        """Report whether a line is this difference."""
         pattern = self.real if line.side == "real" else self.virtual
         return pattern is not None and bool(re.search(self.commands, command) and re.fullmatch(pattern, line.text))
 
 
 def lines_apart(real: Sequence[str], virtual: Sequence[str]) -> list[Line]:
-    """Give the lines that one side alone says, in their order."""
+    """Return the lines that one side alone says, in their order."""
     found: list[Line] = []
     for tag, a, b, c, d in difflib.SequenceMatcher(None, real, virtual, autojunk=False).get_opcodes():
         if tag != "equal":
@@ -48,7 +48,7 @@ def lines_apart(real: Sequence[str], virtual: Sequence[str]) -> list[Line]:
 
 
 def explained(command: str, lines: Iterable[Line], expected: Sequence[Expected]) -> tuple[set[int], list[Line]]:
-    """Give which of the expected differences (by their places) these lines are, and the lines that are none."""
+    """Return which of the expected differences (by their places) these lines are, and the lines that are none."""
     places: set[int] = set()
     strange: list[Line] = []
     for line in lines:

@@ -31,13 +31,13 @@ Once with kubectl's WebSockets, and where it says so with SPDY:
 
 
 def page() -> str:
-    """Give the text of the page."""
+    """Return the text of the page."""
     rows = "".join(f"| {one.what} | {one.why} |\n" for one in EXPECTED)
     titles = dict.fromkeys(_shown(step.title) for step in STEPS if not step.until)
     return _HEAD + rows + _COMMANDS + "".join(f"- `{title}`\n" for title in titles)
 
 
 def _shown(title: str) -> str:
-    """Give a command as a person would: what makes a pod fit for both nodes is left out."""
+    """Return a command as a person would: what makes a pod fit for both nodes is left out."""
     words = title.split(" ")
     return " ".join(word for word in words if not word.startswith(("--overrides=", "--image-pull-policy=")))

@@ -43,7 +43,7 @@ class Hand(NamedTuple):
     home: Path
 
     def give(self, step: Step) -> Told:
-        """Give a command, and wait for its end."""
+        """Return a command, and wait for its end."""
         command = [self.kubectl, f"--kubeconfig={self.kubeconfig}", "-n", SPACE, *self.arguments(step)]
         variables = {"PATH": os.environ.get("PATH", ""), "HOME": str(self.home), "TERM": "xterm"}
         variables |= _BY_SPDY if step.spdy else {}
@@ -62,7 +62,7 @@ class Hand(NamedTuple):
             time.sleep(PAUSE)
 
     def arguments(self, step: Step) -> list[str]:
-        """Give kubectl's arguments with the names in their places."""
+        """Return kubectl's arguments with the names in their places."""
         found = shlex.split(step.words)
         for name, value in self.names.items():
             found = [word.replace(f"{{{name}}}", value) for word in found]

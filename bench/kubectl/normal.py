@@ -58,7 +58,7 @@ _KEYS = ("name", "type", "key", "containerPort", "ip")
 
 
 def normal(told: Told, form: str, names: dict[str, str]) -> list[str]:
-    """Give the lines of an answer; `names` are what else to replace: words, and what to put there."""
+    """Return the lines of an answer; `names` are what else to replace: words, and what to put there."""
     is_tree = form == TREE and told.code == 0
     out = "\n".join(_leaves(yaml.load(told.out, Loader=yaml.BaseLoader))) if is_tree else told.out
     lines = [*_lines(out, names), *(f"error: {line}" for line in _lines(told.err, names))]
@@ -91,7 +91,7 @@ def _unordered(lines: list[str]) -> list[str]:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[str]:
-    """Give a line for each value of a document; what stands in a list goes by its name, where it has one."""
+    """Yield a line for each value of a document; what stands in a list goes by its name, where it has one."""
     if isinstance(value, dict) and value:
         for key in sorted(value):
             yield from _leaves(value[key], f"{path}.{key}" if path else key)

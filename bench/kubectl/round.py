@@ -39,7 +39,7 @@ class Side(NamedTuple):
 
 
 def given(side: Side, kubectl: str) -> Answers:
-    """Give all commands; raises NotInTime when something does not come that the next ones need."""
+    """Return all commands; raises NotInTime when something does not come that the next ones need."""
     with tempfile.TemporaryDirectory(dir=side.scratch) as folder:
         hand = _hand(side, kubectl, Path(folder))
         _must(side.sandbox, side.cluster, "create", "namespace", SPACE)

@@ -87,7 +87,7 @@ class Asking:
         self._stock = stock
 
     def next(self) -> list[Request]:
-        """Give the next request, or some that belong together."""
+        """Return the next request, or some that belong together."""
         kinds = (CONFIG_MAP, SECRET, POD, POD, SERVICE_ACCOUNT, LEASE, EVENT, NODE, NAMESPACE)
         kind = self._die.choice(kinds)
         if kind == NAMESPACE:

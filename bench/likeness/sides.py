@@ -43,7 +43,7 @@ class Side:
         return Ref(self.cluster.name, kind, own if kind.namespaced else "", prefix + name)
 
     async def ask(self, request: Request) -> Manifest | ClusterError:
-        """Make a request; gives the answer, or the error that it met."""
+        """Make a request; returns the answer, or the error that it met."""
         ref = self.ref(*request.place)
         body = self._body(request, ref)
         uid = filled(request.uid, self.uids, self.versions)
@@ -63,7 +63,7 @@ class Side:
         return found
 
     def outcome(self, answer: Manifest | ClusterError, last: str) -> Outcome:
-        """Give an answer in its comparable form; `last` is the version that the object had before, "" for none."""
+        """Return an answer in its comparable form; `last` is the version that the object had before, "" for none."""
         if isinstance(answer, ClusterError):
             return {"error": type(answer).__name__, "status": answer.status, "why": [answer.reason, *answer.causes]}
         if answer.get("kind") == "Status":
@@ -72,7 +72,7 @@ class Side:
         return {**self.form(answer), "moved": self._moved(metadata(answer)["resourceVersion"], last)}
 
     def form(self, manifest: Manifest) -> Outcome:
-        """Give an object in its comparable form."""
+        """Return an object in its comparable form."""
         meta, status = metadata(manifest), manifest.get("status") or {}
         form = {field: meta[field] for field in _EXACT if field in meta}
         if manifest["kind"] == NODE.name:
@@ -87,7 +87,7 @@ class Side:
         return form | {field: value for field, value in manifest.items() if field not in _LOOSE}
 
     def events(self, told: Iterable[tuple[str, Manifest]]) -> list[Outcome]:
-        """Give events in their comparable form; they have to be in the order of their versions."""
+        """Return events in their comparable form; they have to be in the order of their versions."""
         found, newest = [], 0
         for sort, manifest in told:
             version = int(metadata(manifest)["resourceVersion"])
@@ -96,7 +96,7 @@ class Side:
         return found
 
     def number(self, uid: str) -> int:
-        """Give the number of a UID, -1 for one that was not given to anything here."""
+        """Return the number of a UID, -1 for one that was not given to anything here."""
         return self.uids.index(uid) if uid in self.uids else -1
 
     def take(self, answer: Manifest | ClusterError, *, is_new: bool) -> None:
@@ -115,7 +115,7 @@ class Side:
         return body
 
     def _moved(self, version: str, last: str) -> str:
-        """Say whether a version is a new one, and newer than all that were given before."""
+        """Report whether a version is a new one, and newer than all that were given before."""
         if version == last:
             return "no"
         newer = int(version) > self.newest
@@ -135,7 +135,7 @@ class Pair:
         self.last: Outcome = {}
 
     async def ask(self, request: Request) -> str:
-        """Make a request of both; gives in what the answers differ, "" for nothing."""
+        """Make a request of both; returns in what the answers differ, "" for nothing."""
         known = self.stock.versions.get(request.place, [])[-1:]
         answers = [await side.ask(request) for side in self.sides]
         self._take(request, answers)
@@ -162,7 +162,7 @@ class Pair:
 
 
 def difference(rehearsed: Outcome, real: Outcome) -> str:
-    """Say in what a real outcome differs from a rehearsed one, "" for nothing; defaults are no difference."""
+    """Return in what a real outcome differs from a rehearsed one, "" for nothing; defaults are no difference."""
     loose = ("spec", *(key for key in rehearsed if key not in _STRICT))
     wanted = {key: cut(value, rehearsed.get(key)) if key in loose else value for key, value in real.items()}
     wanted = {key: value for key, value in wanted.items() if key in rehearsed or key in _STRICT}
@@ -173,7 +173,7 @@ def difference(rehearsed: Outcome, real: Outcome) -> str:
 
 
 def cut(real: Any, rehearsed: Any) -> Any:
-    """Give of a real value what the rehearsed one has as well: the rest is defaults."""
+    """Return of a real value what the rehearsed one has as well: the rest is defaults."""
     if isinstance(real, dict) and isinstance(rehearsed, dict):
         return {key: cut(value, rehearsed[key]) for key, value in real.items() if key in rehearsed}
     if isinstance(real, list) and isinstance(rehearsed, list) and len(real) == len(rehearsed):

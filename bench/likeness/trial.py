@@ -70,7 +70,7 @@ async def trial(real: Cluster, seed: int, count: int) -> Result:
 
 
 async def _asked(pair: Pair, asking: Asking, count: int) -> list[str]:
-    """Make the requests; gives the differences, the first of which may well be why there are more."""
+    """Make the requests; returns the differences, the first of which may well be why there are more."""
     said: list[str] = []
     waiting: list[Request] = []
     for number in range(count):
@@ -83,14 +83,14 @@ async def _asked(pair: Pair, asking: Asking, count: int) -> list[str]:
 
 
 def unlike(kind: Kind, rehearsed: list[Outcome], real: list[Outcome]) -> list[str]:
-    """Say in what the events of a kind differ."""
+    """Return in what the events of a kind differ."""
     both = enumerate(zip(rehearsed, real, strict=False))
     said = [f"{kind.name}: event {number}: {words}" for number, pair in both if (words := difference(*pair))]
     return said + ([] if len(rehearsed) == len(real) else [f"{kind.name}: {len(rehearsed)} events, really {len(real)}"])
 
 
 async def heard(cluster: Cluster, kind: Kind, namespace: str, begin: str) -> list[tuple[str, Manifest]]:
-    """Give what a watch tells of a namespace, up to the object that was made last."""
+    """Return what a watch tells of a namespace, up to the object that was made last."""
     found: list[tuple[str, Manifest]] = []
     async with asyncio.timeout(_LIMIT):
         async for event in cluster.watch(kind, Selection(namespace), begin, int(_LIMIT)):

@@ -90,7 +90,7 @@ class Stage:
         told: dict[str, str] = {}
 
         async def all_told() -> bool:
-            """Say whether the scheduler has said something of each."""
+            """Report whether the scheduler has said something of each."""
             pods = await self._site.items("/api/v1/pods?fieldSelector=spec.nodeName=")
             told.update({pod["metadata"]["name"]: _message(pod) for pod in pods if _message(pod)})
             return names <= told.keys()
@@ -158,7 +158,7 @@ class Stage:
 
 
 def _message(pod: Manifest) -> str:
-    """Give what the scheduler said of a pod, "" while it has said nothing."""
+    """Return what the scheduler said of a pod, "" while it has said nothing."""
     conditions = pod.get("status", {}).get("conditions") or ()
     return next((one.get("message", "") for one in conditions if one["type"] == "PodScheduled"), "")
 

@@ -11,7 +11,7 @@ TRACKED = "tracked.example.com"
 
 
 def likely(chance: Random, share: float) -> bool:
-    """Say yes in that share of cases."""
+    """Describe yes in that share of cases."""
     return chance.random() < share
 
 
@@ -28,7 +28,7 @@ class Shelf(NamedTuple):
     unbound: list[str]
 
     def kind(self, name: str) -> str:
-        """Give the full name of a class."""
+        """Return the full name of a class."""
         return next(one["metadata"]["name"] for one in self.classes if one["metadata"]["name"].startswith(name))
 
 

@@ -52,12 +52,12 @@ def compared(seed: int, answers: list[Answer], snapshot: Snapshot) -> Outcome:
 
 
 def is_worded(message: str, ours: Placement) -> bool:
-    """Say whether the scheduler's message begins as ours does; what it adds about preemption is its own."""
+    """Report whether the scheduler's message begins as ours does; what it adds about preemption is its own."""
     return message.startswith(words(ours))
 
 
 def words(ours: Placement) -> str:
-    """Give the message that the scheduler has to give where the extender took the nodes that fit."""
+    """Return the message that the scheduler has to give where the extender took the nodes that fit."""
     if ours.nowhere:
         return ours.message
     total = len(ours.fitting) + len(ours.refused)

@@ -66,7 +66,7 @@ def of_drain(document: Manifest, owners: Mapping[str, Seen]) -> dict[str, Said]:
 def differences(
     said: Mapping[str, Said], before: Mapping[str, Seen], after: Mapping[str, Seen], *, loose: bool = False
 ) -> list[str]:
-    """Say what happened otherwise than was said; `before` and `after` are the pods by name/UID.
+    """Return what happened otherwise than was said; `before` and `after` are the pods by name/UID.
 
     With `loose`, a pod may have gone where it was said that it would wait.
     """
@@ -92,7 +92,7 @@ def differences(
 
 
 def goes_together(nodes: Sequence[str], sets: Iterable[frozenset[str]]) -> bool:
-    """Say whether each of some nodes is in a set of its own among as many."""
+    """Report whether each of some nodes is in a set of its own among as many."""
     allowed = list(sets)
     if len(nodes) != len(allowed):
         return False

@@ -52,7 +52,7 @@ async def _compared(stage: Stage, case: Case) -> dict[str, Any]:
 async def _settled(
     stage: Stage, before: Mapping[str, Seen], moves: int, stuck: int
 ) -> tuple[dict[str, Seen], set[str]]:
-    """Give the pods, and who fits nowhere, once as many as were said have moved or do not, and nothing changes more.
+    """Return the pods, and who fits nowhere, once as many as were said have moved or do not, and nothing changes more.
 
     What does not come to that is given as it is after a time: a Job waits ten seconds before it makes a pod again.
     """

@@ -143,7 +143,7 @@ class Stage:
         return {one["involvedObject"]["name"] for one in await self.upper.items(path)}
 
     async def is_ending(self) -> bool:
-        """Say whether a pod of the case is being deleted."""
+        """Report whether a pod of the case is being deleted."""
         return any("deletionTimestamp" in pod["metadata"] for pod in await self.pods())
 
     async def _is_empty(self) -> bool:
@@ -210,7 +210,7 @@ class Stage:
         }
 
     async def deploy(self, app: str, replicas: int, slots: int, spec: Manifest | None = None) -> str:
-        """Make a Deployment; gives the UID of its ReplicaSet once its pods are there."""
+        """Make a Deployment; returns the UID of its ReplicaSet once its pods are there."""
         fields = {"replicas": replicas, "selector": {"matchLabels": {"app": app}}}
         body = {"metadata": {"name": app}, "spec": {**fields, "template": self.template(app, slots, spec)}}
         await self.upper.call("POST", DEPLOYMENTS.format(self.namespace), body)
@@ -242,11 +242,11 @@ class Stage:
         await until(are_refused, f"{count} of {app} wait in {lower}", LIMIT)
 
     async def pods(self, app: str = "") -> list[Manifest]:
-        """Give the pods of the case above."""
+        """Return the pods of the case above."""
         return await self.upper.items(PODS.format(self.namespace) + (f"?labelSelector=app%3D{app}" if app else ""))
 
     async def seen(self) -> dict[str, Seen]:
-        """Give them as they are now, by name/UID."""
+        """Return them as they are now, by name/UID."""
         return {f"{pod['metadata']['name']}/{pod['metadata']['uid']}": _seen(pod) for pod in await self.pods()}
 
     async def _found(self, app: str, count: int) -> list[Manifest]:
@@ -281,7 +281,7 @@ def _spec(amounts: Manifest, selector: Manifest) -> Manifest:
 
 
 def _refused_at(pod: Manifest) -> float:
-    """Say when a scheduler found no node for a pod, 0 for not."""
+    """Return when a scheduler found no node for a pod, 0 for not."""
     for one in pod["status"].get("conditions") or ():
         if one["type"] == "PodScheduled" and one["status"] == "False" and one.get("reason") == "Unschedulable":
             return moment_of(one["lastTransitionTime"]).timestamp()

@@ -221,7 +221,7 @@ async def _ready(site: Site, place: Place) -> bool:
 
 
 def judged(made: Scene, ours: Outcome, stock: Outcome) -> dict[str, Any]:
-    """Say of one scene what is the same, and who went in vain."""
+    """Return of one scene what is the same, and who went in vain."""
     members = {one.name: one for one in made.members}
     odd = [name for name in ours.gone if members[name].priority >= made.comer.priority]
     return {

@@ -95,7 +95,7 @@ def _lesser(scene: Scene) -> frozenset[str]:
 
 
 def plight(scene: Scene) -> str:
-    """Say what a scene is like, as it is known to none of the two schedulers."""
+    """Return what a scene is like, as it is known to none of the two schedulers."""
     names = [place.name for place in scene.places]
     if any(fits(scene, name, frozenset(), virtual=True) for name in names):
         return "room"

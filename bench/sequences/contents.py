@@ -9,7 +9,7 @@ DRIFTED = 999
 
 
 def content(kind: Kind, number: int) -> Manifest:
-    """Give a change of an object's content, as a merge patch."""
+    """Return a change of an object's content, as a merge patch."""
     match kind.name:
         case "Service":
             return {"spec": {"ports": [{"name": "http", "port": 8000 + number, "protocol": "TCP"}]}}
@@ -25,5 +25,5 @@ def content(kind: Kind, number: int) -> Manifest:
 
 
 def endpoints(number: int) -> list[Manifest]:
-    """Give the one endpoint that a Service has, ready or not."""
+    """Return the one endpoint that a Service has, ready or not."""
     return [{"addresses": [f"10.1.0.{1 + number % 250}"], "conditions": {"ready": bool(number % 2)}}]

@@ -294,7 +294,7 @@ class Play:
         await self.stage.start()
 
     def _mirrors(self, name: str) -> list[tuple[str, Manifest]]:
-        """Give our pods of a name below, and where they are."""
+        """Return our pods of a name below, and where they are."""
         found = [(lower, self.model.ours(lower, POD, name)) for lower in LOWERS]
         return [(lower, pod) for lower, pod in found if pod]
 
@@ -349,7 +349,7 @@ def _claim(storage_class: str) -> Manifest:
 
 
 def _body(kind: Kind) -> Manifest:
-    """Give what a stranger's object needs to be one."""
+    """Return what a stranger's object needs to be one."""
     match kind.name:
         case "Pod":
             return {"spec": {"containers": [{"name": "c", "image": "other:1"}], "nodeName": "n1"}}
@@ -363,7 +363,7 @@ def _body(kind: Kind) -> Manifest:
 
 
 def _forged(how: int) -> Manifest:
-    """Give no marks, our label alone, or all our marks, which somebody else wrote."""
+    """Return no marks, our label alone, or all our marks, which somebody else wrote."""
     notes = {UPPER_UID: "somebody's"} if how > 1 else {}
     return {"labels": {OWNER_LABEL: OWNER.mark}, "annotations": notes} if how else {}
 

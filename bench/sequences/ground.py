@@ -54,7 +54,7 @@ class Snapshot(NamedTuple):
     ways: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
 
     def find(self, ref: Ref) -> Manifest | None:
-        """Give an object."""
+        """Return an object."""
         return self.objects.get(ref)
 
 
@@ -98,13 +98,13 @@ class Ground:
         await asyncio.sleep(deed.number % 5 * 0.01)
 
     async def wrong(self) -> list[str]:
-        """Say what is wrong at this moment."""
+        """Return what is wrong at this moment."""
         snapshot = await self.look()
         self.model.attach(snapshot)  # type: ignore[arg-type]
         return list(dict.fromkeys([*self.model.wrong(), *misdeeds(self._past())]))
 
     async def look(self) -> Snapshot:
-        """Give everything there is."""
+        """Return everything there is."""
         nodes = {node: lower for lower, node in self.scene.rig.nodes.items()}
         found: dict[Ref, Manifest] = {}
         for cluster in (ABOVE, *LOWERS):
@@ -132,7 +132,7 @@ class Ground:
         return Past(sights, writes, self.deleted, self.model.killed, self.strangers, phases)
 
     def _sights(self) -> list[Sight]:
-        """Give what was seen of pods above and of ours below."""
+        """Return what was seen of pods above and of ours below."""
         mark = self.scene.rig.mark
         return [one for one in self.scene.sights if one.cluster == ABOVE or labels(one.pod).get(OWNER) == mark]
 
@@ -224,12 +224,12 @@ class Ground:
             del self.model.strangers[ref]
 
     def _forged(self, how: int) -> Manifest:
-        """Give no marks, our label alone, or all our marks, which somebody else wrote."""
+        """Return no marks, our label alone, or all our marks, which somebody else wrote."""
         notes = {UPPER_UID: "somebody's"} if how > 1 else {}
         return {"labels": {OWNER: self.scene.rig.mark}, "annotations": notes} if how else {}
 
     async def _ours(self, lower: str, kind: Kind, name: str) -> Manifest | None:
-        """Give what the engine has below under a name."""
+        """Return what the engine has below under a name."""
         with suppress(Refused):
             found = await self.scene.rig.sites[lower].call("GET", self._path(kind, name))
             is_marked = labels(found).get(OWNER) == self.scene.rig.mark
@@ -259,7 +259,7 @@ class Ground:
 
 
 def _body(kind: Kind) -> Manifest:
-    """Give what a stranger's object needs to be one."""
+    """Return what a stranger's object needs to be one."""
     match kind.name:
         case "Service":
             return {"spec": {"ports": [{"port": 1}]}}
@@ -269,14 +269,14 @@ def _body(kind: Kind) -> Manifest:
 
 
 def _plain(found: Manifest, nodes: dict[str, str]) -> Manifest:
-    """Give an object as it is in a list, a pod of the upper cluster with the lower's name for its node's."""
+    """Return an object as it is in a list, a pod of the upper cluster with the lower's name for its node's."""
     plain = {field: value for field, value in found.items() if field not in ("apiVersion", "kind")}
     node = (found.get("spec") or {}).get("nodeName")
     return {**plain, "spec": {**found["spec"], "nodeName": nodes[node]}} if node in nodes else plain
 
 
 def _words(pod: Manifest) -> str:
-    """Say of a pod what matters in a story."""
+    """Return of a pod what matters in a story."""
     meta, phase = metadata(pod), (pod.get("status") or {}).get("phase")
     ending = " ending" if "deletionTimestamp" in meta else ""
     return f"{meta['name']} {meta['uid']} of {upper_uid_of(pod) or 'itself'} {phase}{ending} {meta['resourceVersion']}"

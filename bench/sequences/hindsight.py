@@ -31,7 +31,7 @@ class Past(NamedTuple):
 
 
 def misdeeds(past: Past) -> list[str]:
-    """Say what must not have been done."""
+    """Return what must not have been done."""
     below = [sight for sight in past.sights if sight.cluster != UPPER]
     above = [sight for sight in past.sights if sight.cluster == UPPER]
     said = [*histories.lived_twice(below), *histories.reverted(above), *histories.unfenced(past.writes)]
@@ -64,11 +64,11 @@ def _made_up(past: Past, above: list[Sight]) -> Iterator[str]:
 
 
 def _last(sights: Iterable[Sight]) -> list[Manifest]:
-    """Give each pod as it was seen last, without those that are gone."""
+    """Return each pod as it was seen last, without those that are gone."""
     found = {uid_of(sight.pod): sight for sight in sights}
     return [sight.pod for sight in found.values() if sight.type != "DELETED"]
 
 
 def _lives(pod: Manifest) -> bool:
-    """Say whether a pod has neither ended nor been deleted."""
+    """Report whether a pod has neither ended nor been deleted."""
     return "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") not in ENDED

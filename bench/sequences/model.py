@@ -81,7 +81,7 @@ class Model:
                 self._homes.setdefault(uid(claim), set()).update(one["spec"]["nodeName"] for one in pods)
 
     def ours(self, lower: str, kind: Kind, name: str) -> Manifest | None:
-        """Give what the engine has below under a name, None for nothing, or a stranger's, whatever marks that has."""
+        """Return what the engine has below under a name, None for nothing, or a stranger's, whatever marks that has."""
         found = self._find(lower, kind, name)
         stranger = self.strangers.get(Ref(lower, kind, SPACE, name))
         if found is None or (stranger is not None and uid(stranger) == uid(found)):
@@ -149,7 +149,7 @@ class Model:
             yield "it still runs below"
 
     def _is_delayed(self, upper_uid: str) -> bool:
-        """Say whether a write that makes a pod's lower one came, or may come, after everybody gave it up."""
+        """Report whether a write that makes a pod's lower one came, or may come, after everybody gave it up."""
         assert self._stage is not None
         delayed = (body for way in self._stage.ways.values() for body in way.delayed)
         return any(annotations(body).get(UPPER_UID) == upper_uid for body in delayed)
@@ -157,7 +157,7 @@ class Model:
     # What has to be in the end.
 
     def wrong(self) -> list[str]:
-        """Say in what the clusters are not as they have to be, and what must not have been done."""
+        """Return in what the clusters are not as they have to be, and what must not have been done."""
         assert self._stage is not None
         theirs = {uid(one) for one in self.strangers.values()}
         below = [one for one in self._stage.sights if one.cluster != UPPER and uid(one.pod) not in theirs]
@@ -182,7 +182,7 @@ class Model:
         return [*said, *self._unlike(name, above, self.ours(node, POD, name))] if above else said
 
     def _unlike(self, name: str, above: Manifest, below: Manifest | None) -> Iterator[str]:
-        """Say in what a pod above is not as the one below."""
+        """Yield in what a pod above is not as the one below."""
         phase = above["status"].get("phase")
         if below is None:
             may_be_gone = phase in ENDED and (uid(above) in self.killed or phase in self.phases.get(uid(above), ()))
@@ -196,7 +196,7 @@ class Model:
             yield f"{name} has other labels below"
 
     def _is_kept_back(self, above: Manifest) -> bool:
-        """Say whether somebody else, or something that is missing, keeps a pod from being below."""
+        """Report whether somebody else, or something that is missing, keeps a pod from being below."""
         lower = above["spec"]["nodeName"]
         wanted = {(POD, metadata(above)["name"]), *needs(above)}
         if any(Ref(lower, kind, SPACE, name) in self.strangers for kind, name in wanted):
@@ -204,7 +204,7 @@ class Model:
         return any(self._is_missing(kind, name, lower) for kind, name in wanted if kind != POD)
 
     def _is_missing(self, kind: Kind, name: str, lower: str) -> bool:
-        """Say whether a pod of a lower cannot have an object that it needs."""
+        """Report whether a pod of a lower cannot have an object that it needs."""
         found = self._find(UPPER, kind, name)
         if found is None or kind != CLAIM:
             return found is None
@@ -215,7 +215,7 @@ class Model:
         return elsewhere or uid(found) in self.killed or any(upper_uid_of(copy) != uid(found) for copy in copies)
 
     def _wrong_below(self, lower: str) -> Iterator[str]:
-        """Say in what the copies in a lower cluster are not what pods there need."""
+        """Yield in what the copies in a lower cluster are not what pods there need."""
         assert self._stage is not None
         if self._stage.find(Ref(UPPER, NODE, "", lower)) is None:
             yield f"there is no node {lower}"
@@ -234,12 +234,12 @@ class Model:
             yield from self._wrong_service(lower, is_needed=bool(served))
 
     def _living(self, lower: str) -> list[Manifest]:
-        """Give the pods above that are to run in a lower cluster: what they need may be there before they do."""
+        """Return the pods above that are to run in a lower cluster: what they need may be there before they do."""
         found = [one for name in PODS if (one := self._find(UPPER, POD, name))]
         return [one for one in found if one["spec"]["nodeName"] == lower and one["status"].get("phase") not in ENDED]
 
     def _wrong_copy(self, lower: str, kind: Kind, name: str) -> list[str]:
-        """Say in what a copy is not as pods that run need it."""
+        """Return in what a copy is not as pods that run need it."""
         above, below = self._find(UPPER, kind, name), self.ours(lower, kind, name)
         if above is None or Ref(lower, kind, SPACE, name) in self.strangers:
             return []
@@ -267,7 +267,7 @@ class Model:
             yield from _differences(ENDPOINT_SLICE, SLICES[0], slice_above, slice_below)
 
     def _is_confusing(self, lower: str) -> bool:
-        """Say whether a stranger's pod carries our label: that keeps Services there, and harms nobody."""
+        """Report whether a stranger's pod carries our label: that keeps Services there, and harms nobody."""
         pods = (one for ref, one in self.strangers.items() if (ref.cluster, ref.kind) == (lower, POD))
         return any(labels(one).get(OWNER_LABEL) == self._mark for one in pods)
 
@@ -285,7 +285,7 @@ class Model:
                     yield f"claim {name} is left for nobody"
 
     def _is_to_go(self, copy: Manifest) -> bool:
-        """Say whether the upper cluster has asked to delete the data of a claim: by the volume that stands for it."""
+        """Report whether the upper cluster has asked to delete the data of a claim: by the volume that stands for it."""
         assert self._stage is not None
         volume = self._stage.find(Ref(UPPER, VOLUME, "", f"pvc-{upper_uid_of(copy)}"))
         return volume is not None and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
@@ -296,12 +296,12 @@ class Model:
 
 
 def _lives(pod: Manifest) -> bool:
-    """Say whether a pod has neither ended nor been deleted."""
+    """Report whether a pod has neither ended nor been deleted."""
     return "deletionTimestamp" not in metadata(pod) and pod["status"].get("phase") not in ENDED
 
 
 def needs(pod: Manifest) -> Iterator[Need]:
-    """Give what a pod of a play refers to."""
+    """Yield what a pod of a play refers to."""
     for volume in pod["spec"].get("volumes") or ():
         if "configMap" in volume:
             yield CONFIG_MAP, volume["configMap"]["name"]
@@ -325,14 +325,14 @@ def _ports(service: Manifest) -> list[tuple[str, int]]:
 
 
 def _is_fenced(body: Any) -> bool:
-    """Say whether a patch carries a UID or a resourceVersion."""
+    """Report whether a patch carries a UID or a resourceVersion."""
     if isinstance(body, list):
         return any(one["path"] in ("/metadata/uid", "/metadata/resourceVersion") for one in body)
     return bool({"uid", "resourceVersion"} & (body.get("metadata") or {}).keys())
 
 
 def is_about(seen: Manifest, content: Any) -> bool:
-    """Say whether a write would change this very object: its UID is in the fence."""
+    """Report whether a write would change this very object: its UID is in the fence."""
     if isinstance(content, str):
         return content == uid(seen)
     if isinstance(content, list):

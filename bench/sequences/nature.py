@@ -29,7 +29,7 @@ class Record:
         self._heard = heard
 
     def get(self, _namespace: str, _name: str) -> bool:
-        """Say that everything is told of."""
+        """Describe that everything is told of."""
         return True
 
     def put(self, raw: bytes) -> None:
@@ -144,7 +144,7 @@ class Nature:
             self._cluster.vanish(self._ref(NAMESPACE, space))
 
     def _is_used(self, claim: Manifest) -> bool:
-        """Say whether a pod that has not ended uses a claim."""
+        """Report whether a pod that has not ended uses a claim."""
         return any(
             (volume.get("persistentVolumeClaim") or {}).get("claimName") == metadata(claim)["name"]
             for pod in self._all(POD)

@@ -31,7 +31,7 @@ _STEPS = range(0, 20, 4)
 
 
 def pairs() -> Iterator[Named]:
-    """Give each play with its name."""
+    """Yield each play with its name."""
     every = product(BEGUN.items(), _STEPS, SINCE.items(), STOPS.items(), ORDERS.items())
     for (begun, before), steps, (since, then), (stop, (first, last)), (order, going) in every:
         words = f"pod:{HERE} {before} {first} again:{HERE} steps:{steps} {last} {then} {going}"

@@ -43,7 +43,7 @@ _POD_STEPS, _COPY_STEPS = range(10), range(10)
 
 
 def races() -> Iterator[Named]:
-    """Give each race with its name."""
+    """Yield each race with its name."""
     yield from _of_pods()
     yield from _of_copies()
 

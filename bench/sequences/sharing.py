@@ -18,12 +18,12 @@ class Named(NamedTuple):
     deeds: Sequence[Deed]
 
     def said(self, words: Sequence[str]) -> str:
-        """Say what is wrong with it in the end, "" for nothing."""
+        """Return what is wrong with it in the end, "" for nothing."""
         return f"{self.name}: {'; '.join(words)}: {' '.join(map(str, self.deeds))}" if words else ""
 
 
 def main(about: str, name: str, every: Sequence[Named], tried: Callable[[Named], str]) -> int:
-    """Read the arguments, carry out all, keep the result; gives the exit code.
+    """Read the arguments, carry out all, keep the result; returns the exit code.
 
     Args:
         about: what the program is for; its first line is shown.

@@ -89,11 +89,11 @@ class Stage:
         self.ways = {name: Way(one, look, self.done) for name, one in self.clusters.items()}
 
     def find(self, ref: Ref) -> Manifest | None:
-        """Give an object as its cluster has it."""
+        """Return an object as its cluster has it."""
         return self.clusters[ref.cluster].find(ref.kind, ref.namespace, ref.name)
 
     def written(self, start: int = 0) -> list[str]:
-        """Give the engine's writes that came through from the so-many-th on, but for those of nodes."""
+        """Return the engine's writes that came through from the so-many-th on, but for those of nodes."""
         return [one for one in self.done[start:] if ": Node " not in one]
 
     async def start(self) -> None:
@@ -189,7 +189,7 @@ class Stage:
             await asyncio.sleep(LATENCY / 2)
 
     def now(self) -> datetime:
-        """Give the time on stage."""
+        """Return the time on stage."""
         return BEGIN + timedelta(seconds=asyncio.get_running_loop().time())
 
     # What the loop tells its observer.

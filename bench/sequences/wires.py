@@ -41,11 +41,11 @@ class Line:
         self._past: deque[Callable[[], None]] = deque(maxlen=_REPEATED)
 
     def selects(self, manifest: Manifest) -> bool:
-        """Say whether this watch is of such objects."""
+        """Report whether this watch is of such objects."""
         return not self._is_cut and is_selected(manifest, self.feed.selection)
 
     def get(self, namespace: str, name: str) -> bool | None:
-        """Give True for an object that the watch has told of, or will; else None."""
+        """Return True for an object that the watch has told of, or will; else None."""
         return True if (namespace, name) in self._told else None
 
     def put(self, raw: bytes) -> None:
@@ -108,7 +108,7 @@ class Way:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def __getattr__(self, name: str) -> Any:
-        """Give what takes no way as the cluster has it."""
+        """Return what takes no way as the cluster has it."""
         return getattr(self._real, name)
 
     async def read(self, ref: Ref) -> bytes:
@@ -122,7 +122,7 @@ class Way:
         return await self._real.list(kind, selection, read)
 
     async def kinds(self) -> tuple[Kind, ...]:
-        """Give the kinds, if it answers."""
+        """Return the kinds, if it answers."""
         await self._reach()
         return await self._real.kinds()
 
@@ -161,7 +161,7 @@ class Way:
         return await self._real.delete(ref, uid=uid, grace=grace, version=version)
 
     async def _version_of(self, ref: Ref) -> str:
-        """Give an object's resourceVersion as it is stored; a delete as of another one changes nothing."""
+        """Return an object's resourceVersion as it is stored; a delete as of another one changes nothing."""
         try:
             return str(orjson.loads(await self._real.read(ref))["metadata"]["resourceVersion"])
         except ClusterError:

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _refused(error: OSError) -> str:
-    """Say what the system did not do; an error that names no file may be of the directory that all names start from."""
+    """Return what the system did not do; an error that names no file may be of the directory that all names start from."""
     if error.filename is None:
         try:
             Path.cwd()
@@ -44,7 +44,7 @@ def _refused(error: OSError) -> str:
 
 
 def _words(error: Exception) -> str:
-    """Say what is wrong with the arguments, or, for anything else, that the program is at fault."""
+    """Return what is wrong with the arguments, or, for anything else, that the program is at fault."""
     if hasattr(error, "format_message"):
         said = str(error.format_message())
         return said if said.startswith("Usage:") else f"{said} (see: tensile --help)"

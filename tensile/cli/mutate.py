@@ -47,12 +47,12 @@ class Mutation(NamedTuple):
 
 
 def default_topology() -> Topology:
-    """Give the topology to use where none is given: one lower cluster, and everything else as by default."""
+    """Return the topology to use where none is given: one lower cluster, and everything else as by default."""
     return parse(_NO_TOPOLOGY)
 
 
 def mutation(pod: Manifest, topology: Topology) -> Mutation:
-    """Say what becomes of a pod."""
+    """Return what becomes of a pod."""
     mutated, unprepared = _mutated(pod, topology)
     namespace = metadata(pod).get("namespace") or "default"
     bound = _stored(mutated, namespace)
@@ -104,7 +104,7 @@ def _nameless(root: Node) -> Iterator[Found]:
 
 
 def _stored(pod: Manifest, namespace: str) -> Manifest:
-    """Give the pod as a cluster would have stored it, as far as that matters below."""
+    """Return the pod as a cluster would have stored it, as far as that matters below."""
     meta = metadata(pod)
     name = meta.get("name") or f"{meta['generateName']}{_SUFFIX}"
     return {**pod, "metadata": {"uid": _LATER, **meta, "name": name, "namespace": namespace}}
@@ -122,13 +122,13 @@ def _lower_of(pod: Manifest, topology: Topology) -> tuple[Lower, tuple[str, ...]
 
 
 def _place(lower: Lower, topology: Topology, namespace: str) -> Placement:
-    """Say where a pod goes, as far as the topology tells.
+    """Return where a pod goes, as far as the topology tells.
 
     A label that the topology gives the node is taken not to be on lower nodes, unless it is one of Kubernetes' own.
     """
 
     def below(upper_namespace: str) -> str:
-        """Give the lower name of a namespace."""
+        """Return the lower name of a namespace."""
         return prefixed(topology.name, upper_namespace)
 
     namespace_of = below if lower.namespaces.mapping == "prefix" else same_name
@@ -151,5 +151,5 @@ def _place(lower: Lower, topology: Topology, namespace: str) -> Placement:
 
 
 def _is_well_known(key: str) -> bool:
-    """Say whether a label key is one of Kubernetes' own, which real nodes have."""
+    """Report whether a label key is one of Kubernetes' own, which real nodes have."""
     return key.partition("/")[0].endswith(_WELL_KNOWN)

@@ -38,7 +38,7 @@ def one_of(*words: str) -> Callable[[typer.Context, typer.CallbackParam, str | N
     """Make the check of an option that takes one of some words; given before the command, it holds for the command."""
 
     def checked(context: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
-        """Give the option's value, None where it is given nowhere."""
+        """Return the option's value, None where it is given nowhere."""
         if value is not None and value not in words:
             raise typer.BadParameter(f"{value!r}: take one of {', '.join(words)}")
         given: dict[str, str] = context.meta.setdefault("tensile", {})
@@ -118,19 +118,19 @@ STANDARD_INPUT = "standard input"
 
 
 def file_name(file: str | None, option: str = "-f") -> str:
-    """Give the name of the topology file that is meant by an option; raises TensileError for an empty one."""
+    """Return the name of the topology file that is meant by an option; raises TensileError for an empty one."""
     if file == "":
         raise TensileError(f"{option}: empty: name a topology file, or leave the option away")
     return file or os.environ.get("TENSILE_TOPOLOGY") or "topology.yaml"
 
 
 def read(file: str | None, option: str = "-f") -> tuple[str, bytes]:
-    """Read the topology file that is meant by an option; gives with it its name for messages."""
+    """Read the topology file that is meant by an option; returns with it its name for messages."""
     return contents(file_name(file, option), "topology", f"name another with {option} or $TENSILE_TOPOLOGY")
 
 
 def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:
-    """Read the file of a pod, beside which one of a topology is read; gives with it its name for messages."""
+    """Read the file of a pod, beside which one of a topology is read; returns with it its name for messages."""
     if not file:
         raise TensileError("-f: empty: name the file of a pod")
     if file == file_name(topology, "--topology") == "-":
@@ -139,7 +139,7 @@ def pod_in(file: str, topology: str | None) -> tuple[str, bytes]:
 
 
 def contents(name: str, what: str, advice: str) -> tuple[str, bytes]:
-    """Read a file, never much more than one can be; gives with it its name for messages."""
+    """Read a file, never much more than one can be; returns with it its name for messages."""
     try:
         if name == "-":
             return STANDARD_INPUT, _bytes_of(_standard_input())
@@ -167,7 +167,7 @@ def _bytes_of(file: str | int) -> bytes:
 
 
 def topology_of(file: str | None, option: str = "-f") -> "tuple[Topology, Path]":
-    """Read the topology that is meant by an option; gives with it the directory that paths in it start from."""
+    """Read the topology that is meant by an option; returns with it the directory that paths in it start from."""
     from tensile.topology import decode, parse  # noqa: PLC0415 - see the module's docstring
 
     name, data = read(file, option)
@@ -184,7 +184,7 @@ def map_of(
     *,
     allow_exec_plugins: bool,
 ) -> "tuple[Place, Ways] | None":
-    """Say which ConfigMap is meant and how its cluster is reached; None where a file is."""
+    """Return which ConfigMap is meant and how its cluster is reached; None where a file is."""
     from tensile.engine.configmap_source import KEY, Place  # noqa: PLC0415
     from tensile.engine.lower import Ways  # noqa: PLC0415 - see the module's docstring
 

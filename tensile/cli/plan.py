@@ -85,14 +85,14 @@ def plan(
 
 
 def apply(topology: Topology, directory: Path, *, forced: bool, allow_exec_plugins: bool) -> str:
-    """Converge once; gives a closing line, raises TensileError when something stands in the way."""
+    """Converge once; returns a closing line, raises TensileError when something stands in the way."""
     return asyncio.run(_apply(topology, Ways(directory, allow_exec_plugins), forced=forced))
 
 
 def drain_plan(
     topology: Topology, directory: Path, lower: str, output: str, *, allow_exec_plugins: bool
 ) -> tuple[str, bool]:
-    """Give what a drain of a lower would come to, as "text" or "json", and whether any pod would leave.
+    """Return what a drain of a lower would come to, as "text" or "json", and whether any pod would leave.
 
     Raises TensileError for a lower that is not in the topology, and when a cluster is out of reach.
     """
@@ -135,7 +135,7 @@ async def _recorded(
     work: Callable[[Clusters], Awaitable[Problems]],
     progress: Progress | None = None,
 ) -> Preview:
-    """Do one-shot work on the clusters of a topology; gives what `recorder` heard of it."""
+    """Do one-shot work on the clusters of a topology; returns what `recorder` heard of it."""
     async with opened(topology, ways, progress) as (clusters, unreached):
         before = observed(clusters.world.copy())
         problems = await work(clusters)

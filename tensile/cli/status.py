@@ -67,7 +67,7 @@ def _marked(line: str, row: Mapping[str, Any], *, colour: bool) -> str:
 
 
 def _verdict(document: Mapping[str, Any]) -> Iterable[str]:
-    """Say what became of the topology's text."""
+    """Yield what became of the topology's text."""
     accepted, rejected = document.get("accepted"), document.get("rejected")
     name = document["topology"]
     if accepted:

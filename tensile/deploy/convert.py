@@ -77,12 +77,12 @@ def _removed(text: str, parent: yaml.MappingNode, known: tuple[yaml.Node, yaml.N
 
 
 def _is_first_of_item(text: str, start: int) -> bool:
-    """Say whether something else, such as the dash of a list, stands before a key in its line."""
+    """Report whether something else, such as the dash of a list, stands before a key in its line."""
     return bool(text[text.rfind("\n", 0, start) + 1 : start].strip())
 
 
 def _end(node: yaml.Node) -> int:
-    """Give the place behind a value: a block ends with what is last in it, not where the next thing begins."""
+    """Return the place behind a value: a block ends with what is last in it, not where the next thing begins."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -151,7 +151,7 @@ def turned(text: str, name: str, namespace: str, *, for_lower: bool = False) -> 
 
 
 def _faults(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Path, str]]:
-    """Give what has no counterpart in the cluster, each with what to do."""
+    """Yield what has no counterpart in the cluster, each with what to do."""
     for path, instead in _IN_FILES.items():
         if get(data, path) is not None:
             yield path, f"a file of this machine, which a pod does not have; leave it out: {instead}"
@@ -166,7 +166,7 @@ def _faults(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Pat
 
 
 def _shared(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Path, str]]:
-    """Give the lowers that would get the Secret of another one, as whose the engine would come then."""
+    """Yield the lowers that would get the Secret of another one, as whose the engine would come then."""
     named = {_place(one): one.name for one in topology.lowers if one.kubeconfig_secret is not None}
     for place in lowers(data):
         path, secret = ("lowers", place, "kubeconfig"), (namespace, topology.lowers[place].name)
@@ -176,7 +176,7 @@ def _shared(data: Any, topology: Topology, namespace: str) -> Iterator[tuple[Pat
 
 
 def _changes(data: Any, topology: Topology, namespace: str) -> Iterator[_Change]:
-    """Give what has to be written otherwise."""
+    """Yield what has to be written otherwise."""
     for key in ("kubeconfig", "context"):
         if key in (get(data, ("upper",)) or {}):
             yield _Change(("upper", key), None, "the engine runs in the upper cluster, as the account of its pod")
@@ -207,12 +207,12 @@ def _addresses(data: Any, topology: Topology) -> Iterator[_Change]:
 
 
 def _everywhere(bind: str) -> str:
-    """Give all addresses, with those of IPv6 where an address is of it: a pod may have no others."""
+    """Return all addresses, with those of IPv6 where an address is of it: a pod may have no others."""
     return _EVERYWHERE[":" in bind]
 
 
 def _hints(data: Any, topology: Topology) -> Iterator[str]:
-    """Say what stays as it is, and means something else in the cluster."""
+    """Yield what stays as it is, and means something else in the cluster."""
     asks = "Service" in topology.enabled or any(one.service_accounts.identity == "upper" for one in topology.lowers)
     if asks and get(data, ("upper", "kubeconfig")) is not None and topology.upper.advertise_url is None:
         yield (
@@ -248,7 +248,7 @@ def _place(lower: Lower) -> tuple[str, str] | None:
 
 
 def _written(text: str, data: Any, changes: list[_Change]) -> tuple[str, bool]:
-    """Give the text with the changes, and whether it is the one that was, comments and all."""
+    """Return the text with the changes, and whether it is the one that was, comments and all."""
     wanted = _listed(data)
     for change in changes:
         _set(wanted, change.path, change.value, change.key)
@@ -260,7 +260,7 @@ def _written(text: str, data: Any, changes: list[_Change]) -> tuple[str, bool]:
 
 
 def _kept(text: str, changes: list[_Change]) -> str:
-    """Give the text with the changes written into it, "" where that breaks it: one value may be used in two places."""
+    """Return the text with the changes written into it, "" where that breaks it: one value may be used in two places."""
     with suppress(yaml.YAMLError):
         for change in changes:
             text = edited(text, change.path, change.value, change.key)
@@ -286,7 +286,7 @@ def _set(data: Any, path: Path, value: Any, key: str = "") -> None:
 
 
 def _listed(data: Any) -> Any:
-    """Give data that can be changed."""
+    """Return data that can be changed."""
     if isinstance(data, dict):
         return {key: _listed(value) for key, value in data.items()}
     return [_listed(value) for value in data] if isinstance(data, tuple) else data

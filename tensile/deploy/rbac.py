@@ -19,7 +19,7 @@ _GROUP = "rbac.authorization.k8s.io"
 
 
 def upper_roles(topology: Topology, *, namespace: str, configmap: str = CONFIGMAP) -> list[Manifest]:
-    """Give the account of an engine in the upper cluster, and exactly the rights that it needs there.
+    """Return the account of an engine in the upper cluster, and exactly the rights that it needs there.
 
     Args:
         topology: what it drives.
@@ -31,7 +31,7 @@ def upper_roles(topology: Topology, *, namespace: str, configmap: str = CONFIGMA
 
 
 def lower_roles(lower: Lower, *, topology: str, namespace: str) -> list[Manifest]:
-    """Give the account by which an engine comes to a lower cluster, and exactly the rights that it needs there.
+    """Return the account by which an engine comes to a lower cluster, and exactly the rights that it needs there.
 
     No pod runs as that account, so none is to be given its token by itself.
 
@@ -71,7 +71,7 @@ def _account(topology: str, namespace: str) -> Manifest:
 
 
 def _roles(rights: Iterable[Right], topology: str, namespace: str) -> Iterator[Manifest]:
-    """Give a role and its binding for all namespaces, and for each in which there are rights of its own."""
+    """Yield a role and its binding for all namespaces, and for each in which there are rights of its own."""
     by_place: dict[str, list[Right]] = {}
     for right in rights:
         by_place.setdefault(right.namespace, []).append(right)

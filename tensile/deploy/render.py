@@ -23,7 +23,7 @@ TOKEN = f"{NAME}-token"
 
 
 def of_lower(setup: Setup, lower: Lower) -> list[Piece]:
-    """Give the account of the engine, its rights and its token, all in a namespace of its own."""
+    """Return the account of the engine, its rights and its token, all in a namespace of its own."""
     first, *roles = lower_roles(lower, topology=setup.topology.name, namespace=setup.namespace)
     token = setup.object("v1", "Secret", TOKEN, type="kubernetes.io/service-account-token")
     token["metadata"]["annotations"] = {"kubernetes.io/service-account.name": first["metadata"]["name"]}
@@ -36,7 +36,7 @@ def of_lower(setup: Setup, lower: Lower) -> list[Piece]:
 
 
 def lower_head(setup: Setup, lower: Lower, apply: str) -> str:
-    """Say what this is, and how it is applied (by the command `apply`) and becomes a kubeconfig."""
+    """Return what this is, and how it is applied (by the command `apply`) and becomes a kubeconfig."""
     topology = setup.topology.name
     lines = [
         f"The engine's access to lower cluster {lower.name} of topology {topology}.",
@@ -49,7 +49,7 @@ def lower_head(setup: Setup, lower: Lower, apply: str) -> str:
 
 
 def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
-    """Give the lines for a shell: one subshell, which ends where a step fails, before a Secret is made of nothing.
+    """Return the lines for a shell: one subshell, which ends where a step fails, before a Secret is made of nothing.
 
     The kubeconfig is in no file and the token in no argument: neither others on the machine nor whatever is in the
     directory come near it. kubectl does what pipes would do, as a shell takes no notice where their left side fails;
@@ -79,7 +79,7 @@ def _commands(setup: Setup, lower: Lower, apply: str) -> list[str]:
 
 
 def _kubeconfig(lower: Lower) -> str:
-    """Give the kubeconfig as a here-document, in which the shell puts what is in its variables."""
+    """Return the kubeconfig as a here-document, in which the shell puts what is in its variables."""
     cluster, context = _quoted(lower.name), _quoted(lower.context or NAME)
     way = 'server: "$server", tls-server-name: "$name", certificate-authority-data: "$authority"'
     return f"""\
@@ -117,7 +117,7 @@ OF_LOWER = (KUSTOMIZATION, ACCESS)
 
 
 def upper_stream(setup: Setup, command: str = "tensile manifests") -> str:
-    """Give all for the upper cluster as one stream of documents; `command` is the one that printed it."""
+    """Return all for the upper cluster as one stream of documents; `command` is the one that printed it."""
     pieces = [piece for sheet in upper.of_engine(setup).values() for piece in sheet]
     text = stream([*pieces[:1], upper.configmap(setup), *pieces[1:]], upper.head(setup, command))
     storage = upper.storage(setup)
@@ -125,7 +125,7 @@ def upper_stream(setup: Setup, command: str = "tensile manifests") -> str:
 
 
 def lower_stream(setup: Setup, name: str, command: str) -> str:
-    """Give all for one lower cluster as one stream; `command` is the one that printed it, but for the cluster.
+    """Return all for one lower cluster as one stream; `command` is the one that printed it, but for the cluster.
 
     Raises TensileError where there is no such lower cluster.
     """
@@ -135,7 +135,7 @@ def lower_stream(setup: Setup, name: str, command: str) -> str:
 
 
 def files(setup: Setup) -> dict[str, str]:
-    """Give a kustomization for the upper cluster, and for each lower one below `lowers`: text by path.
+    """Return a kustomization for the upper cluster, and for each lower one below `lowers`: text by path.
 
     The topology is among them as it is applied. Two files are not in the kustomization: the scheduler's configuration,
     which is no resource, and there before anybody enables the extender, so that it can be read; it follows the
@@ -162,7 +162,7 @@ def _lower(setup: Setup, name: str) -> Lower:
 
 
 def _upper_kustomization(setup: Setup, sheets: Iterable[str]) -> str:
-    """Give the upper cluster's; the topology keeps its name whatever is in it, as the engine follows it by name."""
+    """Return the upper cluster's; the topology keeps its name whatever is in it, as the engine follows it by name."""
     topology = {
         "name": CONFIGMAP,
         "namespace": setup.namespace,

@@ -72,7 +72,7 @@ class Setup(NamedTuple):
 
 
 def default_image() -> str:
-    """Give the image that is meant where none is named: of this version, from wherever the cluster has it."""
+    """Return the image that is meant where none is named: of this version, from wherever the cluster has it."""
     return f"tensile-kube:{tensile.__version__}"
 
 

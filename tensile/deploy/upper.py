@@ -29,7 +29,7 @@ _HOST, _ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 
 
 def workload(setup: Setup) -> list[Piece]:
-    """Give the Deployment and what protects it."""
+    """Return the Deployment and what protects it."""
     budget = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": _selected(setup)}
     scope = {"operator": "In", "scopeName": "PriorityClass", "values": [PRIORITY]}
     quota = {"hard": {"pods": "20"}, "scopeSelector": {"matchExpressions": [scope]}}
@@ -62,7 +62,7 @@ def _deployment(setup: Setup) -> Manifest:
 
 
 def _pod(setup: Setup) -> Manifest:
-    """Give what runs; as which user, the image says, or a cluster that has other users for each namespace."""
+    """Return what runs; as which user, the image says, or a cluster that has other users for each namespace."""
     return {
         "serviceAccountName": NAME,
         "automountServiceAccountToken": True,
@@ -142,7 +142,7 @@ _HTTPS = 443
 
 
 def exposure(setup: Setup) -> list[Piece]:
-    """Give the Services and the NetworkPolicy."""
+    """Return the Services and the NetworkPolicy."""
     topology = setup.topology
     found = [Piece(_service(setup, METRICS, topology.telemetry.port, "metrics", clusterIP="None"), _METRICS)]
     if topology.webhook.enabled:
@@ -235,7 +235,7 @@ _DISABLED = "# For later: this topology does not enable the extender, so nobody 
 
 
 def scheduler(setup: Setup) -> str:
-    """Give the configuration of an upper scheduler that asks the extender."""
+    """Return the configuration of an upper scheduler that asks the extender."""
     text = _SCHEDULER if setup.topology.extender.enabled else _DISABLED + _SCHEDULER
     return text.format(namespace=setup.namespace, service=EXTENDER, port=setup.topology.extender.port)
 
@@ -246,13 +246,13 @@ _ENFORCED = "pod-security.kubernetes.io/enforce"
 
 
 def namespace(name: str, why: str) -> Piece:
-    """Give a namespace for the engine alone, in which Pod Security is at its strictest."""
+    """Return a namespace for the engine alone, in which Pod Security is at its strictest."""
     meta = {"name": name, "labels": {"app.kubernetes.io/name": NAME, _ENFORCED: "restricted"}}
     return Piece({"apiVersion": "v1", "kind": "Namespace", "metadata": meta}, why)
 
 
 def of_engine(setup: Setup) -> dict[str, list[Piece]]:
-    """Give what the engine runs in, by the names of FILES; but for the topology."""
+    """Return what the engine runs in, by the names of FILES; but for the topology."""
     roles = upper_roles(setup.topology, namespace=setup.namespace)
     sheets = (
         [namespace(setup.namespace, _NAMESPACE)],
@@ -264,17 +264,17 @@ def of_engine(setup: Setup) -> dict[str, list[Piece]]:
 
 
 def configmap(setup: Setup) -> Piece:
-    """Give the topology's ConfigMap."""
+    """Return the topology's ConfigMap."""
     return Piece(setup.object("v1", "ConfigMap", CONFIGMAP, data={KEY: setup.text}), _CONFIGMAP)
 
 
 def storage(setup: Setup) -> str:
-    """Give the storage class as text, "" where no volumes are made below."""
+    """Return the storage class as text, "" where no volumes are made below."""
     return STORAGE_CLASS if "PV" in setup.topology.enabled else ""
 
 
 def admission(setup: Setup) -> list[Piece]:
-    """Give the MutatingAdmissionPolicy and its binding, for those who do not let the engine register them.
+    """Return the MutatingAdmissionPolicy and its binding, for those who do not let the engine register them.
 
     Without marks, as they hold the UID of a namespace that is not known here: the engine leaves them as they are.
     """
@@ -284,7 +284,7 @@ def admission(setup: Setup) -> list[Piece]:
 
 
 def secrets(setup: Setup) -> list[tuple[Lower, str]]:
-    """Give the lowers, and of each the Secret with its kubeconfig, for people."""
+    """Return the lowers, and of each the Secret with its kubeconfig, for people."""
     return [
         (lower, f"{secret.namespace}/{secret.name}, key {secret.key}")
         for lower in setup.topology.lowers
@@ -293,7 +293,7 @@ def secrets(setup: Setup) -> list[tuple[Lower, str]]:
 
 
 def head(setup: Setup, command: str | None = None) -> str:
-    """Say before all what this is and what has to be there.
+    """Describe before all what this is and what has to be there.
 
     `command` is the one that printed it; None: what is for others is in files beside it.
     """

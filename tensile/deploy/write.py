@@ -42,7 +42,7 @@ def write(directory: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def _in_the_way(path: Path, directory: Path, known: bytes | None) -> Iterator[str]:
-    """Say what keeps a file from being written; `known` is what it holds."""
+    """Yield what keeps a file from being written; `known` is what it holds."""
     for folder in _folders(path, directory):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             yield f"{folder}: a link, or no directory: what is below it would be written elsewhere, or cannot be"
@@ -54,7 +54,7 @@ def _in_the_way(path: Path, directory: Path, known: bytes | None) -> Iterator[st
 
 
 def _folders(path: Path, directory: Path) -> list[Path]:
-    """Give the folders between a directory and a file in it, the outermost first."""
+    """Return the folders between a directory and a file in it, the outermost first."""
     return [folder for folder in reversed(path.parents) if directory in folder.parents]
 
 
@@ -69,7 +69,7 @@ def _refuse(lines: list[str]) -> None:
 
 
 def _written_before(directory: Path) -> Iterator[Path]:
-    """Give the files of earlier renderings: by the names that these give, for a copy under another name is not ours."""
+    """Yield the files of earlier renderings: by the names that these give, for a copy under another name is not ours."""
     lowers = sorted(path for path in directory.glob(f"{LOWERS}/*") if not path.is_symlink())
     places = [(directory, OF_UPPER), *((lower, OF_LOWER) for lower in lowers if not lower.parent.is_symlink())]
     for path in (folder / name for folder, names in places for name in names):
@@ -131,7 +131,7 @@ def rendering(data: bytes, name: str, wishes: Wishes, *, for_lower: bool = False
 
 
 def printed(setup: Setup, lower: str | None, given: str | None, wishes: Wishes) -> str:
-    """Give what is applied in the upper cluster, or in a lower one; `given` is what stands after -f."""
+    """Return what is applied in the upper cluster, or in a lower one; `given` is what stands after -f."""
     command = _command(given, wishes)
     return upper_stream(setup, command) if lower is None else lower_stream(setup, lower, command)
 
@@ -149,7 +149,7 @@ def written(setup: Setup, directory: Path, name: str) -> list[str]:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    """Say whether two paths lead to one file."""
+    """Report whether two paths lead to one file."""
     with suppress(OSError):
         return one.samefile(other)
     return False

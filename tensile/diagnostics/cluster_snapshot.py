@@ -108,11 +108,11 @@ class Sight(msgspec.Struct, forbid_unknown_fields=True):
     unread: list[str] = []
 
     def all(self, kind: Kind) -> list[Manifest]:
-        """Give the objects of a kind."""
+        """Return the objects of a kind."""
         return self.objects.get(kind.plural, [])
 
     def snapshot(self, without: str = "", more_claims: tuple[Manifest, ...] = ()) -> Snapshot:
-        """Give it in the form that placement asks, without the pod of a UID, and with claims that are yet to come."""
+        """Return it in the form that placement asks, without the pod of a UID, and with claims that are yet to come."""
         pods = (one for one in self.all(POD) if not without or metadata(one).get("uid") != without)
         return snapshot_of(
             self.all(NODE),
@@ -131,7 +131,7 @@ class Sight(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def kept(kind: Kind, manifest: Manifest) -> Manifest:
-    """Give what is kept of an object."""
+    """Return what is kept of an object."""
     meta = _some(metadata(manifest), _META)
     notes = _some(metadata(manifest).get("annotations") or {}, _NOTES)
     rest = {name: value for name, value in manifest.items() if name not in ("metadata", "apiVersion", "kind")}
@@ -251,11 +251,11 @@ class Picture:
         return self.world.owner
 
     def namespace_below(self, lower: str, namespace: str) -> str:
-        """Give the namespace of a lower for one above."""
+        """Return the namespace of a lower for one above."""
         return self.world.lowers[lower].namespace(namespace)
 
     def below(self, upper_pod: Manifest, lower: str) -> Manifest:
-        """Give the pod as it would be made in a lower."""
+        """Return the pod as it would be made in a lower."""
         meta = metadata(upper_pod)
         namespace, here = meta.get("namespace") or "default", self.world.lowers[lower]
         space = next(
@@ -265,7 +265,7 @@ class Picture:
         return lower_pod(upper_pod, placement(uid(space), key, here, self.world))
 
     def snapshot(self, lower: str, upper_pods: Iterable[Manifest], without: str = "") -> Snapshot:
-        """Give a lower as pods would find it: with the claims that are made for them, without the pod of a UID."""
+        """Return a lower as pods would find it: with the claims that are made for them, without the pod of a UID."""
         return self.lowers[lower].snapshot(
             without, tuple(one for pod in upper_pods for one in self._claims(lower, pod))
         )
@@ -282,7 +282,7 @@ class Picture:
         return lower
 
     def _claims(self, lower: str, upper_pod: Manifest) -> list[Manifest]:
-        """Give the claims that the engine would make below for the pod's own."""
+        """Return the claims that the engine would make below for the pod's own."""
         spec = self.world.lowers[lower].spec
         if "PV" not in spec.controllers:
             return []
@@ -332,6 +332,6 @@ def _flaws(sight: Sight) -> Iterator[str]:
 
 
 def is_virtual(node: Manifest) -> bool:
-    """Say whether a node of the upper cluster is a virtual one, whoever made it."""
+    """Report whether a node of the upper cluster is a virtual one, whoever made it."""
     marks: dict[str, Any] = metadata(node).get("labels") or {}
     return marks.get("type") == "virtual-kubelet"

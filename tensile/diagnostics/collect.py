@@ -72,7 +72,7 @@ async def _asked(upper: Cluster, ref: Ref) -> Asked | None:
 
 
 async def _secrets(upper: Cluster, topology: Topology) -> Cache:
-    """Give the Secrets that hold kubeconfigs; one that is missing is told with its lower."""
+    """Return the Secrets that hold kubeconfigs; one that is missing is told with its lower."""
     found = Cache()
     for ref in (spec.kubeconfig_secret for spec in topology.lowers):
         if ref is not None:

@@ -19,7 +19,7 @@ from tensile.topology import Topology
 
 
 def explain(topology: Topology, ways: Ways, pod: str, output: str) -> str:
-    """Say why a pod is where it is, as "text" or "json"; raises TensileError where it or the upper cluster is not."""
+    """Return why a pod is where it is, as "text" or "json"; raises TensileError where it or the upper cluster is not."""
     namespace, _, name = pod.partition("/")
     if not namespace or not name or "/" in name:
         raise TensileError(f"explain pod {pod!r}: write NAMESPACE/NAME")
@@ -35,7 +35,7 @@ def pictured(topology: Topology, ways: Ways, snapshot: Path | None) -> Picture:
 
 
 def simulate(picture: Picture, template: Template | None, case: Case, output: str) -> tuple[str, bool]:
-    """Give what would be, as "text" or "json", and whether everything that was asked for finds a place."""
+    """Return what would be, as "text" or "json", and whether everything that was asked for finds a place."""
     document = simulated(picture, template, case)
     text = as_json(document) if output == "json" else simulationtext.as_text(document)
     asked = document["asked"] or 0

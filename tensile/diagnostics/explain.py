@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 def verdict(pod: Manifest, lowers: Sequence[Row], exclude_namespaces: Collection[str]) -> str:
-    """Say why; `lowers` are the rows of the document."""
+    """Return why; `lowers` are the rows of the document."""
     status = pod.get("status") or {}
     if metadata(pod).get("deletionTimestamp"):
         return _ending(pod, lowers)
@@ -46,7 +46,7 @@ def verdict(pod: Manifest, lowers: Sequence[Row], exclude_namespaces: Collection
 
 
 def _ending(pod: Manifest, lowers: Sequence[Row]) -> str:
-    """Say what a pod that is being deleted waits for."""
+    """Return what a pod that is being deleted waits for."""
     since = f"it has been asked to go since {metadata(pod)['deletionTimestamp']}"
     there = next((one for one in lowers if one["pod"]), None)
     silent = next((one for one in lowers if one["here"] and one["trouble"]), None)
@@ -59,7 +59,7 @@ def _ending(pod: Manifest, lowers: Sequence[Row]) -> str:
 
 
 def _unbound(pod: Manifest, lowers: Sequence[Row]) -> str:
-    """Say why the upper scheduler has given a pod no node."""
+    """Return why the upper scheduler has given a pod no node."""
     gates = [one["name"] for one in pod["spec"].get("schedulingGates") or ()]
     if gates:
         return f"scheduling gates hold it: {', '.join(gates)}"
@@ -78,7 +78,7 @@ def _unbound(pod: Manifest, lowers: Sequence[Row]) -> str:
 
 
 def _common(lowers: Sequence[Row]) -> str:
-    """Give what all virtual nodes say, "" where they say different things."""
+    """Return what all virtual nodes say, "" where they say different things."""
     told = {refusal(one["above"]) for one in lowers}
     return told.pop() if len(told) == 1 else ""
 
@@ -90,7 +90,7 @@ def refusal(told: Row) -> str:
 
 
 def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> str:
-    """Say how a pod that has its virtual node fares below."""
+    """Return how a pod that has its virtual node fares below."""
     kept_out = excluded(pod, exclude_namespaces)
     if kept_out:
         return f"it is not mirrored: {kept_out.message}"
@@ -109,7 +109,7 @@ def _bound(pod: Manifest, row: Row, exclude_namespaces: Collection[str]) -> str:
 
 
 def _unmirrored(pod: Manifest, row: Row) -> str:
-    """Say why a pod is not in its lower cluster yet."""
+    """Return why a pod is not in its lower cluster yet."""
     said = conditions_of(pod).get(MIRRORED) or {}
     if said.get("status") == "False":
         return f"it is not in {row['name']}: {said.get('reason', '')}: {said.get('message', '')}"
@@ -120,7 +120,7 @@ def _unmirrored(pod: Manifest, row: Row) -> str:
 
 
 def _nodes(row: Row) -> str:
-    """Say what the nodes of a lower say."""
+    """Return what the nodes of a lower say."""
     below = row["below"]
     if below["fits"]:
         fitting = [one["name"] for one in below["nodes"] if one["fits"]]
@@ -129,7 +129,7 @@ def _nodes(row: Row) -> str:
 
 
 def _waiting(pod: Manifest) -> str:
-    """Give what a container waits for, "" where none does."""
+    """Return what a container waits for, "" where none does."""
     status = pod.get("status") or {}
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (one.get("state") or {}).get("waiting") or {}
@@ -167,7 +167,7 @@ def as_text(document: Row) -> str:
 
 
 def _lower_cells(row: Row) -> Iterator[Cells]:
-    """Give the lines of one lower: its virtual node above, then what is below."""
+    """Yield the lines of one lower: its virtual node above, then what is below."""
     yield ("upper", row["node"], *_verdict(row["above"]))
     name = row["name"]
     if row["trouble"]:
@@ -190,7 +190,7 @@ def _one_by_one(nodes: Iterable[Row]) -> Iterator[Cells]:
 
 
 def _grouped(nodes: Iterable[Row]) -> Iterator[Cells]:
-    """Give a line for all nodes that say the same, but for how much."""
+    """Yield a line for all nodes that say the same, but for how much."""
     groups: dict[Cells, list[str]] = {}
     for one in nodes:
         groups.setdefault(_verdict({**one, "detail": ""}), []).append(one["name"])
@@ -207,7 +207,7 @@ _WHOLE = 1000
 
 
 def exceeded(pod: Pod, quotas: Iterable[Manifest], namespace: str) -> Iterator[tuple[str, str]]:
-    """Give the quotas that another pod like this would break, by name, and in words how.
+    """Yield the quotas that another pod like this would break, by name, and in words how.
 
     Quotas for some pods only (with scopes) are left out: whether they hold is the apiserver's to say.
     """
@@ -226,7 +226,7 @@ def exceeded(pod: Pod, quotas: Iterable[Manifest], namespace: str) -> Iterator[t
 
 
 def _wanted(pod: Pod, hard: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Give what the pod takes of each thing that is limited, as far as its requests say."""
+    """Yield what the pod takes of each thing that is limited, as far as its requests say."""
     for name in hard:
         if name in ("pods", "count/pods"):
             yield name, _WHOLE
@@ -246,7 +246,7 @@ Document = dict[str, Any]
 
 
 def explained(picture: Picture, asked: Asked) -> Document:
-    """Give the document: `formatVersion`, `pod`, `why`, `lowers` (each with `above`, `below`, `quota`), `events`."""
+    """Return the document: `formatVersion`, `pod`, `why`, `lowers` (each with `above`, `below`, `quota`), `events`."""
     pod = asked.pod
     above = examine(pod_of(pod), picture.upper.snapshot(uid(pod)))
     lowers = [_lower(spec, picture, pod, above) for spec in picture.topology.lowers]
@@ -266,7 +266,7 @@ def explained(picture: Picture, asked: Asked) -> Document:
 
 
 def _lower(spec: Lower, picture: Picture, pod: Manifest, above: Placement) -> Document:
-    """Say what one lower is for the pod: whether the upper may send it there, and where it would run then."""
+    """Return what one lower is for the pod: whether the upper may send it there, and where it would run then."""
     sight = picture.lowers[spec.name]
     row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, above)}
     row["here"] = pod["spec"].get("nodeName") == spec.node.name
@@ -293,7 +293,7 @@ def _copy(pod: Manifest, picture: Picture, lower: str) -> Manifest | None:
 
 
 def _above(node: str, above: Placement) -> Document:
-    """Say whether the upper scheduler may choose the virtual node."""
+    """Report whether the upper scheduler may choose the virtual node."""
     if node in above.fitting:
         return {"fits": True}
     refusal = above.refused.get(node)
@@ -308,7 +308,7 @@ def _above(node: str, above: Placement) -> Document:
 
 
 def _below(found: Placement) -> Document:
-    """Say on which nodes of a lower it fits, and why not on the others."""
+    """Describe on which nodes of a lower it fits, and why not on the others."""
     nodes: list[Document] = [{"name": name, "fits": True} for name in found.fitting]
     nodes += [{"name": name, "fits": False, **_told(refusal)} for name, refusal in found.refused.items()]
     nowhere = _told(found.nowhere) if found.nowhere else None
@@ -324,7 +324,7 @@ def _name(row: Document) -> str:
 
 
 def _latest(events: Iterable[Manifest]) -> list[Manifest]:
-    """Give the last events, the newest first."""
+    """Return the last events, the newest first."""
     return sorted(events, key=_moment, reverse=True)[:_EVENTS]
 
 

@@ -124,7 +124,7 @@ class Case(NamedTuple):
 
 
 def simulated(picture: Picture, template: Template | None, case: Case) -> Document:
-    """Give the document: `fits` in all, a row for each lower, and what becomes of the pods of lost ones.
+    """Return the document: `fits` in all, a row for each lower, and what becomes of the pods of lost ones.
 
     Raises TensileError for a lower or a node that there is not.
     """
@@ -181,7 +181,7 @@ def _grown(snapshot: Snapshot, added: Iterable[Addition], name: str) -> Snapshot
 
 
 def _upper(picture: Picture, grounds: Mapping[str, Snapshot], case: Case) -> Snapshot:
-    """Give the upper cluster without the nodes of lost lowers, and with what new nodes below add to the others."""
+    """Return the upper cluster without the nodes of lost lowers, and with what new nodes below add to the others."""
     upper = picture.upper.snapshot()
     for name in case.lost:
         upper.nodes.pop(picture.world.lowers[name].node, None)
@@ -194,13 +194,13 @@ def _upper(picture: Picture, grounds: Mapping[str, Snapshot], case: Case) -> Sna
 
 
 def _first(snapshot: Snapshot) -> Node:
-    """Give the first node that takes pods, or the first of all."""
+    """Return the first node that takes pods, or the first of all."""
     nodes = list(snapshot.nodes.values())
     return next((node for node in nodes if not node.unschedulable and not node.taints), nodes[0])
 
 
 def _displaced(picture: Picture, lost: Collection[str]) -> list[Manifest]:
-    """Give the pods that lose their lower, the largest first: those are the hardest to place."""
+    """Return the pods that lose their lower, the largest first: those are the hardest to place."""
     nodes = {picture.world.lowers[name].node for name in lost}
     spaces = picture.topology.exclude_namespaces
     found = [

@@ -87,7 +87,7 @@ def upper_world() -> UpperWorld:
 
 
 def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controller]) -> list[Feed]:
-    """Say what fills them, where these controllers are enabled for some lower."""
+    """Return what fills them, where these controllers are enabled for some lower."""
     return [
         *_controllers_feeds(UPPER, upper.more, owner, controllers, above=True),
         node_feed(upper.nodes),
@@ -101,7 +101,7 @@ def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controlle
 
 
 def node_feed(nodes: Cache) -> Feed:
-    """Say what fills a cache of the virtual nodes."""
+    """Return what fills a cache of the virtual nodes."""
     return Feed(UPPER, NODE, Selection(labels="=".join(VIRTUAL_NODE)), nodes)
 
 
@@ -141,12 +141,12 @@ def bound_to(node: str) -> Callable[[Manifest], bool]:
 
 
 def bound_feed(lower: LowerWorld) -> Feed:
-    """Say what fills the cache of the pods that the upper binds to the lower's node."""
+    """Return what fills the cache of the pods that the upper binds to the lower's node."""
     return Feed(UPPER, POD, Selection(fields=f"spec.nodeName={lower.node}"), lower.upper_pods)
 
 
 def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> list[Feed]:
-    """Say what fills the caches of the lower cluster itself; `places`: also those that placement needs."""
+    """Return what fills the caches of the lower cluster itself; `places`: also those that placement needs."""
     ours = Selection(labels=f"{OWNER}={owner.mark}")
     theirs = Selection(labels=f"{OWNER}!={owner.mark}")
     return [
@@ -163,7 +163,7 @@ def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> lis
 
 
 def _place_feeds(lower: LowerWorld, theirs: Selection) -> tuple[Feed, ...]:
-    """Say what fills the caches of placement: a second look at nodes and pods, which nobody pays for who has it off."""
+    """Return what fills the caches of placement: a second look at nodes and pods, which nobody pays for who has it off."""
     nodes = Feed(lower.name, NODE, Selection(), lower.place_nodes)
     return nodes, Feed(lower.name, POD, theirs, lower.place_pods)
 
@@ -171,7 +171,7 @@ def _place_feeds(lower: LowerWorld, theirs: Selection) -> tuple[Feed, ...]:
 def _controllers_feeds(
     cluster: str, caches: Mapping[Kind, Cache], owner: Owner, controllers: Iterable[Controller], *, above: bool
 ) -> Iterator[Feed]:
-    """Say what fills the caches of the controllers that are enabled."""
+    """Yield what fills the caches of the controllers that are enabled."""
     for kind, follow in watches.followed(controllers, above=above).items():
         yield Feed(cluster, kind, follow.selection(owner), caches[kind])
 
@@ -182,7 +182,7 @@ def _existence(_raw: bytes) -> Kept:
 
 
 def rules() -> tuple[Rule, ...]:
-    """Give every rule: all that this program knows how to decide."""
+    """Return every rule: all that this program knows how to decide."""
     spaces = (NamespaceRule(), VacancyRule())
     identities = (AccountRule(), RightsRule(), RightsOrphanRule(), TokenRule())
     services = (ServiceRule(), SliceRule(), StrayRule(), PolicyRule())

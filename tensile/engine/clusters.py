@@ -58,7 +58,7 @@ class Connections(Mapping[str, Cluster]):
 
 
 def utc_now() -> datetime:
-    """Give the time."""
+    """Return the time."""
     return datetime.now(UTC)
 
 
@@ -144,7 +144,7 @@ class Clusters:
         return joined
 
     def strays(self) -> list[Lower]:
-        """Give a lower for each of our Nodes that no lower has: what an engine left behind that is not running."""
+        """Return a lower for each of our Nodes that no lower has: what an engine left behind that is not running."""
         known = {joined.lower.node for joined in self.joined.values()}
         nodes = [entry.manifest() for entry in self.world.upper.nodes if entry.name not in known]
         return [left_behind(node) for node in nodes if is_ours(node, self.world.owner)]
@@ -183,13 +183,13 @@ _ADDRESSES = ("POD_IP", "VKUBELET_POD_IP")
 
 
 def node_address(topology: Topology, upper: tuple[str, int]) -> str:
-    """Give the IP address of the virtual nodes: the topology's, the pod's, or the one the upper is called from."""
+    """Return the IP address of the virtual nodes: the topology's, the pod's, or the one the upper is called from."""
     given = [topology.kubelet.node_address, *(os.environ.get(name) for name in _ADDRESSES)]
     return next((str(address) for address in given if address), "") or _local_address(upper)
 
 
 def address_in_use(world: World) -> str:
-    """Give the address of the virtual nodes that an engine has published; the one that was found, where none has."""
+    """Return the address of the virtual nodes that an engine has published; the one that was found, where none has."""
     manifests = (entry.manifest() for entry in world.upper.nodes)
     ours = (one for one in manifests if is_ours(one, world.owner))
     published = (one for node in ours for one in node.get("status", {}).get("addresses", ()))
@@ -234,7 +234,7 @@ class _Trial(NamedTuple):
     before: str
 
     def is_over(self, now: float) -> bool:
-        """Say whether it failed so long ago that it says nothing any more."""
+        """Report whether it failed so long ago that it says nothing any more."""
         return self.task.done() and self.task.result().files is None and now >= self.task.result().at + RETRY
 
 
@@ -248,7 +248,7 @@ class Trials:
         self._watches: dict[str, FileWatch] = {}
 
     async def objection(self, spec: Lower) -> str:
-        """Say why the credentials of a lower cannot be read, "" when they can.
+        """Return why the credentials of a lower cannot be read, "" when they can.
 
         The first reading is waited for, PATIENCE at most. While one is repeated the last one counts: what is said does
         not change to and fro, and nobody waits again.

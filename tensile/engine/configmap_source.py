@@ -73,7 +73,7 @@ def read(found: Document, place: Place) -> Topology:
 
 
 async def follow(cache: Cache, place: Place, changed: asyncio.Event, first: Topology) -> AsyncGenerator[Reading, None]:
-    """Give each state that the ConfigMap comes to, judged against `first` and then against the last good one.
+    """Yield each state that the ConfigMap comes to, judged against `first` and then against the last good one.
 
     `changed` is set whenever the cache changes; states that pass while one is dealt with are not given. What is gone
     only from a cache that is not in sync is not known to be gone. Never ends by itself.
@@ -90,7 +90,7 @@ async def follow(cache: Cache, place: Place, changed: asyncio.Event, first: Topo
 
 
 def _value(manifest: Manifest, key: str) -> bytes | None:
-    """Give what stands under a key, None where nothing does; what kubectl took for binary is looked at too."""
+    """Return what stands under a key, None where nothing does; what kubectl took for binary is looked at too."""
     text = (manifest.get("data") or {}).get(key)
     if text is not None:
         return str(text).encode()

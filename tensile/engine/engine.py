@@ -199,7 +199,7 @@ class Engine:
         return found
 
     def _cuts(self, found: Course) -> bool:
-        """Say whether a connection that is open would be closed, for another one to the same lower."""
+        """Report whether a connection that is open would be closed, for another one to the same lower."""
         return found.deed is Deed.JOIN and found.before is not None and found.before.name in self.clusters.fleet.names()
 
     async def _take(self, found: Course) -> None:
@@ -307,7 +307,7 @@ class Engine:
         self._silent = silent
 
     def _has_gone(self, joined: Joined) -> bool:
-        """Say whether a lower that left has no pods and no node any more, and what they needed has been taken back."""
+        """Report whether a lower that left has no pods and no node any more, and what they needed has been taken back."""
         lower, nodes = joined.lower, self.clusters.world.upper.nodes
         gone = nodes.synced and not has_node(lower, self.clusters.world)
         return gone and not lower.in_topology and lower.is_empty and not self._is_busy(lower.name)
@@ -321,7 +321,7 @@ class Engine:
 
 
 def _shown(topology: Topology) -> Kubelet:
-    """Give what all virtual nodes are served with, which is not where each of them is."""
+    """Return what all virtual nodes are served with, which is not where each of them is."""
     return topology.kubelet.model_copy(update={"port": 0})
 
 

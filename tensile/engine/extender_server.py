@@ -51,7 +51,7 @@ class _Papers(NamedTuple):
     files: KeptFiles
 
     async def tls(self) -> ssl.SSLContext:
-        """Give the TLS of now; raises TensileError where there has been no good certificate yet."""
+        """Return the TLS of now; raises TensileError where there has been no good certificate yet."""
         return self.serving.context(_WHO, await self.authority.pem())
 
 
@@ -160,7 +160,7 @@ class Extending:
         self.follow()
 
     def _papers_of(self, topology: Topology) -> _Papers:
-        """Give the papers of a topology, those that there are where it says nothing new."""
+        """Return the papers of a topology, those that there are where it says nothing new."""
         kubelet, address = topology.kubelet, self._world.node_address
         known = self._latest
         if known is None or (known.section, known.serving.address) != (kubelet, address):

@@ -99,7 +99,7 @@ class _Look(NamedTuple):
     trouble: str
 
     def text(self) -> Text:
-        """Say what tells this content from another."""
+        """Return what tells this content from another."""
         return Text(len(self.data), "" if self.trouble else sha256(self.data).hexdigest())
 
 
@@ -120,7 +120,7 @@ async def read(path: Path) -> Whole:
 async def follow(
     path: Path, first: Topology, watcher: FileWatcher, *, whole: bytes = b"", sleep: Sleep = asyncio.sleep
 ) -> AsyncGenerator[Reading, None]:
-    """Give each state of the file from now on, judged against `first` and then against the last good one.
+    """Yield each state of the file from now on, judged against `first` and then against the last good one.
 
     `whole` are the bytes of `first`, where they are known. Never ends by itself; close it or cancel who awaits it.
     """
@@ -145,7 +145,7 @@ class _Following:
         self._seen: _Look | None = None
 
     async def look(self) -> bool:
-        """Say whether the file is something else than before."""
+        """Report whether the file is something else than before."""
         found = await self._settled()
         changed, self._seen = found != self._seen, found
         return changed
@@ -200,7 +200,7 @@ def _parse(path: Path, found: _Look) -> Topology:
 
 
 def _cut_off(path: Path, data: bytes) -> TopologyErrors:
-    """Say where the file ends too early."""
+    """Return where the file ends too early."""
     line = data[data.rfind(b"\n") + 1 :].decode(errors="replace")
     place = Position(data.count(b"\n") + 1, len(line) + 1)
     words = "ends in the middle of what was in force; write the file whole, with a newline at its end"

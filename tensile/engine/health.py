@@ -60,7 +60,7 @@ class ProbeServer:
         return self._listening.port if self._listening else self._port
 
     def answers(self) -> dict[str, Answer]:
-        """Give what answers on each path."""
+        """Return what answers on each path."""
         return {"/healthz": _healthz, "/readyz": self._readyz}
 
     async def start(self) -> None:
@@ -79,7 +79,7 @@ class ProbeServer:
             await listening.close()
 
     def _why(self, error: OSError) -> str:
-        """Say what is in the way, and what to do."""
+        """Return what is in the way, and what to do."""
         other = f"{error.strerror or error}: {self.advice.get(0, 'give --probes another port')}"
         return self.advice.get(error.errno or 0, other)
 
@@ -109,7 +109,7 @@ class TelemetryServer(ProbeServer):
         self._status = _Sparing(status)
 
     def answers(self) -> dict[str, Answer]:
-        """Give what answers on each path."""
+        """Return what answers on each path."""
         return {**super().answers(), "/metrics": self._serve_metrics, "/status": self._serve_status}
 
     def _serve_metrics(self) -> web.Response:

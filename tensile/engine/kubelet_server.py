@@ -95,7 +95,7 @@ class NodePorts:
         self._files.close()
 
     def port(self, node: str) -> int:
-        """Give the port on which a node is served, 0 for none."""
+        """Return the port on which a node is served, 0 for none."""
         return self._server.port(node)
 
     def _say(self, troubles: dict[str, tuple[str, int]]) -> None:
@@ -120,7 +120,7 @@ class NodePorts:
 
 
 def seats_of(topology: Topology, joined: Mapping[str, Served], pods: Callable[[LowerWorld], Pods]) -> dict[str, Seat]:
-    """Say where the virtual nodes are to be served: as the topology says, also while its lowers are not joined.
+    """Return where the virtual nodes are to be served: as the topology says, also while its lowers are not joined.
 
     One that has left the topology stays where it is until it is empty: its pods can be reached so long, and who is to
     have its port waits for it. `pods` gives those of a lower.
@@ -137,7 +137,7 @@ def seats_of(topology: Topology, joined: Mapping[str, Served], pods: Callable[[L
 
 
 def files_of(topology: Topology, directory: Path) -> ServingFiles | None:
-    """Give the files of the serving certificate, None where the topology names none."""
+    """Return the files of the serving certificate, None where the topology names none."""
     certificate, key = topology.kubelet.tls_cert_file, topology.kubelet.tls_key_file
     return ServingFiles(directory / certificate, directory / key) if certificate and key else None
 
@@ -145,14 +145,14 @@ def files_of(topology: Topology, directory: Path) -> ServingFiles | None:
 def kept_files(
     topology: Topology, directory: Path, watcher: FileWatcher, hear: Callable[[], None] = lambda: None
 ) -> KeptFiles:
-    """Give what the files of the kubelet API hold; `hear` is called when they may have changed."""
+    """Return what the files of the kubelet API hold; `hear` is called when they may have changed."""
     kubelet = topology.kubelet
     named = (kubelet.tls_cert_file, kubelet.tls_key_file, kubelet.client_ca_file)
     return KeptFiles(watcher, [directory / file for file in named if file], hear, read=read_regular)
 
 
 def authority_of(topology: Topology, directory: Path, upper: Cluster, log: Log, read: Read) -> ClientAuthority:
-    """Give who vouches for callers: a file, or what the upper cluster publishes."""
+    """Return who vouches for callers: a file, or what the upper cluster publishes."""
     file = topology.kubelet.client_ca_file
 
     async def callers() -> str:

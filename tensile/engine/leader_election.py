@@ -66,12 +66,12 @@ def lease_ref(topology: str) -> Ref:
 
 
 def holder(lease: Manifest | None) -> str:
-    """Give the engine that holds a lease, "" for none."""
+    """Return the engine that holds a lease, "" for none."""
     return str(_spec(lease).get("holderIdentity") or "")
 
 
 def is_free(lease: Manifest | None, unchanged: float, pace: Pace) -> bool:
-    """Say whether a lease may be taken that has been seen not to change for so many seconds."""
+    """Report whether a lease may be taken that has been seen not to change for so many seconds."""
     return not holder(lease) or unchanged >= held_for(lease, pace)
 
 
@@ -86,7 +86,7 @@ def held_for(lease: Manifest | None, pace: Pace) -> float:
 
 
 def kept_by(lease: Manifest, now: datetime) -> str:
-    """Give the engine that keeps a lease which was read once, "" for none; as right as its clock is: only to warn."""
+    """Return the engine that keeps a lease which was read once, "" for none; as right as its clock is: only to warn."""
     spec = _spec(lease)
     if not spec.get("renewTime"):
         return ""
@@ -95,7 +95,7 @@ def kept_by(lease: Manifest, now: datetime) -> str:
 
 
 def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Manifest:
-    """Give the lease that an engine makes where there is none."""
+    """Return the lease that an engine makes where there is none."""
     meta = {
         "name": ref.name,
         "namespace": ref.namespace,
@@ -107,19 +107,19 @@ def new(ref: Ref, identity: str, owner: Owner, now: datetime, pace: Pace) -> Man
 
 
 def taken(lease: Manifest, identity: str, now: datetime, pace: Pace) -> Patch:
-    """Give the write by which an engine takes a lease; it fails where somebody else was quicker."""
+    """Return the write by which an engine takes a lease; it fails where somebody else was quicker."""
     transitions = min(int(_spec(lease).get("leaseTransitions") or 0) + 1, _MOST_TRANSITIONS)
     times = {**_terms(now, pace), "acquireTime": now.strftime(_MICRO)}
     return _written(lease, {**times, "holderIdentity": identity, "leaseTransitions": transitions})
 
 
 def renewed(lease: Manifest, now: datetime, pace: Pace) -> Patch:
-    """Give the write by which its holder keeps a lease."""
+    """Return the write by which its holder keeps a lease."""
     return _written(lease, _terms(now, pace))
 
 
 def given_back(lease: Manifest) -> Patch:
-    """Give the write by which its holder leaves a lease to others at once."""
+    """Return the write by which its holder leaves a lease to others at once."""
     return _written(lease, {"holderIdentity": ""})
 
 
@@ -197,7 +197,7 @@ class Election:
         _log.info("this engine leads", lease=str(self._ref), identity=self._identity)
 
     async def lost(self) -> str:
-        """Renew the lease for as long as that goes; gives what ended it. From then on nothing may be driven."""
+        """Renew the lease for as long as that goes; returns what ended it. From then on nothing may be driven."""
         why = await self._kept()
         self.leads = False
         return why
@@ -286,7 +286,7 @@ class Election:
         return f"it could not be renewed for {self._pace.gives_up:g} s: {why or 'this engine was stopped meanwhile'}"
 
     def _left(self) -> float:
-        """Give the seconds until it is time to give up."""
+        """Return the seconds until it is time to give up."""
         return self._fresh + self._pace.gives_up - self._clock()
 
     async def _renewed(self) -> bool:
@@ -340,17 +340,17 @@ def own_pod(environment: Mapping[str, str]) -> Ref | None:
 
 
 def wrong(pods: Iterable[Manifest], own: str, *, leads: bool) -> list[Manifest]:
-    """Give those of the pods with the mark that should not have it: another's only where this engine leads."""
+    """Return those of the pods with the mark that should not have it: another's only where this engine leads."""
     return [pod for pod in pods if (metadata(pod)["name"] == own) != leads]
 
 
 def marked(pod: Manifest, topology: str) -> Patch:
-    """Give the write by which a pod has the mark of a topology: that very pod, whatever else it has."""
+    """Return the write by which a pod has the mark of a topology: that very pod, whatever else it has."""
     return Patch("merge-patch", {"metadata": {"uid": uid(pod), "labels": {LEADS: topology}}})
 
 
 def unmarked(pod: Manifest) -> Patch:
-    """Give the write by which a pod has no mark, unless it was written since: its engine may lead by now."""
+    """Return the write by which a pod has no mark, unless it was written since: its engine may lead by now."""
     return Patch("merge-patch", {"metadata": {**as_read(pod), "labels": {LEADS: None}}})
 
 

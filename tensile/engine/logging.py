@@ -228,17 +228,17 @@ def _where(namespace: str, name: str) -> str:
 
 
 def _place(ref: Ref) -> dict[str, str]:
-    """Say where an object is."""
+    """Return where an object is."""
     return {"cluster": ref.cluster or "upper", "object": _where(ref.namespace, ref.name)}
 
 
 def _names(key: Key) -> dict[str, str]:
-    """Say what a key stands for."""
+    """Return what a key stands for."""
     return {"lower": key.lower, "rule": key.rule, "object": _where(key.namespace, key.name)}
 
 
 def _more(step: Step) -> dict[str, Any]:
-    """Say which fields a change touches, without what is in them; a deletion that nobody asked for says so."""
+    """Return which fields a change touches, without what is in them; a deletion that nobody asked for says so."""
     if step.verb == "patch":
         touched = fields(list(step.operations))
         return {"fields": touched[:_MOST_FIELDS] + (["..."] if len(touched) > _MOST_FIELDS else [])}

@@ -75,7 +75,7 @@ class Ways(NamedTuple):
             raise AccessError(f"upper: {error.what}", error.advice) from None
 
     def is_inside(self, upper: Upper) -> bool:
-        """Say whether the upper cluster is the one around us."""
+        """Report whether the upper cluster is the one around us."""
         return upper.kubeconfig is None and self.upper_kubeconfig is None
 
     async def lower_access(self, spec: Lower, secrets: Cache) -> Access:
@@ -90,13 +90,13 @@ class Ways(NamedTuple):
 
 
 def kept(spec: Lower, secrets: Cache) -> KeptKubeconfig | None:
-    """Give the kubeconfig that a lower has in a Secret, None for one in a file; `secrets` are the upper's."""
+    """Return the kubeconfig that a lower has in a Secret, None for one in a file; `secrets` are the upper's."""
     ref = spec.kubeconfig_secret
     return None if ref is None else KeptKubeconfig(secrets, ref, spec.context)
 
 
 def left_behind(node: Manifest) -> Lower:
-    """Give a lower for a Node of ours that no lower of the topology has; nothing but the node is known of it."""
+    """Return a lower for a Node of ours that no lower of the topology has; nothing but the node is known of it."""
     name = node["metadata"]["name"]
     port = annotations(node).get(KUBELET_PORT, "")
     entry: dict[str, Any] = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
@@ -263,7 +263,7 @@ class Joined:
             _log.warning("another mapping of namespaces stays in force", lower=lower.name, mapping=in_force)
 
     def _known_identity(self) -> str:
-        """Give the identity that the cluster had when the Node was written, by this engine or one before it."""
+        """Return the identity that the cluster had when the Node was written, by this engine or one before it."""
         node = self._node()
         return annotations(node).get(LOWER_UID, "") if node else ""
 
@@ -360,7 +360,7 @@ class Joined:
             self._wake(self.lower.name)
 
     def _cluster(self) -> Cluster | None:
-        """Give the connection to the cluster, None before there is one."""
+        """Return the connection to the cluster, None before there is one."""
         return self._fleet.cluster(self.lower.name) if self.lower.name in self._fleet.names() else None
 
     def _node_uid(self) -> str:
@@ -368,7 +368,7 @@ class Joined:
         return uid(node) if node else ""
 
     def _node(self) -> Manifest:
-        """Give the lower's Node as it is, {} when there is none of ours."""
+        """Return the lower's Node as it is, {} when there is none of ours."""
         entry = self._world.upper.nodes.get("", self.lower.node)
         node = entry.manifest() if entry is not None else {}
         return node if node and is_ours(node, self._world.owner) else {}
@@ -378,7 +378,7 @@ _LIMITS = (0.0, SILENT_AFTER, UNREACHABLE_AFTER)
 
 
 def _seen(lower: LowerWorld) -> tuple[object, ...]:
-    """Give what decisions see of a lower's connection."""
+    """Return what decisions see of a lower's connection."""
     said = lower.refusal, lower.denied, lower.is_withheld, lower.is_wrong, lower.is_shared, lower.tried, lower.account
     return *said, lower.met, lower.mapping_known, lower.is_excessive, *(lower.silent > limit for limit in _LIMITS)
 

@@ -123,7 +123,7 @@ class Metrics(Collector):
         self._counts[_STEPS][cluster or "upper", verb, kind, result] += 1
 
     def observe(self, cluster: str) -> Observe:
-        """Give what counts a cluster's writes ("" for the upper)."""
+        """Return what counts a cluster's writes ("" for the upper)."""
         counts, name = self._counts[_WRITES], cluster or "upper"
 
         def observe(verb: str, kind: str, result: str) -> None:
@@ -141,15 +141,15 @@ class Metrics(Collector):
         self._counts[_DEFECTS][rule,] += 1
 
     def text(self) -> bytes:
-        """Give every metric in Prometheus' text format."""
+        """Return every metric in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Give no families: registering must not take a reading."""
+        """Return no families: registering must not take a reading."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Give the counts and take the readings."""
+        """Yield the counts and take the readings."""
         for family, counts in self._counts.items():
             yield _counter(family, counts)
         yield _counter(_EVENTS, self.readings.events())
@@ -180,7 +180,7 @@ def _gauge(family: Family, values: Mapping[Series, float]) -> Metric:
 
 
 def readings(engine: Engine) -> Readings:
-    """Give what metrics ask of the engine at each scrape."""
+    """Return what metrics ask of the engine at each scrape."""
 
     def problems() -> list[tuple[str, str]]:
         """List the lower and the reason of every key that is stuck."""
@@ -203,7 +203,7 @@ def lowers(engine: Engine) -> Callable[[], list[Row] | None]:
     known = False
 
     def now() -> list[Row] | None:
-        """Give the rows as of now."""
+        """Return the rows as of now."""
         nonlocal known
         known = known or (engine.drives and are_known(engine.clusters.world))
         if not known:
@@ -228,7 +228,7 @@ def _strays(engine: Engine) -> dict[str, int]:
 
 
 def missing(engine: Engine) -> str:
-    """Say why the engine is not ready, "" when it is.
+    """Return why the engine is not ready, "" when it is.
 
     Its upper cluster answered, what every lower needs of it is listed, and the upper's apiserver trusts its webhook.
     What a controller follows does not count: an edit may enable one without its rights, and then all replicas would be

@@ -76,7 +76,7 @@ Problems = dict[Key, Problem]
 
 
 async def rehearse(clusters: Clusters, observer: Observer) -> Problems:
-    """Let the loop do all that it would, in memory; gives what would stand in the way then."""
+    """Let the loop do all that it would, in memory; returns what would stand in the way then."""
     world = clusters.world.copy()
     rehearsals = {name: _rehearsal(name, world, clusters.connections) for name in (UPPER, *world.lowers)}
     for feed in _feeds(world):
@@ -92,7 +92,7 @@ async def rehearse(clusters: Clusters, observer: Observer) -> Problems:
 
 
 async def converge(clusters: Clusters, observer: Observer, *, forced: bool) -> Problems:
-    """Do all that there is to do; gives what stands in the way of the rest."""
+    """Do all that there is to do; returns what stands in the way of the rest."""
     world = clusters.world
     loop = _loop(world, dict(clusters.connections), observer, forced=forced)
     try:
@@ -178,7 +178,7 @@ async def _completed(clusters: Clusters, end: float, progress: Progress) -> dict
 
 
 def _by_source(topology: Topology) -> tuple[list[Lower], list[Lower]]:
-    """Give the lowers whose kubeconfig is a file, and those that have it in a Secret."""
+    """Return the lowers whose kubeconfig is a file, and those that have it in a Secret."""
     by_secret = [spec for spec in topology.lowers if spec.kubeconfig_secret is not None]
     return [spec for spec in topology.lowers if spec not in by_secret], by_secret
 

@@ -74,7 +74,7 @@ class Right(NamedTuple):
 
 
 def upper_rights(topology: Topology, *, place: Place | None = None, takes_turns: bool = False) -> list[Right]:
-    """Give what the engine of a topology may do in the upper cluster.
+    """Return what the engine of a topology may do in the upper cluster.
 
     `place` is the ConfigMap that holds the topology, None where a file does; `takes_turns` says whether it is one of
     several engines that do so by a Lease.
@@ -101,7 +101,7 @@ def upper_rights(topology: Topology, *, place: Place | None = None, takes_turns:
 
 
 def lower_rights(lower: Lower) -> list[Right]:
-    """Give what the engine may do in a lower cluster."""
+    """Return what the engine may do in a lower cluster."""
     return _joined([*_BELOW, *_controllers(lower.controllers, above=False)])
 
 
@@ -156,14 +156,14 @@ _BELOW = (
 
 
 def _one(ref: Ref, verbs: tuple[str, ...], purpose: str, lost: str = "") -> Iterator[Right]:
-    """Give rights on the one object that they are for, where roles can say so: at `create` no name is known yet."""
+    """Yield rights on the one object that they are for, where roles can say so: at `create` no name is known yet."""
     basis = Right(ref.kind, (), purpose, namespace=ref.namespace, lost=lost)
     yield basis._replace(verbs=("create",))
     yield basis._replace(verbs=tuple(verb for verb in verbs if verb != "create"), name=ref.name)
 
 
 def _admission(topology: Topology) -> Iterator[Right]:
-    """Give what takes part in the creation of pods: the webhook, and the MutatingAdmissionPolicy."""
+    """Yield what takes part in the creation of pods: the webhook, and the MutatingAdmissionPolicy."""
     if topology.webhook.enabled:
         yield from _one(ref_of(topology), ("get", *WRITTEN), "registration of the webhook")
         yield Right(CLAIM, FOLLOWED, "the webhook, which keeps pods with their volumes")
@@ -180,13 +180,13 @@ def _preempting(topology: Topology) -> Iterator[Right]:
 
 
 def _taken_back(ref: Ref) -> Right:
-    """Give the right on what an engine may have registered while the webhook was on; it stays behind otherwise."""
+    """Return the right on what an engine may have registered while the webhook was on; it stays behind otherwise."""
     lost = "a registration from when webhook.enabled was true, with pods that wait for nobody's answer"
     return Right(ref.kind, ("get", "delete"), "webhook.enabled: false takes it back", name=ref.name, lost=lost)
 
 
 def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Right]:
-    """Give what controllers need on one side."""
+    """Yield what controllers need on one side."""
     for controller in sorted(controllers):
         for follow in FOLLOWS[controller]:
             if follow.above == above:
@@ -194,7 +194,7 @@ def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[
 
 
 def _verbs(follow: Follow) -> tuple[str, ...]:
-    """Say what is done with a kind: one's own are written, originals above are read again before copies go."""
+    """Return what is done with a kind: one's own are written, originals above are read again before copies go."""
     if follow.ours:
         return (*READ, *WRITTEN)
     return READ if follow.above and follow.kind not in (STORAGE_CLASS, SERVICE_ACCOUNT) else FOLLOWED

@@ -170,7 +170,7 @@ async def _run(followed: Followed, standing: Standing, ways: Ways, watcher: File
 
 
 def _waits(standing: Standing) -> str:
-    """Say why nothing can be expected yet, "" when it can."""
+    """Return why nothing can be expected yet, "" when it can."""
     return standing.waits() if standing.topology else "there is no topology yet"
 
 
@@ -303,7 +303,7 @@ async def _side_by_side(*work: Coroutine[None, None, None]) -> None:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[None, None, T]) -> T | None:
-    """Do the work until it is done or `stop` is set; gives its result, None when it was stopped."""
+    """Do the work until it is done or `stop` is set; returns its result, None when it was stopped."""
     doing = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(stop.wait())
     await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -150,7 +150,7 @@ class InForce:
         self._served = self._wanted if self._part.port else None
 
     def _blocks_itself(self) -> bool:
-        """Say whether it is to listen at addresses that it cannot have beside those that it has."""
+        """Report whether it is to listen at addresses that it cannot have beside those that it has."""
         if self._served is None or not self._part.port:
             return False
         before, wanted = (getattr(one, self._section) for one in (self._served, self._wanted))
@@ -170,14 +170,14 @@ class InForce:
 
 
 def _is_here(address: str) -> bool:
-    """Say whether this machine has an address."""
+    """Report whether this machine has an address."""
     with suppress(OSError), listening(address, 0):
         return True
     return False
 
 
 def _ports(topology: Topology, *, but: str) -> set[int]:
-    """Give the ports of a topology, without that of one section."""
+    """Return the ports of a topology, without that of one section."""
     beside = {"webhook": topology.webhook.enabled, "extender": topology.extender.enabled, "telemetry": True}
     found = {getattr(topology, section).port for section, is_on in beside.items() if is_on and section != but}
     return found.union(spec.node.kubelet_port for spec in topology.lowers)
@@ -263,12 +263,12 @@ class WebhookAlone:
         return self._in_force.pending if self.is_running else ()
 
     def missing(self) -> str:
-        """Say why it is not ready, "" when it is."""
+        """Return why it is not ready, "" when it is."""
         return self.port.server.waits() if self.is_running else "the upper cluster has not answered yet"
 
 
 def own_namespace() -> str:
-    """Give the namespace that this program runs in, "" where it runs in no cluster."""
+    """Return the namespace that this program runs in, "" where it runs in no cluster."""
     with suppress(OSError):
         return (SERVICE_ACCOUNT / "namespace").read_text().strip()
     return ""

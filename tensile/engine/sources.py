@@ -45,15 +45,15 @@ class Followed(Protocol):
         ...
 
     async def first(self) -> Reading:
-        """Give the first topology; raises TensileError when it is bad."""
+        """Return the first topology; raises TensileError when it is bad."""
         ...
 
     def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
-        """Give each state after it."""
+        """Return each state after it."""
         ...
 
     def tell(self, reading: Reading) -> None:
-        """Hear that something became of a state, and that the standing says what."""
+        """Note that something became of a state, and that the standing says what."""
         ...
 
     def lead(self) -> None:
@@ -85,7 +85,7 @@ class FollowedFile:
         return found.reading
 
     def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
-        """Give each state of the file after the first."""
+        """Return each state of the file after the first."""
         return file_source.follow(self._path, first, self._watcher, whole=self._whole)
 
     def tell(self, reading: Reading) -> None:
@@ -133,7 +133,7 @@ class FollowedMap:
         return Reading(found.text, topology, changed=True)
 
     def readings(self, first: Topology) -> AsyncGenerator[Reading, None]:
-        """Give each state of the ConfigMap after the first."""
+        """Return each state of the ConfigMap after the first."""
         return configmap_source.follow(self._topology, self._place, self._changed, first)
 
     def tell(self, reading: Reading) -> None:
@@ -191,7 +191,7 @@ class FollowedMap:
 
 
 def _why(error: ClusterError, place: Place) -> str:
-    """Say why there is no topology yet; of a cluster that does not answer its own connection tells."""
+    """Return why there is no topology yet; of a cluster that does not answer its own connection tells."""
     if isinstance(error, NotFound):
         return configmap_source.document(None, place).trouble
     return "" if isinstance(error, Unreachable) else str(error)

@@ -51,7 +51,7 @@ class Course(NamedTuple):
 
 
 def course(spec: Lower, topology: Topology, world: World) -> Course:
-    """Say what is to be done about a lower of a topology."""
+    """Return what is to be done about a lower of a topology."""
     wanted = {one.name: one for one in topology.lowers}
     known, holder = world.lowers.get(spec.name), _holder(spec.node.name, world)
     if known is not None:
@@ -69,7 +69,7 @@ def course(spec: Lower, topology: Topology, world: World) -> Course:
 
 
 def left(topology: Topology, world: World) -> Iterator[LowerWorld]:
-    """Give the lowers that have left a topology: none of it goes on from them, by their name or by another."""
+    """Yield the lowers that have left a topology: none of it goes on from them, by their name or by another."""
     found = [course(spec, topology, world).before for spec in topology.lowers]
     going_on = {before.name for before in found if before is not None}
     yield from (lower for name, lower in world.lowers.items() if name not in going_on)
@@ -87,7 +87,7 @@ def put_off(found: Course, objection: str) -> Course:
 
 
 def _bar(spec: Lower, holder: LowerWorld, wanted: Wanted, world: World) -> str:
-    """Say why a lower cannot go on as the one that has its node, "" where it can, as it is but called otherwise."""
+    """Return why a lower cannot go on as the one that has its node, "" where it can, as it is but called otherwise."""
     if holder.name in wanted:
         return " still"
     if spec.way != holder.spec.way:
@@ -96,7 +96,7 @@ def _bar(spec: Lower, holder: LowerWorld, wanted: Wanted, world: World) -> str:
 
 
 def _changed(spec: Lower, known: LowerWorld, world: World, fixed: str = "") -> Course:
-    """Say how a lower that is joined goes on with other fields; `fixed` is why its node keeps its name, "" if not."""
+    """Return how a lower that is joined goes on with other fields; `fixed` is why its node keeps its name, "" if not."""
     was, waits = known.spec, []
     is_mapped = not has_to_map(known, spec, world)
     if not is_mapped and not namespace_mapping.may_change(known, world):
@@ -120,7 +120,7 @@ def has_to_map(lower: LowerWorld, spec: Lower, world: World) -> bool:
 
 
 def _fixed(wanted: Wanted, world: World) -> dict[str, str]:
-    """Say by name which lowers cannot have another node yet, and why.
+    """Return by name which lowers cannot have another node yet, and why.
 
     Their own has pods, or the other one is that of a lower which stays there, be it because it cannot move itself.
     """
@@ -140,19 +140,19 @@ def _fixed(wanted: Wanted, world: World) -> dict[str, str]:
 
 
 def _gives_up(lower: LowerWorld, wanted: Wanted, fixed: Mapping[str, str]) -> bool:
-    """Say whether a lower is about to let go of its node."""
+    """Report whether a lower is about to let go of its node."""
     spec = wanted.get(lower.name)
     moves = spec is None or (spec.node.name != lower.node and lower.name not in fixed)
     return moves and _is_free(lower)
 
 
 def _holder(node: str, world: World) -> LowerWorld | None:
-    """Give the connected lower that has a node; one that was left behind only keeps it until somebody comes."""
+    """Return the connected lower that has a node; one that was left behind only keeps it until somebody comes."""
     return next((lower for lower in world.lowers.values() if lower.node == node and lower.connected), None)
 
 
 def _is_free(lower: LowerWorld) -> bool:
-    """Say whether certainly no pods are mirrored, so that they may be found by other names from now on."""
+    """Report whether certainly no pods are mirrored, so that they may be found by other names from now on."""
     return lower.is_read and not _is_mirrored(lower)
 
 
@@ -168,7 +168,7 @@ def _taken(lower: LowerWorld) -> str:
 
 
 def _may_have_volumes(lower: LowerWorld, world: World) -> bool:
-    """Say whether volumes above stand for claims of a lower: they name it, and are looked for by that name."""
+    """Report whether volumes above stand for claims of a lower: they name it, and are looked for by that name."""
     volumes = world.upper.more[VOLUME]
     ours = (one.facts for one in volumes if one.facts.owner == world.owner.mark)
     return any(facts.lower == lower.name for facts in ours) or (is_enabled(lower) and not volumes.synced)

@@ -81,7 +81,7 @@ class Follower(Protocol):
         ...
 
     def note_created(self, version: int, since: int) -> None:
-        """Hear that an object created after `since` was seen got `version`."""
+        """Note that an object created after `since` was seen got `version`."""
         ...
 
 
@@ -183,7 +183,7 @@ class HttpCluster:
         await self._transport.close()
 
     async def identity(self) -> str:
-        """Give the UID of namespace kube-system, which tells clusters apart.
+        """Return the UID of namespace kube-system, which tells clusters apart.
 
         The first answer is what later ones must be: else WrongCluster is raised, and every call is refused until the
         first cluster is back; SharedCluster likewise for one that is not admitted.
@@ -233,17 +233,17 @@ class HttpCluster:
         return Unreachable(message, cluster=self._name, doing="read Namespace kube-system")
 
     async def version(self) -> str:
-        """Give the server's version such as "v1.36.3"."""
+        """Return the server's version such as "v1.36.3"."""
         doing = Doing(self._name, "read", "version")
         return release_of(doing, await self._read(doing, "/version", settled=False, most=limits.SMALL))
 
     async def read(self, ref: Ref) -> bytes:
-        """Give the object at quorum, so that "not found" means that it does not exist."""
+        """Return the object at quorum, so that "not found" means that it does not exist."""
         doing = Doing(self._name, "read", shown(ref))
         return self._of(ref, doing, shallow(await self._read(doing, path_of(doing, ref))))
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """Give what `read` makes of every object of the selection, at quorum, in pages of 500.
+        """Return what `read` makes of every object of the selection, at quorum, in pages of 500.
 
         What `read` makes None of is left out. When the store forgets the pages' version on the way, everything is asked
         for at once. Raises TooLarge for a list that does not end.
@@ -301,7 +301,7 @@ class HttpCluster:
             lines.forget()
 
     async def kinds(self) -> tuple[Kind, ...]:
-        """Give every namespaced kind whose objects can be listed, each in one version."""
+        """Return every namespaced kind whose objects can be listed, each in one version."""
         doing = Doing(self._name, "read", "API resources")
         found: dict[tuple[str, str], Kind] = {}
         try:
@@ -364,13 +364,13 @@ class HttpCluster:
         await self._write(doing, ref.kind, request)
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Have a token of a ServiceAccount issued, as a TokenRequest asks; gives that, answered: it holds the token."""
+        """Have a token of a ServiceAccount issued, as a TokenRequest asks; returns that, answered: it holds the token."""
         doing = Doing(self._name, "create", f"{shown(account)} token")
         target = path_of(doing, account, "token")
         return await self._write(doing, account.kind, Request("POST", target, orjson.dumps(request), _JSON))
 
     def endpoint(self) -> Endpoint:
-        """Say how to open a connection of one's own; raises Unreachable while it is not certain who answers there."""
+        """Return how to open a connection of one's own; raises Unreachable while it is not certain who answers there."""
         access = self.access
         if self._doubt:
             message = self.complaint or "it is being made sure which cluster answers there: try again in a moment"
@@ -435,7 +435,7 @@ class HttpCluster:
         return reply.body
 
     def _of(self, ref: Ref, doing: Doing, raw: bytes) -> bytes:
-        """Give an answer that is about the object asked for; raises Unreachable for any other of a lower cluster."""
+        """Return an answer that is about the object asked for; raises Unreachable for any other of a lower cluster."""
         if self._name and (objection := of_another(ref, raw)):
             raise self._told(doing, strange(doing, objection))
         return raw
@@ -477,7 +477,7 @@ class HttpCluster:
         return not self.pin or certificate in self._proven
 
     async def _way(self, *, settled: bool) -> Access:
-        """Give the way to send by; `settled`: after it has been made sure that the same cluster answers there."""
+        """Return the way to send by; `settled`: after it has been made sure that the same cluster answers there."""
         self._go_on()
         if self._clock() >= self.access.good_until:
             await self._transport.renew(self.access)
@@ -528,7 +528,7 @@ class HttpCluster:
 
 
 def _refusal(doing: Doing, reply: Reply) -> ClusterError:
-    """Give the error that an answer means."""
+    """Return the error that an answer means."""
     if 300 <= reply.status < 400:  # noqa: PLR2004
         return strange(doing, f"a redirect, HTTP {reply.status}")
     error = error_of(doing, reply.status, reply.body, reply.retry_after, reply.media)

@@ -69,11 +69,11 @@ class Cluster(Protocol):
         ...
 
     async def read(self, ref: Ref) -> bytes:
-        """Give the object at quorum, so that "not found" means that it does not exist."""
+        """Return the object at quorum, so that "not found" means that it does not exist."""
         ...
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """Give what `read` makes of every object of the selection, at quorum, all pages.
+        """Return what `read` makes of every object of the selection, at quorum, all pages.
 
         What `read` makes None of is left out. Raises Unreachable where it raises anything but a ClusterError.
         """
@@ -88,7 +88,7 @@ class Cluster(Protocol):
         ...
 
     async def kinds(self) -> tuple[Kind, ...]:
-        """Give every namespaced kind whose objects can be listed, each in one version."""
+        """Return every namespaced kind whose objects can be listed, each in one version."""
         ...
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
@@ -119,13 +119,13 @@ class Cluster(Protocol):
         ...
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
-        """Have a token of a ServiceAccount issued, as a TokenRequest asks; gives that, answered: it holds the token."""
+        """Have a token of a ServiceAccount issued, as a TokenRequest asks; returns that, answered: it holds the token."""
         ...
 
     async def version(self) -> str:
-        """Give the server's version such as "v1.36.3"."""
+        """Return the server's version such as "v1.36.3"."""
         ...
 
     def endpoint(self) -> Endpoint:
-        """Say how to open a connection of one's own."""
+        """Return how to open a connection of one's own."""
         ...

@@ -91,11 +91,11 @@ class Access:
     flags: str = ""
 
     def shows(self) -> tuple[object, ...]:
-        """Give all that the server gets to see of it; contains the credential. Equal: it makes no difference."""
+        """Return all that the server gets to see of it; contains the credential. Equal: it makes no difference."""
         return self.url, self.server_name, self.papers, self.headers
 
     def keeping(self, known: "Access") -> "Access":
-        """Give this access with the TLS context of another that was made of the same, so that connections stay."""
+        """Return this access with the TLS context of another that was made of the same, so that connections stay."""
         return replace(self, tls=known.tls) if self.papers == known.papers else self
 
     @property
@@ -178,7 +178,7 @@ async def in_cluster(
 
 
 def _flags(kubeconfig: str, context: str | None) -> str:
-    """Give the flags of kubectl for a kubeconfig and its context."""
+    """Return the flags of kubectl for a kubeconfig and its context."""
     return shlex.join(["--kubeconfig", kubeconfig, *([] if context is None else ["--context", context])])
 
 
@@ -237,7 +237,7 @@ def _token(file: str) -> str:
 
 
 def _pem(material: Material) -> bytes:
-    """Give the bytes of inline or filed PEM, b"" where there is none."""
+    """Return the bytes of inline or filed PEM, b"" where there is none."""
     if material.data or not material.file:
         return material.data
     return read_small(material.file, MAX_BYTES)
@@ -304,7 +304,7 @@ class KeptKubeconfig:
         return found
 
     async def look(self) -> Access | None:
-        """Give the way that it describes by now; None where that is the one before, or cannot be used."""
+        """Return the way that it describes by now; None where that is the one before, or cannot be used."""
         if not self._secrets.synced or not self.is_other():
             return None
         before = self._text
@@ -317,7 +317,7 @@ class KeptKubeconfig:
         return found if self._text != before else None
 
     def is_other(self) -> bool:
-        """Say whether the Secret is not as it was when it was read."""
+        """Report whether the Secret is not as it was when it was read."""
         return self._state() != self._seen
 
     def _state(self) -> tuple[str, int] | None:
@@ -326,7 +326,7 @@ class KeptKubeconfig:
 
 
 def kubeconfig_in(secrets: Cache, ref: SecretRef) -> str:
-    """Give the kubeconfig's text; raises AccessError where there is none."""
+    """Return the kubeconfig's text; raises AccessError where there is none."""
     entry = secrets.get(ref.namespace, ref.name)
     if entry is None:
         raise AccessError(f"{_origin(ref)}: there is no such Secret", "create it, or correct kubeconfigSecret")

@@ -119,7 +119,7 @@ def _is_name(name: str) -> bool:
 
 
 def _parsed(host: str) -> IPv4Address | IPv6Address | None:
-    """Give an IP address, None for what is none."""
+    """Return an IP address, None for what is none."""
     try:
         return ip_address(host)
     except ValueError:
@@ -184,7 +184,7 @@ class _Place(NamedTuple):
 
 
 async def connected(host: str, port: int) -> socket.socket:
-    """Connect to a host by name or address; gives a socket that does not block, to be closed by the caller.
+    """Connect to a host by name or address; returns a socket that does not block, to be closed by the caller.
 
     Of several addresses the next is tried beside one that has not answered after `STAGGER` seconds (RFC 8305): a dead
     one costs no more than that, and only the first time. Raises OSError, Misled for a name that leads to any address of

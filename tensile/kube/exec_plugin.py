@@ -41,7 +41,7 @@ def _is_absolute(command: str) -> bool:
 
 
 def _moment(expiry: Any) -> float | None:
-    """Give a time in seconds since 1970, None for what is none."""
+    """Return a time in seconds since 1970, None for what is none."""
     try:
         return datetime.fromisoformat(str(expiry)).timestamp()
     except (ValueError, OverflowError):
@@ -110,7 +110,7 @@ class _Answer(Section, extra="ignore"):
 
 
 def question(plugin: Plugin, server: str, server_name: str, authority: str) -> str:
-    """Give what the plugin is told in KUBERNETES_EXEC_INFO; `authority` is the cluster's CA in base64."""
+    """Return what the plugin is told in KUBERNETES_EXEC_INFO; `authority` is the cluster's CA in base64."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
         told = {"server": server, "tls-server-name": server_name, "certificate-authority-data": authority}

@@ -247,23 +247,23 @@ class Fleet:
         return tuple(self._open)
 
     def cluster(self, name: str) -> HttpCluster:
-        """Give an open cluster; raises KeyError when it is not open."""
+        """Return an open cluster; raises KeyError when it is not open."""
         return self._open[name].cluster
 
     def health(self, name: str) -> Health:
-        """Give what is known of an open cluster's presence."""
+        """Return what is known of an open cluster's presence."""
         return self._open[name].cluster.health
 
     def silent(self, name: str) -> float:
-        """Give for how many seconds an open cluster has not answered, 0 when it does."""
+        """Return for how many seconds an open cluster has not answered, 0 when it does."""
         return self.health(name).unreachable_for(self._clock())
 
     def tried(self, name: str) -> float:
-        """Give for how many seconds an open cluster has been tried to be reached in the way of now."""
+        """Return for how many seconds an open cluster has been tried to be reached in the way of now."""
         return self.health(name).tried_for(self._clock())
 
     def complaint(self, name: str) -> str:
-        """Say what somebody has to put right about an open cluster's credential or address, "" for nothing."""
+        """Return what somebody has to put right about an open cluster's credential or address, "" for nothing."""
         return self._open[name].cluster.complaint
 
     def skipped(self) -> dict[tuple[str, str], int]:
@@ -280,11 +280,11 @@ class Fleet:
         return denials.words if named else denials.unnamed
 
     def identity(self, name: str) -> str:
-        """Give the UID of an open cluster's kube-system, "" before its first answer."""
+        """Return the UID of an open cluster's kube-system, "" before its first answer."""
         return self._open[name].cluster.pin
 
     def is_identified(self, name: str) -> bool:
-        """Say whether an open cluster has shown itself to be the right one at least once."""
+        """Report whether an open cluster has shown itself to be the right one at least once."""
         return self._open[name].identified.is_set()
 
     async def listed(self, name: str, cache: Cache) -> None:

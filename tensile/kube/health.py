@@ -123,11 +123,11 @@ class Health:
         self.contact(now)
 
     def unreachable_for(self, now: float) -> float:
-        """Give for how many seconds the cluster has not answered, 0 when it does."""
+        """Return for how many seconds the cluster has not answered, 0 when it does."""
         return 0.0 if self._silent_since is None else max(now - self._silent_since, 0.0)
 
     def tried_for(self, now: float) -> float:
-        """Give for how many seconds the way there has been the one that it is."""
+        """Return for how many seconds the way there has been the one that it is."""
         return now - self._turned_at
 
 
@@ -158,7 +158,7 @@ class Denials:
         return "; ".join(sorted({error.words for error in self._met.values()}))
 
     def of(self, who: object) -> Denied | None:
-        """Give what was denied to one last, with what to do about it; None where nothing is."""
+        """Return what was denied to one last, with what to do about it; None where nothing is."""
         met = self._met.get(who)
         return met and Denied(f"{met.message}: {ADVICE}", cluster=met.cluster, doing=met.doing)
 

@@ -98,7 +98,7 @@ class Informer:
         return self._position
 
     def note_created(self, version: int, since: int) -> None:
-        """Hear that an object created after `since` was seen got `version`; an older one means a rewound history."""
+        """Note that an object created after `since` was seen got `version`; an older one means a rewound history."""
         if 0 < version <= since <= self._position:
             self._rewind(version)
             self._cut()
@@ -197,7 +197,7 @@ class Informer:
             kept.add(-fresh.objects, -fresh.content)
 
     def _known(self, meta: Meta) -> Entry | None:
-        """Give the object of that UID and version that is cached, None where none is or the cache is not trusted."""
+        """Return the object of that UID and version that is cached, None where none is or the cache is not trusted."""
         known = self._cache.get(meta.namespace, meta.name) if self._cache.synced else None
         if known is None or (known.uid, known.version) != (meta.uid, version_in(meta)):
             return None
@@ -253,7 +253,7 @@ class Informer:
             raise Unreachable("watches end as soon as they begin", cluster=self._doing.cluster, doing=str(self._doing))
 
     def _until_audit(self) -> float | None:
-        """Give the seconds until everything is to be compared, however many watches that takes; None: never."""
+        """Return the seconds until everything is to be compared, however many watches that takes; None: never."""
         if not self._pace.audit:
             return None
         return max(self._audit_at - self._clock(), 0.0)
@@ -315,7 +315,7 @@ class Informer:
                 await self._awake.wait()
 
     def _wait(self, error: ClusterError) -> float:
-        """Give the seconds to wait after an error; who makes list after list necessary waits longer each time."""
+        """Return the seconds to wait after an error; who makes list after list necessary waits longer each time."""
         if not isinstance(error, Expired):
             answered = not isinstance(error, Unreachable)
             return self._backoff.after_failure(self._chance(), answered=answered, at_least=error.retry_after)
@@ -325,7 +325,7 @@ class Informer:
 
 
 def _number(version: str) -> int:
-    """Give a resourceVersion as a number, 0 when it is none."""
+    """Return a resourceVersion as a number, 0 when it is none."""
     return int(version) if version.isdecimal() else 0
 
 

@@ -155,7 +155,7 @@ class _Config(NamedTuple):
 
 
 def decode(data: bytes, origin: str) -> str:
-    """Give a kubeconfig's bytes as text; raises AccessError for what is none, or too much of it."""
+    """Return a kubeconfig's bytes as text; raises AccessError for what is none, or too much of it."""
     if len(data) > MAX_BYTES:
         raise AccessError(f"{origin}: larger than 1 MiB, which no kubeconfig is", "look whether it is the right file")
     try:
@@ -165,7 +165,7 @@ def decode(data: bytes, origin: str) -> str:
 
 
 def parse(text: str, context: str | None, origin: str, *, no_plugins: str = "") -> Entry:
-    """Give what `context` (None: the file's current-context) names in the kubeconfig `text`.
+    """Return what `context` (None: the file's current-context) names in the kubeconfig `text`.
 
     `origin` says in errors where the text is from. With `no_plugins`, which says why, a user with an exec plugin is
     refused, whatever the plugin is. Raises AccessError.

@@ -78,7 +78,7 @@ class Backoff:
         self._failures = 0
 
     def after_failure(self, chance: float, *, answered: bool = False, at_least: float = 0.0) -> float:
-        """Give the seconds to wait after one more failure.
+        """Return the seconds to wait after one more failure.
 
         `chance` is a random number in [0, 1). `answered`: the cluster itself said no. `at_least` is what it asked for.
         """

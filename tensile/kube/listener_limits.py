@@ -210,7 +210,7 @@ def _nothing() -> None:
 
 
 def _no_silence() -> Silence:
-    """Say that nothing is waited for."""
+    """Describe that nothing is waited for."""
     return Silence(0.0, heard=True)
 
 

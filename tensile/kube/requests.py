@@ -41,7 +41,7 @@ def shown(ref: Ref) -> str:
 
 
 def path_of(doing: Doing, ref: Ref, subresource: str = "") -> str:
-    """Give the URL path of an object.
+    """Return the URL path of an object.
 
     References inside a pod's spec are not checked by Kubernetes, so a name may hold what would lead to another path.
     """
@@ -56,7 +56,7 @@ def path_of(doing: Doing, ref: Ref, subresource: str = "") -> str:
 
 
 def query_of(selection: Selection) -> dict[str, str]:
-    """Give a selection's query parameters."""
+    """Return a selection's query parameters."""
     asked = {"labelSelector": selection.labels, "fieldSelector": selection.fields}
     return {key: value for key, value in asked.items() if value}
 

@@ -351,7 +351,7 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 
 
 def error_of(doing: Doing, code: int, body: bytes, retry_after: str = "", media: str = "") -> ClusterError:
-    """Give the error that an answer with HTTP status `code` means.
+    """Return the error that an answer with HTTP status `code` means.
 
     `retry_after` and `media` are the values of its headers Retry-After and Content-Type.
     """
@@ -372,7 +372,7 @@ def error_of(doing: Doing, code: int, body: bytes, retry_after: str = "", media:
 
 
 def _sort(code: int, reason: str, causes: list[_Cause], asked: float) -> type[ClusterError]:
-    """Give the sort of error: the table itself."""
+    """Return the sort of error: the table itself."""
     if reason == "AlreadyExists":
         return AlreadyExists
     if any(cause.field == "metadata.uid" for cause in causes) and code in (409, 422):
@@ -397,7 +397,7 @@ def _status(body: bytes) -> _Status:
 
 
 def _words(code: int, status: _Status, body: bytes, media: str) -> str:
-    """Give what is told to people, in one line of bounded length."""
+    """Return what is told to people, in one line of bounded length."""
     if status.kind or not body:
         words = clean(" ".join(status.message[: 2 * _LONGEST_WORDS].split()))
         cut = words if len(words) <= _LONGEST_WORDS else words[: _LONGEST_WORDS - 3] + "..."
@@ -415,7 +415,7 @@ def media_shown(header: str) -> str:
 
 
 def _seconds(header: str) -> float:
-    """Give the seconds of a Retry-After, as far as they are believed; 0 when it is in another form."""
+    """Return the seconds of a Retry-After, as far as they are believed; 0 when it is in another form."""
     return min(float(header[:_DIGITS]), LONGEST_WAIT) if header.isdecimal() else 0.0
 
 
@@ -445,7 +445,7 @@ def _page(body: bytes) -> _Page:
 
 
 def identity_of(doing: Doing, body: bytes) -> str:
-    """Give an object's UID. Raises Unreachable when it has none."""
+    """Return an object's UID. Raises Unreachable when it has none."""
     uid = _identity(doing, body).uid
     if not uid:
         raise strange(doing, "an object without a UID")
@@ -453,7 +453,7 @@ def identity_of(doing: Doing, body: bytes) -> str:
 
 
 def version_of(doing: Doing, body: bytes) -> int:
-    """Give an object's resourceVersion as a number, 0 where it has none. Raises Unreachable for no object."""
+    """Return an object's resourceVersion as a number, 0 where it has none. Raises Unreachable for no object."""
     version = _identity(doing, body).resourceVersion
     return int(version) if version.isdecimal() else 0
 
@@ -491,7 +491,7 @@ def _identity(doing: Doing, body: bytes) -> _Identity:
 
 
 def release_of(doing: Doing, body: bytes) -> str:
-    """Give the release that /version names, such as "v1.36.3". Raises Unreachable for what is no release."""
+    """Return the release that /version names, such as "v1.36.3". Raises Unreachable for what is no release."""
     try:
         release = _VERSIONS.decode(body).gitVersion
     except _STRANGE as error:
@@ -502,7 +502,7 @@ def release_of(doing: Doing, body: bytes) -> str:
 
 
 def apis_of(doing: Doing, body: bytes) -> list[str]:
-    """Give the API groups' versions that /apis names, as "GROUP/VERSION", the preferred one of each group first.
+    """Return the API groups' versions that /apis names, as "GROUP/VERSION", the preferred one of each group first.
 
     Raises TooLarge for more than any cluster has, and Unreachable for one that cannot be part of a path.
     """
@@ -520,7 +520,7 @@ def apis_of(doing: Doing, body: bytes) -> list[str]:
 
 
 def kinds_of(doing: Doing, api: str, body: bytes) -> list[Kind]:
-    """Give the namespaced kinds of one API version whose objects can be listed."""
+    """Return the namespaced kinds of one API version whose objects can be listed."""
     try:
         found = _RESOURCES.decode(body).resources
     except _STRANGE as error:
@@ -543,7 +543,7 @@ class Lines:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[WatchEvent]:
-        """Give the events that end in this chunk.
+        """Return the events that end in this chunk.
 
         Raises the error that an ERROR line stands for, after which the watch is over, and Unreachable for what is no
         watch event.
@@ -582,7 +582,7 @@ class Lines:
         return [self._event(line) for line in lines]
 
     def _event(self, line: _Line) -> WatchEvent:
-        """Give a line's event; raise what an ERROR stands for."""
+        """Return a line's event; raise what an ERROR stands for."""
         raw = shallow(bytes(line.object))
         if line.type == "ERROR":
             raise error_of(self._doing, _status(raw).code or 500, raw)
@@ -598,7 +598,7 @@ def _lines(whole: bytes) -> list[_Line]:
 
 
 def strange(doing: Doing, what: Any) -> Unreachable:
-    """Give the error for an answer that no apiserver gives."""
+    """Return the error for an answer that no apiserver gives."""
     return Unreachable(
         f"the answer is not Kubernetes' ({what}): check that the server address is that of an apiserver",
         cluster=doing.cluster,

@@ -65,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     weight: int = 0
 
     def manifest(self) -> Manifest:
-        """Give the object, decoded; others may hold the same one."""
+        """Return the object, decoded; others may hold the same one."""
         return decoded(self.raw)
 
 
@@ -217,27 +217,27 @@ class Cache:
         return iter(tuple(self._entries.values()))
 
     def get(self, namespace: str, name: str) -> Entry | None:
-        """Give the object of that name, None when none is known."""
+        """Return the object of that name, None when none is known."""
         return self._entries.get((namespace, name))
 
     def select(self, index: str, value: Hashable) -> tuple[Entry, ...]:
-        """Give the objects that an index files under `value`."""
+        """Return the objects that an index files under `value`."""
         return tuple(self._indexes[index].get(value, {}).values())
 
     def count(self, index: str, value: Hashable) -> int:
-        """Give how many objects an index files under `value`."""
+        """Return how many objects an index files under `value`."""
         return len(self._indexes[index].get(value, ()))
 
     def values(self, index: str) -> tuple[Hashable, ...]:
-        """Give every value under which an index files something."""
+        """Return every value under which an index files something."""
         return tuple(self._indexes[index])
 
     def departed(self, namespace: str, name: str) -> Departure | None:
-        """Say whether the name is known to be empty, and what stood there last; None: not known."""
+        """Report whether the name is known to be empty, and what stood there last; None: not known."""
         return None if (namespace, name) in self._doubted else self._departed.get((namespace, name))
 
     def is_gone(self, namespace: str, name: str, uid: str) -> bool:
-        """Say whether the object of that UID is known not to stand there any more, whatever does.
+        """Report whether the object of that UID is known not to stand there any more, whatever does.
 
         So is that which was made for an upper object of that UID, where a read at quorum looked for it.
         """
@@ -252,11 +252,11 @@ class Cache:
             self._gone.popitem(last=False)
 
     def last(self, namespace: str, name: str) -> bytes:
-        """Give the object that the watch saw go from an empty name, b"" when it is not remembered."""
+        """Return the object that the watch saw go from an empty name, b"" when it is not remembered."""
         return self._last.get((namespace, name), b"")
 
     def is_lost(self, namespace: str, name: str, uid: str = "") -> bool:
-        """Say whether an object of that UID ("": any) stood there until the store's history went back.
+        """Report whether an object of that UID ("": any) stood there until the store's history went back.
 
         Not once it is back, or was seen to go, or another was made there; an older one that came back says nothing.
         """
@@ -396,7 +396,7 @@ class Cache:
             self._empty((namespace, name), seen=True)
 
     def horizon(self, namespace: str, name: str) -> int:
-        """Give the newest resourceVersion known to a request about that name which is sent now.
+        """Return the newest resourceVersion known to a request about that name which is sent now.
 
         The answer to a write of ours may be ahead of the watch.
         """
@@ -408,7 +408,7 @@ class Cache:
         self.synced = False
 
     def copy(self) -> "Cache":
-        """Give a cache of its own with what is here now, and without listeners."""
+        """Return a cache of its own with what is here now, and without listeners."""
         made = Cache(self._digest, self._index_of, remembers=self._remembers, selects=self.selects)
         made.synced, made.version = self.synced, self.version
         for name, entry in self._entries.items():
@@ -445,7 +445,7 @@ class Cache:
         return Entry(intern(meta.namespace), meta.name, meta.uid, version_in(meta), kept.raw, kept.facts, weight)
 
     def _end(self, name: Name, uid: str) -> float:
-        """Give the version at which the object of that UID left a name; 0: it did not, infinite: gone for good."""
+        """Return the version at which the object of that UID left a name; 0: it did not, infinite: gone for good."""
         departure = self._departed.get(name)
         return self._left.get(name, inf) if departure is not None and departure.uid == uid else 0
 

@@ -61,7 +61,7 @@ def demanding(holds: Callable[[Any], object], what: str, advice: str) -> Callabl
 
 
 def is_token(token: str) -> bool:
-    """Say whether a text may stand in a request's header as it is: what else may follow a line break there."""
+    """Report whether a text may stand in a request's header as it is: what else may follow a line break there."""
     return _TOKEN.fullmatch(token) is not None
 
 

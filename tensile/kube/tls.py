@@ -111,7 +111,7 @@ def self_signed(organization: str, common_name: str, names: Iterable[str], now: 
 
 
 def alternative(address: str) -> x509.GeneralName:
-    """Give an address as a certificate's alternative name: an IP address, or a DNS name."""
+    """Return an address as a certificate's alternative name: an IP address, or a DNS name."""
     try:
         return x509.IPAddress(ip_address(address))
     except ValueError:

@@ -79,7 +79,7 @@ class Reread:
     happened: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, stale: str = "", refused: TensileError | None = None) -> str:
-        """Note what came of it; gives `stale`."""
+        """Note what came of it; returns `stale`."""
         self.stale, self.refused = stale, refused
         self.happened.set()
         return stale
@@ -249,13 +249,13 @@ class Transport:
 
 
 def _headers(credential: Mapping[str, str], media: str) -> Mapping[str, str]:
-    """Give a request's headers."""
+    """Return a request's headers."""
     headers = {"User-Agent": f"tensile/{__version__}", "Accept": "application/json", **credential}
     return {**headers, "Content-Type": media} if media else headers
 
 
 def _failure(error: Exception, access: Access) -> Unreachable:
-    """Say what a failed connection means; the sorts of trouble that a person mends differently are told apart."""
+    """Return what a failed connection means; the sorts of trouble that a person mends differently are told apart."""
     where = f"{access.address}:{access.port}"
     if isinstance(error, UnprovenServer):
         return Unproven(f"it is being made sure which cluster answers at {where}: it is asked again in a moment")

@@ -305,7 +305,7 @@ class _Server(web.Server):
         self._tell = left
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Hear of a connection that has gone."""
+        """Note a connection that has gone."""
         super().connection_lost(handler, exc)
         self._tell(handler)
 

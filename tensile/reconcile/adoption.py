@@ -22,7 +22,7 @@ NOT_ABOVE = "the upper cluster has none of that name; rename or remove it, or ta
 
 
 def conflict(ref: Ref, why: str = "") -> Problem:
-    """Say that a name is taken by an object that is not ours; `why` it is not taken over either, where that was asked.
+    """Describe that a name is taken by an object that is not ours; `why` it is not taken over either, where that was asked.
 
     A person has to decide which of the two keeps the name.
     """
@@ -33,7 +33,7 @@ def conflict(ref: Ref, why: str = "") -> Problem:
 
 
 def claim(ref: Ref, found: Manifest, upper_uid: str, world: World, lower: str) -> Problem | None:
-    """Say why an object that is not ours may not be made ours, None where it may.
+    """Return why an object that is not ours may not be made ours, None where it may.
 
     `upper_uid` is the UID of the upper object that ours would be made for; `lower` says whose `onConflict` counts.
     """
@@ -46,12 +46,12 @@ def claim(ref: Ref, found: Manifest, upper_uid: str, world: World, lower: str) -
 
 
 def adopts(world: World, lower: str) -> bool:
-    """Say whether a lower's conflicts are met by adopting."""
+    """Report whether a lower's conflicts are met by adopting."""
     return world.lowers[lower].spec.on_conflict == "adopt"
 
 
 def objection(ref: Ref, found: Manifest, upper_uid: str, world: World) -> str:
-    """Say why an object is not taken over, "" where it is."""
+    """Return why an object is not taken over, "" where it is."""
     if "deletionTimestamp" in metadata(found):
         return "it is being deleted"
     if ref.kind == NODE:
@@ -65,7 +65,7 @@ def objection(ref: Ref, found: Manifest, upper_uid: str, world: World) -> str:
 
 
 def of_another(mark: str, name: str, made_for: str, upper_uid: str, world: World) -> str:
-    """Say why an object with another owner's mark is not taken over, "" where that owner is lost for certain."""
+    """Return why an object with another owner's mark is not taken over, "" where that owner is lost for certain."""
     if made_for != upper_uid:
         return f"topology {name} marked it; if that one is gone for good, take the label {OWNER} off it"
     if mark in running(world):
@@ -74,7 +74,7 @@ def of_another(mark: str, name: str, made_for: str, upper_uid: str, world: World
 
 
 def marking(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list[Operation]:
-    """Give the operations that put our marks on an object, with what else `sections` say.
+    """Return the operations that put our marks on an object, with what else `sections` say.
 
     A mark that somebody else wrote to the letter would stay theirs: it is taken off, to be written when the rest is
     ours.
@@ -87,13 +87,13 @@ def marking(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list
 
 
 def running(world: World) -> frozenset[str]:
-    """Give the marks of the owners in the upper cluster whose engines keep a node alive."""
+    """Return the marks of the owners in the upper cluster whose engines keep a node alive."""
     nodes = (entry.manifest() for entry in world.upper.nodes)
     return frozenset(labels(node).get(OWNER, "") for node in nodes if is_kept(node))
 
 
 def is_kept(node: Manifest) -> bool:
-    """Say whether somebody keeps a virtual node alive: Kubernetes calls it Unknown a minute after the last sign."""
+    """Report whether somebody keeps a virtual node alive: Kubernetes calls it Unknown a minute after the last sign."""
     conditions = node.get("status", {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] != "Unknown" for one in conditions)
 

@@ -71,19 +71,19 @@ def name_in(raw: bytes) -> str:
 
 
 def first_of_somebody(kind: Kind, names: Iterable[str]) -> str:
-    """Give the name of the first object of a namespace that somebody put there, "" where Kubernetes did with all."""
+    """Return the name of the first object of a namespace that somebody put there, "" where Kubernetes did with all."""
     return next((name for name in names if not _is_published(kind, name)), "")
 
 
 def _is_published(kind: Kind, name: str) -> bool:
-    """Say whether each namespace gets an object of that kind and name by itself."""
+    """Report whether each namespace gets an object of that kind and name by itself."""
     if kind == CONFIG_MAP:
         return name in PUBLISHED_BELOW
     return kind == SERVICE_ACCOUNT and name == "default"
 
 
 def _counts(kind: Kind) -> bool:
-    """Say whether objects of a kind are somebody's: events only tell of others, and end by themselves."""
+    """Report whether objects of a kind are somebody's: events only tell of others, and end by themselves."""
     return kind.plural != EVENT.plural and kind.api.partition("/")[0] not in _COUNTED_ELSEWHERE
 
 
@@ -181,7 +181,7 @@ def _is_about(step: Step, found: Manifest) -> bool:
 
 
 def is_there(step: Step, cache: Cache | None) -> bool:
-    """Say whether the object that a step is about is still known to stand."""
+    """Report whether the object that a step is about is still known to stand."""
     known = cache.get(step.ref.namespace, step.ref.name) if cache else None
     return known is not None and known.uid == step.uid
 
@@ -216,7 +216,7 @@ async def taken(step: Step, cluster: Cluster, cache: Cache | None, judge: Judge)
 
 
 def _same_place(found: Manifest, wanted: Manifest) -> bool:
-    """Say whether two pods were made in the same one's place."""
+    """Report whether two pods were made in the same one's place."""
     return REPLACES in annotations(wanted) and annotations(found).get(REPLACES) == annotations(wanted)[REPLACES]
 
 

@@ -61,7 +61,7 @@ class Waits:
         self._waiting: dict[Key, set[Key]] = {}
 
     def note(self, key: Key, awaited: Iterable[Key]) -> frozenset[Key]:
-        """Take over all that a key waits for now; gives what it did not wait for before."""
+        """Take over all that a key waits for now; returns what it did not wait for before."""
         wanted, known = frozenset(awaited), self._awaited.get(key, frozenset())
         for gone in known - wanted:
             self._leave(gone, key)
@@ -74,7 +74,7 @@ class Waits:
         return wanted - known
 
     def waiting_for(self, key: Key) -> Iterator[Key]:
-        """Give the keys that wait for this one."""
+        """Yield the keys that wait for this one."""
         yield from tuple(self._waiting.get(key, ()))
 
     def hopeful(self, problems: Container[Key]) -> int:
@@ -94,12 +94,12 @@ class Waits:
 
 
 def is_answer(error: ClusterError) -> bool:
-    """Say whether a cluster has answered that it does not do something now: a webhook of its fails, or it is busy."""
+    """Report whether a cluster has answered that it does not do something now: a webhook of its fails, or it is busy."""
     return isinstance(error, Throttled) or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def is_lasting(error: ClusterError) -> bool:
-    """Say whether such an answer is worth telling at once: others are told when they come twice.
+    """Report whether such an answer is worth telling at once: others are told when they come twice.
 
     "InternalError" is what the API says for a webhook or a quota that does not answer it.
     """
@@ -119,7 +119,7 @@ class Telling:
         self._limit = limit
 
     def fresh(self, steps: tuple[Step, ...], now: float, *, refused: bool = False) -> tuple[Step, ...]:
-        """Give the steps without those that would tell what was told lately; `now` is in seconds.
+        """Return the steps without those that would tell what was told lately; `now` is in seconds.
 
         `refused`: something of the key is refused, so that it is looked at again, and may say the same in other words
         with each try. Those can wait.
@@ -151,7 +151,7 @@ def _remember(book: OrderedDict[Told, float], what: Told, now: float, limit: int
 
 
 def _about(step: Step) -> tuple[str, str]:
-    """Give the UID of what an Event is about, and its reason."""
+    """Return the UID of what an Event is about, and its reason."""
     body = step.body or {}
     return str(body.get("involvedObject", {}).get("uid", "")), str(body.get("reason", ""))
 
@@ -183,7 +183,7 @@ class Refusals:
         problem: Problem | None = None,
         denied: bool = False,
     ) -> float:
-        """Note a refusal; gives for how many seconds the step rests.
+        """Note a refusal; returns for how many seconds the step rests.
 
         `jitter` is in [0, 1), `at_least` what the cluster itself asked for, in seconds; `problem` is what it said.
         `denied`: the cluster has said no, and not that something else was quicker.
@@ -201,11 +201,11 @@ class Refusals:
         return rest
 
     def is_refused(self, key: Key, step: Step) -> bool:
-        """Say whether a step of a key was refused before, and has not come through since."""
+        """Report whether a step of a key was refused before, and has not come through since."""
         return step.identity in self._refused.get(key, {})
 
     def rested(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
-        """Give the steps that may be tried now: what follows one that still rests may not, unless that is apart."""
+        """Return the steps that may be tried now: what follows one that still rests may not, unless that is apart."""
         book = self._refused.get(key)
         if book is None:
             return steps
@@ -219,12 +219,12 @@ class Refusals:
         return tuple(found)
 
     def left(self, key: Key, now: float) -> float:
-        """Give for how many seconds the refused steps of a key still rest: the first of them, a moment at least."""
+        """Return for how many seconds the refused steps of a key still rest: the first of them, a moment at least."""
         resting = [one.until - now for one in self._refused[key].values() if one.until > now]
         return max(min(resting, default=0.0), SHORTEST_LOOK)
 
     def problem(self, key: Key) -> Problem | None:
-        """Give what was said of the refused steps of a key, None where no cluster has said anything."""
+        """Return what was said of the refused steps of a key, None where no cluster has said anything."""
         said = [one.problem for one in self._refused.get(key, {}).values() if one.problem]
         if not said:
             return None
@@ -285,7 +285,7 @@ class Repetitions:
             self._made.popitem(last=False)
 
     def left(self, step: Step, now: float) -> float:
-        """Give for how many seconds a step has to rest because the same was done too often, 0.0 or less for none."""
+        """Return for how many seconds a step has to rest because the same was done too often, 0.0 or less for none."""
         book = self._made.get(_place(step)) if _counts(step) else None
         if not book or all(times < REPEATED for times, _ in book.values()):
             return 0.0
@@ -319,5 +319,5 @@ def _content(step: Step) -> bytes:
 
 
 def _rest_of_denied(tries: int, jitter: float) -> float:
-    """Give the seconds until a denied step may be tried again, after so many tries more than one."""
+    """Return the seconds until a denied step may be tried again, after so many tries more than one."""
     return REST_OF_DENIED + SPREAD_OF_DENIED * jitter if tries else FIRST_REST_OF_DENIED * (0.5 + jitter / 2)

@@ -169,20 +169,20 @@ class Rule(Protocol):
         ...
 
     def routes(self) -> tuple[Route, ...]:
-        """Say which changes concern which keys."""
+        """Return which changes concern which keys."""
         ...
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give every key of one lower that there is something to decide about."""
+        """Return every key of one lower that there is something to decide about."""
         ...
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say what should be, for one key."""
+        """Return what should be, for one key."""
         ...
 
 
 def find_cache(world: World, lower: str, name: str) -> Cache:
-    """Give the cache that a route names."""
+    """Return the cache that a route names."""
     scope, _, attribute = name.rpartition(".")
     holder = world.upper if scope == "upper" else world.lowers[lower]
     for kind, cache in holder.more.items():

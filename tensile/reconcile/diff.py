@@ -18,7 +18,7 @@ _KEYED = {"metadata.labels": "labels", "metadata.annotations": "annotations"}
 
 
 def changes(wanted: Manifest, seen: Manifest, sections: tuple[str, ...]) -> list[Operation]:
-    """Give the operations that turn the given sections of `seen` into those of `wanted`; [] when there are none."""
+    """Return the operations that turn the given sections of `seen` into those of `wanted`; [] when there are none."""
     operations: list[Operation] = []
     for section in sections:
         path = section.split(".")
@@ -49,7 +49,7 @@ def fields(operations: list[Operation]) -> list[str]:
 
 
 def _is_nothing(value: Any) -> bool:
-    """Say whether the API stores nothing for a value: false is something."""
+    """Report whether the API stores nothing for a value: false is something."""
     return value is None or value in ({}, [], "")
 
 

@@ -106,14 +106,14 @@ def _without(plan: Plan, held: list[Step], words: str, reason: str) -> Guarded:
 
 
 def is_restored(lower: LowerWorld, world: World) -> bool:
-    """Say whether a lower's Node notes that deletions wait because a store was restored."""
+    """Report whether a lower's Node notes that deletions wait because a store was restored."""
     entry = world.upper.nodes.get("", lower.node)
     node = entry.manifest() if entry is not None else {}
     return bool(node) and is_ours(node, world.owner) and noted(node) is not None
 
 
 def noted(node: Manifest) -> Manifest | None:
-    """Give the condition of a Node by which deletions wait because a store was restored, None where it has none."""
+    """Return the condition of a Node by which deletions wait because a store was restored, None where it has none."""
     said = (node.get("status") or {}).get("conditions") or ()
     held = (one for one in said if one["type"] == DELETIONS_HELD and one["status"] == "True")
     return next((one for one in held if one.get("reason") == STORE_RESTORED), None)

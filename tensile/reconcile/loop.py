@@ -239,7 +239,7 @@ class Loop:
         return None
 
     def _unrepeated(self, key: Key, steps: tuple[Step, ...], now: float) -> tuple[Step, ...]:
-        """Give the steps without those that somebody else undoes each time; they come back, and hold up no other."""
+        """Return the steps without those that somebody else undoes each time; they come back, and hold up no other."""
         left = [self._repetitions.left(step, now) for step in steps]
         rests = [one for one in left if one > 0.0]
         if rests:
@@ -316,7 +316,7 @@ class Loop:
             return self._rest(key, step)
 
     async def _met(self, key: Key, step: Step, error: ClusterError, cluster: Cluster) -> float | None:
-        """Say what an error means: the seconds until the next look, or None to go on with the next step."""
+        """Return what an error means: the seconds until the next look, or None to go on with the next step."""
         cache = self._world.cache(step.ref.cluster, step.ref.kind, key.lower, key.rule)
         match error:
             case Denied() | NotFound() if step.ref.kind == EVENT:
@@ -340,12 +340,12 @@ class Loop:
                 return self._rest(key, step)
 
     def _may_have_missed(self, key: Key, step: Step) -> bool:
-        """Say whether a step is a JSON patch worked out on what was not there any more: so twice, it is a refusal."""
+        """Report whether a step is a JSON patch worked out on what was not there any more: so twice, it is a refusal."""
         is_operated = step.patch is not None and step.patch.media == "json-patch"
         return is_operated and bool(step.operations) and not self._refusals.is_refused(key, step)
 
     def _judged(self, key: Key, step: Step, found: Manifest) -> Problem | None:
-        """Say what keeps an object that is not ours from being taken over; one that has a pod's place never is."""
+        """Return what keeps an object that is not ours from being taken over; one that has a pod's place never is."""
         if REPLACES in annotations(step.body or {}):
             return conflict(step.ref)
         upper_uid = annotations(step.body or {}).get(UPPER_UID, "")

@@ -50,18 +50,18 @@ INDEXES = {"held": _by_held}
 
 
 def is_ours(manifest: Manifest, owner: Owner) -> bool:
-    """Say whether an object carries both of our marks, from our own hand."""
+    """Report whether an object carries both of our marks, from our own hand."""
     return labels(manifest).get(OWNER) == owner.mark and bool(upper_uid_of(manifest))
 
 
 def upper_uid_of(manifest: Manifest) -> str:
-    """Give the UID of the upper object that we made an object for, "" where somebody else wrote that or nobody."""
+    """Return the UID of the upper object that we made an object for, "" where somebody else wrote that or nobody."""
     found = annotations(manifest).get(UPPER_UID, "")
     return found if found and UPPER_UID in our_keys(manifest, "annotations") else ""
 
 
 def is_of(manifest: Manifest, owner: Owner, upper_uid: str) -> bool:
-    """Say whether an object is ours and was made for the upper object of that UID."""
+    """Report whether an object is ours and was made for the upper object of that UID."""
     return is_ours(manifest, owner) and upper_uid_of(manifest) == upper_uid
 
 
@@ -85,7 +85,7 @@ def has_node(lower: LowerWorld, world: World) -> bool:
 
 
 def node_begins(lower: LowerWorld, delta: Delta) -> bool:
-    """Say whether a change is that the Node of a lower comes, or gets another owner."""
+    """Report whether a change is that the Node of a lower comes, or gets another owner."""
     before, after = delta
     is_news = after is not None and (before is None or before.facts != after.facts)
     return is_news and delta.entry.name == lower.node
@@ -99,7 +99,7 @@ def digest_node(raw: bytes) -> Kept:
 
 
 def others_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
-    """Say whether somebody else owns a field now; `path` is in the API's book-keeping form, "f:spec" first."""
+    """Report whether somebody else owns a field now; `path` is in the API's book-keeping form, "f:spec" first."""
     books = manifest.get("metadata", {}).get("managedFields") or ()
     return any(_holds(book.get("fieldsV1"), path) for book in books if book.get("manager") != FIELD_MANAGER)
 
@@ -111,7 +111,7 @@ def we_wrote(manifest: Manifest, path: Sequence[str]) -> bool:
 
 
 def _holds(fields: Any, path: Sequence[str]) -> bool:
-    """Say whether a book has a path."""
+    """Report whether a book has a path."""
     for part in path:
         if not isinstance(fields, dict) or part not in fields:
             return False
@@ -120,7 +120,7 @@ def _holds(fields: Any, path: Sequence[str]) -> bool:
 
 
 def our_keys(manifest: Manifest, section: str) -> frozenset[str]:
-    """Give the keys of metadata.labels or metadata.annotations that we wrote and nobody else took over.
+    """Return the keys of metadata.labels or metadata.annotations that we wrote and nobody else took over.
 
     `section` is "labels" or "annotations".
     """

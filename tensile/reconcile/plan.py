@@ -257,14 +257,14 @@ def _patched(wanted: Patched) -> Step:
 
 
 def _uid_of(patch: Patch) -> str:
-    """Give the UID that a patch insists on, "" when it insists on none."""
+    """Return the UID that a patch insists on, "" when it insists on none."""
     if patch.media == "json-patch":
         return next((str(one["value"]) for one in patch.body if one["path"] == "/metadata/uid"), "")
     return uid_of(patch.body)
 
 
 def _operations_of(patch: Patch) -> tuple[Operation, ...]:
-    """Say a patch's content as operations, without its preconditions."""
+    """Describe a patch's content as operations, without its preconditions."""
     if patch.media == "json-patch":
         return tuple(one for one in patch.body if one["op"] != "test" and one["path"] not in _FENCES)
     found: list[Operation] = []

@@ -34,7 +34,7 @@ _SHORTEST = 4
 
 
 def discreet(error: ClusterError, step: Step, cache: Cache | None) -> ClusterError:
-    """Give a refused step's error, without its words where they quote a Secret.
+    """Return a refused step's error, without its words where they quote a Secret.
 
     `step` is what was sent, `cache` holds what the Secret was before.
     """
@@ -50,7 +50,7 @@ def discreet(error: ClusterError, step: Step, cache: Cache | None) -> ClusterErr
 
 
 def _sought(content: Mapping[str, Any], ref: Ref) -> Iterator[str]:
-    """Give what would be found of a Secret's content in a sentence that quotes it."""
+    """Yield what would be found of a Secret's content in a sentence that quotes it."""
     is_pod = content.get("type") == KEPT_POD
     for value in _values(content):
         decoded = _decoded(value)
@@ -68,7 +68,7 @@ def _pod_in(text: Any) -> Manifest | None:
 
 
 def _secrets_of(pod: Manifest) -> Iterator[str]:
-    """Give the values of a pod that may be secret; an annotation may hold the pod as it was applied, or anything."""
+    """Yield the values of a pod that may be secret; an annotation may hold the pod as it was applied, or anything."""
     meta = pod.get("metadata")
     notes = meta.get("annotations") if isinstance(meta, dict) else None
     for key, value in notes.items() if isinstance(notes, dict) else ():
@@ -93,7 +93,7 @@ def _under(spec: Any) -> Iterator[str]:
 
 
 def _patched(step: Step) -> Mapping[str, Any]:
-    """Give what a patch writes, in the form of an object."""
+    """Return what a patch writes, in the form of an object."""
     body = step.patch.body if step.patch else {}
     if isinstance(body, dict):
         return body

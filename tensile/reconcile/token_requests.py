@@ -37,7 +37,7 @@ class Term(NamedTuple):
         return f"{timestamp(self.since)}/PT{self.seconds}S"
 
     def passed(self, share: float) -> datetime:
-        """Give the moment at which a share of the term is over."""
+        """Return the moment at which a share of the term is over."""
         return later(self.since, self.seconds * share)
 
 
@@ -52,7 +52,7 @@ def term_of(secret: Manifest) -> Term | None:
 
 
 def filled(step: Step, answers: list[Manifest]) -> Step:
-    """Give the step with the tokens of answered TokenRequests in what it sends, in the order in which it asks."""
+    """Return the step with the tokens of answered TokenRequests in what it sends, in the order in which it asks."""
     assert step.grant is not None
     tokens = {
         ask.entry: b64encode(answer["status"]["token"].encode()).decode()
@@ -83,7 +83,7 @@ def _operated(operation: Manifest, tokens: dict[str, str], term: str) -> Manifes
 
 
 async def granted(step: Step, clusters: Mapping[str, Cluster]) -> Step:
-    """Give a step with the tokens that it asks for, itself where it asks for none.
+    """Return a step with the tokens that it asks for, itself where it asks for none.
 
     Raises the ClusterError of the cluster that did not issue one.
     """

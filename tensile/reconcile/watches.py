@@ -40,7 +40,7 @@ class Follow(NamedTuple):
     indexes: Mapping[str, Index] = {}
 
     def selection(self, owner: Owner) -> Selection:
-        """Say which objects are followed."""
+        """Return which objects are followed."""
         return Selection(labels=f"{OWNER}={owner.mark}") if self.ours else Selection()
 
 
@@ -95,7 +95,7 @@ FOLLOWS: dict[Controller, tuple[Follow, ...]] = {
 
 
 def followed(controllers: Iterable[Controller], *, above: bool) -> dict[Kind, Follow]:
-    """Give what these controllers follow on one side."""
+    """Return what these controllers follow on one side."""
     found = (follow for controller in controllers for follow in FOLLOWS[controller])
     return {follow.kind: follow for follow in found if follow.above == above}
 

@@ -91,12 +91,12 @@ class UpperWorld:
     account: str = ""
 
     def cache(self, kind: Kind) -> Cache | None:
-        """Give the cache of a kind, None when that kind is not followed."""
+        """Return the cache of a kind, None when that kind is not followed."""
         found = {NODE: self.nodes, NAMESPACE: self.namespaces, CONFIG_MAP: self.config_maps, SECRET: self.secrets}
         return found[kind] if kind in found else self.more.get(kind)
 
     def caches(self) -> Iterator[Cache]:
-        """Give every cache of the upper cluster that all lowers share, but those of controllers."""
+        """Yield every cache of the upper cluster that all lowers share, but those of controllers."""
         yield from (self.nodes, self.namespaces, self.config_maps, self.secrets, self.waiting, self.remade)
 
     def spare_caches(self) -> Iterator[Cache]:
@@ -104,7 +104,7 @@ class UpperWorld:
         yield self.policies
 
     def copy(self) -> "UpperWorld":
-        """Give one with caches of its own that hold the same."""
+        """Return one with caches of its own that hold the same."""
         nodes, namespaces, config_maps, secrets, waiting, remade = (cache.copy() for cache in self.caches())
         policies, more = self.policies.copy(), _copied(self.more)
         return UpperWorld(nodes, namespaces, config_maps, secrets, waiting, remade, policies, more, self.account)
@@ -188,7 +188,7 @@ class LowerWorld:
         return self.spec.node.name
 
     def below(self, kind: Kind) -> Cache | None:
-        """Give the cache of a kind of the lower cluster, None when that kind is not followed."""
+        """Return the cache of a kind of the lower cluster, None when that kind is not followed."""
         found = {
             POD: self.pods,
             NAMESPACE: self.namespaces,
@@ -198,15 +198,15 @@ class LowerWorld:
         return found[kind] if kind in found else self.more.get(kind)
 
     def caches(self) -> Iterator[Cache]:
-        """Give every cache of this lower, but those of controllers and of placement."""
+        """Yield every cache of this lower, but those of controllers and of placement."""
         yield from (getattr(self, name) for name in _LOWER_CACHES)
 
     def place_caches(self) -> Iterator[Cache]:
-        """Give the caches of placement, which nothing but placement waits for."""
+        """Yield the caches of placement, which nothing but placement waits for."""
         yield from (getattr(self, name) for name in _PLACE_CACHES)
 
     def namespace(self, upper_namespace: str) -> str:
-        """Give the namespace below for one above; "" for "", which is none."""
+        """Return the namespace below for one above; "" for "", which is none."""
         if self.naming is None or not upper_namespace:
             return upper_namespace
         name = prefixed(self.naming.topology, upper_namespace)
@@ -248,7 +248,7 @@ class LowerWorld:
         return noted if noted and self.namespace(noted) == namespace else ""
 
     def above(self, namespace: str) -> Iterator[str]:
-        """Give the namespace above for one below, none where it belongs to none that is known.
+        """Yield the namespace above for one below, none where it belongs to none that is known.
 
         Nothing may be decided about such a one by a name above: it would be another object's.
         """
@@ -307,7 +307,7 @@ class LowerWorld:
         return (entry for entry in cache if self.upper_namespace(entry.namespace))
 
     def copy(self) -> "LowerWorld":
-        """Give a lower with caches of its own that hold the same."""
+        """Return a lower with caches of its own that hold the same."""
         copied = {name: getattr(self, name).copy() for name in (*_LOWER_CACHES, *_PLACE_CACHES)}
         return replace(self, **copied, in_step={}, more=_copied(self.more), spaces=dict(self.spaces))
 
@@ -341,14 +341,14 @@ class World:
         return next(iter([*first, *self.lowers]), "")
 
     def copy(self) -> "World":
-        """Give a world with caches of its own that hold the same, and no problems yet."""
+        """Return a world with caches of its own that hold the same, and no problems yet."""
         upper, lowers = self.upper.copy(), {name: lower.copy() for name, lower in self.lowers.items()}
         for lower in lowers.values():
             lower.upper_namespaces = None if lower.upper_namespaces is None else upper.namespaces
         return replace(self, upper=upper, lowers=lowers, problems={})
 
     def cache(self, cluster: str, kind: Kind, lower: str, rule: str = "") -> Cache | None:
-        """Give the cache that an object of `cluster` belongs in, for a key of `lower`; None when not followed.
+        """Return the cache that an object of `cluster` belongs in, for a key of `lower`; None when not followed.
 
         Pods above are in one or the other, by the `rule` that the key is of.
         """

@@ -42,7 +42,7 @@ class Api:
     credential: str = "admin"
 
     def healthy(self, port: int, path: str) -> bool:
-        """Tell whether the server at that port answers the path with 200."""
+        """Report whether the server at that port answers the path with 200."""
         try:
             return self._request(port, "GET", path)[0] == http.HTTPStatus.OK
         except NOT_ANSWERING:
@@ -201,12 +201,12 @@ def topology(lowers: Sequence[str], kubelet_port: int, telemetry_port: int, exte
 
 
 def ready(nodes: Sequence[Manifest], wanted: int) -> bool:
-    """Tell whether that many nodes are there, all Ready and without a taint but a cordon's."""
+    """Report whether that many nodes are there, all Ready and without a taint but a cordon's."""
     return len(nodes) >= wanted and all(map(_usable, nodes))
 
 
 def _usable(one: Manifest) -> bool:
-    """Tell whether pods can run on a node, its cordon aside."""
+    """Report whether pods can run on a node, its cordon aside."""
     conditions = one.get("status", {}).get("conditions", [])
     is_ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
     return is_ready and all(taint["key"] == CORDONED for taint in one["spec"].get("taints", []))
@@ -226,7 +226,7 @@ def component(name: str) -> Probe:
 
 
 def cluster_ready(cluster: Cluster, api: Api) -> bool:
-    """Tell whether pods can run: nodes are usable, and the default namespace has its service account."""
+    """Report whether pods can run: nodes are usable, and the default namespace has its service account."""
     wanted = len(cluster.layout.node_names)
     nodes = api.get("/api/v1/nodes").get("items", []) if wanted else []
     return ready(nodes, wanted) and bool(api.get(ACCOUNT))

@@ -225,7 +225,7 @@ def cache_name(wanted: ProgramSet, sources: Path = SOURCES) -> str:
 
 
 def runs(program: Path) -> bool:
-    """Tell whether it is a program that starts: some machines have a kubectl on their path that only fails."""
+    """Report whether it is a program that starts: some machines have a kubectl on their path that only fails."""
     if not os.access(program, os.X_OK):
         return False
     arguments = ["version", "--client"] if program.name == "kubectl" else ["--help"]

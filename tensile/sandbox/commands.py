@@ -119,7 +119,7 @@ def down(directory: Path = DEFAULT_DIRECTORY) -> int:
 
 
 def _already(directory: Path, state: State, asked: dict[str, int]) -> int:
-    """Say what runs already; fail when it is not what was asked for."""
+    """Return what runs already; fail when it is not what was asked for."""
     has = state.options
     real = ", the first with a real node" if has.real_node else ""
     _tell(f"already running: {has.lowers} lowers of {has.nodes} nodes{real}\n\n{_guide(directory, state)}")
@@ -195,7 +195,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _failed(error: SandboxError | OSError) -> int:
-    """Say what went wrong; return the exit code."""
+    """Return what went wrong; return the exit code."""
     _say(f"error: {error.filename}: {error.strerror}" if isinstance(error, OSError) else f"error: {error}")
     return 1
 

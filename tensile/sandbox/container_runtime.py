@@ -65,7 +65,7 @@ def find(cache: Path, environ: Mapping[str, str], progress: Progress) -> Runtime
 
 
 def obstacle(environ: Mapping[str, str]) -> str:
-    """Say why there is no runtime and none can be fetched, "" when there is or can be."""
+    """Return why there is no runtime and none can be fetched, "" when there is or can be."""
     search = environ.get("PATH", "")
     if installed(search) is not None or all(shutil.which(name, path=search) for name in FETCHERS):
         return ""
@@ -83,7 +83,7 @@ def installed(search: str, folders: Sequence[str] = PLUGIN_FOLDERS) -> Runtime |
 
 
 def static(program: Path) -> bool:
-    """Tell whether a program runs where there is no other file."""
+    """Report whether a program runs where there is no other file."""
     with program.open("rb") as file:
         return LOADER not in file.read(BEGINNING)
 

@@ -180,7 +180,7 @@ def commands(layout: Layout, binaries: Binaries, options: Options, stages: Seque
 
 
 def _compressed(layout: Layout, options: Options) -> bool:
-    """Tell whether this is the cluster in which eviction is hurried."""
+    """Report whether this is the cluster in which eviction is hurried."""
     return options.compressed_eviction and layout.place == 0
 
 

@@ -69,17 +69,17 @@ _OF_PIP = (_FULL, _KILLED, _NO_PIP, _NO_INDEX)
 
 
 def of_go(output: str) -> str:
-    """Give why `go` failed and what to do, "" where it is nothing that a person could change."""
+    """Return why `go` failed and what to do, "" where it is nothing that a person could change."""
     return _found(output, _OF_GO)
 
 
 def of_pip(output: str) -> str:
-    """Give why `pip` failed and what to do, "" likewise."""
+    """Return why `pip` failed and what to do, "" likewise."""
     return _found(output, _OF_PIP)
 
 
 def of_program(output: str) -> str:
-    """Give what the machine does not let a program have, and what to do, "" likewise; logs are no text for a person."""
+    """Return what the machine does not let a program have, and what to do, "" likewise; logs are no text for a person."""
     found = ((obstacle.said.search(output), obstacle.remedy) for obstacle in _OF_PROGRAMS)
     return next((f"{said[0]}: {remedy}" for said, remedy in found if said), "")
 

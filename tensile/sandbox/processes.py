@@ -57,7 +57,7 @@ def spawn(arguments: Sequence[str], variables: Mapping[str, str], output: Path) 
 
 
 def running(process: Process) -> bool:
-    """Tell whether it is alive; a stopped one (SIGSTOP) is, one that nobody has waited for is not."""
+    """Report whether it is alive; a stopped one (SIGSTOP) is, one that nobody has waited for is not."""
     reap(process.pid)
     return start_time(process.pid) == process.started
 

@@ -43,7 +43,7 @@ NAMESPACES = 0x00020000 | 0x20000000 | 0x40000000 | 0x04000000 | 0x08000000
 
 
 def obstacle(used: Sequence[Path], environ: Mapping[str, str], user: int | None = None) -> str:
-    """Say why there can be no real node here, "" when there can.
+    """Return why there can be no real node here, "" when there can.
 
     Args:
         used: the folders that the node has to see: the sandbox's and the cache of programs.
@@ -56,7 +56,7 @@ def obstacle(used: Sequence[Path], environ: Mapping[str, str], user: int | None 
 
 
 def _kernel() -> str:
-    """Say what the kernel, or whoever confines this process, does not give."""
+    """Return what the kernel, or whoever confines this process, does not give."""
     if not can_unshare(NAMESPACES):
         return "this process may not make namespaces; a container needs to be privileged for that"
     if "overlay" not in FILE_SYSTEMS.read_text().split():
@@ -65,7 +65,7 @@ def _kernel() -> str:
 
 
 def cgroups(root: Path) -> str:
-    """Say why no cgroup can be made in any of the hierarchies at the root, "" when it can be."""
+    """Return why no cgroup can be made in any of the hierarchies at the root, "" when it can be."""
     folders = [root] if (root / "cgroup.procs").exists() else [path for path in root.glob("*") if path.is_dir()]
     if not folders:
         return f"no cgroups are mounted at {root}"
@@ -74,12 +74,12 @@ def cgroups(root: Path) -> str:
 
 
 def can_unshare(flags: int) -> bool:
-    """Tell whether a process may leave these namespaces; a child tries it, and ends."""
+    """Report whether a process may leave these namespaces; a child tries it, and ends."""
     return subprocess.run([sys.executable, "-c", TRY.format(flags=flags)], check=False).returncode == 0
 
 
 def _folders(used: Sequence[Path]) -> str:
-    """Say which folder the node would not see."""
+    """Return which folder the node would not see."""
     for path in used:
         for covered in COVERED:
             if path.resolve().is_relative_to(covered.resolve()):
@@ -314,7 +314,7 @@ def _images(busybox: str) -> bytes:
 
 
 def _is_here(address: str) -> bool:
-    """Tell whether an address is one of this machine's."""
+    """Report whether an address is one of this machine's."""
     with socket.socket() as probe:
         try:
             probe.bind((address, 0))

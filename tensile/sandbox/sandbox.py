@@ -201,7 +201,7 @@ class Sandbox:
 
 
 def _without_ended(cluster: Cluster, started: str) -> Cluster:
-    """Give a cluster without the components that ended before `started` was: their end says nothing of it."""
+    """Return a cluster without the components that ended before `started` was: their end says nothing of it."""
     running = {
         name: process for name, process in cluster.processes.items() if name == started or processes.running(process)
     }

@@ -95,12 +95,12 @@ def _lowers(old: Topology, new: Topology) -> Lowers:
 
 
 def _place(lower: Lower) -> tuple[str, str]:
-    """Say what a lower's pods are found by."""
+    """Return what a lower's pods are found by."""
     return lower.node.name, lower.namespaces.mapping
 
 
 def _changes(old: Topology, new: Topology, changed: frozenset[str]) -> Iterator[_Change]:
-    """Give each difference of two topologies outside their lowers, and of the lowers that changed."""
+    """Yield each difference of two topologies outside their lowers, and of the lowers that changed."""
     if old == new:
         return
     from deepdiff import DeepDiff  # noqa: PLC0415 - a tenth of what it takes to start, and asked for when a file changes
@@ -113,7 +113,7 @@ def _changes(old: Topology, new: Topology, changed: frozenset[str]) -> Iterator[
 
 
 def _scopes(topology: Topology, changed: frozenset[str]) -> Iterator[tuple[str, Section]]:
-    """Give the whole under "" and each lower that changed under its name."""
+    """Yield the whole under "" and each lower that changed under its name."""
     yield "", topology
     for lower in topology.lowers:
         if lower.name in changed:
@@ -121,7 +121,7 @@ def _scopes(topology: Topology, changed: frozenset[str]) -> Iterator[tuple[str, 
 
 
 def _data(section: Section) -> dict[str, Any]:
-    """Give a section as the file writes it, taints as kubectl does; what has no order becomes a set."""
+    """Return a section as the file writes it, taints as kubectl does; what has no order becomes a set."""
     found = section.model_dump(mode="json", by_alias=True, exclude=set(_BY_LOWER))
     taints = found.get("node", {}).get("taints", ())
     if taints:
@@ -137,7 +137,7 @@ def _unordered(value: Any) -> Any:
 
 
 def _words(kind: str, before: Any, after: Any) -> str:
-    """Say one difference, as it follows its path."""
+    """Describe one difference, as it follows its path."""
     if kind.endswith("_added"):
         return f" {_shown(after)} added" if kind.startswith("set_") else f" added, {_shown(after)}"
     if kind.endswith("_removed"):
@@ -166,5 +166,5 @@ def _gathered(changes: list[_Change]) -> Iterator[str]:
 
 
 def _refusal(change: _Change) -> str:
-    """Say what a reload cannot change."""
+    """Return what a reload cannot change."""
     return f"{show_path(change.path)}:{change.words}: not while running, restart needed"

@@ -111,7 +111,7 @@ def label_key(text: str) -> str:
 
 
 def _is(check: Callable[[str], str], text: str) -> bool:
-    """Tell whether a check passes."""
+    """Report whether a check passes."""
     try:
         check(text)
     except ValueError:
@@ -137,7 +137,7 @@ def resource_name(text: str) -> str:
 
 
 def is_whole(resource: str) -> bool:
-    """Tell whether Kubernetes counts a resource in whole numbers only."""
+    """Report whether Kubernetes counts a resource in whole numbers only."""
     return "/" in resource or resource == "pods" or resource.startswith(_NODE_RESOURCE_PREFIXES)
 
 
@@ -183,7 +183,7 @@ def reachable_address(text: str) -> str:
 
 
 def _host(host: str | None) -> bool:
-    """Tell whether a URL's host is a DNS name or an IP address."""
+    """Report whether a URL's host is a DNS name or an IP address."""
     return bool(host) and (_is(object_name, str(host).lower()) or _is(address, str(host)))
 
 
@@ -250,7 +250,7 @@ _MOST = 1_000_000
 
 
 def _in_order(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Give a set one order, so that the order it was written in is no difference."""
+    """Return a set one order, so that the order it was written in is no difference."""
     return tuple(sorted(names))
 
 

@@ -25,7 +25,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def closest(word: object, known: Iterable[str]) -> str:
-    """Give `; did you mean "..."?` for the known word that is most like this one, "" when none is."""
+    """Return `; did you mean "..."?` for the known word that is most like this one, "" when none is."""
     spellings = {name.lower(): name for name in known}
     sought = "none" if word is None else str(word).lower()
     found = difflib.get_close_matches(sought[:64], spellings, n=1, cutoff=0.7)
@@ -41,7 +41,7 @@ def _section(annotation: Any) -> type[Section] | None:
 
 
 def _fields(section: type[Section] | None) -> dict[str, FieldInfo]:
-    """Give a section's fields by the keys that they have in the file."""
+    """Return a section's fields by the keys that they have in the file."""
     found = section.model_fields.values() if section else ()
     return {str(field.alias): field for field in found}
 
@@ -57,21 +57,21 @@ def fields_at(whole: type[Section], path: Path) -> dict[str, FieldInfo]:
 
 
 def _unknown(_: ErrorDetails, path: Path) -> str:
-    """Say which key was likely meant."""
+    """Return which key was likely meant."""
     known = fields_at(TopologyFile, path[:-1])
     guess = closest(path[-1], known)
     return f"unknown key{guess}" if guess else f"unknown key; known here: {', '.join(known)}"
 
 
 def _missing(_: ErrorDetails, path: Path) -> str:
-    """Say what must be given."""
+    """Return what must be given."""
     field = fields_at(TopologyFile, path[:-1]).get(str(path[-1]))
     only = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
     return f"missing; write {path[-1]}: {only[0]}" if len(only) == 1 else "missing; it must be given"
 
 
 def _choice(error: ErrorDetails, _: Path) -> str:
-    """Say which values there are."""
+    """Return which values there are."""
     choices = _QUOTED.findall(str(error.get("ctx", {}).get("expected", "")))
     value = error["input"]
     guess = closest(value, choices) if isinstance(value, str | None) else ""
@@ -79,7 +79,7 @@ def _choice(error: ErrorDetails, _: Path) -> str:
 
 
 def _text(error: ErrorDetails, _: Path) -> str:
-    """Say that text is wanted, and how a number or truth value becomes one."""
+    """Describe that text is wanted, and how a number or truth value becomes one."""
     value = error["input"]
     if isinstance(value, bool | int | float):
         return f"is {show(value)}, must be text; put it in quotes"
@@ -87,38 +87,38 @@ def _text(error: ErrorDetails, _: Path) -> str:
 
 
 def _whole(error: ErrorDetails, _: Path) -> str:
-    """Say that a whole number is wanted."""
+    """Describe that a whole number is wanted."""
     value = error["input"]
     hint = "; write it without quotes" if isinstance(value, str) and value.isdecimal() else ""
     return f"is {show(value)}, must be a whole number{hint}"
 
 
 def _truth(error: ErrorDetails, _: Path) -> str:
-    """Say that true or false is wanted."""
+    """Describe that true or false is wanted."""
     return f"is {show(error['input'])}, must be true or false"
 
 
 def _mapping(error: ErrorDetails, path: Path) -> str:
-    """Say that a mapping is wanted, and of what."""
+    """Describe that a mapping is wanted, and of what."""
     known = fields_at(TopologyFile, path)
     of = f" with keys out of {', '.join(known)}" if 0 < len(known) <= _LISTED else ""
     return f"is {show(error['input'])}, must be a mapping{of}"
 
 
 def _list(error: ErrorDetails, _: Path) -> str:
-    """Say that a list is wanted."""
+    """Describe that a list is wanted."""
     return f"is {show(error['input'])}, must be a list: [...], or one line with - for each"
 
 
 def _bound(error: ErrorDetails, _: Path) -> str:
-    """Say how far a number may go."""
+    """Return how far a number may go."""
     context = error.get("ctx", {})
     bound = f"at least {context['ge']}" if "ge" in context else f"at most {context.get('le')}"
     return f"is {show(error['input'])}, must be {bound}"
 
 
 def _own(error: ErrorDetails, _: Path) -> str:
-    """Give the words of our own checks."""
+    """Return the words of our own checks."""
     return str(error.get("ctx", {}).get("error", error["msg"]))
 
 
@@ -140,7 +140,7 @@ _WORDS: dict[str, Callable[[ErrorDetails, Path], str]] = {
 
 
 def explain(error: ErrorDetails, path: Path) -> str:
-    """Say an error in words; `path` is its place in the file."""
+    """Describe an error in words; `path` is its place in the file."""
     words = _WORDS.get(error["type"], _own)(error, path)
     field = fields_at(TopologyFile, path[:-1]).get(str(path[-1])) if path else None
     is_null = error["input"] is None and field is not None and not field.is_required()

@@ -410,7 +410,7 @@ class Topology(TopologyFile):
 
 
 def _merge(own: Any, default: Any) -> Any:
-    """Give what holds when both are written: sections and mappings merge, anything else is the lower's own."""
+    """Return what holds when both are written: sections and mappings merge, anything else is the lower's own."""
     if isinstance(own, Section) and isinstance(default, Section):
         return type(own).model_construct(**_merged(own, default))
     if isinstance(own, Mapping) and isinstance(default, Mapping):
@@ -419,7 +419,7 @@ def _merge(own: Any, default: Any) -> Any:
 
 
 def _merged(own: Section, default: Section) -> dict[str, Any]:
-    """Give the fields of a section with those of its defaults that it does not write itself."""
+    """Return the fields of a section with those of its defaults that it does not write itself."""
     values = {name: getattr(own, name) for name in type(own).model_fields}
     for name in default.model_fields_set:
         inherited = getattr(default, name)
@@ -437,7 +437,7 @@ def _node(node: NodeEntry, lower: str, port: int) -> VirtualNode:
 
 
 def _secret(entry: LowerEntry, merged: SecretEntry | None) -> SecretRef | None:
-    """Give the Secret of a lower; a path of its own stands against a Secret of lowerDefaults."""
+    """Return the Secret of a lower; a path of its own stands against a Secret of lowerDefaults."""
     if merged is None or entry.kubeconfig is not None:
         return None
     return SecretRef.model_construct(namespace=merged.namespace, name=merged.name, key=merged.key)

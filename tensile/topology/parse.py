@@ -58,7 +58,7 @@ def _where(root: Node, error: ErrorDetails) -> tuple[Path, Position]:
 
 
 def _model_problems(root: Node, error: ValidationError) -> Iterator[Problem]:
-    """Give the model's errors in the order of the file; words are found only for those that are told."""
+    """Yield the model's errors in the order of the file; words are found only for those that are told."""
     errors = error.errors(include_url=False)
     placed = sorted(((*_where(root, one), one) for one in errors), key=lambda item: item[1])
     for number, (path, position, one) in enumerate(placed):
@@ -74,7 +74,7 @@ def _validated(root: Node, data: Any) -> tuple[TopologyFile | None, list[Problem
 
 
 def _root_problem(root: Node) -> Problem:
-    """Say that a document is no mapping at all."""
+    """Describe that a document is no mapping at all."""
     starts = "a topology starts with apiVersion: tensile-kube.io/v1alpha1"
     if root.value is None:
         return Problem(Position(1, 1), (), f"empty; {starts}")

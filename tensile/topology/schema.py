@@ -16,7 +16,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def _texts(definition: ast.ClassDef) -> dict[str, str]:
-    """Give the text under each field of a class."""
+    """Return the text under each field of a class."""
     found: dict[str, str] = {}
     for field, text in zip(definition.body, definition.body[1:], strict=False):
         if not (isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)):
@@ -27,7 +27,7 @@ def _texts(definition: ast.ClassDef) -> dict[str, str]:
 
 
 def field_texts() -> dict[str, dict[str, str]]:
-    """Give the text under each field, by the model's name and the field's key in the file; inherited ones included."""
+    """Return the text under each field, by the model's name and the field's key in the file; inherited ones included."""
     tree = ast.parse(inspect.getsource(models))
     own = {node.name: _texts(node) for node in tree.body if isinstance(node, ast.ClassDef)}
     return {
@@ -53,13 +53,13 @@ def _complete(entry: dict[str, Any], default: Any, text: str) -> None:
 
 
 def _is_writable(entry: dict[str, Any]) -> bool:
-    """Tell whether a field's default says something: not that of a section, whose fields have their own."""
+    """Report whether a field's default says something: not that of a section, whose fields have their own."""
     may_be_null = any(one.get("type") == "null" for one in entry.get("anyOf", ()))
     return "$ref" not in entry and (entry.get("default") is not None or may_be_null)
 
 
 def schema() -> dict[str, Any]:
-    """Give the JSON schema (draft 2020-12) of the topology file: every field, its default and its description.
+    """Return the JSON schema (draft 2020-12) of the topology file: every field, its default and its description.
 
     What must fit together across fields (names, ports, pairs) is not in it: `parse` checks that.
     """

@@ -37,7 +37,7 @@ class Fault(NamedTuple):
 
 
 def get(data: Any, path: Path) -> Any:
-    """Give what is written at a path, None when nothing is or when the file has another form."""
+    """Return what is written at a path, None when nothing is or when the file has another form."""
     for step in path:
         if isinstance(step, str):
             data = data.get(step) if isinstance(data, dict) else None
@@ -47,20 +47,20 @@ def get(data: Any, path: Path) -> Any:
 
 
 def lowers(data: Any) -> range:
-    """Give the places of the lowers."""
+    """Return the places of the lowers."""
     found = get(data, ("lowers",))
     return range(len(found)) if isinstance(found, tuple) else range(0)
 
 
 def scopes(data: Any) -> Iterator[Path]:
-    """Give the paths below which fields of a lower may stand."""
+    """Yield the paths below which fields of a lower may stand."""
     yield ("lowerDefaults",)
     for place in lowers(data):
         yield "lowers", place
 
 
 def inherited(data: Any, place: int, path: Path) -> tuple[Any, Path]:
-    """Give a lower's value and where it is written: its own, else that of lowerDefaults, else None at its own place."""
+    """Return a lower's value and where it is written: its own, else that of lowerDefaults, else None at its own place."""
     own: Path = ("lowers", place, *path)
     default: Path = ("lowerDefaults", *path)
     container = get(data, own[:-1])
@@ -91,7 +91,7 @@ def _is_port(value: Any) -> bool:
 
 
 def _claim(data: Any, path: Path) -> Iterator[_Claim]:
-    """Give the port of a server, as written or by default; none when what is written is no port."""
+    """Yield the port of a server, as written or by default; none when what is written is no port."""
     written = get(data, path)
     port = TopologyFile.model_fields[str(path[0])].default.port if written is None else written
     if _is_port(port):
@@ -99,7 +99,7 @@ def _claim(data: Any, path: Path) -> Iterator[_Claim]:
 
 
 def _servers(data: Any) -> Iterator[_Claim]:
-    """Give the ports of the servers that run beside the nodes."""
+    """Yield the ports of the servers that run beside the nodes."""
     yield from _claim(data, ("telemetry", "port"))
     for server in ("webhook", "extender"):
         if get(data, (server, "enabled")) is True:
@@ -107,7 +107,7 @@ def _servers(data: Any) -> Iterator[_Claim]:
 
 
 def _followers(data: Any) -> Iterator[_Claim]:
-    """Give the ports of the nodes that follow kubelet.port by their lower's place."""
+    """Yield the ports of the nodes that follow kubelet.port by their lower's place."""
     for base in _claim(data, _BASE):
         for place in lowers(data):
             if inherited(data, place, ("node", "kubeletPort"))[0] is None:
@@ -117,7 +117,7 @@ def _followers(data: Any) -> Iterator[_Claim]:
 
 
 def _own(data: Any) -> Iterator[_Claim]:
-    """Give the ports of the nodes that have one written for them."""
+    """Yield the ports of the nodes that have one written for them."""
     for place in lowers(data):
         port, path = inherited(data, place, ("node", "kubeletPort"))
         if _is_port(port):
@@ -136,7 +136,7 @@ def _clashes(claims: list[_Claim]) -> Iterator[Fault]:
 
 
 def low(data: Any) -> list[Path]:
-    """Give where the ports of a file without faults are written at which by default only root listens, each once."""
+    """Return where the ports of a file without faults are written at which by default only root listens, each once."""
     claims = [*_servers(data), *_own(data), *_followers(data)]
     return [*dict.fromkeys(claim.path for claim in claims if claim.port < _UNPRIVILEGED)]
 
@@ -274,7 +274,7 @@ def amounts(data: Any) -> Iterator[Fault]:
 
 
 def _has_fraction(text: str) -> bool:
-    """Tell whether a quantity is no whole number."""
+    """Report whether a quantity is no whole number."""
     if not resources.is_quantity(text):
         return False
     return bool(resources.parse(text, resources.NANO) % 10**resources.NANO)
@@ -329,7 +329,7 @@ def configmap_paths(data: Any) -> Iterator[Fault]:
 
 
 def check(data: Any, *, configmap_mode: bool) -> Iterator[Fault]:
-    """Give everything that does not fit together in a file's data (dicts, tuples, scalars)."""
+    """Yield everything that does not fit together in a file's data (dicts, tuples, scalars)."""
     for rule in ALL:
         yield from rule(data)
     if configmap_mode:

@@ -48,7 +48,7 @@ class Wait(NamedTuple):
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Give the environment of the tests without what steers the program."""
+    """Return the environment of the tests without what steers the program."""
     return {**{name: value for name, value in os.environ.items() if name not in _OURS}, **more}
 
 
@@ -69,7 +69,7 @@ def timed(*arguments: str | Path) -> tuple[Told, float]:
 
 
 def refused(*arguments: str | Path, **options: Any) -> str:
-    """Run the program where it has to refuse: exit code 1, all words on stderr; gives these."""
+    """Run the program where it has to refuse: exit code 1, all words on stderr; returns these."""
     told = tensile(*arguments, **options)
     assert (told.code, told.out) == (1, ""), told
     assert told.err.endswith("\n")
@@ -123,12 +123,12 @@ def listening() -> socket.socket:
 
 
 def port_of(server: socket.socket) -> int:
-    """Give the port that a socket has."""
+    """Return the port that a socket has."""
     return int(server.getsockname()[1])
 
 
 def is_alive(port: int) -> bool:
-    """Say whether a telemetry server answers there that its program is alive."""
+    """Report whether a telemetry server answers there that its program is alive."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
             return bool(answer.status == 200)
@@ -147,7 +147,7 @@ class Files:
         self.ports = spare_ports(4)
 
     def save(self, edit: _EDIT = lambda _file: None, name: str = "topology.yaml") -> Path:
-        """Write the topology, after an edit in place, and the kubeconfigs; gives where it is."""
+        """Write the topology, after an edit in place, and the kubeconfigs; returns where it is."""
         for cluster, port in zip(("upper", "lower"), self.ports, strict=False):
             (self.directory / cluster).write_bytes(_kubeconfig(port))
         topology: dict[str, Any] = {

@@ -28,7 +28,7 @@ async def applied(ground: Ground, *arguments: str, edits: tuple[Edit, ...] = ())
 
 
 async def left_below(ground: Ground, name: str) -> list[str]:
-    """Give the names of the pods and Secrets of this topology in a lower."""
+    """Return the names of the pods and Secrets of this topology in a lower."""
     found: list[Any] = []
     for plural in ("pods", "secrets"):
         found += (await ground.sites[name].read(f"/api/v1/{plural}?labelSelector={OWNER}={ground.owner.mark}"))["items"]

@@ -16,7 +16,7 @@ STARTING = 5.0
 
 
 def findings(told: Told, level: str) -> list[tuple[Any, str, str]]:
-    """Give the findings of a level in JSON: cluster, check, what."""
+    """Return the findings of a level in JSON: cluster, check, what."""
     return [
         (cluster["name"], one["check"], one["what"])
         for cluster in orjson.loads(told.out)["clusters"]

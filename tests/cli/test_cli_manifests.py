@@ -25,7 +25,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def kinds(text: str) -> list[str]:
-    """Give the kinds in a stream."""
+    """Return the kinds in a stream."""
     return [one["kind"] for one in yaml.safe_load_all(text)]
 
 

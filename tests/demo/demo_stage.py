@@ -42,18 +42,18 @@ class Place:
         )
 
     def files(self) -> list[Path]:
-        """Give everything on disk, in the temporary directory and at home, as far as it is there while one looks."""
+        """Return everything on disk, in the temporary directory and at home, as far as it is there while one looks."""
         walks = [os.walk(self.temporary), os.walk(self.home)]
         return [Path(place) / name for walk in walks for place, folders, files in walk for name in (*folders, *files)]
 
     def processes(self) -> dict[int, str]:
-        """Give the command lines of all processes that belong to the demo, itself included, by number."""
+        """Return the command lines of all processes that belong to the demo, itself included, by number."""
         mark = str(self.temporary).encode()
         numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         return {number: _line(number) for number in numbers if mark in _read(number, "environ")}
 
     def is_clean(self) -> bool:
-        """Say whether nothing is left."""
+        """Report whether nothing is left."""
         return not self.files() and not self.processes()
 
     def assert_clean(self) -> None:

@@ -6,7 +6,7 @@ from tensile.sandbox.demo.runner import Screen
 
 
 def shown(*, colour: bool) -> str:
-    """Give what a screen writes for one of each."""
+    """Return what a screen writes for one of each."""
     stream = io.StringIO()
     screen = Screen(stream, colour=colour)
     screen.title("Two nodes")

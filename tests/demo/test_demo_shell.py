@@ -39,13 +39,13 @@ def make(out: TextIO, tmp_path: Path) -> Make:
 
 
 def read(stream: TextIO) -> str:
-    """Give all that was written."""
+    """Return all that was written."""
     stream.seek(0)
     return stream.read()
 
 
 def children() -> set[str]:
-    """Give the numbers of the processes that this one has started and not yet buried."""
+    """Return the numbers of the processes that this one has started and not yet buried."""
     return {number for task in Path("/proc/self/task").iterdir() for number in (task / "children").read_text().split()}
 
 

@@ -28,7 +28,7 @@ THERE = {"topology.yaml", EDITED_FILE, WORKLOAD_FILE, "upper.kubeconfig", "lower
 
 
 def words(command: Command) -> list[str]:
-    """Give a command line as a shell would split it."""
+    """Return a command line as a shell would split it."""
     return shlex.split(command.line)
 
 

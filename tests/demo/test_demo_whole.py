@@ -21,7 +21,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def output_of(text: str, line: str) -> str:
-    """Give what a command printed."""
+    """Return what a command printed."""
     return text.partition(f"\n$ {line}\n")[2].partition("\n\n")[0]
 
 

@@ -61,11 +61,11 @@ class Leaving(Stage):
                 self.clusters[A].place(POD, {**pod, "status": {"phase": "Pending", **refused(since)}})
 
     async def above(self) -> list[str]:
-        """Give the names of the pods above."""
+        """Return the names of the pods above."""
         return sorted(pod["metadata"]["name"] for pod in await self.listed(UPPER))
 
 
 def within_limit(left: list[tuple[str, datetime]]) -> bool:
-    """Say whether no three left within one interval."""
+    """Report whether no three left within one interval."""
     times = [when for _, when in left]
     return all(third - first >= timedelta(seconds=60) for first, third in zip(times, times[2:], strict=False))

@@ -26,12 +26,12 @@ def bare(name: str = "web", cpu: str = "3", **meta: Any) -> Manifest:
 
 
 async def kept(stage: Leaving) -> list[str]:
-    """Give the names of the Secrets that keep pods."""
+    """Return the names of the Secrets that keep pods."""
     return [one["metadata"]["name"] for one in await stage.listed(UPPER, SECRET)]
 
 
 def moved(stage: Leaving, name: str = "web") -> Manifest:
-    """Give the pod that was made in another's place and runs in lower-b."""
+    """Return the pod that was made in another's place and runs in lower-b."""
     pod = stage.find(Ref(UPPER, POD, "default", name))
     assert pod is not None
     assert pod["spec"]["nodeName"] == B

@@ -37,7 +37,7 @@ def bare(name: str, cpu: str = "3", **given: Any) -> Manifest:
 
 
 def kept(here: World) -> list[str]:
-    """Give the names of those that are to be kept."""
+    """Return the names of those that are to be kept."""
     return [str(kept_pod(step.body)["name"]) for step in decided(ClearingRule(), KEY, here)[1].steps]
 
 
@@ -52,18 +52,18 @@ def safe(here: World, name: str, *, off: tuple[str, ...] = (), notes: dict[str, 
 
 
 def evicted(here: World, name: str) -> bool:
-    """Say whether the rule of the drain has the pod leave."""
+    """Report whether the rule of the drain has the pod leave."""
     return bool(decided(DrainRule(), drain_key(A, "default", name), here)[1].steps)
 
 
 def withdrawn(here: World) -> list[str]:
-    """Give the names of the Secrets on which it is to be noted that they go."""
+    """Return the names of the Secrets on which it is to be noted that they go."""
     steps = decided(ClearingRule(), KEY, here)[1].steps
     return [step.ref.name for step in steps if step.patch and WITHDRAWN in annotations(step.patch.body)]
 
 
 def kept_pod(secret: Manifest | None) -> Manifest:
-    """Give the metadata of the pod in a Secret that is to be created."""
+    """Return the metadata of the pod in a Secret that is to be created."""
     assert secret is not None
     here = ground()
     stored = written({**secret, "metadata": {**secret["metadata"], "uid": "s"}})

@@ -21,7 +21,7 @@ def running(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", 
 
 
 def found(here: World) -> dict[str, Departure]:
-    """Give what is said, by the pods' names."""
+    """Return what is said, by the pods' names."""
     return {one.name: one for one in departures(here, A)}
 
 

@@ -33,12 +33,12 @@ def drained(lower: str = DRAINED, *, closed: bool = True, status: Manifest | Non
 
 
 def steps(here: World) -> list[Step]:
-    """Give what is to be done about the pod."""
+    """Return what is to be done about the pod."""
     return list(decided(DrainRule(), KEY, here)[1].steps)
 
 
 def problem(here: World) -> Problem:
-    """Give what keeps the pod."""
+    """Return what keeps the pod."""
     found = decided(DrainRule(), KEY, here)[1].problem
     assert found is not None
     return found

@@ -17,12 +17,12 @@ THREE = ("name: lower-a", "name: lower-b", "name: lower-c")
 
 
 def moves(here: World) -> list[tuple[str, str, str]]:
-    """Give the moves as (pod, source, target)."""
+    """Return the moves as (pod, source, target)."""
     return [(move.upper.name, move.source, move.target) for move in one_pass(here).moves]
 
 
 def stays(found: Pass) -> list[tuple[str, str]]:
-    """Give who stays as (pod, reason)."""
+    """Return who stays as (pod, reason)."""
     return [(stay.upper.name, stay.reason) for stay in found.stays]
 
 

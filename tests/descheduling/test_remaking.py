@@ -54,12 +54,12 @@ def left(notes: dict[str, str] | None = None, **fields: Any) -> World:
 
 
 def steps(here: World) -> list[Step]:
-    """Give what is due."""
+    """Return what is due."""
     return list(decided(RemakingRule(), KEY, here)[1].steps)
 
 
 def problem(here: World) -> Problem | None:
-    """Give what is said."""
+    """Return what is said."""
     return decided(RemakingRule(), KEY, here)[1].problem
 
 
@@ -69,7 +69,7 @@ def made(here: World, replaces: str = "Pod-web", uid: str = "new") -> None:
 
 
 def is_let_go(step: Step) -> bool:
-    """Say whether a step deletes the Secret, as it was."""
+    """Report whether a step deletes the Secret, as it was."""
     return (step.verb, step.ref, step.uid, bool(step.version)) == ("delete", SAFE, "secret", True)
 
 

@@ -31,7 +31,7 @@ def required(*terms: list[Manifest]) -> Manifest:
 
 
 def again(pod: Manifest, uid: str = "second", node: str = B) -> Manifest:
-    """Give a pod as it is stored once it has been created and bound."""
+    """Return a pod as it is stored once it has been created and bound."""
     meta = {**pod["metadata"], "uid": uid, "creationTimestamp": timestamp(NOW)}
     return {**pod, "metadata": meta, "spec": {**pod["spec"], "nodeName": node}}
 

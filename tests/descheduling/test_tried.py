@@ -17,7 +17,7 @@ from tensile.topology import Descheduler
 
 
 def seen(here: World) -> tuple[Cache, Descheduler, datetime]:
-    """Give what it is read from: the virtual nodes, the policy and the time."""
+    """Return what it is read from: the virtual nodes, the policy and the time."""
     return here.upper.nodes, here.topology.descheduler, here.now
 
 

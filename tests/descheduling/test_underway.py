@@ -37,7 +37,7 @@ def run(here: World, name: str, lower: str = A, **given: Any) -> None:
 
 
 def keep(here: World, name: str, lower: str = A, notes: dict[str, str] | None = None) -> Manifest:
-    """Let a pod be kept; gives what is to be made."""
+    """Let a pod be kept; returns what is to be made."""
     pod = here.lowers[lower].upper_pods.get("default", name)
     assert pod is not None
     made = successor_of(pod.manifest())
@@ -48,12 +48,12 @@ def keep(here: World, name: str, lower: str = A, notes: dict[str, str] | None = 
 
 
 def names(here: World, but: str = "") -> list[str]:
-    """Give the names of those on their way."""
+    """Return the names of those on their way."""
     return [one.pod.name for one in underway(here, but)]
 
 
 def stays(here: World, lower: str = A) -> str:
-    """Give what is said of the pods that a drained lower keeps."""
+    """Return what is said of the pods that a drained lower keeps."""
     problem = decided(ClearingRule(), key_of(lower), here)[1].problem
     return problem.message if problem else ""
 

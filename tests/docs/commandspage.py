@@ -34,7 +34,7 @@ Parameter = TyperOption | TyperArgument
 
 
 def commands() -> dict[str, TyperCommand]:
-    """Give every command that `--help` shows, by the words that call it."""
+    """Return every command that `--help` shows, by the words that call it."""
     root = typer.main.get_command(cli.app)
     assert isinstance(root, TyperGroup)
     return dict(_within(root, ()))
@@ -49,13 +49,13 @@ def _within(group: TyperGroup, words: tuple[str, ...]) -> Iterator[tuple[str, Ty
 
 
 def options(command: TyperCommand) -> set[str]:
-    """Give every spelling of a command's options."""
+    """Return every spelling of a command's options."""
     spelled = {word for one in parameters(command) for word in (*one.opts, *one.secondary_opts)}
     return {word for word in spelled if word.startswith("-")} | set(EVERYWHERE)
 
 
 def parameters(command: TyperCommand) -> list[Parameter]:
-    """Give its arguments and options, in order."""
+    """Return its arguments and options, in order."""
     return [one for one in command.params if isinstance(one, TyperOption | TyperArgument)]
 
 

@@ -158,7 +158,7 @@ class Site:
         assert process.poll() is None, f"ended by itself:\n{text}\n{log.read_text()}"
 
     def _shell(self, script: str, written: BinaryIO) -> dict[str, Any]:
-        """Give what a process needs to be a shell there that runs a script; what it says is written to a file."""
+        """Return what a process needs to be a shell there that runs a script; what it says is written to a file."""
         place = {"cwd": self.root, "env": self.variables}
         return {
             "args": ["bash", "-c", script],
@@ -224,7 +224,7 @@ def waited(holds: Callable[[], object], told: Callable[[], str], limit: float = 
 
 
 def missing(shown: str, printed: str) -> list[str]:
-    """Give the lines of a shown output that were not printed; spaces count as one, … stands for anything."""
+    """Return the lines of a shown output that were not printed; spaces count as one, … stands for anything."""
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     return [line for line in shown.splitlines() if line.strip() and not any(_alike(line, one) for one in lines)]
 
@@ -236,7 +236,7 @@ def _alike(shown: str, printed: str) -> bool:
 
 @contextlib.contextmanager
 def standing(root: Path) -> Iterator[Site]:
-    """Give a site with a sandbox in its `.tensile-sandbox`, where `tensile sandbox` looks for it."""
+    """Return a site with a sandbox in its `.tensile-sandbox`, where `tensile sandbox` looks for it."""
     place = root / "work"
     place.mkdir()
     with Sandbox.start(place / ".tensile-sandbox") as sandbox:

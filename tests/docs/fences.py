@@ -38,18 +38,18 @@ class Fence(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Say where it is, for a person."""
+        """Return where it is, for a person."""
         return f"{self.page}:{self.line}"
 
 
 def pages() -> list[str]:
-    """Give every page for users, by its path in the repository; the README last, since it ends the sandbox."""
+    """Return every page for users, by its path in the repository; the README last, since it ends the sandbox."""
     found = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
     return [*found, "README.md"]
 
 
 def fences(page: str, text: str) -> list[Fence]:
-    """Give the fences of a page's text; raises ValueError for one that has no end or a comment that is not known."""
+    """Return the fences of a page's text; raises ValueError for one that has no end or a comment that is not known."""
     return list(_fences(page, text.splitlines()))
 
 
@@ -82,7 +82,7 @@ def _said(page: str, lines: list[str], place: int) -> Iterator[tuple[str, str]]:
 
 
 def anchors(text: str) -> set[str]:
-    """Give the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     inside = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ +(.*?) *$", inside, re.MULTILINE)
     return {slug(title) for title in titles}
@@ -94,19 +94,19 @@ def slug(title: str) -> str:
 
 
 def links(text: str) -> list[str]:
-    """Give the targets of a page's links that lead into the repository."""
+    """Return the targets of a page's links that lead into the repository."""
     inside = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", inside) if "://" not in link]
 
 
 def inline(text: str) -> list[str]:
-    """Give what stands in a page's prose between single backticks."""
+    """Return what stands in a page's prose between single backticks."""
     inside = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)", inside)
 
 
 def calls(text: str) -> list[str]:
-    """Give the calls of the program in a shell text or in prose, each from its name to the end of the command."""
+    """Return the calls of the program in a shell text or in prose, each from its name to the end of the command."""
     whole = text.replace("\\\n", " ")
     found = re.findall(r"(?:^|[|;&(`]|\.venv/bin/) *tensile ([^`\n|;&#>)]*)", whole, re.MULTILINE)
     return [" ".join(one.split()) for one in found]

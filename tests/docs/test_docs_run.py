@@ -27,22 +27,22 @@ NOT_RUN = {
 
 
 def read(page: str) -> str:
-    """Give a page's text."""
+    """Return a page's text."""
     return (ROOT / page).read_text()
 
 
 def is_run(fence: Fence) -> bool:
-    """Tell whether a fence has anything to do with the site."""
+    """Report whether a fence has anything to do with the site."""
     return fence.language == "sh" or bool({"file", "printed"} & set(fence.said)) or is_object(fence)
 
 
 def is_object(fence: Fence) -> bool:
-    """Tell whether a fence shows objects of Kubernetes."""
+    """Report whether a fence shows objects of Kubernetes."""
     return fence.language == "yaml" and "as it is" not in fence.said and not is_topology(fence)
 
 
 def is_topology(fence: Fence) -> bool:
-    """Tell whether a fence shows a topology or a part of one."""
+    """Report whether a fence shows a topology or a part of one."""
     found = list(yaml.safe_load_all(fence.text)) if fence.language == "yaml" else []
     if len(found) != 1 or not isinstance(found[0], dict):
         return False

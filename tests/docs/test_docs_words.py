@@ -26,12 +26,12 @@ README = (ROOT / "README.md").read_text()
 
 
 def read(page: str) -> str:
-    """Give a page's text."""
+    """Return a page's text."""
     return (ROOT / page).read_text()
 
 
 def every_fence() -> list[Fence]:
-    """Give the fences of all pages."""
+    """Return the fences of all pages."""
     return [fence for page in pages() for fence in fences(page, read(page))]
 
 
@@ -42,7 +42,7 @@ def test_links_and_anchors_lead_somewhere(page: str) -> None:
 
 
 def broken(page: str, link: str) -> bool:
-    """Tell whether a link leads nowhere."""
+    """Report whether a link leads nowhere."""
     path, _, anchor = link.partition("#")
     target = (ROOT / page).parent / path if path else ROOT / page
     return not target.exists() or bool(anchor and anchor not in anchors(target.read_text()))
@@ -83,7 +83,7 @@ def test_commands_and_options_exist(page: str) -> None:
 
 
 def unknown(call: str) -> bool:
-    """Tell whether the program would not know what it is called with."""
+    """Report whether the program would not know what it is called with."""
     known = commands()
     words = call.partition("#")[0].split()
     if not words or words[0].isupper() or words[0] == "…":

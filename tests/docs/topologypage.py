@@ -64,7 +64,7 @@ def rewritten(text: str) -> str:
 
 
 def paths() -> set[str]:
-    """Give every path of the file, such as `lowers.node.name`."""
+    """Return every path of the file, such as `lowers.node.name`."""
     return set(_paths(models.TopologyFile, ""))
 
 
@@ -106,7 +106,7 @@ def _place(path: str, name: str) -> str:
 
 
 def _fields(model: type[models.Section]) -> Iterator[tuple[str, Any, type[models.Section] | None, FieldInfo]]:
-    """Give each field: its key, its type, the section that it holds if it does, and what pydantic knows of it."""
+    """Yield each field: its key, its type, the section that it holds if it does, and what pydantic knows of it."""
     hints = get_type_hints(model, include_extras=True)
     named = sorted(model.model_fields, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     order = named if model is models.LowerEntry else list(model.model_fields)
@@ -116,7 +116,7 @@ def _fields(model: type[models.Section]) -> Iterator[tuple[str, Any, type[models
 
 
 def _inner(hint: Any) -> type[models.Section] | None:
-    """Give the section that a type holds."""
+    """Return the section that a type holds."""
     if isinstance(hint, type) and issubclass(hint, models.Section):
         return hint
     return next((found for part in get_args(hint) if (found := _inner(part)) is not None), None)
@@ -127,7 +127,7 @@ def _many(hint: Any) -> str:
 
 
 def _type(hint: Any) -> str:
-    """Say in words what a field takes; null stands in the column of the default alone."""
+    """Return in words what a field takes; null stands in the column of the default alone."""
     known = next((words for one, words in WORDS if one == hint), None)
     if known is not None:
         return known

@@ -40,12 +40,12 @@ OWNER_OF = owner_of(UPPER_ID, "demo")
 
 
 def der(pem: bytes) -> bytes:
-    """Give a certificate as TLS shows it."""
+    """Return a certificate as TLS shows it."""
     return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
 
 
 def signed_by(signer: Authority = CA, *, ago: timedelta = timedelta(), **names: Any) -> bytes:
-    """Give a certificate of "engine" in the group "masters", signed so long before now."""
+    """Return a certificate of "engine" in the group "masters", signed so long before now."""
     return replace(signer, now=NOW - ago).issue("engine", ("masters",), **names).certificate
 
 
@@ -117,16 +117,16 @@ def lease(ago: float = 1.0) -> Answer:
 
 
 def only(found: Iterable[Finding]) -> Finding:
-    """Give the one finding."""
+    """Return the one finding."""
     (finding,) = found
     return finding
 
 
 def levels(found: Iterable[Finding]) -> list[Level]:
-    """Give the levels of findings."""
+    """Return the levels of findings."""
     return [finding.level for finding in found]
 
 
 def at(found: Iterable[Finding], level: Level) -> list[Finding]:
-    """Give the findings of a level."""
+    """Return the findings of a level."""
     return [finding for finding in found if finding.level == level]

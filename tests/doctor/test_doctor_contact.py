@@ -32,16 +32,16 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
 
 
 def now() -> datetime:
-    """Give the time."""
+    """Return the time."""
     return datetime.now(UTC)
 
 
 @asynccontextmanager
 async def serving(papers: Papers, *, status: int = 200, body: Any = None, **headers: str) -> AsyncIterator[int]:
-    """Serve one answer to everything, by TLS; gives the port."""
+    """Serve one answer to everything, by TLS; returns the port."""
 
     async def answer(_request: web.BaseRequest) -> web.Response:
-        """Give the answer."""
+        """Return the answer."""
         told = {"gitVersion": "v1.36.3"} if body is None else body
         return web.Response(status=status, body=orjson.dumps(told), headers=headers)
 

@@ -37,7 +37,7 @@ REFUSED = (
 
 
 def now() -> datetime:
-    """Give the time."""
+    """Return the time."""
     return datetime.now(UTC)
 
 
@@ -61,7 +61,7 @@ class Apiserver:
         }
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Give the answer; what is not known is a list of nothing."""
+        """Return the answer; what is not known is a list of nothing."""
         sent = await request.read()
         self.asked.append((request.path, orjson.loads(sent) if sent else None))
         empty = {"metadata": {"resourceVersion": "1"}, "items": []}
@@ -113,7 +113,7 @@ def kept(*names: str, address: str = "192.0.2.9") -> dict[str, tuple[int, Manife
 
 
 def levels_of(known: Facts, cluster: str, check: str) -> list[Level]:
-    """Give the levels of one check of one cluster."""
+    """Return the levels of one check of one cluster."""
     return [one.level for one in diagnosed(known) if (one.cluster, one.check) == (cluster, check)]
 
 

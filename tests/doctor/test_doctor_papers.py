@@ -64,7 +64,7 @@ def ca(name: str, ago: timedelta) -> bytes:
 
 
 def bundle(*certificates: bytes, **fields: Any) -> Finding:
-    """Give what is told of the CAs of a kubeconfig, and see that it is one thing."""
+    """Return what is told of the CAs of a kubeconfig, and see that it is one thing."""
     found = below(way=way(certificate=b"", authority=b"".join(certificates)), **fields)
     return only(one for one in found if one.what.startswith("CA "))
 
@@ -144,7 +144,7 @@ def test_a_cluster_without_a_way() -> None:
 
 
 def served(section: str = "kubelet", ago: timedelta = timedelta(), **names: Any) -> Facts:
-    """Give facts in which the section's certificate and key are those of files, made so long ago."""
+    """Return facts in which the section's certificate and key are those of files, made so long ago."""
     return with_files(section, *pair(ago, **names))
 
 
@@ -154,7 +154,7 @@ def pair(ago: timedelta = timedelta(), **names: Any) -> tuple[bytes, bytes]:
 
 
 def with_files(section: str, certificate: Any, key: Any) -> Facts:
-    """Give facts with these contents, or errors."""
+    """Return facts with these contents, or errors."""
     fields: Manifest = {section: KUBELET}
     if section == "webhook":
         fields["webhook"] = {**KUBELET, "enabled": True, "url": "https://hooks.example:8443/mutate"}
@@ -166,7 +166,7 @@ def with_files(section: str, certificate: Any, key: Any) -> Facts:
 
 
 def about_files(known: Facts) -> list[Finding]:
-    """Give what is told of files."""
+    """Return what is told of files."""
     return [one for one in told(known) if "/etc/" in one.what]
 
 

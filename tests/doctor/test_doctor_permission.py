@@ -77,7 +77,7 @@ def test_what_is_for_one_object_is_granted_for_that_alone() -> None:
 
 
 def roles(commands: list[str]) -> list[str]:
-    """Give the names of the roles that commands make."""
+    """Return the names of the roles that commands make."""
     return [found[1] for command in commands if (found := re.search(r" create (?:cluster)?role (\S+) ", command))]
 
 

@@ -71,7 +71,7 @@ def test_a_version_says_nothing_in_doctors_name() -> None:
 
 
 def last(*levels: Level) -> str:
-    """Give the last line for findings of these levels."""
+    """Return the last line for findings of these levels."""
     return as_text(facts(), [Finding(UPPER, "reach", level, "x") for level in levels], colour=False).splitlines()[-1]
 
 

@@ -42,7 +42,7 @@ class Hand:
         return await ran(self.sandbox.kubectl_command(*arguments, cluster=cluster), stdin=stdin)
 
     async def well(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> str:
-        """Run it where it has to end well and without a warning; gives what it prints."""
+        """Run it where it has to end well and without a warning; returns what it prints."""
         done = await self(*arguments, cluster=cluster, stdin=stdin)
         assert (done.code, done.err) == (0, ""), done
         return done.out
@@ -63,7 +63,7 @@ class Hand:
 
 @asynccontextmanager
 async def namespaced(sandbox: Sandbox, *clusters: str, name: str = "") -> AsyncIterator[tuple[str, dict[str, Site]]]:
-    """Give a name, and an administrator's connection to each cluster; what goes by that name is removed at the end."""
+    """Return a name, and an administrator's connection to each cluster; what goes by that name is removed at the end."""
     name = name or f"set-up-{uuid4().hex[:8]}"
     sites = {cluster: Site(sandbox.clusters[cluster]) for cluster in clusters}
     try:
@@ -93,7 +93,7 @@ async def cleared(site: Site, name: str) -> None:
 
 
 def commands_in(text: str) -> list[str]:
-    """Give the commands that a head comment holds, with the document among them."""
+    """Return the commands that a head comment holds, with the document among them."""
     return [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")]
 
 

@@ -160,7 +160,7 @@ class Ground:
         return lease_ref(self.namespace).path()
 
     def rendered(self) -> dict[str, list[Manifest]]:
-        """Give the roles by cluster of a topology of these lowers that asks for all there is."""
+        """Return the roles by cluster of a topology of these lowers that asks for all there is."""
         return roles_of(self.topology(everything), self.home, self.configmap)
 
     async def allow(self) -> None:
@@ -186,7 +186,7 @@ class Ground:
     # The topology and the engine.
 
     def file(self, *edits: Edit) -> Manifest:
-        """Give the topology as the file has it, after edits that each change it in place."""
+        """Return the topology as the file has it, after edits that each change it in place."""
         lowers = [
             {
                 "name": name,
@@ -224,7 +224,7 @@ class Ground:
         return path
 
     def topology(self, *edits: Edit) -> Topology:
-        """Give the topology as the engine reads it."""
+        """Return the topology as the engine reads it."""
         return parse(orjson.dumps(self.file(*edits)).decode(), name="topology.yaml")
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
@@ -294,11 +294,11 @@ class Ground:
     # Objects.
 
     def path(self, plural: str, name: str = "", api: str = "api/v1", namespace: str = "") -> str:
-        """Give the path of a collection in the namespace (or another), or of one object of it."""
+        """Return the path of a collection in the namespace (or another), or of one object of it."""
         return f"/{api}/namespaces/{namespace or self.namespace}/{plural}" + (f"/{name}" if name else "")
 
     def pod_path(self, name: str) -> str:
-        """Give the path of a pod of the namespace, in whichever cluster."""
+        """Return the path of a pod of the namespace, in whichever cluster."""
         return self.path("pods", name)
 
     def pod(self, name: str, spec: Manifest | None = None, lower: str = A, **meta: Any) -> Manifest:
@@ -335,7 +335,7 @@ class Ground:
         self._starts = {name: audit.position(site.audit_log) for name, site in self.sites.items()}
 
     async def attempts(self, *, without: Collection[str] = ()) -> list[tuple[Write, int]]:
-        """Give what the engine's user has tried to write since `note`, and the status code of each answer."""
+        """Return what the engine's user has tried to write since `note`, and the status code of each answer."""
         await self._fence()
         found: list[tuple[Write, int]] = []
         for name, site in self.sites.items():
@@ -353,7 +353,7 @@ class Ground:
         return [(one, code) for one, code in tried if (one.resource, one.subresource) != ("nodes", "status")]
 
     async def writes(self) -> list[Write]:
-        """Give the writes of the engine's user since `note` that came through and that a person decides about."""
+        """Return the writes of the engine's user since `note` that came through and that a person decides about."""
         tried = await self.attempts(without=QUIET)
         return [one for one, code in tried if code < 300 and one.subresource != "status"]
 
@@ -426,7 +426,7 @@ class Ground:
 async def standing(
     sandbox: Sandbox, directory: Path, *edits: Edit, way: AbstractAsyncContextManager[object] | None = None
 ) -> AsyncIterator[Ground]:
-    """Give a ground on which the engine runs; at its end nothing of it may be left, and no rule may have failed.
+    """Return a ground on which the engine runs; at its end nothing of it may be left, and no rule may have failed.
 
     `way` is entered when the topology's files are there, before the engine reads them.
     """
@@ -490,7 +490,7 @@ def with_fields(**fields: Any) -> Edit:
 
 
 def _is_known(lower: LowerWorld) -> bool:
-    """Say whether the engine counts a lower as one that answers; before, it ends nothing there."""
+    """Report whether the engine counts a lower as one that answers; before, it ends nothing there."""
     return bool(lower.version) and not lower.silent
 
 

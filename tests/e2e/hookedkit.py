@@ -44,7 +44,7 @@ class Hooked(Ground):
 
 @asynccontextmanager
 async def hooking(sandbox: Sandbox, directory: Path) -> AsyncIterator[Hooked]:
-    """Give a ground whose engine runs and whose webhook is registered; at its end nothing of either may be left."""
+    """Return a ground whose engine runs and whose webhook is registered; at its end nothing of either may be left."""
     made = Hooked(sandbox, directory)
     (made.hook_port,) = spare_ports(1)
     try:

@@ -43,7 +43,7 @@ class MapProgram(Program):
         self.is_started = True
 
     def command(self, word: str, name: str = NAME) -> list[str]:
-        """Give a command on a ConfigMap of the namespace."""
+        """Return a command on a ConfigMap of the namespace."""
         options = ["--configmap", f"{self.namespace}/{name}", "--kubeconfig", str(self.directory / "upper.kubeconfig")]
         options += self.options if word == "run" else ()
         return [sys.executable, "-m", "tensile", word, "--log-format", "json", *options]
@@ -54,7 +54,7 @@ class MapProgram(Program):
 
     @asynccontextmanager
     async def running(self, name: str) -> AsyncIterator[tuple[Process, Path]]:
-        """Run the program on another ConfigMap; gives it and the file that it logs to."""
+        """Run the program on another ConfigMap; returns it and the file that it logs to."""
         path = self.directory / f"{name}.log"
         with path.open("wb") as log:
             process = await asyncio.create_subprocess_exec(*self.command("run", name), stdout=log, stderr=log)
@@ -66,7 +66,7 @@ class MapProgram(Program):
                 await process.wait()
 
     def file(self, *edits: Edit) -> Manifest:
-        """Give the topology as the ConfigMap has it: without a path in it."""
+        """Return the topology as the ConfigMap has it: without a path in it."""
         found = super().file()
         del found["upper"], found["kubelet"]["tlsCertFile"], found["kubelet"]["tlsKeyFile"]
         for lower in found["lowers"]:
@@ -77,7 +77,7 @@ class MapProgram(Program):
         return found
 
     def text(self, *edits: Edit) -> str:
-        """Give the topology's text."""
+        """Return the topology's text."""
         return orjson.dumps(self.file(*edits), option=orjson.OPT_INDENT_2).decode()
 
     async def reload(self, *edits: Edit) -> None:
@@ -133,7 +133,7 @@ def read(status: Manifest) -> dict[str, Any]:
 
 
 def digest(text: str) -> str:
-    """Give a text's sha256."""
+    """Return a text's sha256."""
     return sha256(text.encode()).hexdigest()
 
 

@@ -36,7 +36,7 @@ def _volume(called: str, /, **source: Any) -> Manifest:
 
 
 def ways() -> dict[str, Way]:
-    """Give all of them, by the name of the Secret that each refers to."""
+    """Return all of them, by the name of the Secret that each refers to."""
     by_name = {"secretRef": {"name": "cephfs"}}
     found = {
         "env": Way({"containers": [_container("env", **_env("env"))]}),
@@ -87,7 +87,7 @@ def ways() -> dict[str, Way]:
 
 
 def joined(specs: Iterable[Manifest]) -> Manifest:
-    """Give one spec that has what all of them have."""
+    """Return one spec that has what all of them have."""
     found: dict[str, Any] = {"containers": [_container("main")]}
     for spec in specs:
         for field, value in spec.items():
@@ -116,7 +116,7 @@ class Markers:
         return {key: _encoded(f"{name}={self.fresh()}") for key in KEYS.get(kind, ("one", "two"))}
 
     def found_in(self, *texts: str) -> list[str]:
-        """Give the markers that stand in texts: as they are, or in base64, at whatever place of the encoded text."""
+        """Return the markers that stand in texts: as they are, or in base64, at whatever place of the encoded text."""
         return [value for value in self.values if any(form in text for text in texts for form in _forms(value))]
 
 
@@ -125,7 +125,7 @@ def _encoded(text: str) -> str:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Give a value as it is, and the middle of its base64 for each place at which it can begin."""
+    """Yield a value as it is, and the middle of its base64 for each place at which it can begin."""
     yield value
     for offset in range(3):
         whole = _encoded(" " * offset + value)

@@ -65,7 +65,7 @@ P = TypeVar("P", bound=Program)
 
 @asynccontextmanager
 async def served(sandbox: Sandbox, directory: Path, sort: type[P] = Program) -> AsyncIterator[P]:
-    """Give a ground on which the program runs; at its end nothing of it may be left, and it ends cleanly."""
+    """Return a ground on which the program runs; at its end nothing of it may be left, and it ends cleanly."""
     program = sort(sandbox, directory)
     try:
         await program.open()

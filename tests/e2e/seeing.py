@@ -15,7 +15,7 @@ from tensile.objects import UPPER
 
 
 def positions(fleet: Fleet) -> list[int]:
-    """Give how far each watch has come: what is the same later has told of nothing meanwhile."""
+    """Return how far each watch has come: what is the same later has told of nothing meanwhile."""
     return [informer.newest for name in fleet.names() for _, informer in fleet._open[name].followed]
 
 

@@ -112,7 +112,7 @@ class Site:
         return found
 
     async def add_node(self, name: str, **room: str) -> str:
-        """Give the cluster a node like its others, but with such room besides, and its name once it is Ready."""
+        """Return the cluster a node like its others, but with such room besides, and its name once it is Ready."""
         others = await self.until_all("/api/v1/nodes", bool)
         meta, status = next((one["metadata"], one["status"]) for one in others.values())
         offered = {**RESOURCES, **room}
@@ -142,7 +142,7 @@ class Site:
             raise AssertionError(f"{self.name}: {collection}: not within {limit:g} s; it is: {state}") from None
 
     async def followed(self, collection: str) -> AsyncIterator[dict[str, Manifest]]:
-        """Give the objects of a collection by name, anew with every change, until the server ends the watch."""
+        """Yield the objects of a collection by name, anew with every change, until the server ends the watch."""
         listed = await self.call("GET", collection)
         objects = {one["metadata"]["name"]: one for one in listed["items"]}
         yield objects
@@ -161,21 +161,21 @@ class Site:
 
 
 def condition_of(found: Manifest, kind: str) -> Manifest:
-    """Give a condition of an object by its type, {} when there is none."""
+    """Return a condition of an object by its type, {} when there is none."""
     conditions = found.get("status", {}).get("conditions") or ()
     return next((one for one in conditions if one["type"] == kind), GONE)
 
 
 def is_true(found: Manifest, kind: str) -> bool:
-    """Say whether an object has a condition that says True."""
+    """Report whether an object has a condition that says True."""
     return bool(condition_of(found, kind).get("status") == "True")
 
 
 def phase_of(found: Manifest) -> str:
-    """Give a pod's phase, "" for none."""
+    """Return a pod's phase, "" for none."""
     return str(found.get("status", {}).get("phase", ""))
 
 
 def is_ready(found: Manifest) -> bool:
-    """Say whether a pod runs and is ready."""
+    """Report whether a pod runs and is ready."""
     return phase_of(found) == "Running" and is_true(found, "Ready")

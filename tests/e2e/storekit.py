@@ -17,19 +17,19 @@ Store = dict[str, Provisioner]
 
 
 def mark(ground: Ground, word: str) -> str:
-    """Give a name for a storage class that is no other test's."""
+    """Return a name for a storage class that is no other test's."""
     return f"{word}-{ground.mark}"
 
 
 def shipped(name: str) -> Manifest:
-    """Give the storage class of the manifests, under a name of the test's."""
+    """Return the storage class of the manifests, under a name of the test's."""
     found: Manifest = yaml.safe_load(SHIPPED.read_text())
     return {**found, "metadata": {"name": name}}
 
 
 @asynccontextmanager
 async def stocked(ground: Ground) -> AsyncIterator[Store]:
-    """Give the shipped class above, and one that retains; below a provisioner in each lower, to which both map."""
+    """Return the shipped class above, and one that retains; below a provisioner in each lower, to which both map."""
     for word, policy in (("goes", "Delete"), ("stays", "Retain")):
         await ground.upper.create(CLASSES, {**shipped(mark(ground, word)), "reclaimPolicy": policy})
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
@@ -59,14 +59,14 @@ async def _cleared(ground: Ground) -> None:
 
 
 async def placeholders(ground: Ground) -> list[Manifest]:
-    """Give every volume above that this engine made."""
+    """Return every volume above that this engine made."""
     found = await ground.upper.read(f"{VOLUMES}?labelSelector=tensile-kube.io/owner={ground.owner.mark}")
     items: list[Manifest] = found["items"]
     return items
 
 
 def claims(ground: Ground, name: str = "") -> str:
-    """Give the path of the namespace's claims, or of one."""
+    """Return the path of the namespace's claims, or of one."""
     return ground.path("persistentvolumeclaims", name)
 
 
@@ -95,16 +95,16 @@ async def scheduled(ground: Ground, name: str, spec: Manifest, lower: str = "") 
 
 
 def is_bound(found: Manifest) -> bool:
-    """Say whether a claim or a volume is bound."""
+    """Report whether a claim or a volume is bound."""
     return bool(found.get("status", {}).get("phase") == "Bound")
 
 
 async def volume_of(ground: Ground, name: str) -> Manifest:
-    """Give the volume above of a bound claim."""
+    """Return the volume above of a bound claim."""
     bound = await ground.upper.until(claims(ground, name), is_bound)
     return await ground.upper.read(f"{VOLUMES}/{bound['spec']['volumeName']}")
 
 
 def lower_of(volume: Manifest) -> str:
-    """Say in which lower the data of a volume are."""
+    """Return in which lower the data of a volume are."""
     return str(volume["metadata"]["annotations"][LOWER])

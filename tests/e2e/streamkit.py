@@ -200,14 +200,14 @@ class Terminal:
 
 
 def spoken(*, websocket: bool = True) -> dict[str, str]:
-    """Give kubectl's variables for WebSocket, or for SPDY."""
+    """Return kubectl's variables for WebSocket, or for SPDY."""
     variables = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
     names = ("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS")
     return {**variables, **dict.fromkeys(names, str(websocket).lower())}
 
 
 def page(port: int) -> bytes:
-    """Give what is served on a port."""
+    """Return what is served on a port."""
     return (b"%d\n" % port * (PAGE // len(b"%d\n" % port) + 1))[:PAGE]
 
 

@@ -91,12 +91,12 @@ async def test_a_pod_that_runs_something_else_is_refused_with_the_reason(ground:
 
 
 def plain(_ground: Ground) -> Manifest:
-    """Give no metadata."""
+    """Return no metadata."""
     return {}
 
 
 def other_upper(_ground: Ground) -> Manifest:
-    """Give the marks of a topology of another upper cluster."""
+    """Return the marks of a topology of another upper cluster."""
     owner = owner_of("22222222-0000-4000-8000-000000000000", "prod")
     return {"labels": {OWNER: owner.mark}, "annotations": {UPPER_UID: "33333333-0000-4000-8000-000000000000"}}
 

@@ -45,7 +45,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hook
 
 
 async def enlarged(ground: Hooked, lower: str) -> str:
-    """Give a lower a node that takes one of the large pods, and give its name."""
+    """Return a lower a node that takes one of the large pods, and give its name."""
     return await ground.sites[lower].add_node(f"roomy-{lower}", cpu="64")
 
 

@@ -41,7 +41,7 @@ def _is_observed(pod: Manifest) -> bool:
 
 
 def image_of(pod: Manifest) -> str:
-    """Give the image of the first container."""
+    """Return the image of the first container."""
     return str(pod["spec"]["containers"][0]["image"])
 
 
@@ -222,7 +222,7 @@ async def test_a_change_that_the_lower_refuses_is_said_and_tried_again(ground: G
 
 
 def forbidding(image: str, namespace: str) -> Manifest:
-    """Give the spec of a policy that forbids an image in a namespace."""
+    """Return the spec of a policy that forbids an image in a namespace."""
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}
     match = {"resourceRules": [rule], "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
     denial = {

@@ -29,39 +29,39 @@ class Stranger(NamedTuple):
 
 
 def nothing(_ground: Ground) -> Manifest:
-    """Give no metadata."""
+    """Return no metadata."""
     return {}
 
 
 def forged_label(ground: Ground) -> Manifest:
-    """Give our label, without the annotation that goes with it."""
+    """Return our label, without the annotation that goes with it."""
     return {"labels": {OWNER: ground.owner.mark, VIRTUAL_POD: "true"}}
 
 
 def forged_name(ground: Ground) -> Manifest:
-    """Give our label and our name, but no UID."""
+    """Return our label and our name, but no UID."""
     return {**forged_label(ground), "annotations": {OWNER_NAME: ground.owner.name}}
 
 
 def forged_marks(ground: Ground) -> Manifest:
-    """Give all our marks, as if made for an upper object that is gone."""
+    """Return all our marks, as if made for an upper object that is gone."""
     found = forged_name(ground)
     return {**found, "annotations": {**found["annotations"], UPPER_UID: OTHER_UID}}
 
 
 def second_topology(ground: Ground) -> Manifest:
-    """Give the marks of another topology of the same upper cluster."""
+    """Return the marks of another topology of the same upper cluster."""
     other = owner_of(ground.owner.upper, "second")
     return {"labels": {OWNER: other.mark}, "annotations": {OWNER_NAME: other.name, UPPER_UID: OTHER_UID}}
 
 
 def predecessor(_ground: Ground) -> Manifest:
-    """Give what tensile-kube marks its objects with."""
+    """Return what tensile-kube marks its objects with."""
     return {"labels": {VIRTUAL_POD: "true"}, "annotations": {"global": "true"}}
 
 
 def held(_ground: Ground) -> Manifest:
-    """Give a finalizer."""
+    """Return a finalizer."""
     return HELD
 
 
@@ -184,7 +184,7 @@ async def test_a_strangers_object_that_is_ending_is_waited_for(ground: Ground, n
 
 
 def without_status(one: Manifest) -> Manifest:
-    """Give an object without what controllers of its own cluster write while it ends, and what no list gives."""
+    """Return an object without what controllers of its own cluster write while it ends, and what no list gives."""
     meta = {key: value for key, value in one["metadata"].items() if key not in ("resourceVersion", "managedFields")}
     rest = {key: value for key, value in one.items() if key not in ("status", "kind", "apiVersion")}
     return {**rest, "metadata": meta}

@@ -44,7 +44,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hook
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def roomy(ground: Hooked) -> AsyncIterator[str]:
-    """Give lower-b a node that takes one of the pods, for the time of the tests."""
+    """Return lower-b a node that takes one of the pods, for the time of the tests."""
     site = ground.sites[B]
     name = await site.add_node(f"roomy-{ground.mark}", cpu="64")
     yield name

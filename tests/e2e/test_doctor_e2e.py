@@ -42,7 +42,7 @@ class Limited(Ground):
             await grant(self.sites[name], found, self.user)
 
     async def doctor(self) -> tuple[int, list[dict[str, Any]]]:
-        """Ask doctor about the topology as the engine has it; gives the exit code and all that fails."""
+        """Ask doctor about the topology as the engine has it; returns the exit code and all that fails."""
         told: Done = await ran([sys.executable, "-m", "tensile", "doctor", "-o", "json", "-f", str(self.save(*EDITS))])
         found = [
             {"cluster": cluster["name"], **one}
@@ -52,7 +52,7 @@ class Limited(Ground):
         return told.code, [one for one in found if one["level"] == "fail"]
 
     def records(self, cluster: str, start: int = 0) -> list[audit.Record]:
-        """Give what the user asked of a cluster."""
+        """Return what the user asked of a cluster."""
         found = audit.read(self.sites[cluster].audit_log, start)
         return [one for one in found if one["user"].get("username") == self.user]
 
@@ -145,7 +145,7 @@ async def _revoke(ground: Limited, failing: list[dict[str, Any]]) -> None:
 
 
 def _is_denied(record: audit.Record) -> bool:
-    """Say whether a right was lacking; a registration that it may not see is none of a webhook that is off."""
+    """Report whether a right was lacking; a registration that it may not see is none of a webhook that is off."""
     resource = record.get("objectRef", {}).get("resource")
     return record.get("responseStatus", {}).get("code") == 403 and resource != "mutatingwebhookconfigurations"
 

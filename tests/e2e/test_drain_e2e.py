@@ -22,7 +22,7 @@ async def deployed(ground: Ground, name: str) -> str:
 
 
 def on(ground: Ground, pods: dict[str, Manifest], lower: str) -> list[Manifest]:
-    """Give the pods that are bound to a lower's node."""
+    """Return the pods that are bound to a lower's node."""
     return [pod for pod in pods.values() if pod["spec"].get("nodeName") == ground.nodes[lower]]
 
 

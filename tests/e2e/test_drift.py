@@ -78,7 +78,7 @@ async def test_a_secret_that_was_edited_emptied_or_frozen_is_put_back(ground: Gr
     await ground.upper.until(ground.pod_path("keeper"), is_ready)
 
     def is_as_above(one: Manifest) -> bool:
-        """Say whether content and label are those above."""
+        """Report whether content and label are those above."""
         meta = one.get("metadata", {"labels": {}})
         return (one.get("data"), one.get("immutable"), meta["labels"].get("team")) == (body["data"], None, "web")
 

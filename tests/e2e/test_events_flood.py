@@ -41,7 +41,7 @@ async def other_namespace(ground: Ground) -> str:
 
 
 async def loud(ground: Ground) -> list[Manifest]:
-    """Give the events of the flood that are above."""
+    """Return the events of the flood that are above."""
     listed = await ground.upper.read(f"{ground.path('events')}?fieldSelector=reason=Flood")
     found: list[Manifest] = listed["items"]
     return found

@@ -34,7 +34,7 @@ async def nodes(ground: Ground) -> None:
 
 
 async def why(ground: Ground, name: str) -> str:
-    """Give the sentence about a pod."""
+    """Return the sentence about a pod."""
     return str(orjson.loads(await explained(ground, name, "json"))["why"])
 
 

@@ -65,7 +65,7 @@ class Advised(Ground):
             await site.until_all(f"{self.path('pods')}?labelSelector=app%3D{name}", lambda found: not found)
 
     async def below(self, query: str) -> list[Manifest]:
-        """Give the pods of all lowers."""
+        """Return the pods of all lowers."""
         return [pod for name in LOWERS for pod in (await self.sites[name].read(query))["items"]]
 
 
@@ -87,7 +87,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Advi
 
 
 def unschedulable(pod: Manifest) -> str:
-    """Give why the scheduler finds no node for a pod, "" where it has not said so."""
+    """Return why the scheduler finds no node for a pod, "" where it has not said so."""
     said = condition_of(pod, "PodScheduled")
     return str(said["message"]) if said.get("status") == "False" else ""
 
@@ -114,7 +114,7 @@ async def test_a_pod_that_fits_on_no_single_node_is_not_sent(ground: Advised) ->
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def full(ground: Advised) -> AsyncIterator[list[tuple[str, str]]]:
-    """Take nine tenths of every node below in the name of strangers; gives each one's lower and path."""
+    """Take nine tenths of every node below in the name of strangers; returns each one's lower and path."""
     fillers = []
     for name in LOWERS:
         for node in (f"{name}-node-{number}" for number in range(1, NODES + 1)):
@@ -177,7 +177,7 @@ async def test_a_burst_is_not_sent_where_it_finds_no_room(ground: Advised) -> No
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def urgent(ground: Advised) -> AsyncIterator[str]:
-    """Make a priority class above all others; gives its name."""
+    """Make a priority class above all others; returns its name."""
     name = f"urgent-{ground.mark}"
     await ground.upper.create(PRIORITIES, {"metadata": {"name": name}, "value": 1000})
     yield name

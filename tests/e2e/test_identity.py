@@ -40,7 +40,7 @@ def edits(sandbox: Sandbox) -> tuple[Edit, ...]:
 
 
 def advertised(sandbox: Sandbox) -> str:
-    """Give another address of the upper apiserver than the engine's own kubeconfig has."""
+    """Return another address of the upper apiserver than the engine's own kubeconfig has."""
     return sandbox.clusters[UPPER].server.replace("127.0.0.1", "localhost")
 
 
@@ -74,7 +74,7 @@ async def runs(ground: Ground, name: str, lower: str, **spec: Any) -> tuple[Mani
 
 
 async def listed(ground: Ground, cluster: str, token: str, authority: str = "", server: str = "") -> int:
-    """List pods of the namespace as somebody with a token does; gives the status."""
+    """List pods of the namespace as somebody with a token does; returns the status."""
     tls = ssl.create_default_context(cadata=authority or authority_of(ground, cluster))
     connector = aiohttp.TCPConnector(ssl=tls)
     url = (server or ground.sandbox.clusters[cluster].server) + ground.path("pods")
@@ -84,19 +84,19 @@ async def listed(ground: Ground, cluster: str, token: str, authority: str = "", 
 
 
 def authority_of(ground: Ground, cluster: str) -> str:
-    """Give the authority of a cluster."""
+    """Return the authority of a cluster."""
     return (ground.sandbox.clusters[cluster].audit_log.parent / "pki" / "ca.crt").read_text()
 
 
 def claims(token: str) -> Manifest:
-    """Give what a token says of itself."""
+    """Return what a token says of itself."""
     body = token.split(".")[1]
     found: Manifest = json.loads(b64decode(body + "=" * (-len(body) % 4), altchars="-_"))
     return found
 
 
 def mounted(pod: Manifest, path: str = "/var/run/secrets/kubernetes.io/serviceaccount") -> list[Manifest]:
-    """Give the sources of the volume that the first container of a pod has at a path."""
+    """Return the sources of the volume that the first container of a pod has at a path."""
     (name,) = (one["name"] for one in pod["spec"]["containers"][0]["volumeMounts"] if one["mountPath"] == path)
     (volume,) = (one for one in pod["spec"]["volumes"] if one["name"] == name)
     sources: list[Manifest] = volume["projected"]["sources"]

@@ -27,7 +27,7 @@ lowers:
 
 
 def volumes(name: str) -> Manifest:
-    """Give the part of a pod that refers to a ConfigMap and a Secret of a name."""
+    """Return the part of a pod that refers to a ConfigMap and a Secret of a name."""
     return {
         "volumes": [
             {"name": "c", "configMap": {"name": name}},

@@ -40,7 +40,7 @@ class Ground:
         return await self.site.patch(self.ref.path(), {"spec": spec})
 
     async def lease(self) -> Manifest:
-        """Give the lease's spec."""
+        """Return the lease's spec."""
         spec: Manifest = (await self.site.read(self.ref.path()))["spec"]
         return spec
 

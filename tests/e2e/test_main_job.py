@@ -58,13 +58,13 @@ async def running(ground: Ground, count: int = 4, selector: str = "app%3Dweb") -
 
 
 def where(ground: Ground, pod: Manifest) -> str:
-    """Say in which lower a pod runs."""
+    """Return in which lower a pod runs."""
     return next(lower for lower, node in ground.nodes.items() if node == pod["spec"]["nodeName"])
 
 
 @pytest.fixture(scope="module")
 def secret() -> str:
-    """Give what is secret."""
+    """Return what is secret."""
     return b64encode(b"hidden").decode()
 
 
@@ -132,7 +132,7 @@ async def test_pods_above_outlast_an_engine_that_is_down(ground: Ground) -> None
 
 
 def _limits(pod: Manifest) -> set[int | None]:
-    """Give for how long a pod tolerates a node that is not ready or unreachable, None for ever."""
+    """Return for how long a pod tolerates a node that is not ready or unreachable, None for ever."""
     lapses = [one for one in pod["spec"]["tolerations"] if one.get("key", "").startswith("node.kubernetes.io/")]
     assert len(lapses) == 2
     return {one.get("tolerationSeconds") for one in lapses}

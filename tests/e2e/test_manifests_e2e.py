@@ -45,7 +45,7 @@ SENT_ANYWAY = "poddisruptionbudget.policy/tensile configured"
 
 
 def others(text: str) -> str:
-    """Give a stream without its namespace, which is there, and without what tests would share."""
+    """Return a stream without its namespace, which is there, and without what tests would share."""
     kept = [one for one in yaml.safe_load_all(text) if one["kind"] != "Namespace"]
     return yaml.safe_dump_all(kept)
 
@@ -118,7 +118,7 @@ async def test_pods_that_are_less_strict_are_refused(sandbox: Sandbox) -> None:
 
 
 def machine(sandbox: Sandbox) -> dict[str, Any]:
-    """Give the fields of a topology on this machine, where engines of other tests run.
+    """Return the fields of a topology on this machine, where engines of other tests run.
 
     Without what all pods of the upper cluster would meet, the webhook and the extender.
     """
@@ -223,7 +223,7 @@ async def seen_off(sites: dict[str, Site], found: Setup) -> None:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Give every file below a directory, and what is in it."""
+    """Return every file below a directory, and what is in it."""
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 

@@ -27,12 +27,12 @@ async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def label(program: MapProgram, number: int) -> str:
-    """Give the topology with a label of its own on the second node."""
+    """Return the topology with a label of its own on the second node."""
     return program.text(edit_lower(B, node={"labels": {"edit": str(number)}}))
 
 
 def bad(program: MapProgram, number: int) -> tuple[str, str]:
-    """Give a bad topology, a different one for each number, and where its error is."""
+    """Return a bad topology, a different one for each number, and where its error is."""
     text = label(program, 1000 + number)
     bads = [
         (text.replace('"lowers"', '"lowerz"'), "lowerz: unknown key; did you mean lowers?"),

@@ -92,7 +92,7 @@ class Stage:
             self.said[f"{name} nodes {moment}"] = orjson.dumps(await site.read("/api/v1/nodes")).decode()
 
     def leaked(self) -> dict[str, list[str]]:
-        """Give the markers that were said, by where."""
+        """Return the markers that were said, by where."""
         found = {where: self.markers.found_in(text) for where, text in self.said.items()}
         return {where: values for where, values in found.items() if values}
 

@@ -14,24 +14,24 @@ pytestmark = pytest.mark.real
 
 
 def plain(_ground: Ground) -> Manifest:
-    """Give the metadata of a Node that knows nothing of us."""
+    """Return the metadata of a Node that knows nothing of us."""
     return {}
 
 
 def forged(ground: Ground) -> Manifest:
-    """Give our label alone."""
+    """Return our label alone."""
     return {"labels": {OWNER: ground.owner.mark, "type": "virtual-kubelet"}}
 
 
 def second_topology(ground: Ground) -> Manifest:
-    """Give the marks of another topology."""
+    """Return the marks of another topology."""
     other = owner_of(ground.owner.upper, "second")
     return {"labels": {OWNER: other.mark}, "annotations": {OWNER_NAME: other.name, UPPER_UID: other.upper}}
 
 
 @pytest.fixture
 async def field(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
-    """Give a ground whose engine has not been started."""
+    """Return a ground whose engine has not been started."""
     ground = Ground(sandbox, tmp_path)
     try:
         await ground.open()

@@ -19,7 +19,7 @@ GPU = "e2e.example/gpu"
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def large(ground: Ground) -> AsyncIterator[str]:
-    """Give the first lower a node with GPUs, which none of its others has, and give its name."""
+    """Return the first lower a node with GPUs, which none of its others has, and give its name."""
     site = ground.sites[A]
     name = await site.add_node(f"large-{ground.mark}", **{GPU: "8"})
     yield name
@@ -27,12 +27,12 @@ async def large(ground: Ground) -> AsyncIterator[str]:
 
 
 def offers(*amounts: str | None) -> Any:
-    """Give what says whether a node has so many GPUs, and as many of them for pods."""
+    """Return what says whether a node has so many GPUs, and as many of them for pods."""
     return lambda node: [node["status"][field].get(GPU) for field in ("capacity", "allocatable")] == list(amounts)
 
 
 async def node_writes(ground: Ground) -> list[str]:
-    """Give the engine's writes of nodes since `note`, however they ended, once it has nothing more to do."""
+    """Return the engine's writes of nodes since `note`, however they ended, once it has nothing more to do."""
     await ground.calm()
     return [f"{one.verb} {one.subresource}" for one, _ in await ground.attempts() if one.resource == "nodes"]
 
@@ -55,7 +55,7 @@ async def test_a_resource_that_goes_below_goes_above(ground: Ground, large: str)
 
 
 def is_typed(node: Manifest) -> bool:
-    """Say whether a node has the label by which virtual ones are told."""
+    """Report whether a node has the label by which virtual ones are told."""
     return bool(node["metadata"]["labels"].get("type") == "virtual-kubelet")
 
 

@@ -115,7 +115,7 @@ async def runs(program: SetUp, name: str) -> None:
 
 
 async def nodes(program: SetUp) -> dict[str, str]:
-    """Give the UIDs of the virtual nodes."""
+    """Return the UIDs of the virtual nodes."""
     found = [await program.upper.read(f"/api/v1/nodes/{node}") for node in program.nodes.values()]
     return {one["metadata"]["name"]: one["metadata"]["uid"] for one in found}
 

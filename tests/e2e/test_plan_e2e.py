@@ -59,7 +59,7 @@ def excluding(ground: Ground) -> Edit:
 
 
 def second(ground: Ground) -> str:
-    """Give the name of the second namespace."""
+    """Return the name of the second namespace."""
     return f"{ground.namespace}-second"
 
 
@@ -109,7 +109,7 @@ async def workload(ground: Ground) -> None:
 
 
 async def planned(ground: Ground, *edits: Edit) -> Manifest:
-    """Give what `tensile plan -o json` says of a topology, which must say too whether there is anything to do.
+    """Return what `tensile plan -o json` says of a topology, which must say too whether there is anything to do.
 
     In a thread of this process, which saves starting Python each time. It must write nothing; the engine beside it
     may tell that it lives, and carry up an event that has waited for its turn.
@@ -127,7 +127,7 @@ async def planned(ground: Ground, *edits: Edit) -> Manifest:
 
 
 def _heartbeat(write: Write) -> tuple[str, ...]:
-    """Give what the heartbeat of that node looks like, which the engine may write at any time."""
+    """Return what the heartbeat of that node looks like, which the engine may write at any time."""
     return ("nodes", "", write.name, "status")
 
 
@@ -138,13 +138,13 @@ async def run_plan(ground: Ground, output: str, *edits: Edit) -> Done:
 
 
 def said(document: Manifest) -> set[Said]:
-    """Give the objects that a plan says will change."""
+    """Return the objects that a plan says will change."""
     fields = ("cluster", "action", "kind", "namespace", "name")
     return {Said(*(change[field] for field in fields)) for change in document["changes"]}
 
 
 def done_by(writes: list[Write]) -> set[Said]:
-    """Give the objects that were changed, in a plan's words: one that was made and then changed was made."""
+    """Return the objects that were changed, in a plan's words: one that was made and then changed was made."""
     found = {Said(one.cluster, VERBS[one.verb], KINDS[one.resource], one.namespace, one.name) for one in writes}
     return {one for one in found if one.action != "update" or one._replace(action="create") not in found}
 
@@ -163,7 +163,7 @@ async def in_force(ground: Ground, *edits: Edit) -> None:
 
 
 def _is_leaving(node: Manifest) -> bool:
-    """Say whether a Node is one that is kept for its pods alone."""
+    """Report whether a Node is one that is kept for its pods alone."""
     return bool(node["spec"].get("unschedulable")) and node["metadata"]["name"].endswith("-a")
 
 

@@ -42,7 +42,7 @@ class Row(Program):
         (self.row,) = choose([3])
 
     def file(self, *edits: Edit) -> Manifest:
-        """Give the file without a word of the nodes' own ports."""
+        """Return the file without a word of the nodes' own ports."""
         return super().file(self._by_place, *edits)
 
     def _by_place(self, file: Manifest) -> None:
@@ -70,7 +70,7 @@ class Row(Program):
             await self.upper.until(self.pod_path(POD[lower]), is_ready)
 
     def log_below(self, lower: str) -> str:
-        """Give what the container's log of a lower's pod has; one that nobody has begun begins with the pod's name."""
+        """Return what the container's log of a lower's pod has; one that nobody has begun begins with the pod's name."""
         log = self.sites[lower].logs / self.namespace / POD[lower] / "main.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         if not log.exists() or not log.read_text():
@@ -86,7 +86,7 @@ class Row(Program):
 
 
 def is_closed(port: int) -> bool:
-    """Say whether nobody listens on a port."""
+    """Report whether nobody listens on a port."""
     with socket.socket() as calling:
         return calling.connect_ex(("127.0.0.1", port)) != 0
 

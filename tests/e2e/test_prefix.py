@@ -33,7 +33,7 @@ async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def below(ground: Ground, namespace: str = "") -> str:
-    """Give the name below of a namespace."""
+    """Return the name below of a namespace."""
     return f"{ground.namespace}-{namespace or ground.namespace}"
 
 
@@ -181,7 +181,7 @@ async def test_the_mapping_changes_only_while_no_pods_are_mirrored(ground: Groun
 
 
 def _has_prefix(ground: Ground) -> bool | None:
-    """Say whether the prefix is in force, None while the lower is closed and opened anew."""
+    """Report whether the prefix is in force, None while the lower is closed and opened anew."""
     joined = ground.engine.clusters.joined.get(A)
     return joined.lower.naming is not None if joined else None
 
@@ -274,7 +274,7 @@ class OtherUpper(Ground):
     home = "kube-system"
 
     def rendered(self) -> dict[str, list[Manifest]]:
-        """Give the roles of the upper cluster to the other one."""
+        """Return the roles of the upper cluster to the other one."""
         found = super().rendered()
         return {B: found[UPPER], A: found[A]}
 
@@ -287,7 +287,7 @@ class OtherUpper(Ground):
         self.owner = owner_of(system["metadata"]["uid"], self.namespace)
 
     def file(self, *edits: Edit) -> Manifest:
-        """Give the topology as the file has it."""
+        """Return the topology as the file has it."""
         found = super().file(*edits)
         found["upper"]["kubeconfig"] = f"{B}.kubeconfig"
         found["lowers"] = [one for one in found["lowers"] if one["name"] == A]

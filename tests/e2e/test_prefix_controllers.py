@@ -65,12 +65,12 @@ def space_of(ground: Ground) -> str:
 
 
 def above(ground: Ground, plural: str, name: str = "", api: str = "api/v1") -> str:
-    """Give a path in that namespace."""
+    """Return a path in that namespace."""
     return ground.path(plural, name, api, space_of(ground))
 
 
 def below(ground: Ground, plural: str, name: str = "", api: str = "api/v1") -> str:
-    """Give a path in the namespace below for it."""
+    """Return a path in the namespace below for it."""
     return ground.path(plural, name, api, f"{ground.namespace}-{space_of(ground)}")
 
 

@@ -17,13 +17,13 @@ DELAYS = (0.0, 0.02, 0.2)
 
 
 def is_for(upper: Manifest) -> Any:
-    """Give what says of a lower object that it was made for this upper one."""
+    """Return what says of a lower object that it was made for this upper one."""
     wanted = upper["metadata"]["uid"]
     return lambda one: bool(one) and one["metadata"].get("annotations", {}).get(UPPER_UID) == wanted
 
 
 async def replaced(ground: Ground, path: str, body: Manifest, delay: float) -> Manifest:
-    """Delete an object above at once, and make another of its name; gives that."""
+    """Delete an object above at once, and make another of its name; returns that."""
     await ground.upper.delete(path, 0)
     await ground.upper.gone(path)
     await asyncio.sleep(delay)

@@ -70,7 +70,7 @@ async def streaming(program: Program) -> AsyncIterator[Stream]:
 
 
 async def node(program: Program, lower: str) -> Manifest:
-    """Give a lower's virtual node."""
+    """Return a lower's virtual node."""
     return await program.upper.read(f"/api/v1/nodes/{program.nodes[lower]}")
 
 
@@ -243,7 +243,7 @@ async def test_a_node_and_telemetry_change_places(program: Program) -> None:
 
 
 async def is_healthy(port: int) -> bool:
-    """Say whether telemetry is served at a port, and says so."""
+    """Report whether telemetry is served at a port, and says so."""
     try:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
             return answer.status == HTTPStatus.OK

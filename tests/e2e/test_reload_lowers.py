@@ -22,18 +22,18 @@ def called(name: str, **fields: Any) -> Edit:
 
 
 def lowers(ground: Ground) -> dict[str, str]:
-    """Give the node of each lower that is joined."""
+    """Return the node of each lower that is joined."""
     return {name: joined.lower.node for name, joined in ground.engine.clusters.joined.items()}
 
 
 def fields(ground: Ground, *names: str) -> list[object]:
-    """Give fields of the first lower as it is joined, None each while it is being joined anew."""
+    """Return fields of the first lower as it is joined, None each while it is being joined anew."""
     joined = ground.engine.clusters.joined.get(A)
     return [getattr(joined.lower.spec, name) if joined else None for name in names]
 
 
 def pending(ground: Ground) -> list[str]:
-    """Give what has to wait, without what it waits for."""
+    """Return what has to wait, without what it waits for."""
     return [words.rpartition(": ")[0] for words in ground.engine.pending]
 
 
@@ -50,7 +50,7 @@ async def running(ground: Ground, name: str = "web", lower: str = A) -> str:
 
 
 async def below(ground: Ground, name: str = "web", lower: str = A) -> str:
-    """Give the UID of a pod in a lower cluster."""
+    """Return the UID of a pod in a lower cluster."""
     found = await ground.sites[lower].read(ground.pod_path(name))
     return str(found["metadata"]["uid"])
 
@@ -226,7 +226,7 @@ async def test_a_secret_that_is_not_there_does_not_cut_the_connection(ground: Gr
 
 
 def says_kept(found: Manifest) -> bool:
-    """Say whether a node that is reachable says that its old connection is kept."""
+    """Report whether a node that is reachable says that its old connection is kept."""
     message = condition_of(found, "LowerReachable").get("message", "")
     return is_true(found, "LowerReachable") and message.endswith("; the last good connection is kept")
 
@@ -243,7 +243,7 @@ def renamed(ground: Ground) -> Edit:
 
 
 def way_out(ground: Ground) -> str:
-    """Give what is to be written so that the pods stay."""
+    """Return what is to be written so that the pods stay."""
     return f"to go on with them, write node: {{name: {ground.nodes[A]}}} for lower lower-x"
 
 

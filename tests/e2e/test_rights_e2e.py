@@ -36,7 +36,7 @@ class Keyless(Ground):
     """A ground whose engine has no certificate of its own to serve with, and asks the upper cluster for them."""
 
     def file(self, *edits: object) -> Manifest:
-        """Give the topology's file without the certificate."""
+        """Return the topology's file without the certificate."""
         return super().file(_keyless, *edits)  # type: ignore[arg-type]
 
     async def approve(self) -> None:
@@ -94,7 +94,7 @@ def _is_established(one: Manifest) -> bool:
 
 
 def log_of(ground: Keyless) -> Path:
-    """Give the file of what the pod says."""
+    """Return the file of what the pod says."""
     return ground.sites[A].logs / ground.namespace / "web" / "main.log"
 
 
@@ -189,7 +189,7 @@ async def token_of(ground: Keyless, name: str) -> str:
 
 @asynccontextmanager
 async def monitoring(ground: Keyless) -> AsyncIterator[str]:
-    """Give the token of an account that may ask kubelets for everything."""
+    """Return the token of an account that may ask kubelets for everything."""
     account = name = f"monitor-{uuid4().hex[:8]}"
     token = await token_of(ground, account)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"}

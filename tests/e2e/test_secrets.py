@@ -39,7 +39,7 @@ def says(words: str) -> Callable[[Manifest], bool]:
 
 
 def is_open(node: Manifest) -> bool:
-    """Say whether nothing on a node tells any more that its lower was out of reach; that goes after the condition."""
+    """Report whether nothing on a node tells any more that its lower was out of reach; that goes after the condition."""
     return all(taint["key"] != UNREACHABLE_TAINT for taint in node["spec"].get("taints", ()))
 
 
@@ -52,7 +52,7 @@ async def works(program: MapProgram, name: str) -> None:
 
 
 def kubeconfig(program: MapProgram, lower: str) -> bytes:
-    """Give the kubeconfig of a lower as it was at the start."""
+    """Return the kubeconfig of a lower as it was at the start."""
     return (program.directory / f"{lower}.kubeconfig").read_bytes()
 
 

@@ -49,18 +49,18 @@ async def made(ground: Ground, name: str, cluster: str = UPPER, namespace: str =
 
 
 def slices_path(ground: Ground, service: str) -> str:
-    """Give the path of a Service's slices."""
+    """Return the path of a Service's slices."""
     return ground.path("endpointslices", api=SLICES) + f"?labelSelector=kubernetes.io/service-name={service}"
 
 
 def endpoints(found: dict[str, Manifest]) -> list[tuple[str, bool]]:
-    """Give the endpoints of slices: address and readiness."""
+    """Return the endpoints of slices: address and readiness."""
     every = [one for each in found.values() for one in each.get("endpoints") or ()]
     return sorted((address, one["conditions"]["ready"]) for one in every for address in one["addresses"])
 
 
 async def in_step(ground: Ground, service: str, lower: str, count: int, limit: float = 20.0) -> dict[str, Manifest]:
-    """Wait until the slices below tell of so many endpoints just as those above do; gives those below."""
+    """Wait until the slices below tell of so many endpoints just as those above do; returns those below."""
     above = await ground.upper.until_all(slices_path(ground, service), lambda one: len(endpoints(one)) == count)
     told = endpoints(above)
     return await ground.sites[lower].until_all(

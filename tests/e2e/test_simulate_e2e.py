@@ -29,7 +29,7 @@ MORE = 3
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def resource(ground: Ground) -> AsyncIterator[str]:
-    """Give every lower node some of a resource, and wait until the virtual nodes offer it."""
+    """Return every lower node some of a resource, and wait until the virtual nodes offer it."""
     name = f"example.com/{ground.mark}"
     for lower, slots in SLOTS.items():
         for number, count in enumerate(slots):

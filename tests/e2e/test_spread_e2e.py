@@ -157,7 +157,7 @@ async def deployed(ground: Wide, case: Case, app: str = "web") -> None:
 
 
 def is_refused(pod: Manifest) -> bool:
-    """Say whether the upper scheduler has found no node for a pod."""
+    """Report whether the upper scheduler has found no node for a pod."""
     return bool(condition_of(pod, "PodScheduled").get("reason") == "Unschedulable")
 
 
@@ -170,13 +170,13 @@ async def removed(ground: Wide, *apps: str) -> None:
 
 
 async def pods_below(ground: Wide, app: str = "web") -> dict[str, list[Manifest]]:
-    """Give the pods in each lower."""
+    """Return the pods in each lower."""
     query = f"{ground.path('pods')}?labelSelector=app%3D{app}"
     return {lower: (await ground.sites[lower].read(query))["items"] for lower in ground.lowers}
 
 
 async def explained(ground: Wide) -> set[str]:
-    """Give the sentences of `tensile explain` about the pods that wait above."""
+    """Return the sentences of `tensile explain` about the pods that wait above."""
     pods = (await ground.upper.read(ground.path("pods")))["items"]
     topology, ways = ground.topology(ground.hooked()), Ways(ground.sandbox.directory)
     told = [

@@ -168,7 +168,7 @@ async def test_a_scheduler_that_takes_no_notice_of_volumes(ground: Ground, store
 
 
 def node_of(found: Manifest) -> str:
-    """Give the node that a claim names."""
+    """Return the node that a claim names."""
     return str(found["metadata"]["annotations"].get(SELECTED, ""))
 
 

@@ -32,7 +32,7 @@ async def unused(ground: Ground, name: str) -> None:
 
 
 async def planned(ground: Ground) -> set[tuple[str, str, str, str]]:
-    """Give what `tensile plan` says: cluster, action, kind and name."""
+    """Return what `tensile plan` says: cluster, action, kind and name."""
     classes = {mark(ground, word): mark(ground, "disk") for word in ("goes", "stays")}
     topology = ground.topology(*(edit_lower(name, storageClasses=classes) for name in ground.nodes))
     text, _, _ = await asyncio.to_thread(

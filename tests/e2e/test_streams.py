@@ -189,7 +189,7 @@ async def test_a_folder_is_copied(stage: Stage, tmp_path: Path) -> None:
 
 
 async def test_logs_are_the_lowers(stage: Stage) -> None:
-    """Every flag gives through the upper what it gives directly."""
+    """Every flag gives through the upper what it returns directly."""
     await stage.pod("counts", "seq 1 2000; sleep 100000")
     async with asyncio.timeout(PATIENCE):
         while (await stage.run("logs", "--tail=1", "counts", cluster=A)).out != b"2000\n":  # noqa: ASYNC110 - as above
@@ -296,7 +296,7 @@ async def test_nothing_is_open_any_more(stage: Stage) -> None:
 
 
 def _status(pod: dict[str, Any], container: str) -> dict[str, Any]:
-    """Give the status of a container, an empty one while it has none."""
+    """Return the status of a container, an empty one while it has none."""
     (status,) = (
         one for one in pod["status"].get("containerStatuses", [{"name": container}]) if one["name"] == container
     )
@@ -309,21 +309,21 @@ def _state(pod: dict[str, Any], container: str) -> dict[str, Any]:
 
 
 def _fate(pod: dict[str, Any]) -> tuple[int, int, str]:
-    """Give how often the first container was started again, and how it ended last."""
+    """Return how often the first container was started again, and how it ended last."""
     status = _status(pod, "main")
     ended = status["lastState"]["terminated"]
     return status["restartCount"], ended["exitCode"], ended["reason"]
 
 
 def _probe_code(pod: dict[str, Any]) -> int | None:
-    """Give the exit code of a pod's first added container, None while it has not ended."""
+    """Return the exit code of a pod's first added container, None while it has not ended."""
     (status,) = pod["status"].get("ephemeralContainerStatuses") or ({},)
     code: int | None = status.get("state", {}).get("terminated", {}).get("exitCode")
     return code
 
 
 def _place(stage: Stage) -> str:
-    """Give a folder of the pod's own; where commands start is one in a pod of a node in name only."""
+    """Return a folder of the pod's own; where commands start is one in a pod of a node in name only."""
     return "/tmp/" if stage.is_real else ""
 
 

@@ -29,13 +29,13 @@ async def swapped(ground: Ground) -> AsyncIterator[None]:
 
 
 def is_wrong(node: Manifest) -> bool:
-    """Say whether a node tells of another cluster in its lower's place."""
+    """Report whether a node tells of another cluster in its lower's place."""
     told = condition_of(node, "LowerReachable")
     return told.get("reason") == "WrongCluster" and told["status"] == "False"
 
 
 def is_shared(node: Manifest) -> bool:
-    """Say whether a node tells that its lower's cluster is another lower's."""
+    """Report whether a node tells that its lower's cluster is another lower's."""
     return condition_of(node, "LowerReachable").get("reason") == "SameCluster"
 
 
@@ -45,13 +45,13 @@ async def node(ground: Ground, holds: object = bool) -> Manifest:
 
 
 async def identity(ground: Ground, name: str) -> str:
-    """Give the UID of a cluster's kube-system."""
+    """Return the UID of a cluster's kube-system."""
     found = await ground.sites[name].read("/api/v1/namespaces/kube-system")
     return str(found["metadata"]["uid"])
 
 
 async def below(ground: Ground) -> list[tuple[str, str]]:
-    """Give cluster and UID of every pod of the namespace below."""
+    """Return cluster and UID of every pod of the namespace below."""
     found = []
     for name in (A, B):
         listed = await ground.sites[name].read(ground.path("pods"))

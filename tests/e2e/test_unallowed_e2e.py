@@ -30,15 +30,15 @@ class Edited(MapProgram):
     """A program that starts on the edit, with the roles of the topology before it."""
 
     def rendered(self) -> dict[str, list[Manifest]]:
-        """Give the roles of the topology before the edit."""
+        """Return the roles of the topology before the edit."""
         return roles_of(self.topology(as_it_was), self.home, self.configmap)
 
     def file(self, *edits: object) -> Manifest:
-        """Give the topology with the edit in it."""
+        """Return the topology with the edit in it."""
         return super().file(with_fields(controllers=WITH_RIGHTS), *edits)  # type: ignore[arg-type]
 
     def warnings(self) -> list[tuple[str, str]]:
-        """Give cluster and kind of each denial that the log tells."""
+        """Return cluster and kind of each denial that the log tells."""
         lines = (orjson.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
         return [(one["cluster"], one["kind"]) for one in lines if one["event"] == "not allowed"]
 

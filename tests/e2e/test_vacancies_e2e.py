@@ -29,12 +29,12 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def path(name: str) -> str:
-    """Give the path of a namespace."""
+    """Return the path of a namespace."""
     return f"/api/v1/namespaces/{name}"
 
 
 def goes(found: Manifest) -> bool:
-    """Say whether a namespace has gone, or is about to: Kubernetes takes some seconds over it."""
+    """Report whether a namespace has gone, or is about to: Kubernetes takes some seconds over it."""
     return not found or "deletionTimestamp" in found["metadata"]
 
 
@@ -58,7 +58,7 @@ async def left(ground: Ground, *names: str) -> None:
 
 
 def told(ground: Ground) -> list[Problem]:
-    """Give the problems that namespaces have."""
+    """Return the problems that namespaces have."""
     return [problem for key, problem in ground.engine.clusters.world.problems.items() if key.rule == "vacancy"]
 
 

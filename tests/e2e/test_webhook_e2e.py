@@ -49,7 +49,7 @@ async def ground(own: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Asyn
 
 
 def noted(pod: Manifest) -> Any:
-    """Give what is in a pod's annotation."""
+    """Return what is in a pod's annotation."""
     text = pod["metadata"].get("annotations", {}).get("clusterSelector")
     return None if text is None else orjson.loads(text)
 
@@ -319,6 +319,6 @@ async def test_a_pod_with_very_many_alternatives_holds_nobody_up(own: Sandbox, t
 
 
 def _cpu_seconds(program: Program) -> float:
-    """Give the CPU seconds that an engine has taken."""
+    """Return the CPU seconds that an engine has taken."""
     times = psutil.Process(program.process.pid).cpu_times()
     return times.user + times.system

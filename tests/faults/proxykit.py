@@ -34,7 +34,7 @@ class Fronted:
         self.maps = "/api/v1/namespaces/default/configmaps"
 
     def name(self, number: int = 0) -> str:
-        """Give a name that nobody else uses."""
+        """Return a name that nobody else uses."""
         return f"proxied-{self.mark}-{number}"
 
     def body(self, number: int = 0, **meta: Any) -> Manifest:

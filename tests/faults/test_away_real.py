@@ -34,7 +34,7 @@ class Way:
 
 
 def on(pods: dict[str, Manifest], node: str) -> list[Manifest]:
-    """Give the pods that are bound to a node, are not being deleted, and are Ready."""
+    """Return the pods that are bound to a node, are not being deleted, and are Ready."""
     living = [pod for pod in pods.values() if "deletionTimestamp" not in pod["metadata"]]
     return [pod for pod in living if pod["spec"].get("nodeName") == node and is_ready(pod)]
 
@@ -51,7 +51,7 @@ async def deployed(ground: Ground) -> Manifest:
 
 
 async def below(ground: Ground, lower: str) -> list[Manifest]:
-    """Give the pods of the namespace in a lower."""
+    """Return the pods of the namespace in a lower."""
     found: list[Manifest] = (await ground.sites[lower].read(ground.path("pods")))["items"]
     return found
 
@@ -98,7 +98,7 @@ async def made_by(ground: Ground, plural: str, name: str, lower: str, **spec: An
 
 
 def names(pods: list[Manifest]) -> set[str]:
-    """Give the names of pods as they were given, without what a Deployment adds."""
+    """Return the names of pods as they were given, without what a Deployment adds."""
     return {pod["metadata"]["name"].partition("-")[0] for pod in pods}
 
 

@@ -39,7 +39,7 @@ def test_a_pod_is_in_one_place(pod: Manifest, state: str) -> None:
 
 
 def cpu_of(spec: Manifest) -> int:
-    """Give what the one container asks for, in thousandths."""
+    """Return what the one container asks for, in thousandths."""
     return parse(spec["containers"][0]["resources"]["requests"]["cpu"])
 
 

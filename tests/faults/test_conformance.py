@@ -27,7 +27,7 @@ NONE = Reasons({}, {})
 
 
 def spec(leaf: str, state: str = "passed", message: str = "", **more: Any) -> dict[str, Any]:
-    """Give what a report says of one test."""
+    """Return what a report says of one test."""
     failure = {"Message": message, "Location": {"FileName": "k8s.io/x@v1/test/e2e/apps/job.go", "LineNumber": 7}}
     own = {"Failure": failure} if message else {}
     texts = {"ContainerHierarchyTexts": ["[sig-apps] Job"], "LeafNodeText": leaf, "LeafNodeType": "It"}
@@ -40,7 +40,7 @@ def read(*specs: dict[str, Any]) -> list[Outcome]:
 
 
 def ran(name: str, direct: str, through: str, sig: str = "sig-node") -> Case:
-    """Give a test with an outcome for each run of a side: `p` passed, `f` failed, `s` left itself out."""
+    """Return a test with an outcome for each run of a side: `p` passed, `f` failed, `s` left itself out."""
     states = {"p": "passed", "f": "failed", "s": "skipped"}
     sides = [
         tuple(Outcome(name, sig, states[one], 1.0, "" if one == "p" else "words", "") for one in runs)
@@ -171,7 +171,7 @@ def test_the_virtual_node_has_no_taints() -> None:
 
 
 def images(*names: str) -> dict[str, dict[str, Any]]:
-    """Give the configuration of each image that is made of a list, by its name, with the files of its layers."""
+    """Return the configuration of each image that is made of a list, by its name, with the files of its layers."""
     whole = archive(
         listed("\n".join(names)),
         Files(("sh", "httpd"), b"busybox", b"bash", b"agnhost", b"nnp", b"certificate", b"key"),
@@ -187,7 +187,7 @@ def images(*names: str) -> dict[str, dict[str, Any]]:
 
 
 def _names(layers: list[bytes]) -> dict[str, int]:
-    """Give the mode of each file of an image's layers."""
+    """Return the mode of each file of an image's layers."""
     every: dict[str, int] = {}
     for layer in layers:
         with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
@@ -213,7 +213,7 @@ def test_images_hold_what_their_tests_look_for() -> None:
 
 
 def kept(**more: Any) -> dict[str, Any]:
-    """Give a result as it is kept."""
+    """Return a result as it is kept."""
     tests = [ran("passes", "p", "p"), ran("differs", "p", "f"), ran("asks for a | pipe", "f", "f")]
     known = Reasons({"pipe": "no way <out>"}, {})
     versions = {"tensile": "1", "cluster": "v1.36.3", "python": "3.11"}

@@ -142,7 +142,7 @@ async def test_a_request_that_the_engine_may_not_see(sandbox: Sandbox, tmp_path:
 
 
 async def _is_there(site: Site, path: str) -> bool:
-    """Say whether there is such an object."""
+    """Report whether there is such an object."""
     try:
         return bool(await site.call("GET", path))
     except Refused:

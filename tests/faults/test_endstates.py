@@ -19,7 +19,7 @@ def run(number: int, **words: Any) -> Objects:
 
 
 def state(objects: Objects, number: int) -> dict[str, Any]:
-    """Give the state of such a run."""
+    """Return the state of such a run."""
     return state_of(objects, {f"shop-{number}": "SHOP"})
 
 

@@ -26,7 +26,7 @@ def deletion(cluster: str, uid: str, *, kind: str = "pods", status: int = 200) -
 
 
 def said(sights: list[Sight], *writes: Write, deleted: Collection[str] = (), **more: Any) -> list[str]:
-    """Say what must not have been; kubelets told that pod u1 runs."""
+    """Return what must not have been; kubelets told that pod u1 runs."""
     known: dict[str, Any] = {"killed": (), "strangers": (), "phases": {"u1": {"Running"}}, **more}
     return misdeeds(Past(sights, list(writes), deleted, **known))
 

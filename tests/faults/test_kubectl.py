@@ -16,7 +16,7 @@ COLOUR = Expected("^get", "a colour", "by decision", real="red", virtual="blue|g
 
 
 def said(out: str, form: str = "", err: str = "", code: int = 0) -> list[str]:
-    """Give the lines of an answer but for its exit code, which has to be the last."""
+    """Return the lines of an answer but for its exit code, which has to be the last."""
     *lines, last = normal(Told(code, out, err), form, NAMES)
     assert last == f"exit code {code}"
     return lines

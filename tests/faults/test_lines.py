@@ -14,7 +14,7 @@ SHAPE = Shape(streams=4, rate=600, line=SIZE)
 
 
 def written(stream: int, count: int) -> list[bytes]:
-    """Give the first lines of a log, the n-th written n milliseconds after the beginning of time."""
+    """Return the first lines of a log, the n-th written n milliseconds after the beginning of time."""
     return [line(stream, number, number * 1_000_000, SIZE) + b"\n" for number in range(count)]
 
 
@@ -92,7 +92,7 @@ async def test_a_pen_writes_every_line_once(tmp_path: Path) -> None:
 
 
 def run(way: str, mirror: str, p99: float, seconds: float, cores: float = 1.0) -> dict[str, Any]:
-    """Give a turn's figures."""
+    """Return a turn's figures."""
     figures = {"p99_ms": p99, "mirroring_p99_ms": 2 * p99, "last_ready_s": seconds}
     return {"way": way, "mirror": mirror, "cores": {"upper": cores, "bench": 0.5}, **figures}
 

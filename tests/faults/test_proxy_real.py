@@ -35,7 +35,7 @@ async def test_what_passes_is_what_the_apiserver_says(sandbox: Sandbox) -> None:
 
 
 def creates_of(records: list[audit.Record], name: str) -> list[audit.Record]:
-    """Give the records of an object's creation."""
+    """Return the records of an object's creation."""
     return [one for one in records if one["verb"] == "create" and one.get("objectRef", {}).get("name") == name]
 
 

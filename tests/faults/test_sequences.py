@@ -125,12 +125,12 @@ def test_the_model_sees_what_is_wrong(spoil: Spoil, words: str) -> None:
 
 
 def looked(look: Spoil) -> list[str]:
-    """Let everything be right, and then show the model a write; gives what it says of that."""
+    """Let everything be right, and then show the model a write; returns what it says of that."""
     return [re.sub(r"^.*? shop/\S+: ", "", words) for words in spoiled(look)]
 
 
 def uid_of(stage: Stage, about: Ref) -> str:
-    """Give an object's UID."""
+    """Return an object's UID."""
     found = stage.find(about)
     assert found is not None
     return uid(found)

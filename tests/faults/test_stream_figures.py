@@ -23,19 +23,19 @@ class Saying:
         self.script = f"import sys; sys.stdout.write({words!r}); sys.exit({code})"
 
     def kubectl_command(self, *_: str, cluster: str) -> list[str]:
-        """Give a command in kubectl's place."""
+        """Return a command in kubectl's place."""
         assert cluster
         return [sys.executable, "-c", self.script]
 
 
 def place(folder: Path, said: Saying | None = None, content: bytes = b"content") -> Place:
-    """Give a place for a hundred megabytes."""
+    """Return a place for a hundred megabytes."""
     sandbox = cast("Sandbox", said or Saying(""))
     return Place(sandbox, folder / "content", hashlib.sha256(content).hexdigest(), folder / "received", 100)
 
 
 def run(stream: str, way: str, seconds: float) -> dict[str, Any]:
-    """Give one measurement."""
+    """Return one measurement."""
     return {"pod": "one", "stream": stream, "way": way, "seconds": seconds}
 
 

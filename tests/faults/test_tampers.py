@@ -9,7 +9,7 @@ from bench.faultproxy.tampers import Doubling, Dropping, Swapping, about
 
 
 def told(tamper: Tamper, events: Iterable[Event]) -> list[str]:
-    """Give all that is passed on."""
+    """Return all that is passed on."""
     return [line.decode() for one in events for line in tamper(WATCH, one)]
 
 

@@ -16,7 +16,7 @@ LOWERS = (two_nodes("lower-a"), two_nodes("lower-b"))
 
 
 def why(pod: Manifest, *lowers: Any, upper: Any = (), **fields: Any) -> str:
-    """Give the sentence."""
+    """Return the sentence."""
     return str(explained(picture(list(upper), *(lowers or LOWERS), **fields), Asked(pod, []))["why"])
 
 

@@ -24,12 +24,12 @@ def template(replicas: int | None = None, **requests: str) -> Template:
 
 
 def fits(document: Manifest) -> dict[str, int]:
-    """Give how many each lower takes."""
+    """Return how many each lower takes."""
     return {one["name"]: one["fits"] for one in document["lowers"]}
 
 
 def told(*arguments: Any) -> str:
-    """Give the text."""
+    """Return the text."""
     return simulate(*arguments, "text")[0]
 
 

@@ -38,7 +38,7 @@ class Hostile:
     secret: bool = False
 
     def in_folder(self, home: Path) -> str:
-        """Give the text for a folder."""
+        """Return the text for a folder."""
         return self.text.replace("HOME", str(home))
 
 

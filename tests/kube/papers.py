@@ -28,7 +28,7 @@ class Authority:
         self.pem = certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def sign(self, name: str, *, expired: bool = False) -> tuple[bytes, bytes]:
-        """Give a certificate for `name` and 127.0.0.1, and its key, in PEM."""
+        """Return a certificate for `name` and 127.0.0.1, and its key, in PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         builder = _builder(subject, self._name, key.public_key(), expired=expired).add_extension(
@@ -73,7 +73,7 @@ class Papers:
         self.alice, self.alice_key = self.authority.sign("alice")
 
     def locked_key(self) -> bytes:
-        """Give a key that asks for a password."""
+        """Return a key that asks for a password."""
         return _key_pem(ec.generate_private_key(ec.SECP256R1()), b"secret")
 
     def server_context(self, *, expired: bool = False, ask: bool = False, fresh: bool = False) -> ssl.SSLContext:

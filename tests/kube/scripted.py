@@ -88,7 +88,7 @@ class Stream:
         return self
 
     async def parts(self) -> AsyncIterator[bytes | Drop | None]:
-        """Give what is to be sent."""
+        """Yield what is to be sent."""
         while True:
             yield await self._parts.get()
 
@@ -113,7 +113,7 @@ class Apiserver:
         self._plays[sort] += plays
 
     def of(self, sort: str) -> list[Asked]:
-        """Give the requests of a sort so far."""
+        """Return the requests of a sort so far."""
         return [asked for asked in self.asked if asked.sort == sort]
 
     async def until(self, sort: str, count: int = 1) -> Asked:

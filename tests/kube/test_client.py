@@ -29,7 +29,7 @@ WRITTEN = {"fieldManager": "tensile-kube", "fieldValidation": "Ignore"}
 
 
 async def test_a_read_is_at_quorum(apiserver: Apiserver, cluster: HttpCluster) -> None:
-    """A GET without a resourceVersion, which Kubernetes answers from a quorum, gives the very bytes of the answer."""
+    """A GET without a resourceVersion, which Kubernetes answers from a quorum, returns the very bytes of the answer."""
     raw = orjson.dumps(pod("web", 12, extra=[1, {}]))
     apiserver.play("list", Answer(body=raw))
     assert await cluster.read(REF) == raw
@@ -346,7 +346,7 @@ def renewing(port: int, tokens: list[str]) -> Access:
     token = tokens.pop(0)
 
     async def renew() -> Access:
-        """Give the access with the next token."""
+        """Return the access with the next token."""
         if not tokens:
             raise AccessError("f: cannot be read: check the path")
         return renewing(port, tokens)
@@ -356,7 +356,7 @@ def renewing(port: int, tokens: list[str]) -> Access:
 
 
 def shown(asked: Asked) -> str:
-    """Give the credential of a request."""
+    """Return the credential of a request."""
     return asked.headers["authorization"].removeprefix("Bearer ")
 
 
@@ -396,7 +396,7 @@ async def test_many_refused_calls_renew_once(apiserver: Apiserver) -> None:
     renewals = 0
 
     async def renew() -> Access:
-        """Give the next token once all calls are under way with the one before."""
+        """Return the next token once all calls are under way with the one before."""
         nonlocal renewals
         renewals += 1
         await apiserver.until("list", 5)
@@ -414,7 +414,7 @@ async def test_an_anchored_way_is_not_followed_to_another_server(apiserver: Apis
     """A kubeconfig of the upper cluster that points elsewhere by now asks for a restart, and the old way stays."""
 
     async def renew() -> Access:
-        """Give an access to somewhere else."""
+        """Return an access to somewhere else."""
         return access_to(1)
 
     cluster = HttpCluster("a", access_to(apiserver.port, renew=renew), anchored=True)

@@ -20,7 +20,7 @@ UNAUTHORIZED = refusal(401, "Unauthorized")
 
 
 def shown(asked: Asked) -> str:
-    """Give the token of a request."""
+    """Return the token of a request."""
     return asked.headers.get("authorization", "").removeprefix("Bearer ")
 
 
@@ -28,7 +28,7 @@ def way(port: int, token: str, renewals: "Callable[[], Access] | None" = None) -
     """Make a way with a token, whose renewal is what `renewals` gives, or the same."""
 
     async def renew() -> Access:
-        """Give what is there by now."""
+        """Return what is there by now."""
         return renewals() if renewals else way(port, token)
 
     return access_to(port, {"Authorization": f"Bearer {token}"}, renew)
@@ -195,7 +195,7 @@ async def test_the_source_of_a_credential_is_asked_less_and_less_often(apiserver
     now, reads = [100.0], [0.0]
 
     def again() -> Access:
-        """Give the same credential, and note when."""
+        """Return the same credential, and note when."""
         reads.append(now[0])
         return way(apiserver.port, "old", again)
 

@@ -30,7 +30,7 @@ ALL = Selection()
 
 
 async def follow(cluster: HttpCluster, seconds: int = 60) -> list[WatchEvent]:
-    """Give all events of one watch."""
+    """Return all events of one watch."""
     async with asyncio.timeout(WAIT):
         return [seen async for seen in cluster.watch(POD, ALL, "10", seconds)]
 
@@ -110,7 +110,7 @@ async def test_a_watch_refused_for_its_credential_renews_it(apiserver: Apiserver
     fresh = access_to(apiserver.port, {"Authorization": "Bearer new"})
 
     async def renew() -> Access:
-        """Give the access with the new token."""
+        """Return the access with the new token."""
         return fresh
 
     cluster = HttpCluster("a", access_to(apiserver.port, renew=renew))

@@ -52,7 +52,7 @@ def pods(name: str, cache: Cache) -> Feed:
 
 
 def names(cache: Cache) -> list[str]:
-    """Give the cached names, sorted."""
+    """Return the cached names, sorted."""
     return sorted(entry.name for entry in cache)
 
 

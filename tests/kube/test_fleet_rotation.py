@@ -71,13 +71,13 @@ class Ground:
 
 
 def bearers(server: Apiserver) -> set[str]:
-    """Give the tokens that a server was shown."""
+    """Return the tokens that a server was shown."""
     return {asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked}
 
 
 @asynccontextmanager
 async def ground(home: Path, papers: Papers, uid: str = UID) -> AsyncIterator[Ground]:
-    """Give the ground; the second apiserver is of the cluster with that UID."""
+    """Return the ground; the second apiserver is of the cluster with that UID."""
     one, other = Apiserver(), Apiserver(uid)
     tls = papers.server_context()
     async with running(one, tls), running(other, tls), asyncio.timeout(2 * WAIT):

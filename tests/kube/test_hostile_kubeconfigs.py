@@ -37,7 +37,7 @@ sys.addaudithook(_hear)
 
 @contextmanager
 def listening() -> Iterator[list[tuple[str, str]]]:
-    """Give what Python itself reports of files opened and programs started in the block."""
+    """Return what Python itself reports of files opened and programs started in the block."""
     heard: list[tuple[str, str]] = []
     _heard.append(heard)
     try:

@@ -157,12 +157,12 @@ async def pouring(poured: Pouring) -> AsyncIterator[Calls]:
 
 
 def gigabyte() -> Iterator[bytes]:
-    """Give a gigabyte in pieces."""
+    """Return a gigabyte in pieces."""
     return repeat(BLOCK, GIGABYTE // len(BLOCK))
 
 
 def in_chunks() -> Iterator[bytes]:
-    """Give a gigabyte as chunks of HTTP."""
+    """Return a gigabyte as chunks of HTTP."""
     return repeat(b"%x\r\n%b\r\n" % (len(BLOCK), BLOCK), GIGABYTE // len(BLOCK))
 
 

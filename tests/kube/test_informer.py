@@ -51,7 +51,7 @@ class Followed:
         self.cluster.followers[POD] = [self.informer]
 
     def names(self) -> list[str]:
-        """Give the cached names, sorted."""
+        """Return the cached names, sorted."""
         return sorted(entry.name for entry in self.cache)
 
     async def has(self, *names: str) -> None:

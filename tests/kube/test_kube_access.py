@@ -20,7 +20,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def bearer(access: Access) -> str:
-    """Give the token that an access shows."""
+    """Return the token that an access shows."""
     return access.headers["Authorization"].removeprefix("Bearer ")
 
 

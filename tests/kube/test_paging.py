@@ -22,7 +22,7 @@ class Collection:
         self.spared: list[bool] = []
 
     async def __call__(self, more: dict[str, str], *, spare: bool) -> Page:
-        """Give a page."""
+        """Return a page."""
         size, start = int(more["limit"]), int(more.get("continue", "0"))
         self.sizes.append(size)
         self.spared.append(spare)

@@ -26,12 +26,12 @@ class Clock:
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """Give the time."""
+        """Return the time."""
         return self.now
 
 
 def bearer(access: Access) -> str:
-    """Give the token that an access shows."""
+    """Return the token that an access shows."""
     return access.headers["Authorization"].removeprefix("Bearer ")
 
 
@@ -203,7 +203,7 @@ async def test_a_plugin_that_does_not_end_is_ended_with_all_it_started(home: Pat
 
 
 def _runs(pid: str) -> bool:
-    """Say whether a process runs; one that has ended and waits to be noticed does not."""
+    """Report whether a process runs; one that has ended and waits to be noticed does not."""
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 

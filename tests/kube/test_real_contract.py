@@ -59,7 +59,7 @@ async def made(lower: HttpCluster, ref: Ref, **more: object) -> Manifest:
 
 
 def uid_of(manifest: Manifest) -> str:
-    """Give the UID of a stored object."""
+    """Return the UID of a stored object."""
     return str(manifest["metadata"]["uid"])
 
 
@@ -222,7 +222,7 @@ async def test_a_bad_token_is_not_accepted(lower: HttpCluster, sandbox: "Sandbox
     bare = replace(good, tls=without, papers=Papers(), headers={"Authorization": "Bearer wrong"})
 
     async def nothing_better() -> Access:
-        """Give the same bad token again."""
+        """Return the same bad token again."""
         return bare
 
     stuck = HttpCluster("lower-a", replace(bare, renew=nothing_better))

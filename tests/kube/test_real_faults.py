@@ -55,7 +55,7 @@ class Setting:
         )
 
     def names(self) -> list[str]:
-        """Give the cached names, sorted."""
+        """Return the cached names, sorted."""
         return sorted(entry.name.removeprefix(f"{self.mark}-") for entry in self.cache)
 
     async def has(self, *names: str) -> None:
@@ -93,7 +93,7 @@ async def followed(sandbox: Sandbox, **options: float) -> AsyncIterator[Setting]
 
 
 def directory(sandbox: Sandbox) -> Path:
-    """Give etcd's data directory."""
+    """Return etcd's data directory."""
     return sandbox.directory / "upper" / "etcd"
 
 

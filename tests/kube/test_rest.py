@@ -71,7 +71,7 @@ async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tup
 
 
 def access_to(port: int) -> Access:
-    """Give an access without TLS and without a credential."""
+    """Return an access without TLS and without a credential."""
 
     async def renew() -> Access:
         return access_to(port)
@@ -82,7 +82,7 @@ def access_to(port: int) -> Access:
 
 
 async def ask(calls: Calls, access: Access, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
-    """Ask for /x; gives status and body."""
+    """Ask for /x; returns status and body."""
     answer = await calls.call(access, method, "/x", {}, body or None)
     return answer.status, answer.body
 

@@ -52,7 +52,7 @@ class Secrets:
 
 @pytest.fixture
 def secrets() -> Secrets:
-    """Give the Secrets of an upper cluster that has none."""
+    """Return the Secrets of an upper cluster that has none."""
     return Secrets()
 
 
@@ -131,7 +131,7 @@ async def test_a_change_gives_a_new_way_once(secrets: Secrets) -> None:
 
 
 async def test_a_bad_one_is_said_until_it_is_good_again(secrets: Secrets) -> None:
-    """It gives no way; put back as it was, it gives none either, since that one is open."""
+    """It gives no way; put back as it was, it returns none either, since that one is open."""
     secrets.put(kubeconfig())
     kept = KeptKubeconfig(secrets.cache, REF, None)
     await kept.access()

@@ -28,7 +28,7 @@ def pod(depth: int) -> bytes:
 
 
 def rest(raw: bytes) -> Any:
-    """Give a pod without its book-keeping; it has to be possible to decode it, and to encode it in something else."""
+    """Return a pod without its book-keeping; it has to be possible to decode it, and to encode it in something else."""
     found = orjson.loads(orjson.dumps([[[[orjson.loads(raw)]]]]))[0][0][0][0]
     del found["metadata"]["managedFields"]
     return found

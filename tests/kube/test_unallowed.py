@@ -161,5 +161,5 @@ async def synced(cache: Cache) -> None:
 
 
 def told_of(logs: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Give what was told of rights."""
+    """Return what was told of rights."""
     return [one for one in logs if str(one["event"]).endswith(("allowed", "allowed again"))]

@@ -25,7 +25,7 @@ def mirrored(*names: str) -> World:
 
 
 def lower_of(here: World) -> LowerWorld:
-    """Give the lower of which events are heard."""
+    """Return the lower of which events are heard."""
     return here.lowers[A]
 
 

@@ -47,12 +47,12 @@ def exited(name: str = "main", code: int = 0) -> Manifest:
 
 
 def conditions(body: Manifest | None) -> dict[str, Manifest]:
-    """Give the conditions of a patch or a pod by type."""
+    """Return the conditions of a patch or a pod by type."""
     return {one["type"]: one for one in ((body or {}).get("status") or {}).get("conditions", [])}
 
 
 def patched(upper_pod: Manifest, body: Manifest) -> Manifest:
-    """Give the pod as the apiserver stores it after a strategic merge patch of its status."""
+    """Return the pod as the apiserver stores it after a strategic merge patch of its status."""
     return {**upper_pod, "status": merged(upper_pod.get("status") or {}, body["status"])}
 
 

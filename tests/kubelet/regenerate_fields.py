@@ -17,7 +17,7 @@ PREFIX = "#/components/schemas/"
 
 
 def short(reference: str) -> str:
-    """Give the last part of a schema's name: io.k8s.api.core.v1.PodSpec is PodSpec."""
+    """Return the last part of a schema's name: io.k8s.api.core.v1.PodSpec is PodSpec."""
     return reference.removeprefix(PREFIX).rsplit(".", 1)[-1]
 
 
@@ -35,7 +35,7 @@ def kind_of(schema: dict[str, Any]) -> str:
 
 
 def fields_by_type(document: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Give the fields of every type that a pod's metadata, spec and status reach."""
+    """Return the fields of every type that a pod's metadata, spec and status reach."""
     schemas = {short(name): schema for name, schema in document["components"]["schemas"].items()}
     reached: dict[str, dict[str, str]] = {}
     waiting = list(ROOTS)

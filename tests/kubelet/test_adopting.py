@@ -64,13 +64,13 @@ def legacy(of: Manifest, **meta: Any) -> Manifest:
 
 
 def the_step(here: World) -> Step:
-    """Give the one step for the pod."""
+    """Return the one step for the pod."""
     (step,) = decided(PodRule(), KEY, here)[1].steps
     return step
 
 
 def complaint(here: World) -> str:
-    """Give what is said on the pod, which must be all that is done."""
+    """Return what is said on the pod, which must be all that is done."""
     decision, found = decided(PodRule(), KEY, here)
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"

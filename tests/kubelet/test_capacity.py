@@ -25,7 +25,7 @@ def taker(where: str = "n1", *, ended: bool = False, **requests: int) -> PodDema
 
 
 def free(nodes: list[NodeOffer], *pods: PodDemand, **limits: str) -> dict[str, str]:
-    """Give the free capacity, under limits."""
+    """Return the free capacity, under limits."""
     return capacity(nodes, pods, "free", {}, limits)
 
 
@@ -148,7 +148,7 @@ def test_a_node_is_read_from_its_bytes() -> None:
     ],
 )
 def test_a_node_tells_which_addresses_pods_have(cidrs: list[str], addresses: list[str], found: set[str]) -> None:
-    """By the ranges that it gives them out of; where there are none, by its own."""
+    """By the ranges that it returns them out of; where there are none, by its own."""
     listed = [{"type": "InternalIP", "address": one} for one in addresses]
     listed.append({"type": "Hostname", "address": "a:b"})
     node = {"metadata": {"name": "n"}, "spec": {"podCIDRs": cidrs}, "status": {"addresses": listed}}

@@ -23,7 +23,7 @@ def lower(*conditions: dict, phase: str = "Running", **meta: Any) -> dict:
 
 
 def reflected(upper: dict, lower_pod: dict, generation: int = 1) -> dict:
-    """Give the wanted conditions that are not to be absent."""
+    """Return the wanted conditions that are not to be absent."""
     found = reflected_conditions(upper, lower_pod, generation)
     return {kind: one for kind, one in found.items() if one is not None}
 

@@ -11,12 +11,12 @@ EMPTY = {"containerStatuses": [], "initContainerStatuses": [], "ephemeralContain
 
 
 def shown(spec: dict, above: dict, lower: dict) -> dict:
-    """Give what the lists should be above, given both statuses."""
+    """Return what the lists should be above, given both statuses."""
     return reflected_containers(pod(spec, above), below(lower))
 
 
 def after_exit(code: int, **spec: Any) -> str:
-    """Say whether a container that exited is shown as "running" again when it is so below, or stays "terminated"."""
+    """Report whether a container that exited is shown as "running" again when it is so below, or stays "terminated"."""
     found = shown(spec, {"containerStatuses": [exited(code=code)]}, {"containerStatuses": [running()]})
     (state,) = found["containerStatuses"][0]["state"]
     return str(state)

@@ -32,7 +32,7 @@ class Bench:
         self.mirror.hear(WatchEvent(sort, lower_event(name, uid, **fields)))
 
     def written(self) -> list[tuple[str, int]]:
-        """Say what was written, in order, with the count that it told."""
+        """Return what was written, in order, with the count that it told."""
         bodies = [
             (one.verb, one.carried if one.verb == "create" else one.carried[0].body)
             for one in self.upper.asked
@@ -41,7 +41,7 @@ class Bench:
         return [(verb, body["count"]) for verb, body in bodies]
 
     def copy(self, **fields: Any) -> Manifest:
-        """Give the copy that was made first as it is stored."""
+        """Return the copy that was made first as it is stored."""
         made = next(one.carried for one in self.upper.asked if one.verb == "create")
         return {**made, "metadata": {**made["metadata"], "uid": "copy-1"}, **fields}
 

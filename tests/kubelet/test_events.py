@@ -27,14 +27,14 @@ from tensile.reconcile.world import Naming, World
 
 
 def subject(raw: bytes, here: World | None = None) -> Subject | None:
-    """Give the upper pod that an event is about."""
+    """Return the upper pod that an event is about."""
     seen = glimpse(raw)
     of = here or mirrored()
     return subject_of(seen, lower_of(of), of) if seen else None
 
 
 def copied(raw: bytes) -> tuple[Ref, Manifest]:
-    """Give the copy of an event, and where it stands."""
+    """Return the copy of an event, and where it stands."""
     seen, upper = glimpse(raw), subject(raw)
     assert seen is not None
     assert upper is not None

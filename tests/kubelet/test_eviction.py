@@ -38,12 +38,12 @@ def away(silent: float = LONG, lower: str = PATIENT, more: str = "", **pod: Any)
 
 
 def steps(here: World) -> list[Step]:
-    """Give what is to be done about the pod."""
+    """Return what is to be done about the pod."""
     return list(decided(PodRule(), KEY, here)[1].steps)
 
 
 def is_evicted(here: World) -> bool:
-    """Say whether the pod is deleted above."""
+    """Report whether the pod is deleted above."""
     return any(step.verb == "delete" and step.ref == ABOVE for step in steps(here))
 
 
@@ -209,7 +209,7 @@ async def run_below(stage: Stage) -> None:
 
 
 def taints(stage: Stage) -> list[str]:
-    """Give the keys of the node's taints."""
+    """Return the keys of the node's taints."""
     node = stage.find(Ref(UPPER, NODE, "", A))
     assert node is not None
     return [one["key"] for one in node["spec"]["taints"]]

@@ -35,7 +35,7 @@ def lower(of: Manifest, status: Manifest | None = None, grace: int | None = None
 
 
 def asked_of(pod: Manifest, below: Entry, *, asked: bool = True) -> list[Absent]:
-    """Give the deletions that are wanted below."""
+    """Return the deletions that are wanted below."""
     return [one for one in withdraw(pod, below, BELOW, asked=asked).wanted if isinstance(one, Absent)]
 
 
@@ -113,7 +113,7 @@ def test_a_deletion_that_was_cut_off_halfway_is_sent_again() -> None:
 
 
 def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
-    """Give the entry of an upper pod, and a lower where lower pods of that name came and went."""
+    """Return the entry of an upper pod, and a lower where lower pods of that name came and went."""
     here = world()
     lower_world = here.lowers[A]
     lower_world.pods = Cache(digest_below, remembers=remembers)

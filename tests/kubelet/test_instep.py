@@ -25,7 +25,7 @@ NEW: dict[str, Manifest] = {
 
 
 def changed(*what: str) -> list[Patched]:
-    """Give the writes for an upper pod that changed so since its lower pod was made."""
+    """Return the writes for an upper pod that changed so since its lower pod was made."""
     spec: dict[str, Any] = {}
     for one in what:
         spec |= NEW[one]

@@ -80,7 +80,7 @@ def secret(term: str = HOUR, uid: str = "Pod-web", **data: str) -> Manifest:
 
 
 def noted(uid: str, notes: dict[str, str]) -> dict[str, str]:
-    """Give annotations with our marks."""
+    """Return annotations with our marks."""
     return {OWNER_NAME: OWNER_HERE.name, UPPER_UID: uid, **notes}
 
 
@@ -103,14 +103,14 @@ def decide(here: World) -> Decision:
 
 
 def granted(here: World) -> Granted:
-    """Give what is to be issued, the one thing that is wanted."""
+    """Return what is to be issued, the one thing that is wanted."""
     (wanted,) = decide(here).wanted
     assert isinstance(wanted, Granted)
     return wanted
 
 
 def ended(here: World) -> list[str]:
-    """Give the UIDs of the Secrets that are to go, which is all that is wanted."""
+    """Return the UIDs of the Secrets that are to go, which is all that is wanted."""
     wanted = decide(here).wanted
     assert all(isinstance(one, Absent) and one.asked for one in wanted)
     return [one.uid for one in wanted if isinstance(one, Absent)]
@@ -427,7 +427,7 @@ def test_copies_are_not_confused_with_tokens() -> None:
 
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
-    """Give the names of the keys that a change concerns."""
+    """Return the names of the keys that a change concerns."""
     (route,) = (one for one in RULE.routes() if one.cache == cache)
     return list(names(route.keys(here, lower, delta)))
 

@@ -20,7 +20,7 @@ NAMES = [f"c{number}" for number in range(4_000)]
 
 
 def taken(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Give the seconds that some work takes, at best, and what comes of it."""
+    """Return the seconds that some work takes, at best, and what comes of it."""
     found = []
     for _ in range(3):
         begin = process_time()

@@ -59,13 +59,13 @@ def mirrored(here: World, status: Manifest | None = None, **meta: Any) -> World:
 
 
 def verbs(here: World, key: Key = KEY) -> list[str]:
-    """Say what the rule would have done: "create lower-a", "patch upper status"."""
+    """Return what the rule would have done: "create lower-a", "patch upper status"."""
     _, plan = decided(RULE, key, here)
     return [f"{step.verb} {step.ref.cluster or 'upper'} {step.subresource}".rstrip() for step in plan.steps]
 
 
 def reason(here: World, key: Key = KEY) -> str:
-    """Give the reason of the problem that the rule has with a pod, "" for none."""
+    """Return the reason of the problem that the rule has with a pod, "" for none."""
     problem = decided(RULE, key, here)[1].problem
     return problem.reason if problem else ""
 

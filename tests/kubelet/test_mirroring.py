@@ -60,12 +60,12 @@ def kept(here: World, pod: Manifest, below: Manifest | None) -> Decision:
 
 
 def shapes(decision: Decision) -> list[type]:
-    """Give the kinds of what is wanted, in order."""
+    """Return the kinds of what is wanted, in order."""
     return [type(one) for one in decision.wanted]
 
 
 def body(wanted: Any) -> Manifest:
-    """Give the body of a patch that is wanted."""
+    """Return the body of a patch that is wanted."""
     assert isinstance(wanted, Patched)
     found: Manifest = wanted.patch.body
     return found

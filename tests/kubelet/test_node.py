@@ -72,14 +72,14 @@ def standing(*lowers: str, more: str = "") -> World:
 
 
 def node(here: World) -> Manifest:
-    """Give the Node as it is."""
+    """Return the Node as it is."""
     entry = here.upper.nodes.get("", A)
     assert entry is not None
     return deepcopy(entry.manifest())
 
 
 def the_step(here: World) -> Step:
-    """Give the one step of the plan."""
+    """Return the one step of the plan."""
     (step,) = planned(here).steps
     return step
 
@@ -94,19 +94,19 @@ def carried_out(here: World) -> Manifest:
 
 
 def made(*lowers: str, more: str = "") -> Manifest:
-    """Give the Node that is made for lower-a."""
+    """Return the Node that is made for lower-a."""
     body = the_step(started(*lowers, more=more)).body
     assert body is not None
     return body
 
 
 def operations(here: World) -> list[tuple[str, str, Any]]:
-    """Give the operations of the one step, as a person reads them."""
+    """Return the operations of the one step, as a person reads them."""
     return [(one["op"], one["path"], one.get("value")) for one in the_step(here).operations]
 
 
 def paths(here: World) -> list[str]:
-    """Give the paths of the one step's operations."""
+    """Return the paths of the one step's operations."""
     return [path for _, path, _ in operations(here)]
 
 
@@ -566,7 +566,7 @@ def test_deletions_that_are_held_back_are_looked_for() -> None:
 
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[Key]:
-    """Give the keys that a change concerns."""
+    """Return the keys that a change concerns."""
     return [key for route in RULE.routes() if route.cache == cache for key in route.keys(here, lower, delta)]
 
 

@@ -37,22 +37,22 @@ def offering(*nodes: Manifest, spec: str = "") -> World:
 
 
 def status(here: World, seen: Manifest | None = None) -> Manifest:
-    """Give the status of lower-a's node, beside the Node as it was."""
+    """Return the status of lower-a's node, beside the Node as it was."""
     return node_status(seen or {}, here.lowers[A], here)
 
 
 def standing(here: World) -> Manifest:
-    """Give a Node with the status that it should have now."""
+    """Return a Node with the status that it should have now."""
     return {**thing("Node", A, ""), "status": status(here)}
 
 
 def conditions(found: Manifest) -> dict[str, Manifest]:
-    """Give the conditions of a status by type."""
+    """Return the conditions of a status by type."""
     return {one["type"]: one for one in found["conditions"]}
 
 
 def said(here: World, kind: str, seen: Manifest | None = None) -> tuple[str, str, str]:
-    """Give status, reason and message of a condition."""
+    """Return status, reason and message of a condition."""
     one = conditions(status(here, seen))[kind]
     return one["status"], one["reason"], one["message"]
 
@@ -386,7 +386,7 @@ def test_a_condition_keeps_the_time_of_its_last_turn() -> None:
 
 
 def needs_writing(here: World, seen: Manifest) -> bool:
-    """Say whether the status that it should have has to be written."""
+    """Report whether the status that it should have has to be written."""
     return differs(seen, status(here, seen), here.now, BEAT)
 
 
@@ -438,7 +438,7 @@ def offer(node: Manifest, **amounts: str) -> Manifest:
 
 
 def as_written(here: World, seen: Manifest) -> Manifest:
-    """Give the Node with the status that it should have written over that which it has."""
+    """Return the Node with the status that it should have written over that which it has."""
     patch = Patch("strategic-merge-patch", {"status": as_patch(seen, status(here, seen))})
     return patched(seen, patch)
 

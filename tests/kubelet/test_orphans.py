@@ -49,7 +49,7 @@ def mirrored(status: Manifest | None = None, **meta: Any) -> World:
 
 
 def wanted(here: World) -> Any:
-    """Give the one thing that is wanted."""
+    """Return the one thing that is wanted."""
     (found,) = decided(RULE, KEY, here)[0].wanted
     return found
 

@@ -208,7 +208,7 @@ def test_an_unreadable_cluster_selector_is_noted() -> None:
 
 
 def everything() -> dict:
-    """Give a pod in which every rewriting has something to do."""
+    """Return a pod in which every rewriting has something to do."""
     term = {"matchExpressions": [{"key": "type", "operator": "In", "values": ["virtual-kubelet"]}]}
     spread = {
         "topologyKey": "zone",

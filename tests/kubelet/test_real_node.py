@@ -60,7 +60,7 @@ class Virtual:
         self.troubles.append(error)
 
     async def settled(self) -> list[str]:
-        """Let the loop see the node as it is, and come to rest; gives the steps that this took."""
+        """Let the loop see the node as it is, and come to rest; returns the steps that this took."""
         with suppress(NotFound):
             self.world.upper.nodes.put(await self.upper.read(self.ref))
         self.steps.clear()
@@ -99,7 +99,7 @@ async def virtual(sandbox: "Sandbox", tmp_path: Path) -> AsyncIterator[Virtual]:
 
 
 def keys(node: Manifest) -> set[str]:
-    """Give the keys of its taints."""
+    """Return the keys of its taints."""
     return {taint["key"] for taint in node["spec"].get("taints") or ()}
 
 

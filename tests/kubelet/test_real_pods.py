@@ -98,7 +98,7 @@ def selecting(*expressions: Manifest) -> Manifest:
 
 
 def everything() -> Manifest:
-    """Give the spec of a pod with everything that a bound pod can have and that is refused below as it stands."""
+    """Return the spec of a pod with everything that a bound pod can have and that is refused below as it stands."""
     both = {"topologyKey": "kubernetes.io/hostname", "matchLabelKeys": ["pod-template-hash"]}
     grouped = {**both, "labelSelector": {"matchLabels": {"app": "web"}}}
     virtual = {"key": "type", "operator": "In", "values": ["virtual-kubelet"]}

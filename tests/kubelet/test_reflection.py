@@ -17,7 +17,7 @@ IP = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}
 
 
 def reflect(upper: dict, lower: dict, generation: int = 1) -> dict:
-    """Give the status part of the patch, {} for none."""
+    """Return the status part of the patch, {} for none."""
     body = upper_status(upper, lower, generation=generation)
     return {} if body is None else body["status"]
 

@@ -16,7 +16,7 @@ VIRTUAL = {"key": "type", "operator": "In", "values": ["virtual-kubelet"]}
 
 
 def fields(spec: dict, selector: Any = None, **given: Any) -> dict:
-    """Give the scheduling fields of a pod with the spec, and what the webhook moved into the annotation."""
+    """Return the scheduling fields of a pod with the spec, and what the webhook moved into the annotation."""
     moved = {} if selector is None else {"annotations": {"clusterSelector": json.dumps(selector)}}
     return scheduling_fields(pod(spec, **moved), place(**given))
 

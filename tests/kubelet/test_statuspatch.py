@@ -140,7 +140,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 def typed(found: dict[str, dict | None]) -> dict[str, dict | None]:
-    """Give each condition its type."""
+    """Return each condition its type."""
     return {kind: one and {"type": kind, **one} for kind, one in found.items()}
 
 

@@ -10,7 +10,7 @@ POD_ABOVE = upper_pod(resourceVersion="7")
 
 
 def written(status: Manifest) -> Manifest:
-    """Give the body of a write."""
+    """Return the body of a write."""
     body: Manifest = status_write(POD_ABOVE, {"status": status}, "why").patch.body
     return body
 

@@ -146,7 +146,7 @@ def test_a_volume_can_lose_its_tokens_alone() -> None:
 
 
 def stored(name: str, **notes: str) -> bytes:
-    """Give a Secret's bytes."""
+    """Return a Secret's bytes."""
     return orjson.dumps({"metadata": {"name": name, "annotations": notes}, "data": {"token": "dA=="}})
 
 

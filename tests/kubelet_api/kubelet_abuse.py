@@ -100,7 +100,7 @@ class Tearing:
 
 
 def _agreed(head: Head) -> bytes:
-    """Give the answer to a log's request or to an upgrade."""
+    """Return the answer to a log's request or to an upgrade."""
     upgrade = head.value("upgrade")
     return switching(upgrade) if upgrade else b"HTTP/1.1 200 OK\r\n\r\n"
 
@@ -264,7 +264,7 @@ FIELDS = (
 
 
 def fuzzed(chance: random.Random) -> bytes:
-    """Give the bytes of one request: mostly nearly right, sometimes noise."""
+    """Return the bytes of one request: mostly nearly right, sometimes noise."""
     if chance.random() < 0.05:
         return chance.randbytes(chance.randrange(0, 2000))
     path = chance.choice(PATHS) + chance.choice(QUERIES)
@@ -431,7 +431,7 @@ async def _serial(lab: Lab) -> int:
 
 
 async def _echoes(stream: Stream, number: int) -> bool:
-    """Say something to a stream, and whether it comes back."""
+    """Describe something to a stream, and whether it comes back."""
     word = f"turn {number:04}".encode()
     try:
         await stream.send(word)

@@ -86,7 +86,7 @@ class Upper:
         return {"allowed": key in self.rights}
 
     def reviews(self, kind: str) -> list[Manifest]:
-        """Give the specs of the questions of a kind."""
+        """Return the specs of the questions of a kind."""
         return [body["spec"] for body in self.asked if body["kind"] == kind]
 
     def _never(self, *_: Any, **__: Any) -> Any:
@@ -107,7 +107,7 @@ class LowerCluster:
         self.failing: ClusterError | None = None
 
     def endpoint(self) -> Endpoint:
-        """Say where."""
+        """Return where."""
         if self.failing is not None:
             raise self.failing
         return Endpoint("127.0.0.1", self._port, self._tls, self.server_name, "/front", self.credential)
@@ -120,7 +120,7 @@ class Head(NamedTuple):
     fields: list[tuple[str, str]]
 
     def value(self, name: str) -> str:
-        """Give the values of a header, joined."""
+        """Return the values of a header, joined."""
         return ", ".join(value for key, value in self.fields if key == name)
 
     @property
@@ -170,13 +170,13 @@ Script = Callable[[Head, Stream], Awaitable[None]]
 
 
 def switching(protocol: str, *fields: str) -> bytes:
-    """Give a 101."""
+    """Return a 101."""
     lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", f"Upgrade: {protocol}", *fields]
     return "\r\n".join((*lines, "", "")).encode()
 
 
 def answering(status: str, body: bytes = b"", *fields: str) -> Script:
-    """Give a script that answers once, with a body of known length."""
+    """Return a script that answers once, with a body of known length."""
 
     async def script(_head: Head, stream: Stream) -> None:
         lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields, "", ""]
@@ -234,11 +234,11 @@ class NamedPods:
         return self.targets.get((namespace, pod))
 
     def listed(self) -> bytes:
-        """Give a list of their names."""
+        """Return a list of their names."""
         return orjson.dumps({"kind": "PodList", "apiVersion": "v1", "items": sorted(p for _, p in self.targets)})
 
     def running(self) -> list[Runner]:
-        """Give what a test has put there."""
+        """Return what a test has put there."""
         return self.runners
 
 
@@ -365,12 +365,12 @@ class SlowCaller:
 
 
 def request(first: str, *fields: str) -> bytes:
-    """Give a request's bytes."""
+    """Return a request's bytes."""
     return "\r\n".join((f"{first} HTTP/1.1", "Host: node", *fields, "", "")).encode()
 
 
 def unchunked(body: bytes) -> bytes:
-    """Give the content of a chunked body; ValueError when its end is missing."""
+    """Return the content of a chunked body; ValueError when its end is missing."""
     content, rest = bytearray(), BytesIO(body)
     while size := int(rest.readline(), 16):
         content += rest.read(size)
@@ -395,7 +395,7 @@ def descriptors() -> int:
 
 
 def others() -> set[asyncio.Task[Any]]:
-    """Give the tasks that run beside this one."""
+    """Return the tasks that run beside this one."""
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 

@@ -69,7 +69,7 @@ class Grant(NamedTuple):
     subresources: tuple[str, ...]
 
     def covers(self, verb: str, subresource: str) -> bool:
-        """Say whether it is the right asked for."""
+        """Report whether it is the right asked for."""
         return self.verb in {"*", verb} and (subresource in self.subresources or "*" in self.subresources)
 
 
@@ -125,7 +125,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Give every path with every method by everyone."""
+    """Yield every path with every method by everyone."""
     for someone in SOMEONE:
         for group in GROUPS:
             for method in VERBS:
@@ -134,7 +134,7 @@ def cases() -> Iterator[Case]:
 
 
 def expected(someone: Someone, group: Group, method: str) -> str:
-    """Say what a request has to come to."""
+    """Return what a request has to come to."""
     verb = group.verb or VERBS[method]
     rights = someone.grants if someone.on in {"", NODE} else ()
     if any(grant.covers(verb, each) for grant in rights for each in group.subresources):

@@ -17,7 +17,7 @@ ROBOT = {"username": "robot", "groups": ["system:authenticated"]}
 
 
 def refused(lab: Lab) -> bool:
-    """Say whether nothing reached the lower."""
+    """Report whether nothing reached the lower."""
     return lab.lower.heads == []
 
 

@@ -37,7 +37,7 @@ class Clock:
 
 
 def certificate(*subject: tuple[str, str]) -> Mapping[str, Any]:
-    """Give a verified certificate as `ssl` shows it."""
+    """Return a verified certificate as `ssl` shows it."""
     return {"subject": tuple((pair,) for pair in subject), "notAfter": "Jan  5 09:34:43 2030 GMT"}
 
 

@@ -36,7 +36,7 @@ class Clock:
 
 
 def shown(context: ssl.SSLContext) -> x509.Certificate:
-    """Give the certificate that a server with this context shows, by a handshake in memory."""
+    """Return the certificate that a server with this context shows, by a handshake in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
@@ -156,7 +156,7 @@ def test_an_encrypted_key_does_not_ask(pki: Pki) -> None:
 
 
 def test_tls_is_modern_and_resumes_nothing(pki: Pki) -> None:
-    """TLS is 1.2 or newer, gives no tickets and asks for client certificates only when it can verify them."""
+    """TLS is 1.2 or newer, returns no tickets and asks for client certificates only when it can verify them."""
     context = tls_context(Pair(*pki.serving), pki.clients.pem)
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
     assert (context.num_tickets, context.verify_mode) == (0, ssl.CERT_OPTIONAL)
@@ -209,7 +209,7 @@ class Source:
         self.error: Exception | None = None
 
     async def __call__(self) -> str:
-        """Give it."""
+        """Return it."""
         self.asked += 1
         await asyncio.sleep(0)
         if self.error is not None:

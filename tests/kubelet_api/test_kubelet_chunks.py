@@ -13,7 +13,7 @@ CONTENTS = st.lists(st.binary(min_size=1, max_size=300), max_size=8)
 
 
 def taken(body: bytes, cuts: list[int]) -> tuple[bytes, bool]:
-    """Give the content of a body that comes in pieces, cut at these places, and whether its end was seen."""
+    """Return the content of a body that comes in pieces, cut at these places, and whether its end was seen."""
     chunks, content = Chunks(), b""
     edges = [0, *sorted(cut % (len(body) + 1) for cut in cuts), len(body)]
     for begin, end in pairwise(edges):
@@ -22,7 +22,7 @@ def taken(body: bytes, cuts: list[int]) -> tuple[bytes, bool]:
 
 
 def told(body: bytes) -> bytes:
-    """Give the content of a body as h11 reads it."""
+    """Return the content of a body as h11 reads it."""
     reader = h11.Connection(h11.CLIENT)
     reader.send(h11.Request(method="GET", target="/", headers=[("host", "a")]))
     reader.send(h11.EndOfMessage())

@@ -33,7 +33,7 @@ EVENT = "a caller of the kubelet API was turned away"
 
 
 def told(lab: Lab) -> list[dict[str, object]]:
-    """Give what was said about callers that were turned away."""
+    """Return what was said about callers that were turned away."""
     return [fields for event, fields in lab.log.entries if event == EVENT]
 
 

@@ -47,7 +47,7 @@ class Site:
         self.pods = NamedPods({(twins.namespace, SPDY): Target(lower, twins.namespace, POD, frozenset({CONTAINER}))})
 
     def said(self, event: str) -> list[dict[str, object]]:
-        """Give what was said of a kind."""
+        """Return what was said of a kind."""
         return [fields for known, fields in self.log.entries if known == event]
 
 

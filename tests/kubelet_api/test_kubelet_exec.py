@@ -53,7 +53,7 @@ async def opened(lab: Lab, kind: Kind = SPDY, path: str = EXEC) -> Stream:
 
 
 def agreeing(then: Script, protocol: str = "SPDY/3.1", first: bytes = b"") -> Script:
-    """Give a script that agrees to the upgrade, says `first` in the same breath, and goes on with `then`."""
+    """Return a script that agrees to the upgrade, says `first` in the same breath, and goes on with `then`."""
 
     async def script(head: Head, stream: Stream) -> None:
         await stream.send(switching(protocol) + first)

@@ -22,13 +22,13 @@ DAMAGED_KEY = b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"
 
 
 def encrypted(pki: Pki) -> bytes:
-    """Give the key with a password on it."""
+    """Return the key with a password on it."""
     key = serialization.load_pem_private_key(pki.serving.key, None)
     return key.private_bytes(PEM, PKCS8, serialization.BestAvailableEncryption(b"a password"))
 
 
 def variants(pki: Pki) -> dict[str, tuple[bytes, bytes, str, str]]:
-    """Give bad pairs: the certificate, the key, which of the two files is said, and a piece of what is said."""
+    """Return bad pairs: the certificate, the key, which of the two files is said, and a piece of what is said."""
     good, other = pki.serving, pki.servers.issue("other", usage=SERVER)
     authority = pki.servers.pem.encode()
     return {

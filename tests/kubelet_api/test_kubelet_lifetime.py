@@ -63,7 +63,7 @@ class Ground:
         return token
 
     async def who(self, token: str) -> User | int:
-        """Give a token's user, or the status with which it is turned away."""
+        """Return a token's user, or the status with which it is turned away."""
         try:
             return await self.authenticator.user({}, (("authorization", f"Bearer {token}"),), "10.0.0.1")
         except Refused as refused:
@@ -112,7 +112,7 @@ class Ground:
 
 @pytest.fixture
 async def ground(sandbox: "Sandbox") -> AsyncIterator[Ground]:
-    """Give an account of the upper cluster."""
+    """Return an account of the upper cluster."""
     made = Ground(sandbox)
     await made.open()
     yield made

@@ -12,7 +12,7 @@ BIG = random.Random(3).randbytes(3 * 1024 * 1024)
 
 
 def chunk(data: bytes) -> bytes:
-    """Give a chunk of a body."""
+    """Return a chunk of a body."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 

@@ -17,7 +17,7 @@ LOGS = "GET /containerLogs/shop/{0}/main"
 
 
 def seats(lab: Lab, **ports: int) -> dict[str, Seat]:
-    """Give places of nodes, each with one pod of its own name."""
+    """Return places of nodes, each with one pod of its own name."""
     target = Target(lab.cluster, "mapped", "web-0", CONTAINERS)
     names = {node.replace("-", "_"): node for node in NODES}
     return {
@@ -38,7 +38,7 @@ async def row(lab: Lab) -> list[int]:
 
 
 async def answers(lab: Lab, node: str) -> bool:
-    """Say whether a node's own pod is found at the node's port, and no other's."""
+    """Report whether a node's own pod is found at the node's port, and no other's."""
     others = [name for name in NODES if name != node]
     told = [(await lab.ask(lab.pki.apiserver, LOGS.format(name), node=node)).status for name in (node, *others)]
     return told == [200, 404, 404]

@@ -33,7 +33,7 @@ ASKED = "create CertificateSigningRequest tensile-lower-"
 
 
 def topology(ports: list[int], files: str = "", name: str = "") -> Topology:
-    """Give a topology with a lower for each port; `name` is what its node has, beside that ("name: x, ")."""
+    """Return a topology with a lower for each port; `name` is what its node has, beside that ("name: x, ")."""
     lowers = "".join(
         f"- {{name: lower-{place}, kubeconfig: none, node: {{{name}kubeletPort: {port}}}}}\n"
         for place, port in enumerate(ports)
@@ -43,7 +43,7 @@ def topology(ports: list[int], files: str = "", name: str = "") -> Topology:
 
 
 def with_files(directory: Path, pki: Pki, ports: list[int]) -> Topology:
-    """Give such a topology that has certificate and key."""
+    """Return such a topology that has certificate and key."""
     (directory / "c").write_bytes(pki.serving.certificate)
     (directory / "k").write_bytes(pki.serving.key)
     return topology(ports, ", tlsCertFile: c, tlsKeyFile: k")
@@ -57,12 +57,12 @@ class Known(NoPods):
 
 
 def alone(given: Topology) -> dict[str, Seat]:
-    """Give the places of a topology's nodes, of whose pods nothing is known yet."""
+    """Return the places of a topology's nodes, of whose pods nothing is known yet."""
     return seats_of(given, {}, Known)
 
 
 def requests(upper: Answering) -> list[str]:
-    """Give the certificates that were asked for."""
+    """Return the certificates that were asked for."""
     return [each for each in upper.verbs() if each.startswith(ASKED)]
 
 
@@ -188,7 +188,7 @@ async def test_a_node_that_loses_the_port_where_it_stayed_is_said_again(tmp_path
 
 
 async def shown(port: int) -> str:
-    """Give the serial number of the certificate that is shown at a port."""
+    """Return the serial number of the certificate that is shown at a port."""
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     _, writer = await asyncio.open_connection(ADDRESS, port, ssl=trusting)
@@ -227,7 +227,7 @@ class Member(NamedTuple):
 
 
 def joined(given: Topology, **ports: int | None) -> dict[str, Member]:
-    """Give lowers of a topology as they are joined, with the port at which each is served."""
+    """Return lowers of a topology as they are joined, with the port at which each is served."""
     specs = {spec.name: spec for spec in given.lowers}
     found = {}
     for name, port in ports.items():
@@ -238,7 +238,7 @@ def joined(given: Topology, **ports: int | None) -> dict[str, Member]:
 
 
 def whose(seats: dict[str, Seat]) -> dict[str, tuple[int, str]]:
-    """Give the port of each node, and the lower whose pods it has."""
+    """Return the port of each node, and the lower whose pods it has."""
     return {
         node: (seat.address[1], seat.pods.lower.name if isinstance(seat.pods, Known) else "")
         for node, seat in seats.items()

@@ -53,7 +53,7 @@ def twins(sandbox: "Sandbox") -> Iterator[Twins]:
 
 
 def seats(twins: Twins, pods: dict[str, NamedPods]) -> dict[str, Seat]:
-    """Give the places of the two nodes, for such pods of each."""
+    """Return the places of the two nodes, for such pods of each."""
     return {node: Seat(("127.0.0.1", twins.ports[kind]), pods[kind]) for kind, node in twins.nodes.items()}
 
 
@@ -151,7 +151,7 @@ def write_log(twins: Twins, lines: int) -> None:
     ],
 )
 async def test_logs_take_every_flag(twins: Twins, server: KubeletServer, flags: list[str], lines: int) -> None:
-    """Each flag of kubectl logs gives what it gives against the lower directly."""
+    """Each flag of kubectl logs gives what it returns against the lower directly."""
     write_log(twins, 200)
     through = await twins.run("logs", WEBSOCKET, *flags)
     direct = await twins.run("logs", POD, *flags, cluster=LOWER)

@@ -57,7 +57,7 @@ class Ground:
         self.authorizer = Authorizer(self.upper, Notes(), lambda: self.time)
 
     async def come(self, token: str, origin: str = HONEST) -> str:
-        """Give the name of a token's user, or the status with which it is turned away."""
+        """Return the name of a token's user, or the status with which it is turned away."""
         try:
             return (await self.authenticator.user({}, bearer(token), origin)).name
         except Refused as refused:
@@ -68,7 +68,7 @@ class Ground:
         return list(await asyncio.gather(*(self.come(token, origin) for token in tokens)))
 
     async def wants(self, user: User, access: Access = GET[0], node: str = NODE) -> int:
-        """Give the status with which a user is told whether it may."""
+        """Return the status with which a user is told whether it may."""
         try:
             await self.authorizer.permit(user, (access,), node)
         except Refused as refused:

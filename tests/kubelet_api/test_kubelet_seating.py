@@ -9,7 +9,7 @@ A, B, C, D = "a", "b", "c", "d"
 
 
 def at(**ports: int) -> dict[str, Address]:
-    """Give addresses of nodes."""
+    """Return addresses of nodes."""
     return {node: ("0.0.0.0", port) for node, port in ports.items()}
 
 

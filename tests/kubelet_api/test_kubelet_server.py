@@ -52,14 +52,14 @@ async def streaming(lab: Lab) -> Stream:
 
 
 async def alive(stream: Stream) -> bool:
-    """Say whether a stream still carries bytes both ways."""
+    """Report whether a stream still carries bytes both ways."""
     await stream.send(b"ping")
     async with asyncio.timeout(PATIENCE):
         return await stream.reader.readexactly(4) == b"ping"
 
 
 async def ended(stream: Stream) -> bool:
-    """Say whether a stream has ended, and close this side of it."""
+    """Report whether a stream has ended, and close this side of it."""
     async with asyncio.timeout(PATIENCE):
         rest = await stream.to_end()
     await stream.close()

@@ -41,7 +41,7 @@ def asked_for(manifest: dict[str, Any]) -> x509.CertificateSigningRequest:
 
 
 def status(*conditions: tuple[str, str], certificate: bytes = b"") -> bytes:
-    """Give a CertificateSigningRequest with that status."""
+    """Return a CertificateSigningRequest with that status."""
     listed = [{"type": kind, "reason": "ByHand", "message": words} for kind, words in conditions]
     issued = {"certificate": b64encode(certificate).decode()} if certificate else {}
     return orjson.dumps({"status": {"conditions": listed, **issued}})
@@ -141,7 +141,7 @@ class Time:
             await asyncio.Event().wait()
 
     def clocks(self) -> Clocks:
-        """Give the clocks that this time drives."""
+        """Return the clocks that this time drives."""
         return Clocks(self.now, self.seconds, self.sleep)
 
 
@@ -195,7 +195,7 @@ class Office:
             await asyncio.gather(task, return_exceptions=True)
 
     def said(self, event: str) -> list[dict[str, object]]:
-        """Give what was said of a kind."""
+        """Return what was said of a kind."""
         return [fields for known, fields in self.log.entries if known == event]
 
 

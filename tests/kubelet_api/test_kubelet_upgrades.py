@@ -153,7 +153,7 @@ def test_answers_of_a_lower_are_told(status: int, body: bytes, expected_status: 
 
 
 def told(reason: str, message: str, **more: Any) -> bytes:
-    """Give a v1 Status."""
+    """Return a v1 Status."""
     return orjson.dumps({"kind": "Status", "reason": reason, "message": message, **more})
 
 

@@ -75,7 +75,7 @@ class Scene:
         return {name: samples[0].value for name, samples in parsed(answer.body).items()}
 
     def asked(self) -> list[str]:
-        """Give what the lower was asked for."""
+        """Return what the lower was asked for."""
         return [head.first.split()[1] for head in self.lab.lower.heads]
 
 

@@ -27,7 +27,7 @@ UNHURRIED = QUICK._replace(leaving=10 * PATIENCE)
 
 
 async def wire_to(pki: Pki, peer: Peer, limits: Limits = QUICK) -> tuple[Wire, asyncio.Future[None]]:
-    """Give our end of a connection, and what becomes of the peer, which has a thread and a real socket of its own.
+    """Return our end of a connection, and what becomes of the peer, which has a thread and a real socket of its own.
 
     The kernel's buffers between the two are as small as it allows.
     """

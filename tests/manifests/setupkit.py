@@ -44,12 +44,12 @@ def setup(namespace: str = NAMESPACE, image: str | None = None, **fields: Any) -
 
 
 def applied(found: Setup) -> list[Manifest]:
-    """Give what is applied in the upper cluster."""
+    """Return what is applied in the upper cluster."""
     return list(yaml.safe_load_all(upper_stream(found)))
 
 
 def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
-    """Give the object of a kind, of which there is one."""
+    """Return the object of a kind, of which there is one."""
     (found,) = [each for each in objects if each["kind"] == kind and name in ("", each["metadata"]["name"])]
     return found
 

@@ -39,12 +39,12 @@ def little() -> Topology:
 
 
 def above(topology: Topology) -> list[Manifest]:
-    """Give the objects for the upper cluster."""
+    """Return the objects for the upper cluster."""
     return upper_roles(topology, namespace="tensile")
 
 
 def below(topology: Topology) -> list[Manifest]:
-    """Give the objects for the lower cluster."""
+    """Return the objects for the lower cluster."""
     return lower_roles(topology.lowers[0], topology=topology.name, namespace="tensile")
 
 
@@ -86,7 +86,7 @@ def granted(objects: Iterable[Manifest]) -> Granted:
 
 
 def listed(rights: Iterable[Right]) -> Granted:
-    """Give the same of the list of rights."""
+    """Return the same of the list of rights."""
     return {(one.namespace, one.group, one.resource, one.name, verb) for one in rights for verb in one.verbs}
 
 

@@ -18,7 +18,7 @@ MINE = "# mine\n"
 
 
 def held(directory: Path) -> dict[str, str]:
-    """Give every file below a directory, by its path there."""
+    """Return every file below a directory, by its path there."""
     files = (path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)): path.read_text() for path in files}
 

@@ -21,18 +21,18 @@ EVERY = pytest.mark.parametrize("fields", TOPOLOGIES.values(), ids=TOPOLOGIES)
 
 
 def pod(found: Setup) -> Manifest:
-    """Give the template of the engine's pods."""
+    """Return the template of the engine's pods."""
     return one(applied(found), "Deployment")["spec"]["template"]
 
 
 def container(found: Setup) -> Manifest:
-    """Give the one container of them."""
+    """Return the one container of them."""
     (only,) = pod(found)["spec"]["containers"]
     return only
 
 
 def called(found: Setup) -> set[int]:
-    """Give every port that the engine listens on with a topology, and that of probes."""
+    """Return every port that the engine listens on with a topology, and that of probes."""
     topology = found.topology
     ports = {topology.telemetry.port, int(container(found)["args"][-1])}
     ports |= {lower.node.kubelet_port for lower in topology.lowers}
@@ -40,7 +40,7 @@ def called(found: Setup) -> set[int]:
 
 
 def allowed(found: Setup) -> set[int]:
-    """Give the ports that the policy lets callers come to."""
+    """Return the ports that the policy lets callers come to."""
     (rule,) = one(applied(found), "NetworkPolicy")["spec"]["ingress"]
     assert set(rule) == {"ports"}, "whoever calls"
     return {port for row in rule["ports"] for port in range(row["port"], row.get("endPort", row["port"]) + 1)}

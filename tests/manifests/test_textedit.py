@@ -23,14 +23,14 @@ FORMS = st.sampled_from([False, None, True])
 
 
 def paths(data: Any, before: Path = ()) -> list[Path]:
-    """Give the path of every value that has a key, at any depth."""
+    """Return the path of every value that has a key, at any depth."""
     inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     found = [path for step, value in inside for path in paths(value, (*before, step))]
     return [*found, *((*before, key) for key in (data if isinstance(data, dict) else ()))]
 
 
 def with_value(data: Any, path: Path, value: Any) -> Any:
-    """Give data with another value at a path that is there."""
+    """Return data with another value at a path that is there."""
     whole = inside = deepcopy(data)
     for step in path[:-1]:
         inside = inside[step]
@@ -39,7 +39,7 @@ def with_value(data: Any, path: Path, value: Any) -> Any:
 
 
 def without(data: Any, path: Path) -> Any:
-    """Give data without what is at a path, and without what is empty for it."""
+    """Return data without what is at a path, and without what is empty for it."""
     whole = inside = deepcopy(data)
     for step in path[:-1]:
         inside = inside[step]

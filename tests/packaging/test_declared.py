@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def declared() -> set[str]:
-    """Give the packages that pyproject.toml asks for."""
+    """Return the packages that pyproject.toml asks for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
 
 
 def imported() -> set[str]:
-    """Give the packages of others that the program's modules import."""
+    """Return the packages of others that the program's modules import."""
     modules: set[str] = set()
     for path in (ROOT / "tensile").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

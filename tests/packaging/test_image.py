@@ -25,7 +25,7 @@ def steps() -> list[tuple[str, str]]:
 
 
 def last_stage() -> list[tuple[str, str]]:
-    """Give the instructions of what is shipped."""
+    """Return the instructions of what is shipped."""
     found = steps()
     begin = max(number for number, (name, _) in enumerate(found) if name == "FROM")
     return found[begin:]
@@ -43,7 +43,7 @@ def locked(file: str) -> dict[str, str]:
 
 
 def needed(name: str, extras: frozenset[str] = frozenset()) -> dict[str, frozenset[str]]:
-    """Give the packages that a package brings with it on this machine, itself aside, each with the extras asked for."""
+    """Return the packages that a package brings with it on this machine, itself aside, each with the extras asked for."""
     found: dict[str, frozenset[str]] = {}
     waiting = [(name, extras)]
     while waiting:
@@ -73,7 +73,7 @@ def test_the_images_packages_are_pinned_as_for_the_tests() -> None:
 
 
 def let_through(path: str) -> bool:
-    """Say whether .dockerignore lets a path come to the builder; its last word on it counts."""
+    """Report whether .dockerignore lets a path come to the builder; its last word on it counts."""
     answer = True
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         pattern = line.strip()
@@ -87,7 +87,7 @@ def let_through(path: str) -> bool:
 
 
 def copied() -> list[str]:
-    """Give what the Dockerfile copies out of the repository."""
+    """Return what the Dockerfile copies out of the repository."""
     calls = [shlex.split(words) for name, words in steps() if name == "COPY"]
     return [path for words in calls if not words[0].startswith("--from") for path in words[:-1]]
 

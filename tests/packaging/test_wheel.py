@@ -112,7 +112,7 @@ def test_the_version_is_written_in_one_place() -> None:
 
 
 def test_its_program_is_tensile(wheel: Path) -> None:
-    """Installing it gives one command."""
+    """Installing it returns one command."""
     with ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
         programs = ConfigParser()

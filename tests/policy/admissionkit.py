@@ -45,13 +45,13 @@ def required(*terms_: Manifest) -> Manifest:
 
 
 def selector_of(found: Manifest) -> str | None:
-    """Give a pod's annotation as it is written."""
+    """Return a pod's annotation as it is written."""
     text: str | None = (found["metadata"].get("annotations") or {}).get(CLUSTER_SELECTOR)
     return text
 
 
 def scheduling(found: Manifest) -> Manifest:
-    """Give the fields of a pod's spec that the webhook may change."""
+    """Return the fields of a pod's spec that the webhook may change."""
     return {
         field: found["spec"][field] for field in ("nodeSelector", "affinity", "tolerations") if field in found["spec"]
     }

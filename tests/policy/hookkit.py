@@ -46,7 +46,7 @@ class Scene:
         )
 
     def registered(self) -> dict[str, Any] | None:
-        """Give what is registered."""
+        """Return what is registered."""
         found: dict[str, Any] | None = self.upper.find(MUTATING_WEBHOOK, "", NAME)
         return found
 

@@ -38,7 +38,7 @@ def place(
     spaces: list[Manifest] | None = None,
     storage: Storage | None = None,
 ) -> Placement:
-    """Say where a pod fits among these."""
+    """Return where a pod fits among these."""
     return examine(pod_of(wanted), seen(nodes, pods, spaces, storage))
 
 
@@ -58,12 +58,12 @@ def space(name: str, **labels: str) -> Manifest:
 
 
 def reasons(found: Placement) -> dict[str, tuple[str, ...]]:
-    """Give the reasons by node."""
+    """Return the reasons by node."""
     return {name: refusal.reasons for name, refusal in found.refused.items()}
 
 
 def checks(found: Placement) -> dict[str, str]:
-    """Give the check that fails by node."""
+    """Return the check that fails by node."""
     return {name: refusal.check for name, refusal in found.refused.items()}
 
 

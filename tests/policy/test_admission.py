@@ -149,7 +149,7 @@ def test_the_namespace_of_the_request_decides() -> None:
 
 
 def chosen(namespace: str, name: str) -> str:
-    """Say which node was chosen for claims: those of default named pinned have vk-b, outer a real node above."""
+    """Return which node was chosen for claims: those of default named pinned have vk-b, outer a real node above."""
     return {("default", "pinned"): VK_B, ("default", "outer"): "real-node"}.get((namespace, name), "")
 
 

@@ -81,7 +81,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 async def ask(port: ExtenderPort, papers: Papers) -> Ask:
-    """Give a way to ask: a path, a body, and by whom."""
+    """Return a way to ask: a path, a body, and by whom."""
 
     async def asked(path: str, body: Any, tls: ssl.SSLContext | None = None) -> tuple[int, Any]:
         """Post, and give the status with the answer."""

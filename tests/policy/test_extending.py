@@ -80,7 +80,7 @@ class Scene:
             return await answer.json()
 
     async def names(self, pod: dict[str, Any] | None = None, **by: Any) -> list[str]:
-        """Give the nodes that a pod may go to."""
+        """Return the nodes that a pod may go to."""
         found: list[str] = (await self.ask(pod, **by))["NodeNames"]
         return found
 

@@ -34,7 +34,7 @@ class Caller:
         await self.writer.drain()
 
     async def status(self) -> int:
-        """Give the status of the answer, 0 where the connection ends instead; `said` is what it says."""
+        """Return the status of the answer, 0 where the connection ends instead; `said` is what it says."""
         with suppress(OSError, asyncio.IncompleteReadError):
             async with asyncio.timeout(60):
                 head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
@@ -49,7 +49,7 @@ class Caller:
         return await self.status()
 
     async def ends(self) -> bool:
-        """Say whether the connection ends."""
+        """Report whether the connection ends."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(60):
                 return not await self.reader.read(1)

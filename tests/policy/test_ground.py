@@ -25,7 +25,7 @@ def ground(*nodes: dict[str, Any]) -> Ground:
 
 
 def shape(snapshot: Snapshot) -> Any:
-    """Give what two snapshots of the same cluster have in common."""
+    """Return what two snapshots of the same cluster have in common."""
     return (
         {
             name: (sorted(one.pods), {key: amount for key, amount in one.used.items() if amount}, one.allocatable)
@@ -131,7 +131,7 @@ def test_step_by_step_is_the_same_as_at_once(seed: int) -> None:
 
 
 def fits(here: Ground, cpu: str) -> bool:
-    """Say whether another pod fits."""
+    """Report whether another pod fits."""
     return examine(pod_of(pod("other", asking(cpu=cpu))), here.snapshot).fits
 
 

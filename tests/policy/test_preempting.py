@@ -21,7 +21,7 @@ def filtered(made: Extender, wanted: Manifest, *names: str, now: float = 0.0) ->
 
 
 def asked(made: Extender, wanted: Manifest, offered: dict[str, list[str]], **given: Any) -> dict[str, list[str]]:
-    """Ask who has to go, given who would by the sum; gives that by virtual node, by the pods' UIDs."""
+    """Ask who has to go, given who would by the sum; returns that by virtual node, by the pods' UIDs."""
     victims = {name: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0} for name, uids in offered.items()}
     question = {"Pod": wanted, "NodeNameToMetaVictims": victims}
     *_, answer = Preempting(made).answer(question, given.get("budgets", ()), given.get("now", 0.0))
@@ -29,7 +29,7 @@ def asked(made: Extender, wanted: Manifest, offered: dict[str, list[str]], **giv
 
 
 def nominated(wanted: Manifest, name: str) -> Manifest:
-    """Give a pod as it is once it is nominated."""
+    """Return a pod as it is once it is nominated."""
     return {**wanted, "status": {"nominatedNodeName": name}}
 
 

@@ -33,7 +33,7 @@ class Upper(Answering):
         self.refusal: Exception | None = None
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """Give the budgets."""
+        """Return the budgets."""
         assert (kind, selection) == (DISRUPTION_BUDGET, Selection())
         if self.refusal is not None:
             raise self.refusal
@@ -41,7 +41,7 @@ class Upper(Answering):
 
 
 def done(upper: Upper) -> list[str]:
-    """Say what was written, in order; names of events say nothing."""
+    """Return what was written, in order; names of events say nothing."""
     return [one if "Event" not in one else "create Event" for one in upper.verbs() if not one.startswith("read")]
 
 
@@ -63,7 +63,7 @@ class Scene:
         self.extender.filter({"Pod": self.comer, "NodeNames": ["v"]}, self.time)
 
     async def look(self, **now: Any) -> list[str]:
-        """Have it looked at in time, when the pod is as it was but for this; gives what was written."""
+        """Have it looked at in time, when the pod is as it was but for this; returns what was written."""
         self.upper.answer("read", {**self.comer, **now})
         self.time += PATIENCE
         await self.made.look()

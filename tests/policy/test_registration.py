@@ -43,7 +43,7 @@ def certificate(days: float = 30, begun: float = 0) -> bytes:
 
 
 def stored(wanted: Manifest) -> Manifest:
-    """Give a configuration as the apiserver would have stored it."""
+    """Return a configuration as the apiserver would have stored it."""
     return {**wanted, "metadata": {**wanted["metadata"], "uid": "u-1", "resourceVersion": "7", "generation": 1}}
 
 

@@ -37,13 +37,13 @@ def review(obj: Any, version: str = "v1", **request: Any) -> bytes:
 
 
 def asked(body: bytes) -> Manifest:
-    """Give the response to a question."""
+    """Return the response to a question."""
     found: Manifest = orjson.loads(answer(body, terms(PROVIDER)))
     return found
 
 
 def patched(obj: Manifest, response: Manifest) -> Manifest:
-    """Give what an apiserver makes of an answer."""
+    """Return what an apiserver makes of an answer."""
     assert response["patchType"] == "JSONPatch"
     found: Manifest = jsonpatch.apply_patch(obj, orjson.loads(b64decode(response["patch"])))
     return found

@@ -83,7 +83,7 @@ def specs(labels: dict[str, Any], requirements: st.SearchStrategy[Manifest]) -> 
 
 
 def below(found: Manifest, node: str) -> Manifest:
-    """Give what the lower pod asks of nodes, behind a virtual node."""
+    """Return what the lower pod asks of nodes, behind a virtual node."""
     keys = {"ignore_selector_keys": frozenset({"clusterID"}), "virtual_nodes": NODES, "taints": (PROVIDER,)}
     return scheduling_fields(found, place(node_name=node, node_labels=VIRTUAL[node], **keys))
 
@@ -99,7 +99,7 @@ def test_what_is_asked_of_lower_nodes_comes_back_as_it_was(spec: Manifest) -> No
 
 
 def accepts(spec: Manifest, virtual: str, real: str) -> bool:
-    """Say whether a pod's spec, as its author wrote it, may run on a lower node behind a virtual node."""
+    """Report whether a pod's spec, as its author wrote it, may run on a lower node behind a virtual node."""
     seen, shown = REAL[real], VIRTUAL[virtual]
     for key, value in (spec.get("nodeSelector") or {}).items():
         if (shown if is_upper_only(key, [value], KEYS, NODES) else seen).get(key) != value:
@@ -109,7 +109,7 @@ def accepts(spec: Manifest, virtual: str, real: str) -> bool:
 
 
 def _holds(term: Manifest, virtual: str, real: str) -> bool:
-    """Say whether all of a term's requirements hold, each of whom it is about; a name to avoid is avoided by both."""
+    """Report whether all of a term's requirements hold, each of whom it is about; a name to avoid is avoided by both."""
     halves = split_term(term, KEYS, NODES)
     above = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.above]}}}} if halves.above else {}
     lower = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.below]}}}} if halves.below else {}

@@ -31,7 +31,7 @@ SUCCESSOR = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": SPEC}
 
 
 def place() -> Placement:
-    """Give a place for a pod in a lower."""
+    """Return a place for a pod in a lower."""
     return Placement(world().owner, "vk", "default", "uid", virtual_nodes=frozenset({"vk"}), identity="upper")
 
 

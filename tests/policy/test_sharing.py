@@ -27,7 +27,7 @@ def shared(
 
 
 def totals(found: dict[str, Share]) -> dict[str, int]:
-    """Give how many each lower takes."""
+    """Return how many each lower takes."""
     return {name: sum(share.counts.values()) for name, share in found.items()}
 
 

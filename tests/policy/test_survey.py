@@ -46,7 +46,7 @@ def went(cache: Cache, manifest: Manifest) -> None:
 
 
 def being_deleted(pod: Manifest) -> Manifest:
-    """Give a pod as it is while it is deleted."""
+    """Return a pod as it is while it is deleted."""
     return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-03-01T12:00:00Z"}}
 
 
@@ -113,7 +113,7 @@ class Here:
         put(self.world.lowers[lower].pods, {**copy, "metadata": meta, "spec": {**copy["spec"], "nodeName": node}})
 
     def used(self, lower: str, node: str = "n1") -> float:
-        """Give how many cpus of a node are taken or promised."""
+        """Return how many cpus of a node are taken or promised."""
         return self.surveys[lower].ground.snapshot.nodes[node].used.get("cpu", 0) / 1000
 
 

@@ -79,7 +79,7 @@ async def test_of_two_that_begin_together_the_slower_one_waits(here: Scene, tmp_
 
 @asynccontextmanager
 async def in_turns(*ports: int) -> AsyncIterator[int]:
-    """Give a port that leads each new connection to the next of these, as a Service does."""
+    """Return a port that leads each new connection to the next of these, as a Service does."""
     turns, passing = itertools.cycle(ports), set()
 
     async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -220,7 +220,7 @@ class Refusing(Rehearsal):
 
 
 async def heard(here: Scene) -> str:
-    """Call the webhook as an apiserver does, by what is registered; gives where that was."""
+    """Call the webhook as an apiserver does, by what is registered; returns where that was."""
     (hook,) = (here.registered() or {})["webhooks"]
     await call(hook["clientConfig"]["url"], bundle_in(here.registered() or {}))
     return str(hook["clientConfig"]["url"])
@@ -429,7 +429,7 @@ class Asker:
         self.writer = writer
 
     async def ask(self) -> bytes:
-        """Ask once; gives the head of the answer, in small letters, b"" where the connection has ended."""
+        """Ask once; returns the head of the answer, in small letters, b"" where the connection has ended."""
         self.writer.write(ASKED)
         try:
             head = await self.reader.readuntil(b"\r\n\r\n")

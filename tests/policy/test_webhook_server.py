@@ -95,7 +95,7 @@ async def test_what_is_no_review_gets_its_own_answer(here: Scene) -> None:
 
 
 async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float) -> tuple[Listening, bytes]:
-    """Listen with another answer; gives with it what to trust."""
+    """Listen with another answer; returns with it what to trust."""
     pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], of.now, timedelta(days=1))
     made = Listening(pair, answer, **given)
     await made.start("127.0.0.1", 0)
@@ -228,7 +228,7 @@ async def test_what_somebody_changed_is_put_right(here: Scene) -> None:
 
 
 async def shown(of: Scene) -> bytes:
-    """Give the certificate that a caller is shown."""
+    """Return the certificate that a caller is shown."""
     plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
     _, writer = await asyncio.open_connection("127.0.0.1", of.port, ssl=plain)

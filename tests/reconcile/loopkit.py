@@ -29,15 +29,15 @@ class Told:
     looks: list[Key] = field(default_factory=list)
 
     def routes(self) -> tuple[Route, ...]:
-        """Give the routes laid out."""
+        """Return the routes laid out."""
         return self.hears
 
     def keys(self, _world: World, lower: str) -> Iterator[Key]:
-        """Give every key that there is something to say about."""
+        """Yield every key that there is something to say about."""
         yield from (key for key in self.says if key.lower == lower)
 
     def decide(self, key: Key, of: World) -> Decision:
-        """Say it."""
+        """Describe it."""
         self.looks.append(key)
         return self.says[key](of) if key in self.says else Decision()
 
@@ -70,7 +70,7 @@ class Noted:
         self.defects.append(error)
 
     def verbs(self) -> list[str]:
-        """Say the steps in order: "create one"."""
+        """Describe the steps in order: "create one"."""
         return [f"{step.verb} {step.ref.name}" for step in self.steps]
 
 

@@ -83,7 +83,7 @@ def merge(ref: Ref, media: str, **body: Any) -> Step:
 
 
 def seen_as(content: Manifest, uid: str = "u") -> Manifest:
-    """Give an object as it was observed."""
+    """Return an object as it was observed."""
     return {**content, "metadata": {"uid": uid, "resourceVersion": "7", **content.get("metadata", {})}}
 
 
@@ -100,13 +100,13 @@ def previewed(
 
 
 def only(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> Change:
-    """Give the one change that steps come to."""
+    """Return the one change that steps come to."""
     (found,) = previewed(*steps, seen=seen).changes
     return found
 
 
 def lines(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> list[str]:
-    """Give the lines that a plan prints between a cluster's heading and the end."""
+    """Return the lines that a plan prints between a cluster's heading and the end."""
     return as_text(previewed(*steps, seen=seen), colour=False).split("\n")[1:-2]
 
 
@@ -128,7 +128,7 @@ def rehearsed(world: World) -> Rehearsed:
 
 
 def _settled(world: World) -> World:
-    """Give a world as a start of another rehearsal: with resourceVersions as a real cluster has them."""
+    """Return a world as a start of another rehearsal: with resourceVersions as a real cluster has them."""
     made = world.copy()
     for cache in (*made.upper.caches(), *(cache for lower in made.lowers.values() for cache in lower.caches())):
         if all(entry.raw for entry in cache):

@@ -63,7 +63,7 @@ class Ground:
         return decoded(await self.cluster.delete(ref, uid=seen["metadata"]["uid"], grace=grace))
 
     async def is_gone(self, ref: Ref) -> bool:
-        """Say whether there is no such object."""
+        """Report whether there is no such object."""
         try:
             await self.cluster.read(ref)
         except NotFound:
@@ -78,12 +78,12 @@ def decoded(raw: bytes) -> Manifest:
 
 
 def version_of(manifest: Manifest) -> str:
-    """Give an object's resourceVersion."""
+    """Return an object's resourceVersion."""
     return str(manifest["metadata"]["resourceVersion"])
 
 
 def told(error: ClusterError) -> tuple[int, str, tuple[str, ...]]:
-    """Give all of an error that decisions may rest on."""
+    """Return all of an error that decisions may rest on."""
     return (error.status, error.reason, error.causes)
 
 

@@ -84,7 +84,7 @@ def done(here: World, *keys: Key) -> World:
 
 
 def below(here: World, kind: Any, name: str) -> Manifest:
-    """Give an object of namespace default below."""
+    """Return an object of namespace default below."""
     entry = here.lowers[A].more[kind].get("default", name)
     assert entry is not None
     return entry.manifest()

@@ -97,7 +97,7 @@ def bound(here: World, name: str = "web", lower: str = A, spec: Manifest | None 
 
 
 def settled_claim(here: World, lower: str = A, **fields: Any) -> Manifest:
-    """Let a claim be bound above to its placeholder, and below to a volume; gives the claim above."""
+    """Let a claim be bound above to its placeholder, and below to a volume; returns the claim above."""
     made = claim(volume="pvc-claim-data", **fields)
     above(here, made)
     below(here, copy(made, "1Gi"), lower=lower)
@@ -111,7 +111,7 @@ def planned(here: World, key: Key = KEY) -> Plan:
 
 
 def the_step(here: World, key: Key = KEY) -> Step:
-    """Give the one step of a plan that has no problem."""
+    """Return the one step of a plan that has no problem."""
     found = planned(here, key)
     assert found.problem is None
     (step,) = found.steps
@@ -119,7 +119,7 @@ def the_step(here: World, key: Key = KEY) -> Step:
 
 
 def reason(here: World, key: Key = KEY) -> str:
-    """Give the reason of a plan's problem, which has no step but what is told above."""
+    """Return the reason of a plan's problem, which has no step but what is told above."""
     found = planned(here, key)
     assert found.problem is not None
     assert [step for step in found.steps if step.ref.cluster != UPPER] == []

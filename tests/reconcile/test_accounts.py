@@ -82,7 +82,7 @@ def planned(here: World) -> Plan:
 
 
 def the_step(here: World) -> Step:
-    """Give the one step of a plan that has no problem."""
+    """Return the one step of a plan that has no problem."""
     found = planned(here)
     assert found.problem is None
     (step,) = found.steps
@@ -90,7 +90,7 @@ def the_step(here: World) -> Step:
 
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
-    """Give the names of the keys that a change concerns."""
+    """Return the names of the keys that a change concerns."""
     (route,) = (one for one in RULE.routes() if one.cache == cache)
     return list(names(route.keys(here, lower, delta)))
 
@@ -369,7 +369,7 @@ def test_the_secrets_of_accounts_that_nobody_runs_as_stay_above() -> None:
 
 
 def dependencies_heard(here: World, cache: str, delta: Delta, lower: str = A) -> Iterator[str]:
-    """Give the names of the Secrets that a change concerns."""
+    """Yield the names of the Secrets that a change concerns."""
     routes = (one for one in DependencyRule().routes() if one.cache == cache)
     yield from names(key for route in routes for key in route.keys(here, lower, delta))
 

@@ -61,7 +61,7 @@ def adopting(here: World) -> World:
 
 
 def legacy(manifest: Manifest, **meta: Any) -> Manifest:
-    """Give an object as tensile-kube leaves it."""
+    """Return an object as tensile-kube leaves it."""
     notes = {**(manifest["metadata"].get("annotations") or {}), LEGACY: "true"}
     return {**manifest, "metadata": {**manifest["metadata"], "uid": "theirs", **meta, "annotations": notes}}
 
@@ -72,7 +72,7 @@ def planned(here: World, key: Key) -> Plan:
 
 
 def taken(here: World, key: Key) -> Step:
-    """Give the one step of a plan, which takes an object over by its marks alone."""
+    """Return the one step of a plan, which takes an object over by its marks alone."""
     found = planned(here, key)
     assert found.problem is None
     (step,) = (one for one in found.steps if one.ref.kind.name != "Event")
@@ -84,7 +84,7 @@ def taken(here: World, key: Key) -> Step:
 
 
 def refusal(here: World, key: Key) -> str:
-    """Give why an object is not taken over, for which nothing below is written."""
+    """Return why an object is not taken over, for which nothing below is written."""
     found = planned(here, key)
     assert [step for step in found.steps if step.ref.cluster != UPPER] == []
     assert found.problem is not None

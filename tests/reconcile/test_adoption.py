@@ -44,7 +44,7 @@ def kept_node(owner: str, ready: str = "True", **more: str) -> Manifest:
 
 
 def why(found: Manifest, here: World | None = None, ref: Ref = REF) -> str:
-    """Give why an object is not taken over for the upper object of UID "above"."""
+    """Return why an object is not taken over for the upper object of UID "above"."""
     return objection(ref, found, "above", here or adopting())
 
 

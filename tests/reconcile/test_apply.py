@@ -37,13 +37,13 @@ def holding(*manifests: Manifest) -> Cache:
 
 
 def uid_in(cache: Cache) -> str | None:
-    """Give the UID of what the cache has under our name, None when nothing."""
+    """Return the UID of what the cache has under our name, None when nothing."""
     entry = cache.get("default", "settings")
     return entry.uid if entry else None
 
 
 def departed(cache: Cache) -> bool:
-    """Say whether the name is known to be empty."""
+    """Report whether the name is known to be empty."""
     return cache.departed("default", "settings") is not None
 
 

@@ -113,7 +113,7 @@ def test_nothing_is_decided_in_doubt(doubt: str) -> None:
 
 
 def heard(here: World, cache: str, delta: Any, lower: str = A) -> list[str]:
-    """Say whether a change in a cache concerns a lower."""
+    """Report whether a change in a cache concerns a lower."""
     found = [key for route in RULE.routes() if route.cache == cache for key in route.keys(here, lower, delta)]
     return list(names(found))
 

@@ -13,7 +13,7 @@ FOREIGN = {"volume.kubernetes.io/storage-provisioner": "ebs.example.com"}
 
 
 def where(here: World, made: Manifest) -> str:
-    """Say where a claim lives: the lower's name, or the reason why it lives nowhere."""
+    """Return where a claim lives: the lower's name, or the reason why it lives nowhere."""
     found = home(above(here, made), here)
     return found.problem.reason if found.problem else found.lower
 

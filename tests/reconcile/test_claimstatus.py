@@ -35,7 +35,7 @@ def lower(**status: Any) -> Entry:
 
 
 def written(above: Manifest, below: Entry | None, problem: Problem | None = None) -> Manifest:
-    """Give the status that is written, which is fenced by UID and version; {} for none."""
+    """Return the status that is written, which is fenced by UID and version; {} for none."""
     wanted = told_above(above, below, problem, NOW)
     if not wanted:
         return {}

@@ -76,7 +76,7 @@ def planned(here: World, key: Key = KEY) -> Plan:
 
 
 def the_step(here: World, key: Key = KEY) -> Step:
-    """Give the one step of a plan that has no problem."""
+    """Return the one step of a plan that has no problem."""
     found = planned(here, key)
     assert found.problem is None
     (step,) = found.steps
@@ -318,7 +318,7 @@ def test_nothing_is_decided_from_an_incomplete_cache(name: str) -> None:
 
 
 def awaited(here: World, *references: Reference) -> list[str]:
-    """Give what a pod in `default` of lower-a waits for."""
+    """Return what a pod in `default` of lower-a waits for."""
     return list(names(missing(here, here.lowers[A], "default", references)))
 
 
@@ -352,7 +352,7 @@ def test_an_object_of_others_does_not_count() -> None:
 
 
 def heard(here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A) -> list[str]:
-    """Give the names of the keys that a change in a cache concerns."""
+    """Return the names of the keys that a change in a cache concerns."""
     routes = [route for route in RULE.routes() if route.cache == cache]
     found = [key for route in routes for key in route.keys(here, lower, Delta(before, after))]
     assert all((key.rule, key.lower) == (NAME, lower) for key in found)
@@ -393,7 +393,7 @@ def test_a_change_of_a_copy_concerns_it() -> None:
 
 
 def pods(*, above: bool, **given: Any) -> Entry:
-    """Give the cache's entry of a pod on one of the two sides."""
+    """Return the cache's entry of a pod on one of the two sides."""
     here = world()
     pod = upper_pod(**({"spec": SPEC} | given))
     return put(here.lowers[A].upper_pods, pod) if above else put(here.lowers[A].pods, twin(pod, pod["status"]))

@@ -13,7 +13,7 @@ LABELS = ("metadata.labels",)
 
 
 def labelled(labels: dict[str, str], *ours: str) -> dict[str, Any]:
-    """Give an object with labels, of which we wrote the ones named."""
+    """Return an object with labels, of which we wrote the ones named."""
     book = {
         "manager": FIELD_MANAGER,
         "fieldsV1": {"f:metadata": {"f:labels": {".": {}} | {f"f:{k}": {} for k in ours}}},

@@ -44,7 +44,7 @@ TOKEN = "kubernetes.io/service-account-token"
 
 
 def key(kind: str = "Secret", name: str = "thing", lower: str = A) -> Key:
-    """Give the key of a name in namespace default."""
+    """Return the key of a name in namespace default."""
     return key_of(lower, "default", kind, name)
 
 
@@ -69,7 +69,7 @@ def planned(here: World, of: Key | None = None) -> Plan:
 
 
 def the_step(here: World, of: Key | None = None) -> Step:
-    """Give the one step of a plan that has no problem."""
+    """Return the one step of a plan that has no problem."""
     found = planned(here, of)
     assert found.problem is None
     (step,) = found.steps
@@ -77,7 +77,7 @@ def the_step(here: World, of: Key | None = None) -> Step:
 
 
 def caches(here: World, kind: str = "Secret") -> tuple[Cache, Cache]:
-    """Give the caches of a kind, above and below."""
+    """Return the caches of a kind, above and below."""
     above, below = here.upper.cache(KINDS[kind]), here.lowers[A].below(KINDS[kind])
     assert above is not None
     assert below is not None
@@ -102,7 +102,7 @@ def original(kind: str, name: str = "thing", **meta: Any) -> Manifest:
 
 
 def awaited(here: World, *references: Reference) -> list[str]:
-    """Give what a pod in `default` of lower-a waits for."""
+    """Return what a pod in `default` of lower-a waits for."""
     return list(names(missing(here, here.lowers[A], "default", references)))
 
 

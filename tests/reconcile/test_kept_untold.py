@@ -63,7 +63,7 @@ def kept(applied: Any = None, uid: str = "5f0c1d2e-0000-4000-8000-1234567890ab")
 
 
 def told(words: str, step: Step | None = None) -> str:
-    """Give what is told where a cluster says this."""
+    """Return what is told where a cluster says this."""
     return discreet(Denied(words, status=403, reason="Forbidden"), step or kept(), None).message
 
 

@@ -31,7 +31,7 @@ REF = Ref(A, CONFIG_MAP, "default", "one")
 
 
 def stored(manifest: Manifest, version: int) -> Manifest:
-    """Give an object as a cluster answers it."""
+    """Return an object as a cluster answers it."""
     return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(version)}}
 
 

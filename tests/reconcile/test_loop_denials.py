@@ -34,7 +34,7 @@ class Refusal(NamedTuple):
 
     @property
     def error(self) -> ClusterError:
-        """Give the error that it means."""
+        """Return the error that it means."""
         body = {"kind": "Status", "apiVersion": "v1", "code": self.code, "reason": self.reason, "message": self.message}
         return error_of(Doing(A, "create", "ConfigMap default/one"), self.code, orjson.dumps(body), self.wait)
 

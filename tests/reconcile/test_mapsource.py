@@ -56,11 +56,11 @@ class Told:
         self.cache.remove(orjson.dumps(config_map(self.version, {})))
 
     def idle(self) -> bool:
-        """Say whether a follower would have nothing to give now."""
+        """Report whether a follower would have nothing to give now."""
         return not self.changed.is_set()
 
     async def next(self) -> Reading:
-        """Give the next state."""
+        """Return the next state."""
         async with asyncio.timeout(60):
             return await anext(self.readings)
 

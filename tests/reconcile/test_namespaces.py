@@ -61,7 +61,7 @@ def planned(here: World) -> Plan:
 
 
 def the_step(here: World) -> Step:
-    """Give the one step of the plan."""
+    """Return the one step of the plan."""
     (step,) = planned(here).steps
     return step
 
@@ -247,7 +247,7 @@ def test_there_is_a_key_for_each_namespace_with_a_pod() -> None:
 
 
 def heard(here: World, cache: str, lower: str, delta: Delta) -> list[str]:
-    """Give the names of the keys that a change in a cache concerns."""
+    """Return the names of the keys that a change in a cache concerns."""
     found: list[Key] = [
         key for route in RULE.routes() if route.cache == cache for key in route.keys(here, lower, delta)
     ]

@@ -44,23 +44,23 @@ class Reader:
         self.narration = Narration(self.metrics, lambda: self.now, log)
 
     def read(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Give the level, the words and the fields of everything told since the last time."""
+        """Return the level, the words and the fields of everything told since the last time."""
         calls, self._sink.calls = self._sink.calls, []
         return [(call.method_name, call.kwargs.pop("event"), call.kwargs) for call in calls]
 
     def levels(self) -> list[str]:
-        """Give the levels of everything told since the last time."""
+        """Return the levels of everything told since the last time."""
         return [level for level, _, _ in self.read()]
 
     def counted(self, name: str) -> float:
-        """Give the value of a series such as `tensile_defects_total{rule="pod"}`, 0 when there is none."""
+        """Return the value of a series such as `tensile_defects_total{rule="pod"}`, 0 when there is none."""
         found = [line for line in self.metrics.text().decode().splitlines() if line.startswith(name + " ")]
         return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
 
 
 @pytest.fixture
 def reader() -> Reader:
-    """Give a narration's reader."""
+    """Return a narration's reader."""
     return Reader()
 
 
@@ -70,7 +70,7 @@ def decide(message: str) -> None:
 
 
 def defect(message: str = "no such thing") -> ValueError:
-    """Give an error as it comes out of a rule."""
+    """Return an error as it comes out of a rule."""
     with pytest.raises(ValueError, match=message) as caught:
         decide(message)
     return caught.value
@@ -216,7 +216,7 @@ def test_a_defect_that_meets_every_key_is_told_once_in_a_while(reader: Reader) -
 
 
 def results() -> Iterator[ClusterError | None]:
-    """Give what may come of a step."""
+    """Yield what may come of a step."""
     yield from (None, None, Denied("x"), Unreachable("x"))
 
 

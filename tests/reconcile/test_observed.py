@@ -13,7 +13,7 @@ OURS = marked(config_map(), "one")
 
 
 def rewritten(**meta: object) -> Manifest:
-    """Give the object with other metadata."""
+    """Return the object with other metadata."""
     return {**OURS, "metadata": {**metadata(OURS), **meta}}
 
 

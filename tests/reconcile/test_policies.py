@@ -24,7 +24,7 @@ def guarded(*pods: str) -> World:
 
 
 def heard(of: World, cache: str, *entries: object) -> list[Key]:
-    """Give the keys that a change of a cache leads to."""
+    """Return the keys that a change of a cache leads to."""
     (route,) = (one for one in RULE.routes() if one.cache == cache)
     return [key for entry in entries for key in route.keys(of, A, Delta(None, entry))]  # type: ignore[arg-type]
 

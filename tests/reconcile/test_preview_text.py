@@ -69,12 +69,12 @@ OLD = seen_as({"data": {"old": "0"}})
 
 
 def marked(uid: str) -> Manifest:
-    """Give a pod that was made for the upper one of that UID."""
+    """Return a pod that was made for the upper one of that UID."""
     return {"metadata": {"annotations": {"tensile-kube.io/upper-uid": uid}}}
 
 
 def containers(*images: str) -> Manifest:
-    """Give a pod with a container for each image, the first as a sidecar."""
+    """Return a pod with a container for each image, the first as a sidecar."""
     first, *others = [{"name": f"c{place}", "image": image} for place, image in enumerate(images)]
     return {"spec": {"initContainers": [first], "containers": others}}
 
@@ -85,7 +85,7 @@ def numbered(count: int, **more: str) -> list[Step]:
 
 
 def last(text: str) -> str:
-    """Give the line that scripts look at."""
+    """Return the line that scripts look at."""
     return text.rsplit("\n", 1)[-1]
 
 

@@ -40,13 +40,13 @@ def planned(here: World) -> Plan:
 
 
 def the_step(here: World) -> Step:
-    """Give the one step of the plan."""
+    """Return the one step of the plan."""
     (step,) = planned(here).steps
     return step
 
 
 def body(here: World) -> Manifest:
-    """Give the placeholder that is to be made."""
+    """Return the placeholder that is to be made."""
     step = the_step(here)
     assert (step.verb, step.ref) == ("create", REF)
     assert step.body is not None
@@ -374,7 +374,7 @@ def test_nothing_is_decided_without_classes() -> None:
 
 
 def heard(here: World, cache: str, entry: Entry | None, lower: str = A) -> list[str]:
-    """Give the names of the keys that a change in a cache concerns."""
+    """Return the names of the keys that a change in a cache concerns."""
     routes = [route for route in RULE.routes() if route.cache == cache]
     found = [key for route in routes for key in route.keys(here, lower, Delta(None, entry))]
     assert all((key.rule, key.lower) == (NAME, lower) for key in found)

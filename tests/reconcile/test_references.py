@@ -57,7 +57,7 @@ def planted(path: Place, value: Any) -> dict[str, Any]:
 
 
 def found(spec: dict[str, Any]) -> set[Reference]:
-    """Give the references of a pod with this spec, but for its account."""
+    """Return the references of a pod with this spec, but for its account."""
     return set(references({"spec": {"serviceAccountName": "robot", **spec}})) - {ACCOUNT}
 
 

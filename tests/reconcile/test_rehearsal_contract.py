@@ -399,7 +399,7 @@ async def test_lists_are_of_what_is_selected(ground: Ground) -> None:
 
 
 async def names_of(ground: Ground, kind: Kind, selection: Selection) -> list[str]:
-    """Give the names of a listing."""
+    """Return the names of a listing."""
     listing = await ground.cluster.list(kind, selection)
     return [decoded(raw)["metadata"]["name"] for raw in listing.items]
 

@@ -54,7 +54,7 @@ def bound() -> World:
 
 
 def feeds(here: World) -> Iterable[Feed]:
-    """Give everything that the engine follows."""
+    """Return everything that the engine follows."""
     lower = here.lowers[A]
     return (
         *upper_feeds(here.upper, OWNER_HERE, here.topology.enabled),

@@ -36,7 +36,7 @@ def step(ready: str = "True", **more: Any) -> Step:
 
 
 def made(times: int, *steps: Step, every: float = 0.1) -> tuple[Repetitions, float]:
-    """Note that steps came through, one after the other so many times; gives the time after the last too."""
+    """Note that steps came through, one after the other so many times; returns the time after the last too."""
     found, now = Repetitions(), 0.0
     for _ in range(times):
         for one in steps:
@@ -125,7 +125,7 @@ def test_only_so_many_objects_are_remembered() -> None:
 
 
 def fighting() -> tuple[Bench, list[float]]:
-    """Make a loop whose rule wants a change that is never there, and another one each time; gives when it was asked."""
+    """Make a loop whose rule wants a change that is never there, and another one each time; returns when it was asked."""
     bench, moments = Bench(), list[float]()
 
     def wanted(_world: World) -> Decision:

@@ -98,7 +98,7 @@ async def running(stage: Stage) -> None:
 
 
 async def ours(stage: Stage) -> list[str]:
-    """Give the kinds of what is ours below and not being deleted."""
+    """Return the kinds of what is ours below and not being deleted."""
     found = []
     for kind in NAMES:
         every = await stage.listed(A, kind)
@@ -108,7 +108,7 @@ async def ours(stage: Stage) -> list[str]:
 
 
 def note(stage: Stage) -> tuple[str, str]:
-    """Give status and reason of the condition by which the node tells what is held back."""
+    """Return status and reason of the condition by which the node tells what is held back."""
     node = stage.find(Ref(UPPER, NODE, "", A))
     assert node is not None
     held = conditions_of(node)[DELETIONS_HELD]
@@ -116,7 +116,7 @@ def note(stage: Stage) -> tuple[str, str]:
 
 
 def without(*missing: Kind) -> list[str]:
-    """Give the kinds that are left when some are not."""
+    """Return the kinds that are left when some are not."""
     return sorted(kind.name for kind in NAMES if kind not in missing)
 
 
@@ -220,7 +220,7 @@ async def test_what_was_deleted_before_the_restore_still_goes() -> None:
 
 
 def made_anew() -> Iterable[Kind]:
-    """Give the kinds that are made again below, since nothing of theirs is lost with them."""
+    """Return the kinds that are made again below, since nothing of theirs is lost with them."""
     return (CONFIG_MAP, SECRET, SERVICE_ACCOUNT, ROLE, ROLE_BINDING, SERVICE, ENDPOINT_SLICE)
 
 
@@ -236,7 +236,7 @@ async def test_copies_that_a_lower_forgot_are_made_again() -> None:
 
 
 async def upper(stage: Stage) -> Manifest:
-    """Give the pod above."""
+    """Return the pod above."""
     found = stage.find(at(UPPER, POD))
     assert found is not None
     return found
@@ -283,7 +283,7 @@ async def test_an_older_pod_that_came_back_above_ends_nobody() -> None:
 
 
 def uid_below(stage: Stage) -> str:
-    """Give the UID of the lower pod, "" when there is none."""
+    """Return the UID of the lower pod, "" when there is none."""
     return uid(stage.find(BELOW) or {"metadata": {"uid": ""}})
 
 

@@ -88,7 +88,7 @@ def planned(here: World, key: Any = BINDING_KEY) -> Plan:
 
 
 def the_step(here: World, key: Any = BINDING_KEY) -> Step:
-    """Give the one step of a plan that has no problem."""
+    """Return the one step of a plan that has no problem."""
     found = planned(here, key)
     assert found.problem is None
     (step,) = found.steps
@@ -96,7 +96,7 @@ def the_step(here: World, key: Any = BINDING_KEY) -> Step:
 
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
-    """Give the names of the keys that a change concerns."""
+    """Return the names of the keys that a change concerns."""
     (route,) = (one for one in RULE.routes() if one.cache == cache)
     return list(names(route.keys(here, lower, delta)))
 
@@ -362,7 +362,7 @@ def test_roles_are_heard_of_with_their_bindings() -> None:
 
 
 def test_a_binding_is_kept_with_whom_it_gives_what() -> None:
-    """One without subjects, or of a shape not known yet, gives nobody anything."""
+    """One without subjects, or of a shape not known yet, returns nobody anything."""
     here = granted()
     entry = here.upper.more[ROLE_BINDING].get("default", "reads")
     assert entry is not None

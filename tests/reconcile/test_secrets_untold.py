@@ -55,7 +55,7 @@ class Telling:
         await self.loop.close(A)
 
     def told(self) -> str:
-        """Give all that was told: lines, problems, metrics, and what was written into events and statuses."""
+        """Return all that was told: lines, problems, metrics, and what was written into events and statuses."""
         written = [one.carried for one in self.clusters[UPPER].asked if one.ref.kind == EVENT or one.verb == "patch"]
         return "\n".join(
             [self.stream.getvalue(), repr(self.world.problems), self.metrics.text().decode(), repr(written)]
@@ -70,7 +70,7 @@ def _as_before() -> Any:
 
 
 def refusals(name: str, *values: str) -> list[ClusterError]:
-    """Give errors of a sort that quote values, encoded or not."""
+    """Return errors of a sort that quote values, encoded or not."""
     sort = ERRORS[name]
     words = [f"no: {value} is not allowed, nor is {b64encode(value.encode()).decode()}" for value in values]
     return [sort(one, status=500 if sort is Unreachable else 0, reason="Refused") for one in words] * 5 if sort else []

@@ -53,7 +53,7 @@ def planned(here: World, key: Key = KEY) -> Plan:
 
 
 def the_step(here: World, key: Key = KEY) -> Step:
-    """Give the one step of a plan that has no problem."""
+    """Return the one step of a plan that has no problem."""
     found = planned(here, key)
     assert found.problem is None
     (step,) = found.steps
@@ -61,7 +61,7 @@ def the_step(here: World, key: Key = KEY) -> Step:
 
 
 def operations(here: World) -> list[tuple[str, str]]:
-    """Give the operations by which the Service below is put in step."""
+    """Return the operations by which the Service below is put in step."""
     step = the_step(here)
     assert step.verb == "patch"
     return sorted((one["op"], one["path"]) for one in step.operations)
@@ -352,7 +352,7 @@ def test_there_is_no_alias_in_kube_system() -> None:
 
 
 def told(here: World, cache: str, delta: Delta, delay: float = 0.0) -> list[str]:
-    """Give the names of the keys that a change concerns."""
+    """Return the names of the keys that a change concerns."""
     routes = [route for route in RULE.routes() if (route.cache, route.delay) == (cache, delay)]
     return [name for route in routes for name in names(route.keys(here, A, delta))]
 

@@ -29,7 +29,7 @@ def staged(*services: Manifest, more: str = "") -> Stage:
 
 
 async def names(stage: Stage, kind: Kind, cluster: str = A) -> list[str]:
-    """Give the names of a kind in a cluster."""
+    """Return the names of a kind in a cluster."""
     return [one["metadata"]["name"] for one in await stage.listed(cluster, kind)]
 
 
@@ -39,7 +39,7 @@ def ref(kind: Kind, name: str, cluster: str = UPPER) -> Ref:
 
 
 def written(stage: Stage, cluster: str = A) -> list[tuple[str, str]]:
-    """Give what was written of Services and slices in a cluster: verb and name."""
+    """Return what was written of Services and slices in a cluster: verb and name."""
     return [(verb, one.name) for verb, one in stage.clusters[cluster].writes if one.kind in (SERVICE, ENDPOINT_SLICE)]
 
 

@@ -23,7 +23,7 @@ from tensile.reconcile.world import UpperServer
 
 
 def spec_below(families: tuple[str, ...] = (), **spec: Any) -> Manifest:
-    """Give the spec below for one above."""
+    """Return the spec below for one above."""
     found: Manifest = service_below(service(**spec), OWNER_HERE, "default", families)["spec"]
     return found
 
@@ -90,7 +90,7 @@ def test_families_are_asked_for_where_the_lower_cluster_has_them(
 
 
 def test_a_headless_one_keeps_its_families() -> None:
-    """Every cluster takes them, as it gives no address of them out."""
+    """Every cluster takes them, as it returns no address of them out."""
     found = spec_below(clusterIP="None", ipFamilyPolicy="RequireDualStack", ipFamilies=["IPv6", "IPv4"])
     assert (found["clusterIP"], found["ipFamilyPolicy"], found["ipFamilies"]) == (
         "None",

@@ -52,7 +52,7 @@ def planned(here: World, key: Key = SLICE_KEY) -> Plan:
 
 
 def the_step(here: World, key: Key = SLICE_KEY) -> Step:
-    """Give the one step of a plan that has no problem."""
+    """Return the one step of a plan that has no problem."""
     found = planned(here, key)
     assert found.problem is None
     (step,) = found.steps
@@ -288,7 +288,7 @@ def test_the_slice_of_an_alias_that_is_none_any_more_goes() -> None:
 
 
 def told(here: World, route_of: str, delta: Delta) -> list[str]:
-    """Give the names of the keys that a change concerns."""
+    """Return the names of the keys that a change concerns."""
     (route,) = [route for route in RULE.routes() if route.cache == route_of]
     return list(names(route.keys(here, A, delta)))
 

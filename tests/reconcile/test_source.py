@@ -30,7 +30,7 @@ def text(*lowers: str, qps: int = 1) -> str:
 
 
 def names(topology: Topology) -> list[str]:
-    """Give the lowers' names."""
+    """Return the lowers' names."""
     return [lower.name for lower in topology.lowers]
 
 
@@ -45,7 +45,7 @@ class Following:
         self.topologies = self._changes(follow(path, parse(text("first")), watcher, **options))
 
     async def _changes(self, readings: AsyncGenerator[Reading, None]) -> AsyncGenerator[Topology, None]:
-        """Give what is to be put in force; keep what is refused apart, and everything together."""
+        """Yield what is to be put in force; keep what is refused apart, and everything together."""
         async with aclosing(readings):
             async for reading in readings:
                 self.readings.append(reading)
@@ -55,7 +55,7 @@ class Following:
                     yield reading.topology
 
     async def next(self) -> list[str]:
-        """Wait for the next topology; gives its lowers."""
+        """Wait for the next topology; returns its lowers."""
         async with asyncio.timeout(PATIENCE):
             return names(await anext(self.topologies))
 
@@ -89,7 +89,7 @@ async def looking(found: Following) -> AsyncIterator[asyncio.Queue[str]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Give a topology file with one lower, in a folder of its own."""
+    """Return a topology file with one lower, in a folder of its own."""
     folder = tmp_path / "etc"
     folder.mkdir()
     file = folder / "topology.yaml"
@@ -205,7 +205,7 @@ async def test_a_symlink_is_followed_to_its_folder(tmp_path: Path, path: Path) -
 
 @pytest.fixture
 def relative(path: Path) -> Path:
-    """Give the file's path as seen from where the tests run."""
+    """Return the file's path as seen from where the tests run."""
     return Path(os.path.relpath(path))
 
 

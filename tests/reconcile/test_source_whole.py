@@ -92,12 +92,12 @@ async def followed(path: Path, whole: str) -> AsyncGenerator[Followed, None]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Say where the file is."""
+    """Return where the file is."""
     return tmp_path / "topology.yaml"
 
 
 def meaning(data: bytes) -> Topology | None:
-    """Give what some bytes mean, None where they are no topology."""
+    """Return what some bytes mean, None where they are no topology."""
     try:
         return parse(data.decode())
     except TopologyErrors:
@@ -182,7 +182,7 @@ def swapped(folder: Path, content: str, number: int) -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Path:
-    """Give the path of a file in a mounted ConfigMap."""
+    """Return the path of a file in a mounted ConfigMap."""
     swapped(tmp_path, text(), 0)
     path = tmp_path / "topology.yaml"
     path.symlink_to("..data/topology.yaml")
@@ -190,7 +190,7 @@ def mounted(tmp_path: Path) -> Path:
 
 
 def contents() -> Iterator[str]:
-    """Give good and bad contents in turns, each different from all before."""
+    """Yield good and bad contents in turns, each different from all before."""
     for number in range(SWAPS):
         good = text(qps=1000 + number, lowers=1 + number % 5)
         yield good if number % 3 else good.replace("capacity", "kapacity")

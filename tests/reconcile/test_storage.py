@@ -433,7 +433,7 @@ def test_a_claim_made_by_hand_below_does_not_serve_a_retained_volume() -> None:
 
 
 def awaited(here: World, lower: str = A) -> list[str]:
-    """Give what a pod that uses claim `data` waits for."""
+    """Return what a pod that uses claim `data` waits for."""
     needs = [Reference(CLAIM.name, "data", optional=False), Reference("Secret", "other", optional=False)]
     return list(names(missing(here, here.lowers[lower], "default", needs)))
 

@@ -10,7 +10,7 @@ from tensile.reconcile.world import World
 
 
 def heard(here: World, cache: str, before: Entry | None, after: Entry | None, lower: str = A) -> list[str]:
-    """Give the names of the keys that a change in a cache concerns."""
+    """Return the names of the keys that a change in a cache concerns."""
     routes = [route for route in RULE.routes() if route.cache == cache]
     found = [key for route in routes for key in route.keys(here, lower, Delta(before, after))]
     assert all((key.rule, key.lower) == (NAME, lower) for key in found)

@@ -78,7 +78,7 @@ def left() -> World:
 
 
 def heard(here: World, rule: Rule) -> Iterator[Key]:
-    """Give every key of a rule, and those of every change that it can hear of."""
+    """Yield every key of a rule, and those of every change that it can hear of."""
     yield from rule.keys(here, A)
     for route in rule.routes():
         for entry in find_cache(here, A, route.cache):

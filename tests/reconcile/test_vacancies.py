@@ -175,7 +175,7 @@ def test_several_are_in_one_plan_in_the_order_of_their_names() -> None:
 
 
 def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
-    """Give the keys that a change in a cache concerns, by the name of their lower."""
+    """Return the keys that a change in a cache concerns, by the name of their lower."""
     found: list[Key] = [
         key for route in RULE.routes() if route.cache == cache for key in route.keys(here, lower, delta)
     ]

@@ -44,7 +44,7 @@ class Site(Rehearsal):
         self.place(CONFIG_MAP, ROOT)
 
     async def kinds(self) -> tuple[Kind, ...]:
-        """Give the usual kinds, and these."""
+        """Return the usual kinds, and these."""
         return (CONFIG_MAP, EVENT, POD, SECRET, SERVICE_ACCOUNT, SERVICE, ENDPOINT_SLICE, *self.more)
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
@@ -57,7 +57,7 @@ class Site(Rehearsal):
 
 
 async def objection(site: Site) -> str:
-    """Give why the namespace may not go, "" when it may."""
+    """Return why the namespace may not go, "" when it may."""
     try:
         await look_into(site, TEAM)
     except Denied as error:

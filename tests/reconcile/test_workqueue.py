@@ -29,7 +29,7 @@ class Desk:
         return self.work[key]() if key in self.work else None
 
     def names(self) -> list[str]:
-        """Give the names of the keys decided, in order."""
+        """Return the names of the keys decided, in order."""
         return [name for name, _ in self.decided]
 
 

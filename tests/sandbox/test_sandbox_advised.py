@@ -16,7 +16,7 @@ PLACES = ("urlPrefix", "tlsConfig")
 
 
 def configured(layout: Layout) -> dict[str, Any]:
-    """Give the configuration for port 7."""
+    """Return the configuration for port 7."""
     found: dict[str, Any] = yaml.safe_load(flags.configuration(layout, 7))
     return found
 

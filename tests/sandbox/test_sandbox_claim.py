@@ -26,7 +26,7 @@ with claimed(Path(sys.argv[1])):
 
 
 def lockable(directory: Path) -> bool:
-    """Tell whether nobody holds the directory's lock."""
+    """Report whether nobody holds the directory's lock."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -91,7 +91,7 @@ def inside(sandbox: Sandbox, *command: str, pod: str = "web") -> str:
 
 
 def left(identity: str) -> list[str]:
-    """Give what is left of a node: processes, cgroups, the network device."""
+    """Return what is left of a node: processes, cgroups, the network device."""
     found = [f"process {pid}" for pid in processes.marked(identity)]
     found += map(str, Path("/sys/fs/cgroup").glob(f"**/{stop.cgroup(identity)}"))
     device = stop.DEVICES / stop.device(identity)
@@ -185,12 +185,12 @@ def test_a_killed_node_is_gone_and_comes_again(real: Sandbox, capsys: pytest.Cap
 
 
 def alive(family: dict[int, int | None]) -> list[int]:
-    """Give those that run yet. One that has ended but that nobody has waited for does not: it is no node's any more."""
+    """Return those that run yet. One that has ended but that nobody has waited for does not: it is no node's any more."""
     return [pid for pid, started in family.items() if started is not None and processes.start_time(pid) == started]
 
 
 def descendants(pid: int) -> list[int]:
-    """Give the numbers of a process, of what it started, and so on."""
+    """Return the numbers of a process, of what it started, and so on."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text().split():
@@ -228,6 +228,6 @@ def test_an_up_that_is_killed_leaves_nothing(possible: Path) -> None:
 
 
 def node_of(place: Path) -> bool:
-    """Tell whether the node of a sandbox has been started."""
+    """Report whether the node of a sandbox has been started."""
     found = state.load(place)
     return found is not None and any("node" in cluster.processes for cluster in found.clusters.values())

@@ -47,21 +47,21 @@ class Place:
         until(lambda: self.get(name).get("phase", "Pending") != "Pending", f"pod {name} starts")
 
     def get(self, name: str) -> dict[str, Any]:
-        """Give a pod's status, {} for a pod that is not there."""
+        """Return a pod's status, {} for a pod that is not there."""
         shown = self.kubectl("get", "pod", name, "-o", "json")
         return dict(json.loads(shown.stdout)["status"]) if shown.returncode == 0 else {}
 
     def main(self, name: str) -> dict[str, Any]:
-        """Give the status of a pod's one container."""
+        """Return the status of a pod's one container."""
         (status,) = self.get(name)["containerStatuses"]
         return dict(status)
 
     def logs(self, name: str, *flags: str) -> str:
-        """Give what kubectl logs shows."""
+        """Return what kubectl logs shows."""
         return self.kubectl("logs", name, *flags).stdout
 
     def files(self, name: str) -> list[Path]:
-        """Give the folders that a pod may have."""
+        """Return the folders that a pod may have."""
         return [self.cluster.work / SPACE / name, self.cluster.logs / SPACE / name]
 
 
@@ -76,7 +76,7 @@ def place(sandbox: Sandbox) -> Iterator[Place]:
 
 
 def told(process: subprocess.Popen[str]) -> str:
-    """Give the next line of a command's output."""
+    """Return the next line of a command's output."""
     assert process.stdout is not None
     return process.stdout.readline()
 
@@ -179,7 +179,7 @@ def test_what_a_pod_had_goes_with_it(place: Place) -> None:
 
 
 def working_in(folder: Path) -> list[str]:
-    """Give the processes whose working directory is, or was, under the folder."""
+    """Return the processes whose working directory is, or was, under the folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cwd"):
         try:

@@ -29,7 +29,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def answers(sandbox: Sandbox, cluster: str) -> bool:
-    """Tell whether the apiserver answers within a second."""
+    """Report whether the apiserver answers within a second."""
     return sandbox.kubectl("get", "--raw", "/readyz", "--request-timeout=1s", cluster=cluster).returncode == 0
 
 

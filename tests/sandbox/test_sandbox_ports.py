@@ -19,7 +19,7 @@ def taken() -> Iterator[int]:
 
 
 def bindable(port: int) -> bool:
-    """Tell whether a server could listen there now."""
+    """Report whether a server could listen there now."""
     with socket.socket() as listener:
         return listener.connect_ex((LOOPBACK, port)) != 0
 

@@ -43,7 +43,7 @@ def start(command: list[str], identity: str, output: Path) -> Process:
 
 
 def marked_and_started(identity: str, count: int) -> bool:
-    """Tell whether so many processes carry the identity."""
+    """Report whether so many processes carry the identity."""
     return len(processes.marked(identity)) == count
 
 

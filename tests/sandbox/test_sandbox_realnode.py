@@ -135,7 +135,7 @@ def test_a_cluster_without_one_has_no_credential_for_it(lower: Layout, now: Any)
 
 
 def files_of(archive: bytes) -> dict[str, bytes]:
-    """Give the files of an archive."""
+    """Return the files of an archive."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         found = {entry.name: tar.extractfile(entry) for entry in tar if entry.isfile()}
         return {name: file.read() for name, file in found.items() if file is not None}

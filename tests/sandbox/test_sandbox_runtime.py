@@ -29,12 +29,12 @@ def whole(root: Path) -> Path:
 
 
 def search(root: Path) -> str:
-    """Give the search path of those parts."""
+    """Return the search path of those parts."""
     return f"{root / 'usr/bin'}:{root / 'usr/sbin'}"
 
 
 def plugins(root: Path) -> list[str]:
-    """Give where those plugins are."""
+    """Return where those plugins are."""
     return [str(root / container_runtime.UNPACKED_PLUGINS)]
 
 

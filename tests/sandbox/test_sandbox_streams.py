@@ -247,7 +247,7 @@ def test_attach_shows_what_is_logged_from_now_on(written: Sandbox) -> None:
 
 
 def _followed(sandbox: Sandbox, path: Path) -> bool:
-    """Tell whether the endpoint has the file open and watches its folder."""
+    """Report whether the endpoint has the file open and watches its folder."""
     descriptors = Path(f"/proc/{sandbox.clusters[LOWER].pids['endpoint']}/fd")
     targets = set()
     for descriptor in descriptors.iterdir():

@@ -57,7 +57,7 @@ Entry = dict[str, Any]
 
 
 def topology_of(given: Manifest | None) -> Topology:
-    """Give the topology of a scenario; lowers get a kubeconfig, and are two as they come when none are named."""
+    """Return the topology of a scenario; lowers get a kubeconfig, and are two as they come when none are named."""
     lowers = [{"kubeconfig": f"k/{one['name']}", **one} for one in (given or {}).get("lowers") or _TWO]
     head = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "demo"}
     return parse(as_text({**head, **(given or {}), "lowers": lowers}))
@@ -72,7 +72,7 @@ def as_text(document: Manifest) -> str:
 
 
 def made(entry: Entry) -> Manifest:
-    """Give the object that an entry describes."""
+    """Return the object that an entry describes."""
     word = next(word for word in _WORDS if word in entry)
     namespace, _, name = entry[word].rpartition("/")
     manifest = _SMALLEST[word](namespace, name, entry)
@@ -115,7 +115,7 @@ _SMALLEST: dict[str, Callable[[str, str, Entry], Manifest]] = {
 
 
 def _labelled(entry: Entry, manifest: Manifest) -> Manifest:
-    """Give it the marks that the entry asks for: ours for an upper UID, another owner's, or the label alone."""
+    """Return it the marks that the entry asks for: ours for an upper UID, another owner's, or the label alone."""
     if "marked" in entry:
         return marked(manifest, entry["marked"])
     if "stranger" in entry:
@@ -126,7 +126,7 @@ def _labelled(entry: Entry, manifest: Manifest) -> Manifest:
 
 
 def merged(manifest: Manifest, change: Manifest) -> Manifest:
-    """Give an object with a JSON merge patch applied."""
+    """Return an object with a JSON merge patch applied."""
     found = dict(manifest)
     for key, value in change.items():
         if value is None:
@@ -153,7 +153,7 @@ def _cluster(name: str) -> str:
 
 
 def staged(scenario: Entry) -> Stage:
-    """Give the stage as the scenario has it given."""
+    """Return the stage as the scenario has it given."""
     spoken = topology_of(scenario.get("topology"))
     stage = Stage(*(f"name: {one.name}" for one in spoken.lowers), prompt=not scenario.get("slow"))
     stage.reload(spoken)
@@ -323,7 +323,7 @@ def told(said: Iterable[Said]) -> list[str]:
 
 
 def _counted(lines: list[str]) -> list[str]:
-    """Say once what was done several times in a row."""
+    """Describe once what was done several times in a row."""
     return [line if count == 1 else f"{count} times: {line}" for line, count in _runs(lines)]
 
 
@@ -370,7 +370,7 @@ def _summary(status: Manifest) -> str:
 
 
 async def standing(stage: Stage) -> list[str]:
-    """Say which pods stand where in the end, and how they are."""
+    """Return which pods stand where in the end, and how they are."""
     lines = []
     for cluster in stage.clusters:
         for pod in await stage.listed(cluster):

@@ -94,7 +94,7 @@ class Play:
             self.wrongs += [f"{ref} goes while it runs in {cluster}" for cluster in left]
 
     def ours(self, name: str) -> Iterator[tuple[str, Manifest]]:
-        """Give our lower pods of a name, with their clusters."""
+        """Yield our lower pods of a name, with their clusters."""
         for cluster in LOWERS:
             lower = self.stage.find(Ref(cluster, POD, "shop", name))
             if lower is not None and is_ours(lower, self.stage.world.owner):
@@ -240,7 +240,7 @@ class Play:
         await self.stage.calm(12)
 
     def remains(self) -> Iterator[str]:
-        """Say what is not as it should be in the end."""
+        """Yield what is not as it should be in the end."""
         yield from self.wrongs
         for ref, before in self.foreign.items():
             if version(self.stage.find(ref)) != before:
@@ -249,7 +249,7 @@ class Play:
             yield from self.remains_of(name)
 
     def remains_of(self, name: str) -> Iterator[str]:
-        """Say what is not as it should be with the pods of a name."""
+        """Yield what is not as it should be with the pods of a name."""
         upper = self.stage.find(Ref(UPPER, POD, "shop", name))
         found = [(cluster, upper_uid_of(lower)) for cluster, lower in self.ours(name)]
         if upper is None:
@@ -266,17 +266,17 @@ class Play:
 
 
 def version(manifest: Manifest | None) -> str:
-    """Give an object's resourceVersion, "" for none."""
+    """Return an object's resourceVersion, "" for none."""
     return str(metadata(manifest or {}).get("resourceVersion", ""))
 
 
 def upper_uid_of_body(body: Manifest) -> str:
-    """Give the UID of the upper pod that a new lower pod says it is made for."""
+    """Return the UID of the upper pod that a new lower pod says it is made for."""
     return annotations(body)["tensile-kube.io/upper-uid"]
 
 
 def has_run(upper: Manifest) -> bool:
-    """Say whether an upper pod says that it ran."""
+    """Report whether an upper pod says that it ran."""
     return upper["status"]["phase"] != "Pending"
 
 

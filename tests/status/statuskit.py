@@ -33,7 +33,7 @@ def bad(words: str = "topo:3:5: lowerz: unknown key", sha: str = "bb", version: 
 
 
 def accepted(*readings: Reading) -> Verdict:
-    """Give the verdict after a good text, and after what else came later."""
+    """Return the verdict after a good text, and after what else came later."""
     verdict = Verdict().after(good(), NOW)
     for reading in readings:
         verdict = verdict.after(reading, LATER)

@@ -30,7 +30,7 @@ async def serving(body: bytes, status: int = 200) -> tuple[web.AppRunner, int]:
     """Serve one answer at /status of a free port."""
 
     async def answer(_request: web.Request) -> web.Response:
-        """Give it."""
+        """Return it."""
         return web.Response(body=body, status=status)
 
     app = web.Application()

@@ -84,7 +84,7 @@ class Kept:
         return found["data"] if found else {}
 
     def take(self) -> list[tuple[str, str]]:
-        """Give the writes since the last time."""
+        """Return the writes since the last time."""
         found, self.cluster.writes = self.cluster.writes, []
         return found
 
@@ -237,7 +237,7 @@ async def test_anothers_config_map_is_left_alone() -> None:
 
 
 def events(kept: Kept) -> list[dict[str, Any]]:
-    """Give the Events that there are."""
+    """Return the Events that there are."""
     return [kept.cluster.find(EVENT, *name) or {} for name in kept.cluster._held[EVENT]]
 
 

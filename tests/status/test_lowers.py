@@ -26,7 +26,7 @@ def standing() -> World:
 
 
 def first(here: World, **troubles: str) -> Row:
-    """Give the row of the first lower."""
+    """Return the row of the first lower."""
     return rows(here, troubles)[0]
 
 

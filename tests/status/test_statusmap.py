@@ -26,7 +26,7 @@ DATA = {"state": "Accepted", "topology": "demo", "lowers": "[]"}
 
 
 def seen(data: dict[str, str] | None = None, **meta: Any) -> Manifest:
-    """Give the status as the API does, written by us; `meta` is laid over its metadata."""
+    """Return the status as the API does, written by us; `meta` is laid over its metadata."""
     fields = {"f:metadata": {"f:annotations": {f"f:{UPPER_UID}": {}, f"f:{OWNER_NAME}": {}}}}
     whole = {
         "name": REF.name,
@@ -41,7 +41,7 @@ def seen(data: dict[str, str] | None = None, **meta: Any) -> Manifest:
 
 
 def told(verdict: Verdict) -> Manifest:
-    """Give the status as it tells of a verdict."""
+    """Return the status as it tells of a verdict."""
     document = verdict.document()
     parts = {key: orjson.dumps(document[key]).decode() for key in ("accepted", "rejected") if key in document}
     return seen({"state": document["state"], "topology": "demo", **parts})
@@ -84,7 +84,7 @@ def test_what_is_right_is_not_written() -> None:
 
 
 def body(found: Write | None) -> Manifest:
-    """Give the body of a merge patch."""
+    """Return the body of a merge patch."""
     assert found is not None
     assert found.patch is not None
     assert found.patch.media == "merge-patch"

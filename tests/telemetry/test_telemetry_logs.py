@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
     """A stream that is a terminal."""
 
     def isatty(self) -> bool:
-        """Say so."""
+        """Describe so."""
         return True
 
 
@@ -41,7 +41,7 @@ def _as_before() -> Iterator[None]:
 
 @pytest.fixture
 def stream() -> io.StringIO:
-    """Give a stream to log to."""
+    """Return a stream to log to."""
     return io.StringIO()
 
 
@@ -56,7 +56,7 @@ def fail() -> None:
 
 
 def caught() -> ValueError:
-    """Give the error that `fail` raises."""
+    """Return the error that `fail` raises."""
     try:
         fail()
     except ValueError as error:

@@ -12,7 +12,7 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 
 @pytest.fixture
 def metrics() -> Metrics:
-    """Give metrics in which nothing was counted yet."""
+    """Return metrics in which nothing was counted yet."""
     return Metrics()
 
 

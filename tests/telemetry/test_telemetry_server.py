@@ -23,17 +23,17 @@ class Engine:
         self.metrics = Metrics()
 
     def ready(self) -> str:
-        """Say what is missing."""
+        """Return what is missing."""
         return self.missing
 
     def status(self) -> bytes:
-        """Say how everything is."""
+        """Return how everything is."""
         return b'{"state":"Accepted"}'
 
 
 @pytest.fixture
 def engine() -> Engine:
-    """Give an engine that is ready."""
+    """Return an engine that is ready."""
     return Engine()
 
 
@@ -47,7 +47,7 @@ async def server(engine: Engine) -> AsyncIterator[TelemetryServer]:
 
 
 async def ask(server: ProbeServer, path: str, method: str = "GET") -> tuple[int, str, str]:
-    """Send a request; gives status, content type and body."""
+    """Send a request; returns status, content type and body."""
     url = f"http://127.0.0.1:{server.port}{path}"
     async with asyncio.timeout(20), aiohttp.ClientSession() as session, session.request(method, url) as answer:
         return answer.status, answer.headers["Content-Type"], await answer.text()

@@ -28,7 +28,7 @@ def refusal(bad: Bad) -> TopologyErrors:
 
 
 def place(problem: Problem) -> tuple[int, int, str]:
-    """Give line, column and path of a problem."""
+    """Return line, column and path of a problem."""
     return *problem.position, show_path(problem.path)
 
 

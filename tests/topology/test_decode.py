@@ -7,7 +7,7 @@ from tensile.topology import TopologyErrors, decode, parse
 
 
 def refused(data: bytes) -> str:
-    """Give the words with which bytes are refused."""
+    """Return the words with which bytes are refused."""
     with pytest.raises(TopologyErrors) as caught:
         decode(data, name="t.yaml")
     return str(caught.value)

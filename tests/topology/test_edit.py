@@ -23,7 +23,7 @@ def topology(*lowers: str, more: str = "", name: str = "demo") -> Topology:
 
 
 def words(old: Topology, new: Topology) -> tuple[str, ...]:
-    """Say what comes into force."""
+    """Return what comes into force."""
     return edit(old, new).words
 
 

@@ -62,14 +62,14 @@ def text_of(data: bytes) -> str:
 
 
 def data_of(text: str) -> Any:
-    """Give a file's data as JSON has it."""
+    """Return a file's data as JSON has it."""
     root = compose(text).root
     assert root is not None
     return json.loads(json.dumps(plain(root)))
 
 
 def paths_in(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Give the path of everything in some data."""
+    """Yield the path of everything in some data."""
     yield path
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for step, value in items:
@@ -77,7 +77,7 @@ def paths_in(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str 
 
 
 def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """Give a copy of the data with another value at a path."""
+    """Return a copy of the data with another value at a path."""
     copy = json.loads(json.dumps(data))
     inner = copy
     for step in path[:-1]:
@@ -87,7 +87,7 @@ def changed(data: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def renamed(data: Any, path: tuple[Any, ...], key: str) -> Any:
-    """Give a copy of the data with another key at a path."""
+    """Return a copy of the data with another key at a path."""
     copy = json.loads(json.dumps(data))
     inner = copy
     for step in path[:-1]:

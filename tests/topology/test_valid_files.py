@@ -17,14 +17,14 @@ EXAMPLE = Path(__file__).parents[2] / "topology.example.yaml"
 
 
 def as_json(text: str) -> Any:
-    """Give a file's data as JSON has it."""
+    """Return a file's data as JSON has it."""
     root = compose(text).root
     assert root is not None
     return json.loads(json.dumps(plain(root)))
 
 
 def keys_of(data: Any) -> Iterator[str]:
-    """Give every key in some data, at any depth."""
+    """Yield every key in some data, at any depth."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield key

@@ -72,7 +72,7 @@ def _contact(cluster: str, contact: Contact, now: datetime) -> Iterator[Finding]
 
 
 def _trusted(cluster: str, bundle: list[x509.Certificate], contact: Contact, now: datetime) -> Finding:
-    """Say until when the authorities of a kubeconfig hold: those that ended do no harm beside a good one."""
+    """Describe until when the authorities of a kubeconfig hold: those that ended do no harm beside a good one."""
     ended = [one for one in bundle if one.not_valid_after_utc < now]
     latest = max(_signers(bundle, contact, now), key=lambda one: one.not_valid_after_utc)
     several = f", of {len(bundle)} in the bundle," * (len(bundle) > 1)
@@ -86,14 +86,14 @@ def _trusted(cluster: str, bundle: list[x509.Certificate], contact: Contact, now
 
 
 def _signers(bundle: list[x509.Certificate], contact: Contact, now: datetime) -> list[x509.Certificate]:
-    """Give those authorities that may have signed what the apiserver shows, of those that hold if any does."""
+    """Return those authorities that may have signed what the apiserver shows, of those that hold if any does."""
     good = [one for one in bundle if one.not_valid_after_utc >= now] or bundle
     issuer = x509.load_der_x509_certificate(contact.shown).issuer if contact.shown else None
     return [one for one in good if one.subject == issuer] or good
 
 
 def _dated(cluster: str, whose: str, until: datetime, now: datetime, advice: str) -> Finding:
-    """Say until when something holds."""
+    """Describe until when something holds."""
     if until < now:
         return Finding(cluster, CHECK, Level.FAIL, f"{whose} ended on {date_of(until)}", advice)
     words = f"{whose} holds until {date_of(until)}"
@@ -125,7 +125,7 @@ def _webhook(facts: Facts) -> Iterator[Finding]:
 
 
 def _pair(facts: Facts, *fields: str) -> Generator[Finding, None, x509.Certificate | None]:
-    """Look at a certificate and its key; gives the certificate where both are good."""
+    """Look at a certificate and its key; returns the certificate where both are good."""
     answers = [facts.files[field] for field in fields if field in facts.files]
     if len(answers) != len(fields):
         return None
@@ -209,7 +209,7 @@ def _is_request_of(request: Manifest, node: str) -> bool:
 
 
 def _asked_for(request: Manifest) -> list[str]:
-    """Give the addresses and names that a certificate is asked for, none where that cannot be read."""
+    """Return the addresses and names that a certificate is asked for, none where that cannot be read."""
     try:
         return names_of(x509.load_pem_x509_csr(b64decode(request["spec"]["request"])))
     except (ValueError, LookupError):
@@ -217,7 +217,7 @@ def _asked_for(request: Manifest) -> list[str]:
 
 
 def _is_for(name: str, names: list[str]) -> bool:
-    """Say whether a certificate's names cover a host, by a wildcard too."""
+    """Report whether a certificate's names cover a host, by a wildcard too."""
     return name in names or f"*.{name.partition('.')[2]}" in names
 
 

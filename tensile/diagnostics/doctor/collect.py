@@ -93,7 +93,7 @@ async def gathered(topology: Topology, ways: Ways, now: Now, place: Place | None
 
 
 def needed_above(topology: Topology, place: Place | None, own: str) -> list[Right]:
-    """Give the rights that the engine needs above, running in namespace `own` ("": in no cluster).
+    """Return the rights that the engine needs above, running in namespace `own` ("": in no cluster).
 
     Engines that nobody asks to take turns do so in a cluster only.
     """
@@ -196,7 +196,7 @@ class _Gathering:
         await asyncio.gather(*calls, *(self._have_called(asking, name) for name in far if may_proxy))
 
     def _port(self, name: str) -> tuple[str, int] | None:
-        """Give the IP address and port of a node that an engine keeps, None for another one."""
+        """Return the IP address and port of a node that an engine keeps, None for another one."""
         node = node_named(self.upper, name)
         if node is None or not is_renewed(self.upper, name, self._now()):
             return None
@@ -245,7 +245,7 @@ class _Gathering:
             await asking.everything(lower_rights(spec), *more)
 
     async def _secrets(self, spec: Lower) -> Cache:
-        """Give the Secret that a lower's kubeconfig is in, as the one object of a cache."""
+        """Return the Secret that a lower's kubeconfig is in, as the one object of a cache."""
         found, ref = Cache(), spec.kubeconfig_secret
         if ref is None:
             return found

@@ -26,7 +26,7 @@ _ACCOUNT = "system:serviceaccount:"
 
 
 def reached(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Say how far one gets to a cluster, and as whom."""
+    """Yield how far one gets to a cluster, and as whom."""
     contact = side.contact
     if side.trouble:
         yield Finding(side.name, "reach", Level.FAIL, side.trouble, side.remedy or "put that right")
@@ -55,7 +55,7 @@ def _logged_in(side: Side, contact: Contact, facts: Facts) -> Iterator[Finding]:
 
 
 def _failed(contact: Contact, facts: Facts) -> tuple[str, str]:
-    """Say what failed on the way, and what to do."""
+    """Return what failed on the way, and what to do."""
     way, error = contact.way, contact.error
     match contact.stage:
         case Stage.NAME:
@@ -81,7 +81,7 @@ def _unconnected(way: Way, error: str) -> str:
 
 
 def _untrusted(contact: Contact, shown: x509.Certificate, facts: Facts) -> tuple[str, str]:
-    """Say why a certificate is not trusted."""
+    """Return why a certificate is not trusted."""
     way = contact.way
     what = f"{way.where} shows a certificate that is not trusted ({contact.error}): {described(shown)}"
     if shown.not_valid_after_utc < facts.now:
@@ -101,7 +101,7 @@ def _untrusted(contact: Contact, shown: x509.Certificate, facts: Facts) -> tuple
 
 
 def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
-    """Say why a credential may not be accepted."""
+    """Return why a credential may not be accepted."""
     refused = f"the credential in {way.origin} is not accepted"
     if way.token.until is not None and way.token.until < facts.now:
         return f"{refused}: its token ended on {date_of(way.token.until)}", renew_token(way)
@@ -122,7 +122,7 @@ def _shut_out(way: Way, facts: Facts) -> tuple[str, str]:
 
 
 def _signed(certificate: x509.Certificate) -> str:
-    """Give kubeadm's command for another certificate of the same user and groups."""
+    """Return kubeadm's command for another certificate of the same user and groups."""
     names = {attribute.oid: str(attribute.value) for attribute in certificate.subject}
     groups = [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     organizations = "".join(f" --org={quote(group)}" for group in groups)

@@ -121,12 +121,12 @@ class Side:
         return self.contact is not None and self.contact.stage == Stage.DONE
 
     def items(self, question: str) -> list[Any]:
-        """Give what was listed, [] where nothing was."""
+        """Return what was listed, [] where nothing was."""
         found: list[Any] = self.value(question) or []
         return found
 
     def value(self, question: str) -> Any:
-        """Give what was answered, None where nothing was."""
+        """Return what was answered, None where nothing was."""
         return self.answers.get(question, Answer()).value
 
 
@@ -153,7 +153,7 @@ class Facts:
         return [self.upper, *self.lowers.values()]
 
     def spec(self, name: str) -> Lower:
-        """Give a lower of the topology."""
+        """Return a lower of the topology."""
         return next(lower for lower in self.topology.lowers if lower.name == name)
 
 
@@ -215,12 +215,12 @@ def port_of(node: str) -> str:
 
 
 def node_named(upper: Side, name: str) -> Manifest | None:
-    """Give a Node of the upper cluster as it was listed, None where there is none."""
+    """Return a Node of the upper cluster as it was listed, None where there is none."""
     return next((node for node in upper.items(NODES) if node["metadata"]["name"] == name), None)
 
 
 def owner(upper: Side, topology: Topology) -> Owner:
-    """Say whose the objects of a topology are in that upper cluster."""
+    """Describe whose the objects of a topology are in that upper cluster."""
     return owner_of(upper.identity, topology.name)
 
 
@@ -233,12 +233,12 @@ def strays(upper: Side, topology: Topology) -> list[str]:
 
 
 def is_renewed(upper: Side, node: str, now: datetime) -> bool:
-    """Say whether somebody renews a node's lease."""
+    """Report whether somebody renews a node's lease."""
     return holds(renewed_at(upper.value(lease_of(node)) or {}), now)
 
 
 def endpoint_of(node: Manifest) -> tuple[str, int]:
-    """Give the IP address and port at which a Node's kubelet API is called; "" and 0 where it says none."""
+    """Return the IP address and port at which a Node's kubelet API is called; "" and 0 where it says none."""
     status = node.get("status") or {}
     addresses = (one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP")
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port") or 0

@@ -26,7 +26,7 @@ _MAKE = f"echo '{json.dumps(_CLASS)}' | kubectl apply -f -"
 
 
 def measured(side: Side, _facts: Facts) -> Iterator[Finding]:
-    """Say whether a lower has a metrics API."""
+    """Report whether a lower has a metrics API."""
     answer = side.answers.get(METRICS)
     if side.name == UPPER or answer is None:
         return

@@ -52,7 +52,7 @@ class _Known(NamedTuple):
 
 
 def networked(facts: Facts) -> Iterator[Finding]:
-    """Say which addresses of a cluster are those of one before it too, and whether pods reach the upper apiserver."""
+    """Yield which addresses of a cluster are those of one before it too, and whether pods reach the upper apiserver."""
     known = {side.name: _known(side) for side in facts.sides()}
     clashes = _clashes(facts.sides(), {name: one.ranges for name, one in known.items()})
     for side in facts.sides():
@@ -98,14 +98,14 @@ def _clear(cluster: str, known: _Known, others: Sequence[_Known]) -> Finding:
 
 
 def _untold(missing: Sequence[str]) -> tuple[str, str]:
-    """Say which addresses of a cluster are not known, and what to compare by hand."""
+    """Return which addresses of a cluster are not known, and what to compare by hand."""
     by_hand = ", and ".join(_BY_HAND[sort] for sort in missing)
     what = f"not looked at: the addresses of {' and '.join(missing)}, which the cluster does not tell"
     return what, f"compare them with the other clusters' by hand: {by_hand}"
 
 
 def _known(side: Side) -> _Known:
-    """Give the addresses of a cluster, as far as it tells, in as few networks as hold them."""
+    """Return the addresses of a cluster, as far as it tells, in as few networks as hold them."""
     nodes = [node for node in side.items(NODES) if side.name != UPPER or not _is_virtual(node)]
     pods = [cidr for node in nodes for cidr in _cidrs(node)]
     services = [cidr for one in side.items(RANGES) for cidr in (one.get("spec") or {}).get("cidrs") or ()]
@@ -115,7 +115,7 @@ def _known(side: Side) -> _Known:
 
 
 def _hides_pods(side: Side, nodes: Sequence[Manifest]) -> bool:
-    """Say whether some node does not tell its pods' addresses; an upper cluster may well have virtual nodes alone."""
+    """Report whether some node does not tell its pods' addresses; an upper cluster may well have virtual nodes alone."""
     if not nodes:
         return side.name != UPPER or side.value(NODES) is None
     return any(not _cidrs(node) and not _is_virtual(node) for node in nodes)
@@ -138,7 +138,7 @@ def _collapsed(cidrs: Iterable[str]) -> list[Network]:
 
 
 def _clashes(sides: Sequence[Side], ranges: Mapping[str, Sequence[_Range]]) -> dict[str, list[Clash]]:
-    """Give the first overlap of each sort of each two clusters, at the later one, in the order of the others."""
+    """Return the first overlap of each sort of each two clusters, at the later one, in the order of the others."""
     order = {side.name: place for place, side in enumerate(sides)}
     identity = {side.name: side.identity for side in sides}
     found: dict[tuple[str, str, str, str], Clash] = {}
@@ -153,12 +153,12 @@ def _clashes(sides: Sequence[Side], ranges: Mapping[str, Sequence[_Range]]) -> d
 
 
 def _matter(sort: str, other: str) -> bool:
-    """Say whether it matters that two clusters have the same addresses of these sorts: Services leave no cluster."""
+    """Report whether it matters that two clusters have the same addresses of these sorts: Services leave no cluster."""
     return (sort, other) != (SERVICES, SERVICES)
 
 
 def _overlaps(ranges: Iterable[_Range]) -> Iterator[Clash]:
-    """Give every two that overlap. Of two networks that do one holds the other, so those around one make a stack."""
+    """Yield every two that overlap. Of two networks that do one holds the other, so those around one make a stack."""
     around: list[_Range] = []
     for one in sorted(ranges, key=_begin):
         while around and not _holds(around[-1].network, one.network):
@@ -176,7 +176,7 @@ def _holds(outer: Network, inner: Network) -> bool:
 
 
 def _advertised(upper: Side) -> Iterator[Finding]:
-    """Say whether pods with tokens of the upper cluster are led to an address that its certificate names."""
+    """Report whether pods with tokens of the upper cluster are led to an address that its certificate names."""
     contact: Contact | None = upper.value(ADVERTISED)
     if contact is None or contact.stage == Stage.DONE:
         return

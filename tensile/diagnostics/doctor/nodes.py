@@ -31,7 +31,7 @@ _CERTIFICATE = ("x509", "certificate", "tls:")
 
 
 def identified(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Say whether a cluster is another one than all before it, and the one that its Node was made for."""
+    """Report whether a cluster is another one than all before it, and the one that its Node was made for."""
     if not side.identity:
         return
     place = facts.sides().index(side)
@@ -52,7 +52,7 @@ def identified(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _noted(side: Side, facts: Facts) -> str:
-    """Give the identity of the cluster that a lower's Node tells of, "" for none."""
+    """Return the identity of the cluster that a lower's Node tells of, "" for none."""
     if side.name == UPPER:
         return ""
     node = node_named(facts.upper, facts.spec(side.name).node.name)
@@ -60,7 +60,7 @@ def _noted(side: Side, facts: Facts) -> str:
 
 
 def noded(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Say whether a lower's Node is there and ours, and whether an engine keeps it."""
+    """Report whether a lower's Node is there and ours, and whether an engine keeps it."""
     upper = facts.upper
     if NODES not in upper.answers or upper.value(NODES) is None or not upper.identity:
         return
@@ -80,7 +80,7 @@ def noded(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _foreign(name: str, node: Manifest) -> tuple[str, str]:
-    """Say whose a Node is that is not ours."""
+    """Describe whose a Node is that is not ours."""
     if labels(node).get(OWNER):
         whose = f"topology {annotations(node).get(OWNER_NAME, 'unknown')}'s ({OWNER}={labels(node)[OWNER]})"
     else:
@@ -106,7 +106,7 @@ def _others(upper: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def called(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Say whether the upper's apiserver reaches a lower's Node."""
+    """Report whether the upper's apiserver reaches a lower's Node."""
     upper = facts.upper
     if side.name == UPPER or not upper.is_in:
         return
@@ -132,7 +132,7 @@ def called(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _loopback(facts: Facts) -> tuple[str, str] | None:
-    """Say that nodes are published at an address at which every machine finds itself, where that matters."""
+    """Describe that nodes are published at an address at which every machine finds itself, where that matters."""
     contact = facts.upper.contact
     if contact is None or not _is_loopback(facts.address) or _is_loopback(contact.way.host):
         return None
@@ -154,7 +154,7 @@ def _answered(lower: str, name: str, node: Manifest, answer: Answer) -> Finding:
 
 
 def _remedy(answer: Answer, port: int) -> str:
-    """Say what helps against what the apiserver, or the kubelet API itself, says."""
+    """Return what helps against what the apiserver, or the kubelet API itself, says."""
     words = answer.error.lower()
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return (

@@ -59,7 +59,7 @@ Now = Callable[[], datetime]
 
 
 def way_of(access: Access) -> Way:
-    """Give what may be told of an access."""
+    """Return what may be told of an access."""
     return Way(
         origin=access.origin,
         url=access.url,
@@ -84,7 +84,7 @@ def token_of(token: str) -> Token:
 
 
 def trusting_anybody() -> ssl.SSLContext:
-    """Give the TLS for seeing who answers: no credential, and nothing else, may be sent by it."""
+    """Return the TLS for seeing who answers: no credential, and nothing else, may be sent by it."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname = False
     tls.verify_mode = ssl.CERT_NONE
@@ -129,7 +129,7 @@ async def dialled(way: Way, tls: ssl.SSLContext) -> Contact:
 
 
 async def asked(access: Access, path: str) -> tuple[int, bytes, str]:
-    """Ask for a path; gives HTTP's status, the beginning of the body, and the Date of the answer.
+    """Ask for a path; returns HTTP's status, the beginning of the body, and the Date of the answer.
 
     Raises aiohttp.ClientError, OSError, TimeoutError or ValueError.
     """
@@ -173,7 +173,7 @@ async def _looked_up(host: str, port: int) -> None:
 
 
 async def _connected(way: Way, tls: ssl.SSLContext | None) -> bytes:
-    """Connect, by TLS where there is one, and hang up; gives the certificate that was shown (DER)."""
+    """Connect, by TLS where there is one, and hang up; returns the certificate that was shown (DER)."""
     name = way.name if tls else None
     async with asyncio.timeout(STEP_SECONDS):
         plain = await connected(way.host, way.port)
@@ -198,7 +198,7 @@ async def _certificate(way: Way) -> bytes:
 
 
 def _ahead(date: str, begun: datetime, ended: datetime) -> float | None:
-    """Say by how many seconds a server's clock is ahead; it tells whole seconds, those that have begun."""
+    """Return by how many seconds a server's clock is ahead; it tells whole seconds, those that have begun."""
     try:
         told = parsedate_to_datetime(date).astimezone(UTC) + timedelta(seconds=0.5)
     except ValueError:
@@ -314,7 +314,7 @@ class Asking:
         self.side.missing = [right._replace(verbs=verbs) for right, verbs in pairs if verbs]
 
     async def _denied(self, right: Right) -> tuple[str, ...]:
-        """Give those verbs of a right that are not granted."""
+        """Return those verbs of a right that are not granted."""
         allowed = await asyncio.gather(*(self._allowed(right, verb) for verb in right.verbs))
         return tuple(verb for verb, is_allowed in zip(right.verbs, allowed, strict=True) if not is_allowed)
 
@@ -375,7 +375,7 @@ def _waiting(raw: bytes) -> Manifest:
 
 
 def _words(body: bytes) -> str:
-    """Give what a body says: the message of a Status, or its beginning."""
+    """Return what a body says: the message of a Status, or its beginning."""
     try:
         return str(orjson.loads(body)["message"])
     except (KeyError, TypeError, ValueError):

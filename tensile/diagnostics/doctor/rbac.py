@@ -16,7 +16,7 @@ _DIGITS = 8
 
 
 def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Say which rights are missing, those that the engine cannot do without apart from the others."""
+    """Yield which rights are missing, those that the engine cannot do without apart from the others."""
     if not side.is_in:
         return
     if side.missing is None:
@@ -37,12 +37,12 @@ def permitted(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _listed(rights: Iterable[Right]) -> str:
-    """Say what is missing, and for what."""
+    """Return what is missing, and for what."""
     return "; ".join(f"{', '.join(right.verbs)} {_object(right)} ({right.purpose})" for right in rights)
 
 
 def _granted(side: Side, rights: list[Right], facts: Facts) -> str:
-    """Give the commands that grant rights, roles with the same verbs being one.
+    """Return the commands that grant rights, roles with the same verbs being one.
 
     kubectl looks resources up, and makes no role for metrics that nobody serves.
     """
@@ -84,7 +84,7 @@ def _resource(right: Right) -> str:
 
 
 def _subject(user: str) -> str:
-    """Give kubectl's option for who gets a right."""
+    """Return kubectl's option for who gets a right."""
     if user.startswith(_ACCOUNT):
         return f"--serviceaccount={quote(user.removeprefix(_ACCOUNT))}"
     return f"--user={quote(user)}" if user else "--user=USER"

@@ -45,7 +45,7 @@ _CHECKS: tuple[Check, ...] = (
 
 
 def diagnosed(facts: Facts) -> list[Finding]:
-    """Give all findings, cluster by cluster."""
+    """Return all findings, cluster by cluster."""
     of_all = list(networked(facts))
     return [finding for side in facts.sides() for finding in _of(side, facts, of_all)]
 
@@ -57,7 +57,7 @@ def _of(side: Side, facts: Facts, of_all: list[Finding]) -> list[Finding]:
 
 
 def worst(findings: list[Finding]) -> Level:
-    """Give the worst level of some findings."""
+    """Return the worst level of some findings."""
     order = list(Level)
     return max((finding.level for finding in findings), key=order.index, default=Level.SKIP)
 
@@ -72,7 +72,7 @@ _TOLD = ("certificates", "network")
 
 
 def as_document(facts: Facts, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Give everything for programs: `formatVersion`, `topology`, `level`, and `findings` of each of `clusters`."""
+    """Return everything for programs: `formatVersion`, `topology`, `level`, and `findings` of each of `clusters`."""
     return {
         "formatVersion": FORMAT,
         "topology": facts.topology.name,
@@ -108,7 +108,7 @@ def as_text(facts: Facts, findings: Sequence[Finding], *, colour: bool) -> str:
 
 
 def _table(facts: Facts, findings: Sequence[Finding], *, colour: bool) -> list[str]:
-    """Give a line for each cluster, with the worst of each check that any has."""
+    """Return a line for each cluster, with the worst of each check that any has."""
     checks = [check for check in CHECKS if any(one.check == check for one in findings)]
     rows = [[shown(side.name), *(_mark(findings, side.name, check) for check in checks)] for side in facts.sides()]
     head, *lines = aligned([["CLUSTER", *(check.upper() for check in checks)], *rows])
@@ -128,7 +128,7 @@ def _coloured(line: str) -> str:
 
 
 def _who(findings: Sequence[Finding]) -> str:
-    """Say in a line what is known of a cluster that is reached."""
+    """Return in a line what is known of a cluster that is reached."""
     known = ", ".join(words for check in ("version", "reach", "login") if (words := _first(findings, check)))
     return f": {harmless(known)}" if known else ""
 
@@ -138,7 +138,7 @@ def _first(findings: Sequence[Finding], check: str) -> str:
 
 
 def _told(finding: Finding, *, colour: bool) -> Iterator[str]:
-    """Give the lines of one finding."""
+    """Yield the lines of one finding."""
     mark = str(finding.level)
     painted = f"{_COLOURS[finding.level]}{mark}{_PLAIN}" if colour and finding.level in _COLOURS else mark
     yield f"  {painted}{' ' * (5 - len(mark))}{finding.check}: {harmless(finding.what)}"
@@ -160,7 +160,7 @@ def _counted(number: int) -> str:
 def examine(
     topology: Topology, ways: Ways, output: str, place: Place | None = None, *, colour: bool
 ) -> tuple[str, bool]:
-    """Give the findings as "text" or "json", and whether nothing fails; `place` is where the topology stands above."""
+    """Return the findings as "text" or "json", and whether nothing fails; `place` is where the topology stands above."""
     facts = asyncio.run(gathered(topology, ways, _now, place))
     findings = diagnosed(facts)
     if output == "json":

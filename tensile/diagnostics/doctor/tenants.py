@@ -66,7 +66,7 @@ def unprotected(side: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _shared(spec: Lower, names: str) -> Iterator[Finding]:
-    """Say what a topology assumes of namespaces that others use."""
+    """Yield what a topology assumes of namespaces that others use."""
     if spec.namespaces.mapping == "same":
         what = f"others run pods in namespaces that pods from the upper cluster go to, and count as one tenant: {names}"
         advice = (
@@ -88,7 +88,7 @@ def _shared(spec: Lower, names: str) -> Iterator[Finding]:
 
 
 def _own(side: Side, where: dict[str, str]) -> Iterator[Finding]:
-    """Say that a namespace above leads to the one where the engine's account is."""
+    """Describe that a namespace above leads to the one where the engine's account is."""
     namespace = side.user.removeprefix(_ACCOUNT).partition(":")[0] if side.user.startswith(_ACCOUNT) else ""
     for upper in (above for above, below in where.items() if namespace and below == namespace):
         what = f"namespace {upper} of the upper cluster leads to {namespace}, where the engine's own account is"

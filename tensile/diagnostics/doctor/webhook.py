@@ -30,7 +30,7 @@ _LATE = Answer(error="no answer in time")
 
 
 def hooked(side: Side, facts: Facts) -> Iterator[Finding]:
-    """Say whether the webhook is registered, and answers where it is called."""
+    """Report whether the webhook is registered, and answers where it is called."""
     webhook = facts.topology.webhook
     if side.name != UPPER or not webhook.enabled or not side.is_in:
         return
@@ -81,7 +81,7 @@ def _service(upper: Side, facts: Facts) -> Iterator[Finding]:
 
 
 def _seen(name: str, answer: Answer, slices: Answer) -> str:
-    """Say what is known of a Service that nobody called."""
+    """Return what is known of a Service that nobody called."""
     if answer.error:
         return f"not looked at: {name} is not told ({answer.error})"
     if slices.error:
@@ -114,7 +114,7 @@ def _called(name: str, seen: str, call: Answer | None, topology: Topology) -> Fi
 
 
 def tried(topology: Topology) -> str:
-    """Give the command that has the upper's apiserver ask the webhook about a pod which nobody makes.
+    """Return the command that has the upper's apiserver ask the webhook about a pod which nobody makes.
 
     What a pod asks for beside its virtual node is moved to an annotation, whatever the topology says.
     """

@@ -45,17 +45,17 @@ class Write(NamedTuple):
 
 
 def status_ref(place: Place) -> Ref:
-    """Say which ConfigMap holds the status of a topology."""
+    """Return which ConfigMap holds the status of a topology."""
     return Ref(UPPER, CONFIG_MAP, place.namespace, place.name + STATUS_SUFFIX)
 
 
 def status_owner(upper_uid: str, place: Place) -> Owner:
-    """Say whose the status is: the ConfigMap's, because while its text is bad nobody knows the topology's name."""
+    """Describe whose the status is: the ConfigMap's, because while its text is bad nobody knows the topology's name."""
     return owner_of(upper_uid, str(place))
 
 
 def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner, uid: str) -> Write | None:
-    """Give what has to be written so that the status holds `data`, None for nothing.
+    """Return what has to be written so that the status holds `data`, None for nothing.
 
     `seen` is the ConfigMap as it is, `uid` that of the topology's. Raises NameTaken when it is another's. What `data`
     does not say stays as it is told, but for a text that is not refused any more: another engine may drive, and one
@@ -76,7 +76,7 @@ def write(seen: Manifest | None, data: Mapping[str, str], ref: Ref, owner: Owner
 
 
 def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
-    """Give the verdict with the times that a status of ours tells with the same texts.
+    """Return the verdict with the times that a status of ours tells with the same texts.
 
     They came into force, or were refused, before a restart, or by another engine a moment ago.
     """
@@ -89,7 +89,7 @@ def resumed(verdict: Verdict, seen: Manifest | None, owner: Owner) -> Verdict:
 
 
 def _time(seen: Manifest | None, owner: Owner, part: str, text: Text) -> datetime | None:
-    """Give the time that a status of ours tells with a text, None where it does not tell of that text."""
+    """Return the time that a status of ours tells with a text, None where it does not tell of that text."""
     if seen is None or not is_ours(seen, owner):
         return None
     try:
@@ -100,7 +100,7 @@ def _time(seen: Manifest | None, owner: Owner, part: str, text: Text) -> datetim
 
 
 def in_force(seen: Manifest | None, owner: Owner) -> str:
-    """Give the sha256 of the text that a status of ours tells to be in force, "" where it tells of none."""
+    """Return the sha256 of the text that a status of ours tells to be in force, "" where it tells of none."""
     if seen is None or not is_ours(seen, owner):
         return ""
     try:
@@ -110,7 +110,7 @@ def in_force(seen: Manifest | None, owner: Owner) -> str:
 
 
 def is_told(seen: Manifest | None, owner: Owner, reading: Reading) -> bool:
-    """Say whether a status of ours tells already what became of this very state."""
+    """Report whether a status of ours tells already what became of this very state."""
     part = ACCEPTED if reading.error is None else REJECTED
     data = seen.get("data") or {} if seen is not None else {}
     told = _time(seen, owner, part, reading.text) is not None and f'"{reading.text.version}"' in data[part]
@@ -118,7 +118,7 @@ def is_told(seen: Manifest | None, owner: Owner, reading: Reading) -> bool:
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, Any]:
-    """Give what a merge patch has to say: new values, and null for what is no longer true."""
+    """Return what a merge patch has to say: new values, and null for what is no longer true."""
     gone = {REJECTED: None} if REJECTED in before and REJECTED not in after else {}
     return {key: value for key, value in after.items() if before.get(key) != value} | gone
 
@@ -255,7 +255,7 @@ class Keeper:
             self._events = [*self._events, told][-_MOST_EVENTS:]
 
     def _meanwhile(self) -> str:
-        """Say what is in force while a text is refused."""
+        """Return what is in force while a text is refused."""
         if self._standing.verdict.accepted is not None:
             return "the last good topology stays in force"
         if self._elsewhere():
@@ -263,7 +263,7 @@ class Keeper:
         return "the engine does not start"
 
     def _elsewhere(self) -> str:
-        """Give the sha256 of what another engine has, or had, in force where none is here; "" for nothing.
+        """Return the sha256 of what another engine has, or had, in force where none is here; "" for nothing.
 
         Where that is the text which is refused here, the two differ in their versions, and the status is the other's.
         """
@@ -287,7 +287,7 @@ def _ref(place: Place) -> Ref:
 
 
 def _told(reading: Reading, place: Place, meanwhile: str) -> Told:
-    """Say in an Event what became of a text; the same text of the same version says the same."""
+    """Return in an Event what became of a text; the same text of the same version says the same."""
     about, text = _ref(place), reading.text
     if reading.error is not None:
         return Told(

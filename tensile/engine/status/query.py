@@ -140,18 +140,18 @@ async def _read(cluster: Cluster, kind: Kind, namespace: str, name: str) -> Mani
 
 
 def renewed_at(lease: Manifest) -> datetime:
-    """Say when a lease was renewed, long ago where it never was."""
+    """Return when a lease was renewed, long ago where it never was."""
     told = (lease.get("spec") or {}).get("renewTime")
     return datetime.fromisoformat(told) if told else datetime.fromtimestamp(0, UTC)
 
 
 def holds(renewed: datetime, now: datetime) -> bool:
-    """Say whether a lease holds that was renewed then."""
+    """Report whether a lease holds that was renewed then."""
     return (now - renewed).total_seconds() <= LEASE_SECONDS
 
 
 def _gone(renewed: datetime, now: datetime) -> str:
-    """Say that nobody has renewed the nodes' leases lately, "" when somebody has."""
+    """Describe that nobody has renewed the nodes' leases lately, "" when somebody has."""
     if holds(renewed, now):
         return ""
     return (

@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
         return "Pending" if self.accepted is None else "Accepted"
 
     def after(self, reading: Reading, now: datetime, restart: tuple[str, ...] = ()) -> "Verdict":
-        """Give the verdict after one more state; the same text as before keeps its time.
+        """Return the verdict after one more state; the same text as before keeps its time.
 
         `restart` says what of it is not in force until the engine is started again.
         """
@@ -71,11 +71,11 @@ class Verdict(NamedTuple):
         return Verdict(Accepted(reading.text, now, restart))
 
     def pending(self, words: tuple[str, ...]) -> "Verdict":
-        """Give the verdict with what of the text in force has to wait."""
+        """Return the verdict with what of the text in force has to wait."""
         return self if self.accepted is None else self._replace(accepted=self.accepted._replace(pending=words))
 
     def document(self) -> dict[str, Any]:
-        """Give it as JSON: `state`, and where there is one `accepted` and `rejected`."""
+        """Return it as JSON: `state`, and where there is one `accepted` and `rejected`."""
         found: dict[str, Any] = {"state": self.state}
         if self.accepted is not None:
             found["accepted"] = _told(self.accepted.text, self.accepted.time)
@@ -123,12 +123,12 @@ class Row(NamedTuple):
     real: Amounts
 
     def document(self) -> dict[str, Any]:
-        """Give it as JSON."""
+        """Return it as JSON."""
         return self._asdict()
 
 
 def rows(world: World, troubles: Mapping[str, str]) -> list[Row]:
-    """Give a row for each lower, those that have left the topology included.
+    """Return a row for each lower, those that have left the topology included.
 
     `troubles` says by name what is wrong with a connection.
     """
@@ -136,12 +136,12 @@ def rows(world: World, troubles: Mapping[str, str]) -> list[Row]:
 
 
 def are_known(world: World) -> bool:
-    """Say whether it is known of each lower how it is, be it that it does not answer: not at once after a start."""
+    """Report whether it is known of each lower how it is, be it that it does not answer: not at once after a start."""
     return all(_is_known(lower) for lower in world.lowers.values())
 
 
 def coarse(row: Row) -> Row:
-    """Give a row that changes seldom while a cluster is away: its lag in steps, in the end of a minute each."""
+    """Return a row that changes seldom while a cluster is away: its lag in steps, in the end of a minute each."""
     steps = [step for step in _STEPS if step <= row.lag]
     lag = row.lag - row.lag % _MINUTE if row.lag >= _MINUTE else max(steps, default=0)
     return row._replace(lag=lag)
@@ -164,13 +164,13 @@ def _row(lower: LowerWorld, world: World, trouble: str) -> Row:
 
 
 def amounts(node: Manifest) -> Amounts:
-    """Give what a Node offers."""
+    """Return what a Node offers."""
     offered = node.get("status", {}).get("allocatable") or {}
     return {name: str(offered[name]) for name in AMOUNTS if name in offered}
 
 
 def _answers(lower: LowerWorld) -> bool:
-    """Say whether the cluster has ever answered and did so lately; its version is the first that it is asked for."""
+    """Report whether the cluster has ever answered and did so lately; its version is the first that it is asked for."""
     return bool(lower.version) and lower.silent <= SILENT_AFTER
 
 
@@ -188,7 +188,7 @@ def _real(lower: LowerWorld) -> Amounts:
 
 
 def _message(lower: LowerWorld, trouble: str) -> str:
-    """Say what is wrong, the gravest first."""
+    """Return what is wrong, the gravest first."""
     if not lower.connected:
         return "left the topology while the engine was down; its node is kept"
     wrong = lower.refusal or trouble or lower.denied or lower.warning
@@ -220,7 +220,7 @@ class Report(NamedTuple):
     waits: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Give it as JSON."""
+        """Return it as JSON."""
         return {
             "formatVersion": FORMAT,
             TOPOLOGY: self.topology,
@@ -230,7 +230,7 @@ class Report(NamedTuple):
         }
 
     def data(self) -> dict[str, str]:
-        """Give the data of the ConfigMap, which changes no more than what it says.
+        """Return the data of the ConfigMap, which changes no more than what it says.
 
         What this engine knows nothing of is left out: the lowers while none is known, and the topology while none was
         ever in force here.
@@ -290,7 +290,7 @@ class Standing:
             self.topology = reading.topology.name
 
     def report(self) -> Report:
-        """Give the whole picture."""
+        """Return the whole picture."""
         lowers = self.lowers()
         verdict = self.verdict.pending(self.pending())
         return Report(self.topology, verdict, None if lowers is None else tuple(lowers), self.waits())

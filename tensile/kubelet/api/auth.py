@@ -58,7 +58,7 @@ class Verdicts(Generic[Key, Value]):
         return len(self._entries)
 
     def get(self, key: Key, now: float) -> Value | None:
-        """Give the answer that holds at `now` (seconds of any clock), None when there is none."""
+        """Return the answer that holds at `now` (seconds of any clock), None when there is none."""
         end, value = self._entries.get(key, (now, None))
         if end <= now:
             self._entries.pop(key, None)
@@ -243,7 +243,7 @@ class Authenticator:
 
 
 def _bearer(headers: Headers) -> str:
-    """Give the one bearer token of the request; 401 when there is none, or more than one Authorization."""
+    """Return the one bearer token of the request; 401 when there is none, or more than one Authorization."""
     fields = [value.split() for name, value in headers if name == "authorization"]
     match fields:
         case [[scheme, token]] if scheme.lower() == "bearer" and is_token(token):

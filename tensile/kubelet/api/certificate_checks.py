@@ -35,7 +35,7 @@ class Fault(NamedTuple):
 
 
 def unreadable(which: str, error: OSError) -> Fault:
-    """Say why a file cannot be read."""
+    """Return why a file cannot be read."""
     if isinstance(error, Unfit):
         return Fault(which, f"cannot be read ({error.strerror})", error.advice)
     advice = {
@@ -46,7 +46,7 @@ def unreadable(which: str, error: OSError) -> Fault:
 
 
 def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes) -> Fault | None:
-    """Say why a certificate and a key, as PEM, cannot be served with; None when that is not to be seen from here.
+    """Return why a certificate and a key, as PEM, cannot be served with; None when that is not to be seen from here.
 
     `certificate_of` and `key_of` say which they are.
     """
@@ -58,12 +58,12 @@ def pair_fault(certificate_of: str, key_of: str, certificate: bytes, key: bytes)
 
 
 def authority_fault(which: str, text: bytes) -> Fault | None:
-    """Say why PEM cannot be an authority that callers' certificates are verified with."""
+    """Return why PEM cannot be an authority that callers' certificates are verified with."""
     return _no_certificate(which, text)
 
 
 def doubts(which: str, certificate: x509.Certificate, address: str, now: datetime) -> Iterator[Fault]:
-    """Give what makes callers refuse a certificate that can be served; `address` is where they call the node."""
+    """Yield what makes callers refuse a certificate that can be served; `address` is where they call the node."""
     yield from _out_of_date(which, certificate, now)
     names = names_of(certificate)
     if address and address not in names:
@@ -75,7 +75,7 @@ def doubts(which: str, certificate: x509.Certificate, address: str, now: datetim
 
 
 def authority_doubts(which: str, certificates: list[x509.Certificate], now: datetime) -> Iterator[Fault]:
-    """Give what makes certificates of an authority useless for verifying callers."""
+    """Yield what makes certificates of an authority useless for verifying callers."""
     for each in certificates:
         name = f"{which}: {each.subject.rfc4514_string() or 'a certificate without a name'}"
         yield from _out_of_date(name, each, now)
@@ -87,7 +87,7 @@ def authority_doubts(which: str, certificates: list[x509.Certificate], now: date
 
 
 def described(certificate: x509.Certificate) -> str:
-    """Say in a line whose a certificate is, by whom, for which names, and until when."""
+    """Return in a line whose a certificate is, by whom, for which names, and until when."""
     names = ", ".join(names_of(certificate)) or "no name"
     subject, issuer = certificate.subject.rfc4514_string() or "no subject", certificate.issuer.rfc4514_string()
     return f"{subject}, issued by {issuer}, for {names}, until {date_of(certificate.not_valid_after_utc)}"
@@ -137,13 +137,13 @@ def _strangers(certificate_of: str, key_of: str, certificate: bytes, key: bytes)
 
 
 def _key_of(text: bytes) -> bytes:
-    """Give the key alone: tools put parameters, comments or certificates before it."""
+    """Return the key alone: tools put parameters, comments or certificates before it."""
     found = _KEY.search(text)
     return found.group() if found else text
 
 
 def spelled(key: object) -> bytes:
-    """Give a public key in bytes, by which keys compare."""
+    """Return a public key in bytes, by which keys compare."""
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined,no-any-return]
 
 
@@ -156,7 +156,7 @@ def _out_of_date(which: str, certificate: x509.Certificate, now: datetime) -> It
 
 
 def names_of(certificate: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """Give the addresses and DNS names that a certificate is for, or will be; for Go the common name is none."""
+    """Return the addresses and DNS names that a certificate is for, or will be; for Go the common name is none."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -165,7 +165,7 @@ def names_of(certificate: x509.Certificate | x509.CertificateSigningRequest) -> 
 
 
 def _is_for_servers(certificate: x509.Certificate) -> bool:
-    """Say whether it may be a server's; one that does not say what it is for may be anybody's."""
+    """Report whether it may be a server's; one that does not say what it is for may be anybody's."""
     try:
         usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:

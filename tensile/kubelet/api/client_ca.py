@@ -64,7 +64,7 @@ class ClientAuthority:
         self._asking = asyncio.Lock()
 
     async def pem(self) -> str:
-        """Give the certificates in force; "" when none have been readable so far."""
+        """Return the certificates in force; "" when none have been readable so far."""
         if self._file is not None:
             self._heed(self._file)
         elif self._source is not None:

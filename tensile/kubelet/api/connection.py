@@ -84,7 +84,7 @@ class Pipe(asyncio.Protocol):
         self._writable.set()
 
     async def read(self) -> bytes:
-        """Give what came since the last time, at least one byte, or b"" when that was all."""
+        """Return what came since the last time, at least one byte, or b"" when that was all."""
         while not self._held and not self.ended.is_set():
             self._news.clear()
             self._waits_since = asyncio.get_running_loop().time()
@@ -137,7 +137,7 @@ class Pipe(asyncio.Protocol):
         return Silence(seconds, self._heard)
 
     def undelivered(self) -> int:
-        """Say how many bytes were sent that the peer's kernel does not have yet."""
+        """Return how many bytes were sent that the peer's kernel does not have yet."""
         if self.lost.is_set():
             return 0
         return self._queued(termios.TIOCOUTQ) + self._transport.get_write_buffer_size()
@@ -233,7 +233,7 @@ class Wire:
             self._pipe.write(self._outgoing.read())
 
     async def read(self) -> bytes:
-        """Give what has come, b"" at the peer's end; OSError when the connection broke."""
+        """Return what has come, b"" at the peer's end; OSError when the connection broke."""
         ahead, self._ahead = self._ahead, b""
         return ahead or await self._next()
 
@@ -284,7 +284,7 @@ class Wire:
                 await self._receive()
 
     def _decrypted(self) -> bytes:
-        """Give what is there, several records at once; an error comes after what came before it."""
+        """Return what is there, several records at once; an error comes after what came before it."""
         pieces = [self._tls.read(_RECORD)]
         with suppress(ssl.SSLError):
             while pieces[-1] and len(pieces) < _PIECE // _RECORD and (self._incoming.pending or self._tls.pending()):

@@ -98,7 +98,7 @@ def standing(raw: bytes, key: bytes) -> Standing:
 
 
 def lacking(name: str, found: Standing, waited: float) -> Lack:
-    """Say what a request that has waited for so many seconds waits for."""
+    """Return what a request that has waited for so many seconds waits for."""
     if not found.approved:
         approval = Lack("approval", f"kubectl certificate approve {name}")
         return approval if waited > APPROVED_SECONDS else Lack()
@@ -107,13 +107,13 @@ def lacking(name: str, found: Standing, waited: float) -> Lack:
 
 
 def renewal(certificate: bytes) -> datetime:
-    """Say when the next certificate is to be asked for."""
+    """Return when the next certificate is to be asked for."""
     leaf = x509.load_pem_x509_certificates(certificate)[0]
     return leaf.not_valid_before_utc + RENEWED_AT * (leaf.not_valid_after_utc - leaf.not_valid_before_utc)
 
 
 def pause(waited: float) -> float:
-    """Say how many seconds to leave a request alone that has waited for `waited`: people take their time."""
+    """Return how many seconds to leave a request alone that has waited for `waited`: people take their time."""
     return min(max(waited * _PATIENCE, _ASKED_AT_LEAST), _ASKED_AT_MOST)
 
 
@@ -141,7 +141,7 @@ def _manifest(name: str, content: bytes) -> Manifest:
 
 
 def _belongs(certificate: bytes, key: bytes) -> bool:
-    """Say whether the first certificate of a chain is the key's."""
+    """Report whether the first certificate of a chain is the key's."""
     try:
         shown = x509.load_pem_x509_certificates(certificate)[0].public_key()
     except ValueError:

@@ -52,7 +52,7 @@ def _status(body: bytes) -> dict[str, Any]:
 
 
 def _kubelets(status: int, body: bytes, told: dict[str, Any]) -> str:
-    """Give what the kubelet said, "" for words that are not its own.
+    """Return what the kubelet said, "" for words that are not its own.
 
     Kubernetes' apiservers hand a kubelet's answer to an upgrade on as it came, and make a Status of one to a request
     for logs: of 400 with the same words, of 500 with them as its cause.
@@ -68,7 +68,7 @@ def _kubelets(status: int, body: bytes, told: dict[str, Any]) -> str:
 
 
 def _cause(told: dict[str, Any]) -> str:
-    """Give the first cause of a Status: an apiserver puts words of its own before it where it tells of it."""
+    """Return the first cause of a Status: an apiserver puts words of its own before it where it tells of it."""
     try:
         return str(told["details"]["causes"][0]["message"])
     except (LookupError, TypeError):

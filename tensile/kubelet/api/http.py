@@ -71,7 +71,7 @@ class Chunks:
 
 
 def chunk(content: bytes) -> bytes:
-    """Give content, at least a byte of it, as one chunk."""
+    """Return content, at least a byte of it, as one chunk."""
     return b"%x\r\n%b\r\n" % (len(content), content)
 
 
@@ -94,7 +94,7 @@ class Dialogue:
         self.connection = connection
 
     async def next(self) -> h11.Event | type[h11.PAUSED]:
-        """Give the next event; raises h11.RemoteProtocolError when the peer does not speak HTTP or breaks off.
+        """Return the next event; raises h11.RemoteProtocolError when the peer does not speak HTTP or breaks off.
 
         The error comes without h11's frames: one of them holds the error itself and another all that was received, a
         circle that stays until the collector finds it.
@@ -113,7 +113,7 @@ class Dialogue:
             await self.wire.write(data)
 
     def early(self) -> bytes:
-        """Give the bytes that came behind the head of an upgrade: the first of the stream."""
+        """Return the bytes that came behind the head of an upgrade: the first of the stream."""
         return self.connection.trailing_data[0]
 
 
@@ -174,7 +174,7 @@ class Caller(Dialogue):
 
 
 def plain(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Give h11's header fields as text."""
+    """Return h11's header fields as text."""
     return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
 
 

@@ -64,7 +64,7 @@ class LowerCall:
         return self._dialogue.wire
 
     def early(self) -> bytes:
-        """Give the bytes that came with the head: the first of a stream, or of a body."""
+        """Return the bytes that came with the head: the first of a stream, or of a body."""
         assert self._dialogue is not None
         return self._dialogue.early()
 
@@ -90,7 +90,7 @@ class LowerCall:
             raise self._failed(HTTPStatus.BAD_GATEWAY, str(error) or type(error).__name__) from error
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Give the body as it comes; h11.RemoteProtocolError or OSError when it breaks off."""
+        """Return the body as it comes; h11.RemoteProtocolError or OSError when it breaks off."""
         return self._unchunked() if self._in_chunks else self._framed()
 
     async def _unchunked(self) -> AsyncIterator[bytes]:
@@ -127,7 +127,7 @@ class LowerCall:
         raise h11.RemoteProtocolError("it announces an answer again and again, and gives none")
 
     async def _body(self) -> bytes:
-        """Give the beginning of an error's body, as far as it comes."""
+        """Return the beginning of an error's body, as far as it comes."""
         body = b""
         async for piece in self.pieces():
             body += piece
@@ -229,7 +229,7 @@ async def _copy(source: Side, sink: Wire, pulse: Pulse) -> None:
 
 
 async def follow(caller: Caller, call: LowerCall) -> None:
-    """Answer with the lower's log; Refused when it gives none, an error of the wire when it breaks off."""
+    """Answer with the lower's log; Refused when it returns none, an error of the wire when it breaks off."""
     async with call:
         await while_present(caller.wire, _relay(caller, call), dropping=True)
 

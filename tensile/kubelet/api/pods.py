@@ -33,15 +33,15 @@ class Pods(Protocol):
     """The mirrored pods of one virtual node, by the names they have in the upper cluster."""
 
     def locate(self, namespace: str, pod: str) -> Target | None:
-        """Give the lower pod that is ours and carries the UID of the upper pod of that name on this node, else None."""
+        """Return the lower pod that is ours and carries the UID of the upper pod of that name on this node, else None."""
         ...
 
     def listed(self) -> bytes:
-        """Give the node's mirrored pods as the JSON of a v1 PodList."""
+        """Return the node's mirrored pods as the JSON of a v1 PodList."""
         ...
 
     def running(self) -> Sequence[Runner]:
-        """Give those of them of which a container runs."""
+        """Return those of them of which a container runs."""
         ...
 
 
@@ -65,11 +65,11 @@ class NoPods:
     """A virtual node of which nothing is known yet."""
 
     def locate(self, _namespace: str, _pod: str) -> Target | None:
-        """Give None."""
+        """Return None."""
         return None
 
     def listed(self) -> bytes:
-        """Give an empty list."""
+        """Return an empty list."""
         return _LIST % b""
 
     def running(self) -> list[Runner]:
@@ -86,7 +86,7 @@ class MirroredPods:
         self._cluster = cluster
 
     def locate(self, namespace: str, pod: str) -> Target | None:
-        """Give the lower pod of the upper pod of that name on this node, None where there is none of ours."""
+        """Return the lower pod of the upper pod of that name on this node, None where there is none of ours."""
         upper = self._lower.upper_pods.get(namespace, pod)
         below = self._below(upper) if upper else None
         cluster = self._cluster()
@@ -95,16 +95,16 @@ class MirroredPods:
         return Target(cluster, below.namespace, below.name, _containers(upper))
 
     def listed(self) -> bytes:
-        """Give the mirrored pods, as the upper cluster has them, as the JSON of a v1 PodList."""
+        """Return the mirrored pods, as the upper cluster has them, as the JSON of a v1 PodList."""
         return _LIST % b",".join(upper.raw for upper, _ in self.pairs())
 
     def running(self) -> list[Runner]:
-        """Give those of which a container runs."""
+        """Return those of which a container runs."""
         found = (runner(upper, below) for upper, below in self.pairs())
         return [one for one in found if one.containers]
 
     def pairs(self) -> list[tuple[Entry, Entry]]:
-        """Give the mirrored pods, each with its lower pod."""
+        """Return the mirrored pods, each with its lower pod."""
         found = ((upper, self._below(upper)) for upper in self._lower.upper_pods)
         return [(upper, below) for upper, below in found if below]
 
@@ -113,6 +113,6 @@ class MirroredPods:
 
 
 def _containers(upper: Entry) -> frozenset[str]:
-    """Give the names of a pod's containers of every kind."""
+    """Return the names of a pod's containers of every kind."""
     spec = upper.manifest()["spec"]
     return frozenset(one["name"] for kind in _CONTAINERS for one in spec.get(kind) or ())

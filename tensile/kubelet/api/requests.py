@@ -40,7 +40,7 @@ _LOG_STREAMS = frozenset({_DEFAULT_STREAM, "Stdout", "Stderr"})
 
 
 def exec_query(query: Query, container: str) -> str:
-    """Give the query of `pods/exec`: at least one stream and a command are asked for."""
+    """Return the query of `pods/exec`: at least one stream and a command are asked for."""
     command = command_of(query)
     if not command:
         raise _bad("command: an exec names the command to run")
@@ -48,23 +48,23 @@ def exec_query(query: Query, container: str) -> str:
 
 
 def command_of(query: Query) -> tuple[str, ...]:
-    """Give the words of the command to run."""
+    """Return the words of the command to run."""
     return tuple(value for key, value in query if key == "command")
 
 
 def attach_query(query: Query, container: str) -> str:
-    """Give the query of `pods/attach`: at least one stream is asked for."""
+    """Return the query of `pods/attach`: at least one stream is asked for."""
     return _encode([*_streams(query), ("container", container)])
 
 
 def port_query(query: Query) -> str:
-    """Give the query of `pods/portforward`: ports by WebSocket, none by SPDY, which names them later."""
+    """Return the query of `pods/portforward`: ports by WebSocket, none by SPDY, which names them later."""
     ports = [port for key, value in query if key == "port" for port in value.split(",")]
     return _encode([("ports", _number("port", port, 1, _LARGEST_PORT)) for port in ports])
 
 
 def log_query(query: Query, container: str) -> str:
-    """Give the query of `pods/log`; a number, time or stream that Kubernetes would not take is refused with 400."""
+    """Return the query of `pods/log`; a number, time or stream that Kubernetes would not take is refused with 400."""
     given = _first(query)
     if "sinceSeconds" in given and "sinceTime" in given:
         raise _bad("sinceSeconds, sinceTime: at most one of the two may be given")
@@ -75,7 +75,7 @@ def log_query(query: Query, container: str) -> str:
 
 
 def _streams(query: Query) -> list[tuple[str, str]]:
-    """Give the streams asked for; a terminal has no stderr of its own, so Kubernetes lets it go."""
+    """Return the streams asked for; a terminal has no stderr of its own, so Kubernetes lets it go."""
     given = _first(query)
     asked = {ours: "true" for theirs, ours in _STREAMS.items() if given.get(theirs) == "1"}
     if "tty" in asked:
@@ -86,7 +86,7 @@ def _streams(query: Query) -> list[tuple[str, str]]:
 
 
 def _first(query: Query) -> dict[str, str]:
-    """Give the first value of each key, which is the one that Kubernetes takes."""
+    """Return the first value of each key, which is the one that Kubernetes takes."""
     return dict(reversed(query))
 
 
@@ -165,7 +165,7 @@ _ANSWERED = frozenset(
 
 
 def asked(headers: Headers) -> Headers:
-    """Give the headers that ask a lower for the caller's upgrade; 400 unless it asks for WebSocket or SPDY/3.1."""
+    """Return the headers that ask a lower for the caller's upgrade; 400 unless it asks for WebSocket or SPDY/3.1."""
     protocols = words(headers, "upgrade")
     if "upgrade" not in words(headers, "connection") or len(protocols) != 1 or protocols[0] not in _PROTOCOLS:
         raise Refused(HTTPStatus.BAD_REQUEST, "Upgrade request required: to websocket or SPDY/3.1")
@@ -175,12 +175,12 @@ def asked(headers: Headers) -> Headers:
 
 
 def answered(headers: Headers) -> Headers:
-    """Give the headers of a lower's 101 that the caller is told."""
+    """Return the headers of a lower's 101 that the caller is told."""
     return ("connection", "Upgrade"), *(pair for pair in headers if pair[0] in _ANSWERED)
 
 
 def words(headers: Headers, name: str) -> list[str]:
-    """Give the comma-separated words of a header, in lower case."""
+    """Return the comma-separated words of a header, in lower case."""
     return [word for key, value in headers if key == name for word in _split(value.lower())]
 
 
@@ -217,7 +217,7 @@ _SUBRESOURCES = {
 
 
 def ask_for(call: Call, place: Place, target: Target, headers: Headers) -> Ask:
-    """Say what to ask of the target's cluster.
+    """Return what to ask of the target's cluster.
 
     Refused: 400 for a query or an upgrade that it would not know, 404 for the log of a container that the pod lacks.
     """

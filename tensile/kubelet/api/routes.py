@@ -57,7 +57,7 @@ class _Route(NamedTuple):
     pages: frozenset[tuple[str, ...]] = frozenset()
 
     def leads(self, rest: tuple[str, ...]) -> bool:
-        """Say whether a path's further segments mean something here."""
+        """Report whether a path's further segments mean something here."""
         return rest in self.pages if self.pages else len(rest) == self.segments and _well_shaped(rest)
 
 
@@ -106,13 +106,13 @@ def understand(method: str, target: str) -> Call:
 
 
 def accesses(call: Call) -> tuple[Access, ...]:
-    """Give the rights of which any one suffices for this call; a method unknown to Kubernetes has the verb ""."""
+    """Return the rights of which any one suffices for this call; a method unknown to Kubernetes has the verb ""."""
     verb = "create" if call.area in _RUNS_COMMANDS else _VERBS.get(call.method, "")
     return tuple(Access(verb, subresource) for subresource in OWN_RIGHTS.get(call.area, ("proxy",)))
 
 
 def place(call: Call) -> Place:
-    """Give what the call names, or refuse it: 404 where there is no such route, 405 for a method it does not have."""
+    """Return what the call names, or refuse it: 404 where there is no such route, 405 for a method it does not have."""
     route = ROUTES.get(call.area)
     if route is None or not route.leads(call.rest):
         raise Refused(HTTPStatus.NOT_FOUND, "404 page not found")

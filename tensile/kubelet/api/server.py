@@ -49,7 +49,7 @@ class Seat(NamedTuple):
 def seated(
     held: Mapping[str, Address], wanted: Mapping[str, Address], barred: Collection[str] = ()
 ) -> dict[str, Address]:
-    """Give the address of each node from now on; one that gets none is left out.
+    """Return the address of each node from now on; one that gets none is left out.
 
     `held` says where nodes are served now, all of them in `wanted`; `barred` are those whose address is not to be had
     at all. A node gets what it wants if nobody has that, or if who has it goes where it wants itself, or is barred and
@@ -80,7 +80,7 @@ class Listener:
         self._accepting.add_done_callback(lambda _: self._socket.close())
 
     def port(self) -> int:
-        """Give the port listened on: the one asked for, or the one found where that was 0."""
+        """Return the port listened on: the one asked for, or the one found where that was 0."""
         return int(self._socket.getsockname()[1])
 
     def shut(self) -> asyncio.Task[None]:
@@ -179,7 +179,7 @@ class KubeletServer:
             await self.stop(node)
 
     def port(self, node: str) -> int:
-        """Give the port on which a node is served, 0 for none."""
+        """Return the port on which a node is served, 0 for none."""
         return self._listeners[node].port() if node in self._listeners else 0
 
     def streams(self) -> dict[str, int]:
@@ -187,7 +187,7 @@ class KubeletServer:
         return {node: site.streams for node, site in self._sites.items()}
 
     def _furnish(self, seats: Mapping[str, Seat]) -> dict[str, TensileError]:
-        """Have a site for each node that a certificate can be shown for; gives why not for the others."""
+        """Have a site for each node that a certificate can be shown for; returns why not for the others."""
         troubles = {}
         for node, seat in seats.items():
             try:
@@ -214,7 +214,7 @@ class KubeletServer:
         return opened
 
     def _waiting(self, nodes: set[str], wanted: Mapping[str, Address]) -> dict[str, TensileError]:
-        """Say of each of these nodes that is not where it wants to be who is there."""
+        """Return of each of these nodes that is not where it wants to be who is there."""
         present = {listener.address: node for node, listener in self._listeners.items()}
         return {
             node: TensileError(f"port {wanted[node][1]} is that of node {present[wanted[node]]} as yet: {_ADVICE}")

@@ -143,7 +143,7 @@ class Complaints:
 
 
 def _is_about_us(reason: str) -> bool:
-    """Say whether the caller ended TLS because of our certificate: Go says "bad certificate" whatever it disliked."""
+    """Report whether the caller ended TLS because of our certificate: Go says "bad certificate" whatever it disliked."""
     return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
@@ -327,6 +327,6 @@ class Service:
 
 
 def _blamed(error: h11.RemoteProtocolError) -> int:
-    """Give the status for what is no HTTP as we take it: the caller's fault, whatever it is."""
+    """Return the status for what is no HTTP as we take it: the caller's fault, whatever it is."""
     hint: int = error.error_status_hint
     return hint if hint < HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus.BAD_REQUEST

@@ -78,7 +78,7 @@ class Serving:
         self._doubted: dict[str, list[str]] = {}
 
     def context(self, node: str, authority: str) -> ssl.SSLContext:
-        """Give the TLS context for a connection to that node's listener; the last good one while files are not good.
+        """Return the TLS context for a connection to that node's listener; the last good one while files are not good.
 
         Raises TensileError when there has been none yet, naming the file, what is wrong with it and what to do.
         """
@@ -100,7 +100,7 @@ class Serving:
         self._issued[node] = pair
 
     def issued(self, node: str) -> Pair | None:
-        """Give the certificate that was issued for a node, None when none was yet."""
+        """Return the certificate that was issued for a node, None when none was yet."""
         return self._issued.get(node)
 
     def shown(self, node: str) -> str:
@@ -119,7 +119,7 @@ class Serving:
         return self._issued.get(node) or self._own(node)
 
     def _own(self, node: str) -> Pair:
-        """Give the certificate of our own making, a new one when there is none or it nears its end."""
+        """Return the certificate of our own making, a new one when there is none or it nears its end."""
         pair, end = self._made.get(node, (None, self._now()))
         if pair is None or end - _RENEWED_BEFORE <= self._now():
             end = self._now() + _LIFE
@@ -139,7 +139,7 @@ class Serving:
             raise TensileError(str(fault)) from error
 
     def _whose(self) -> tuple[str, str]:
-        """Say which certificate and which key are served."""
+        """Return which certificate and which key are served."""
         if self._files is None:
             return "the certificate that the upper cluster issued", "its request"
         return f"{_FIELDS[0]}: {self._files.certificate}", f"{_FIELDS[1]}: {self._files.key}"

@@ -141,7 +141,7 @@ def node_offer(raw: bytes) -> Kept:
 
 
 def _families(node: _Node) -> frozenset[str]:
-    """Give the address families of a node's pods: "IPv4", "IPv6"; where they have no range, of the node itself."""
+    """Return the address families of a node's pods: "IPv4", "IPv6"; where they have no range, of the node itself."""
     internal = [one.address for one in node.status.addresses or () if one.type == "InternalIP"]
     return frozenset("IPv6" if ":" in one else "IPv4" for one in node.spec.podCIDRs or internal)
 
@@ -153,7 +153,7 @@ def capacity(
     reserve: Mapping[str, str],
     limit: Mapping[str, str],
 ) -> dict[str, str]:
-    """Give what to advertise, as canonical quantities; cpu, memory and pods are always in it.
+    """Return what to advertise, as canonical quantities; cpu, memory and pods are always in it.
 
     "allocatable" sums over nodes that are Ready and schedulable; "free" takes off what pods that are not ours request
     on each of them. Then `reserve` is held back and `limit` is the most. Nothing is negative (the API refuses it), and
@@ -169,7 +169,7 @@ def capacity(
 
 
 def declared_features(nodes: Iterable[NodeOffer]) -> frozenset[str]:
-    """Give the features that every Ready and schedulable node declares: only those hold wherever a pod lands."""
+    """Return the features that every Ready and schedulable node declares: only those hold wherever a pod lands."""
     declared = [node.declared_features for node in nodes if node.counts]
     return frozenset.intersection(*declared) if declared else frozenset()
 

@@ -49,7 +49,7 @@ _SECTIONS = ("metadata.labels", "metadata.annotations", "spec.taints", "spec.uns
 
 
 def key_of(lower: LowerWorld) -> Key:
-    """Give the key of a lower's virtual node."""
+    """Return the key of a lower's virtual node."""
     return Key(NAME, lower.name, "", lower.node)
 
 
@@ -59,7 +59,7 @@ class NodeRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of the node above, and of what changes the lower's capacity, several changes at a time."""
+        """Note the node above, and of what changes the lower's capacity, several changes at a time."""
         return (
             Route("upper.nodes", _same_name),
             Route("nodes", _node, delay=_SETTLE),
@@ -71,11 +71,11 @@ class NodeRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the node's key."""
+        """Yield the node's key."""
         yield key_of(world.lowers[lower])
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say what the Node should look like; one whose lower left the topology goes when it is empty."""
+        """Return what the Node should look like; one whose lower left the topology goes when it is empty."""
         lower = world.lowers[key.lower]
         entry = world.upper.nodes.get("", key.name)
         ref = Ref(UPPER, NODE, "", key.name)
@@ -103,7 +103,7 @@ def _missing(ref: Ref, lower: LowerWorld, world: World) -> Decision:
 
 
 def _is_known(lower: LowerWorld) -> bool:
-    """Say whether it is known what the lower has to offer, or that it does not answer: a new Node says it at once."""
+    """Report whether it is known what the lower has to offer, or that it does not answer: a new Node says it at once."""
     is_told = (lower.nodes.synced and lower.foreign_pods.synced) or lower.is_withheld
     return is_told or lower.silent > SILENT_AFTER or lower.is_wrong
 
@@ -140,12 +140,12 @@ def _difference(lower: LowerWorld) -> str:
 
 
 def _heeded(lower: LowerWorld) -> tuple[Key, ...]:
-    """Give the keys whose problems the Node's conditions tell of."""
+    """Return the keys whose problems the Node's conditions tell of."""
     return held_keys(lower.name)
 
 
 def _manifest(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
-    """Give metadata and spec as they should be, laid over what others have put on the node."""
+    """Return metadata and spec as they should be, laid over what others have put on the node."""
     if not lower.connected:
         return _left_behind(seen)
     taints = _taints(seen, lower)
@@ -187,7 +187,7 @@ def _labels(seen: Manifest, lower: LowerWorld, world: World) -> dict[str, str]:
 
 
 def own_labels(spec: Lower) -> dict[str, str]:
-    """Give the labels of a virtual node that follow from the topology alone."""
+    """Return the labels of a virtual node that follow from the topology alone."""
     return {
         CLUSTER_ID: spec.name,
         "node.kubernetes.io/exclude-from-external-load-balancers": "",
@@ -214,14 +214,14 @@ def _annotations(
 
 
 def _cordon(lower: LowerWorld) -> str:
-    """Say why the engine itself wants no new pods there, "" when it does want them."""
+    """Return why the engine itself wants no new pods there, "" when it does want them."""
     if not lower.in_topology:
         return _NOT_IN_TOPOLOGY
     return "" if lower.spec.maintenance == "none" else f"maintenance-{lower.spec.maintenance}"
 
 
 def _taints(seen: Manifest, lower: LowerWorld) -> list[dict[str, str]]:
-    """Give the taints that are ours: the topology's, and one while the lower cluster can take no pods."""
+    """Return the taints that are ours: the topology's, and one while the lower cluster can take no pods."""
     found = [
         {"key": taint.key, "value": taint.value, "effect": taint.effect}
         if taint.value

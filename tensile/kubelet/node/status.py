@@ -36,12 +36,12 @@ RULES: tuple[Rule, ...] = (
 
 
 def keys(lower: str) -> tuple[Key, ...]:
-    """Give the keys whose problems tell what is held back in a lower."""
+    """Return the keys whose problems tell what is held back in a lower."""
     return tuple(Key(rule.name, lower, "", "") for rule in RULES)
 
 
 def held_back(seen: Manifest, lower: LowerWorld, world: World) -> Problem | None:
-    """Say what is held back, None for nothing; `seen` is the Node as it is, {} when there is none."""
+    """Return what is held back, None for nothing; `seen` is the Node as it is, {} when there is none."""
     found = [world.problems[key] for key in keys(lower.name) if key in world.problems]
     if found:
         return min(found, key=lambda one: one.reason != STORE_RESTORED)
@@ -52,7 +52,7 @@ def held_back(seen: Manifest, lower: LowerWorld, world: World) -> Problem | None
 
 
 def _is_certain(lower: LowerWorld, world: World) -> bool:
-    """Say whether everything is known that the rules decide by."""
+    """Report whether everything is known that the rules decide by."""
     if lower.silent or not lower.settled:
         return False
     sides = ((world.upper.more, True), (lower.more, False))
@@ -81,7 +81,7 @@ _COMPARED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInf
 
 
 def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
-    """Give the node's status; `seen` is the Node as it is, {} when there is none."""
+    """Return the node's status; `seen` is the Node as it is, {} when there is none."""
     now = timestamp(world.now)
     old = _said_by_type(seen)
     amounts = _amounts(seen, lower)
@@ -97,14 +97,14 @@ def node_status(seen: Manifest, lower: LowerWorld, world: World) -> Manifest:
 
 
 def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
-    """Say whether the lower cluster answers; one that was said not to has to answer first, also after a restart."""
+    """Report whether the lower cluster answers; one that was said not to has to answer first, also after a restart."""
     if lower.silent > SILENT_AFTER or lower.is_wrong or lower.is_excessive:
         return False
     return _said(seen, LOWER_REACHABLE) != "False" or (lower.silent == 0 and lower.nodes.synced)
 
 
 def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
-    """Say whether pods can start there; while that is not known, what was said before, unless we are not let know."""
+    """Report whether pods can start there; while that is not known, what was said before, unless we are not let know."""
     if lower.is_withheld:
         return False
     if not lower.nodes.synced:
@@ -113,13 +113,13 @@ def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
 
 
 def architecture(lower: LowerWorld, otherwise: str) -> str:
-    """Give the architecture of most of the lower's nodes, the first by name of several; `otherwise` without nodes."""
+    """Return the architecture of most of the lower's nodes, the first by name of several; `otherwise` without nodes."""
     found = _most_first(offer.architecture for offer in _offers(lower))
     return found[0] if found else otherwise or "amd64"
 
 
 def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -> bool:
-    """Say whether the status has to be written: it changed, or the last heartbeat is too long ago (seconds)."""
+    """Report whether the status has to be written: it changed, or the last heartbeat is too long ago (seconds)."""
     status = seen.get("status", {})
     if any((status.get(field) or None) != (wanted[field] or None) for field in _COMPARED):
         return True
@@ -135,7 +135,7 @@ def differs(seen: Manifest, wanted: Manifest, now: datetime, heartbeat: float) -
 
 
 def as_patch(seen: Manifest, wanted: Manifest) -> Manifest:
-    """Give what to send so that a Node's status says that, by a strategic merge patch.
+    """Return what to send so that a Node's status says that, by a strategic merge patch.
 
     Conditions of others stay. The rest is ours as a whole: a resource or an address that the cluster has no more, and
     that is only left out, would be offered for ever.
@@ -145,7 +145,7 @@ def as_patch(seen: Manifest, wanted: Manifest) -> Manifest:
 
 
 def moved(seen: Manifest, wanted: Manifest) -> bool:
-    """Say whether what is advertised changed by so much that a person wants to know."""
+    """Report whether what is advertised changed by so much that a person wants to know."""
     before = seen.get("status", {}).get("allocatable") or {}
     after = wanted["allocatable"]
     for name in before.keys() | after.keys():
@@ -160,7 +160,7 @@ def _offers(lower: LowerWorld) -> list[NodeOffer]:
 
 
 def _amounts(seen: Manifest, lower: LowerWorld) -> dict[str, str]:
-    """Give what to advertise; while the lower's state is not known, what was advertised before."""
+    """Return what to advertise; while the lower's state is not known, what was advertised before."""
     if not (lower.nodes.synced and lower.foreign_pods.synced):
         known: dict[str, str] = seen.get("status", {}).get("allocatable") or {"cpu": "0", "memory": "0", "pods": "0"}
         return known
@@ -170,7 +170,7 @@ def _amounts(seen: Manifest, lower: LowerWorld) -> dict[str, str]:
 
 
 def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[str, bool, str, str]]:
-    """Give (type, true, reason, message) of every condition that is ours; `seen` is the Node as it is."""
+    """Return (type, true, reason, message) of every condition that is ours; `seen` is the Node as it is."""
     reachable, schedulable = is_reachable(seen, lower), has_ready_node(seen, lower)
     held = held_back(seen, lower, world)
     what = f"lower cluster {lower.name}"
@@ -187,14 +187,14 @@ def _conditions(seen: Manifest, lower: LowerWorld, world: World) -> list[tuple[s
 
 
 def _room(lower: LowerWorld, *, schedulable: bool) -> tuple[str, str]:
-    """Give the reason and the words why pods can start there, or not."""
+    """Return the reason and the words why pods can start there, or not."""
     if lower.is_withheld:
         return "NotAllowed", lower.denied
     return "NodesReady" if schedulable else "NoReadyNode", f"lower cluster {lower.name}"
 
 
 def _reach(lower: LowerWorld, *, reachable: bool) -> str:
-    """Give the reason in CamelCase why the lower cluster counts as reachable, or not."""
+    """Return the reason in CamelCase why the lower cluster counts as reachable, or not."""
     if lower.is_wrong:
         return SAME_CLUSTER if lower.is_shared else WRONG_CLUSTER
     if lower.is_excessive:
@@ -211,7 +211,7 @@ def _said(seen: Manifest, kind: str) -> str:
 
 
 def _features(seen: Manifest, lower: LowerWorld) -> list[str]:
-    """Give what every node below declares; while they are not known, what was declared before."""
+    """Return what every node below declares; while they are not known, what was declared before."""
     if not lower.nodes.synced:
         known: list[str] = seen.get("status", {}).get("declaredFeatures") or []
         return known
@@ -249,7 +249,7 @@ def _addresses(lower: LowerWorld, world: World) -> list[Manifest]:
 
 
 def _port(seen: Manifest, lower: LowerWorld) -> int:
-    """Say at which port the node's kubelet API is, NOWHERE where it is not served.
+    """Return at which port the node's kubelet API is, NOWHERE where it is not served.
 
     Never one that it is only to have: another node may still be there, and would answer in its place. A command that
     serves nothing leaves what an engine said.
@@ -261,7 +261,7 @@ def _port(seen: Manifest, lower: LowerWorld) -> int:
 
 
 def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
-    """Say what the lower's nodes run; what is of one machine alone stays empty."""
+    """Return what the lower's nodes run; what is of one machine alone stays empty."""
     known = seen.get("status", {}).get("nodeInfo") or {}
     offers = _offers(lower)
     machines = {
@@ -279,13 +279,13 @@ def _node_info(seen: Manifest, lower: LowerWorld) -> Manifest:
 
 
 def _together(values: Iterable[str]) -> str:
-    """Give what all nodes say; where they differ what most say first, and of many only the first few."""
+    """Return what all nodes say; where they differ what most say first, and of many only the first few."""
     found = _most_first(values)
     rest = len(found) - _NAMED
     return ", ".join([*found[:_NAMED], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def _most_first(values: Iterable[str]) -> list[str]:
-    """Give each value once, that of most nodes first, else by name; what says nothing does not count."""
+    """Return each value once, that of most nodes first, else by name; what says nothing does not count."""
     counts = Counter(filter(None, values))
     return sorted(counts, key=lambda value: (-counts[value], value))

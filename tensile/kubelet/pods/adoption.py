@@ -60,7 +60,7 @@ def token_volumes(upper_pod: Manifest) -> frozenset[str]:
 
 
 def misfits(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Say in what a pod that runs is not the one that is wanted; nothing where it will do.
+    """Yield in what a pod that runs is not the one that is wanted; nothing where it will do.
 
     Constraints on nodes were met when it was scheduled; the account and its `token` volumes, whatever stands in their
     place, are not compared.
@@ -80,13 +80,13 @@ def misfits(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset
 
 
 def _without_mounts(container: Manifest, volumes: frozenset[str]) -> Manifest:
-    """Give a container without its mounts of some volumes: admission in each cluster names the token's as it likes."""
+    """Return a container without its mounts of some volumes: admission in each cluster names the token's as it likes."""
     mounts = [mount for mount in container.get("volumeMounts") or () if mount["name"] not in volumes]
     return {**container, "volumeMounts": mounts}
 
 
 def _container_misfits(field: str, want: list[Manifest], have: list[Manifest]) -> Iterator[str]:
-    """Say in what containers differ."""
+    """Yield in what containers differ."""
     if [one["name"] for one in want] != [one["name"] for one in have]:
         yield f"its {field} are others"
         return
@@ -98,12 +98,12 @@ def _container_misfits(field: str, want: list[Manifest], have: list[Manifest]) -
 
 
 def _differs(want: Manifest, have: Manifest, field: str) -> bool:
-    """Say whether a field differs; one that is empty and one that is not there mean the same."""
+    """Report whether a field differs; one that is empty and one that is not there mean the same."""
     return (want.get(field) or None) != (have.get(field) or None)
 
 
 def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
-    """Say which variable or mount is missing; tensile-kube wrote out what a variable was taken from."""
+    """Yield which variable or mount is missing; tensile-kube wrote out what a variable was taken from."""
     known = {variable["name"]: variable for variable in have.get("env") or ()}
     for variable in want.get("env") or ():
         other = known.get(variable["name"])
@@ -116,7 +116,7 @@ def _environment_misfits(want: Manifest, have: Manifest) -> Iterator[str]:
 
 
 def _place(upper: Entry, lower: LowerWorld, world: World) -> Placement:
-    """Say where the pod is."""
+    """Return where the pod is."""
     space = lower.namespaces.get("", lower.namespace(upper.namespace))
     key = Key("pod", lower.name, upper.namespace, upper.name)
     return placement(space.uid if space else "", key, lower, world)

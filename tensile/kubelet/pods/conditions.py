@@ -30,25 +30,25 @@ Conditions = Mapping[str, Manifest | None]
 
 
 def status_of(pod: Manifest) -> Manifest:
-    """Give a pod's status, {} when it has none."""
+    """Return a pod's status, {} when it has none."""
     status: Manifest = pod.get("status") or {}
     return status
 
 
 def conditions_of(pod: Manifest) -> dict[str, Manifest]:
-    """Give a pod's conditions by type, without the nulls that the API writes for times not set."""
+    """Return a pod's conditions by type, without the nulls that the API writes for times not set."""
     present = status_of(pod).get("conditions") or ()
     return {one["type"]: {field: value for field, value in one.items() if value is not None} for one in present}
 
 
 def unplaced(pod: Manifest, reasons: Container[str]) -> Manifest | None:
-    """Give the condition by which a scheduler found no node for a pod, for one of these reasons; None for none."""
+    """Return the condition by which a scheduler found no node for a pod, for one of these reasons; None for none."""
     said = conditions_of(pod).get("PodScheduled") or {}
     return said if said.get("status") == "False" and said.get("reason") in reasons else None
 
 
 def status_patch(upper_pod: Manifest, fields: Fields, conditions: Conditions) -> Manifest:
-    """Give the patch of `status` that makes it so, {} when it is so already."""
+    """Return the patch of `status` that makes it so, {} when it is so already."""
     seen = status_of(upper_pod)
     patch = {
         field: replacing(field, value, seen.get(field))
@@ -68,14 +68,14 @@ def _differs(value: Any, seen: Any) -> bool:
 
 
 def _bare(value: Any) -> Any:
-    """Give a value without the nulls in it."""
+    """Return a value without the nulls in it."""
     if isinstance(value, dict):
         return {field: _bare(inner) for field, inner in value.items() if inner is not None}
     return [_bare(one) for one in value] if isinstance(value, list) else value
 
 
 def replacing(field: str, value: Any, seen: Any) -> Any:
-    """Give what to send for a field: null to take it away, and word to replace where Kubernetes would merge."""
+    """Return what to send for a field: null to take it away, and word to replace where Kubernetes would merge."""
     if not value:
         return None
     if seen and field in _MERGED_LISTS:
@@ -84,13 +84,13 @@ def replacing(field: str, value: Any, seen: Any) -> Any:
 
 
 def _condition_patches(seen: Mapping[str, Manifest], wanted: Conditions) -> list[Manifest]:
-    """Give the list elements that turn the conditions that are there into those that are wanted."""
+    """Return the list elements that turn the conditions that are there into those that are wanted."""
     pairs = ((kind, seen.get(kind), condition) for kind, condition in wanted.items())
     return [patch for kind, old, new in pairs if (patch := _condition_patch(kind, old, new))]
 
 
 def _condition_patch(kind: str, old: Manifest | None, new: Manifest | None) -> Manifest | None:
-    """Give the list element that turns one condition into another.
+    """Return the list element that turns one condition into another.
 
     Kubernetes keeps an observedGeneration that a patch takes away, so none is taken away.
     """
@@ -125,7 +125,7 @@ _DELETED_BELOW = "the pod's counterpart in the lower cluster is being deleted th
 
 
 def is_terminal(phase: str | None) -> bool:
-    """Say whether a phase is one that a pod never leaves."""
+    """Report whether a phase is one that a pod never leaves."""
     return phase in _TERMINAL_REASONS
 
 
@@ -138,7 +138,7 @@ def condition(upper_pod: Manifest, kind: str, status: str, *, reason: str, messa
 
 
 def reflected_conditions(upper_pod: Manifest, lower_pod: Manifest, generation: int) -> dict[str, Manifest | None]:
-    """Give what the upper pod's conditions should be, by type; None: the type should be absent.
+    """Return what the upper pod's conditions should be, by type; None: the type should be absent.
 
     `generation` is the upper generation whose spec the lower pod has.
     """
@@ -158,13 +158,13 @@ def reflected_conditions(upper_pod: Manifest, lower_pod: Manifest, generation: i
 
 
 def is_disrupted(upper_pod: Manifest, lower_pod: Manifest) -> bool:
-    """Say whether somebody below is ending a pod that nobody above has deleted."""
+    """Report whether somebody below is ending a pod that nobody above has deleted."""
     deleted = metadata(lower_pod).get("deletionTimestamp") and not metadata(upper_pod).get("deletionTimestamp")
     return bool(deleted) and not is_terminal(status_of(lower_pod).get("phase"))
 
 
 def observed_generation(number: int | None, lower_pod: Manifest, generation: int) -> int | None:
-    """Say which upper generation an observation below is about; None when it is about an older one than the last.
+    """Return which upper generation an observation below is about; None when it is about an older one than the last.
 
     `number` is what the lower status says, in the lower pod's own count, None from a kubelet that does not count.
     """
@@ -188,7 +188,7 @@ def _renumbered(one: Manifest, lower_pod: Manifest, generation: int) -> Manifest
 
 
 def _ready(upper_pod: Manifest, lower_pod: Manifest, below: dict[str, Manifest]) -> Manifest | None:
-    """Give Ready as it should be above; None where nothing below speaks of readiness."""
+    """Return Ready as it should be above; None where nothing below speaks of readiness."""
     base = _ready_below(below)
     if base is None or base["status"] != "True":
         return base
@@ -200,7 +200,7 @@ def _ready(upper_pod: Manifest, lower_pod: Manifest, below: dict[str, Manifest])
 
 
 def _ready_below(below: dict[str, Manifest]) -> Manifest | None:
-    """Give what the lower cluster says of readiness, under the type Ready.
+    """Return what the lower cluster says of readiness, under the type Ready.
 
     A node that fails turns Ready false and leaves ContainersReady; a kubelet keeps the two together otherwise.
     """
@@ -234,7 +234,7 @@ def _gated(upper_pod: Manifest, base: Manifest) -> Manifest:
 
 
 def _since(above: dict[str, Manifest], status: str, otherwise: str) -> dict[str, str]:
-    """Give since when Ready has a status: what it says itself, where it has that status already; {} when unknown."""
+    """Return since when Ready has a status: what it says itself, where it has that status already; {} when unknown."""
     ready = above.get(READY) or {}
     known = ready.get("lastTransitionTime") if ready.get("status") == status else None
     time = known or otherwise
@@ -244,7 +244,7 @@ def _since(above: dict[str, Manifest], status: str, otherwise: str) -> dict[str,
 def _disruption(
     upper_pod: Manifest, lower_pod: Manifest, above: dict[str, Manifest], below: dict[str, Manifest]
 ) -> Manifest | None:
-    """Give the condition that tells a Job's failure policy that a pod did not fail by itself; None: leave as it is.
+    """Return the condition that tells a Job's failure policy that a pod did not fail by itself; None: leave as it is.
 
     What is said above, by an eviction for one, is taken back above alone: it says whether the pod is made again.
     """

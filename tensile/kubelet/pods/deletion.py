@@ -62,21 +62,21 @@ def finalise(upper_pod: Manifest, last: Manifest | None, ref: Ref, now: datetime
 
 
 def has_run(upper: Entry, lower: LowerWorld) -> bool:
-    """Say whether containers of a pod have been seen, above or in the lower pod that is gone by now."""
+    """Report whether containers of a pod have been seen, above or in the lower pod that is gone by now."""
     departure = lower.pods.departed(lower.namespace(upper.namespace), upper.name)
     facts = departure.facts if departure else None
     return upper.facts.ran or (facts is not None and facts.ran and facts.upper_uid == upper.uid)
 
 
 def last_words(upper: Entry, lower: LowerWorld) -> Manifest | None:
-    """Give the lower pod of an upper one as the watch saw it go, None where that is not remembered."""
+    """Return the lower pod of an upper one as the watch saw it go, None where that is not remembered."""
     raw = lower.pods.last(lower.namespace(upper.namespace), upper.name)
     last: Manifest | None = orjson.loads(raw) if raw else None
     return last if last is not None and upper_uid_of(last) == upper.uid else None
 
 
 def _is_too_slow(lower_pod: Manifest, grace: int | None) -> bool:
-    """Say whether the lower pod is not ending yet, or has longer for it than the upper one was given."""
+    """Report whether the lower pod is not ending yet, or has longer for it than the upper one was given."""
     meta = metadata(lower_pod)
     if "deletionTimestamp" not in meta:
         return True
@@ -91,7 +91,7 @@ _SOONEST = 1.0
 
 
 def or_evicted(said: Decision, upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
-    """Give the pod's eviction if it is due, else what is `said` of it, with another look when it will be."""
+    """Return the pod's eviction if it is due, else what is `said` of it, with another look when it will be."""
     left = _left(upper_pod, lower, world)
     if left is None:
         return said
@@ -99,7 +99,7 @@ def or_evicted(said: Decision, upper_pod: Manifest, lower: LowerWorld, world: Wo
 
 
 def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
-    """Give the seconds until a pod is to be evicted, None where it never is.
+    """Return the seconds until a pod is to be evicted, None where it never is.
 
     The pod itself has to be that old: what is made again for the same node, past its taint, is not evicted at once,
     over and over.
@@ -113,19 +113,19 @@ def _left(upper_pod: Manifest, lower: LowerWorld, world: World) -> float | None:
 
 
 def _is_away(lower: LowerWorld) -> bool:
-    """Say whether it is the cluster that does not answer, and not we who do not know how to ask it."""
+    """Report whether it is the cluster that does not answer, and not we who do not know how to ask it."""
     return lower.tried and not lower.refusal and not lower.is_wrong
 
 
 def _belongs_there(upper_pod: Manifest) -> bool:
-    """Say whether a pod would come back to the same node: a DaemonSet's, or one that tolerates its taint."""
+    """Report whether a pod would come back to the same node: a DaemonSet's, or one that tolerates its taint."""
     if controller_of(upper_pod).get("kind") == "DaemonSet":
         return True
     return any(tolerates(one, TAINT) for one in upper_pod["spec"].get("tolerations") or ())
 
 
 def _evicted(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
-    """Say why, and delete the pod with its own grace period."""
+    """Return why, and delete the pod with its own grace period."""
     meta = metadata(upper_pod)
     ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
     words = f"lower cluster {lower.name} has not answered for longer than unreachable.evictAfter allows"

@@ -170,7 +170,7 @@ class EventMirror:
         self._awake.set()
 
     def _concerns(self, seen: Glimpse) -> bool:
-        """Say whether an event is worth keeping; whose pod it is about is asked again when it is carried."""
+        """Report whether an event is worth keeping; whose pod it is about is asked again when it is carried."""
         ours = subject_of(seen, self._lower, self._world) is not None
         return ours or may_become_ours(seen, self._lower)
 

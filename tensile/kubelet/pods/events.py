@@ -178,7 +178,7 @@ def _claim_of(seen: Glimpse, lower: LowerWorld, world: World) -> Subject | None:
 
 
 def may_become_ours(seen: Glimpse, lower: LowerWorld) -> bool:
-    """Say whether an event is about a pod that is being made below: news of it can overtake the answer to that."""
+    """Report whether an event is about a pod that is being made below: news of it can overtake the answer to that."""
     involved = seen.involvedObject
     made = lower.pods.get(involved.namespace, involved.name) is not None
     namespace = lower.upper_namespace(involved.namespace)
@@ -192,7 +192,7 @@ def ref_of(seen: Glimpse, upper: Subject) -> Ref:
 
 
 def copy_of(said: Manifest, ref: Ref, upper: Subject, lower: str, owner: Owner) -> Manifest:
-    """Give the copy of an event, as it should be made above; `said` is its content."""
+    """Return the copy of an event, as it should be made above; `said` is its content."""
     about = {
         "apiVersion": "v1",
         "kind": upper.kind,
@@ -219,23 +219,23 @@ def repeat_of(copy: Manifest, uid: str) -> Patch:
 
 
 def is_copy(found: Manifest, copy: Manifest) -> bool:
-    """Say whether what stands under a copy's name is a copy of ours, about the same object."""
+    """Report whether what stands under a copy's name is a copy of ours, about the same object."""
     same = found.get("involvedObject", {}).get("uid") == copy["involvedObject"]["uid"]
     return same and labels(found).get(OWNER) == labels(copy)[OWNER] and LOWER in annotations(found)
 
 
 def says_the_same(found: Manifest, copy: Manifest) -> bool:
-    """Say whether a copy that is there has nothing to learn."""
+    """Report whether a copy that is there has nothing to learn."""
     return all(found.get(field) == copy.get(field) for field in _REPEATED)
 
 
 def uid_of_copy(found: Manifest) -> str:
-    """Give the UID of a copy as stored."""
+    """Return the UID of a copy as stored."""
     return str(metadata(found)["uid"])
 
 
 def _is_our_own(seen: Glimpse, owner: Owner) -> bool:
-    """Say whether this program wrote an event, or this topology's engine copied it."""
+    """Report whether this program wrote an event, or this topology's engine copied it."""
     author = (seen.source.component if seen.source else "") or seen.reportingComponent
     labelled = seen.metadata.labels
     return author == COMPONENT or (labelled is not None and labelled.owner == owner.mark)

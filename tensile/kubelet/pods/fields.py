@@ -133,7 +133,7 @@ STATUS: Mapping[str, Verdict] = MappingProxyType(
 
 
 def with_verdict(table: Mapping[str, Verdict], *verdicts: Verdict) -> frozenset[str]:
-    """Give the fields of a table that have one of the verdicts."""
+    """Return the fields of a table that have one of the verdicts."""
     return frozenset(field for field, verdict in table.items() if verdict in verdicts)
 
 
@@ -144,7 +144,7 @@ _MARKS = frozenset({VIRTUAL_POD, OWNER, OWNER_NAME, TRIPPED_LABELS, UPPER_UID, W
 
 
 def digits(image: str) -> str:
-    """Give what stands for an image in a note."""
+    """Return what stands for an image in a note."""
     return sha256(image.encode()).hexdigest()[:_DIGITS]
 
 
@@ -154,7 +154,7 @@ def note_of_images(upper_pod: Manifest) -> str:
 
 
 def noted_images(lower_pod: Manifest) -> Mapping[str, Any] | None:
-    """Give the digits of the images that we sent, by container, None where that is not noted."""
+    """Return the digits of the images that we sent, by container, None where that is not noted."""
     return _read(annotations(lower_pod).get(WRITTEN_IMAGES))
 
 
@@ -164,7 +164,7 @@ def note_of_keys(labels: Iterable[str], notes: Iterable[str]) -> str:
 
 
 def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> dict[str, str]:
-    """Give what is wanted in "labels" or "annotations" without the keys that somebody below had set before us.
+    """Return what is wanted in "labels" or "annotations" without the keys that somebody below had set before us.
 
     A key that we wrote and somebody changed since is among them: it is put back.
     """
@@ -178,7 +178,7 @@ def ours_to_write(wanted: dict[str, str], lower_pod: Manifest, section: str) -> 
 
 
 def _containers(spec: Manifest) -> Iterator[Manifest]:
-    """Give the containers whose images may change."""
+    """Yield the containers whose images may change."""
     for field in LISTS:
         yield from spec.get(field) or ()
 

@@ -29,7 +29,7 @@ _Found = Absent | Confirmed | Patched
 
 
 def key_of(lower: str) -> Key:
-    """Give the one key of a lower."""
+    """Return the one key of a lower."""
     return Key(NAME, lower, "", "")
 
 
@@ -39,7 +39,7 @@ class OrphanRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of pods that go, on either side, or come without their other half, or leave a name free."""
+        """Note pods that go, on either side, or come without their other half, or leave a name free."""
         return (
             Route("upper_pods", _above, delay=_COLLECT),
             Route("pods", _below, delay=_COLLECT),
@@ -47,7 +47,7 @@ class OrphanRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the lower's key."""
+        """Yield the lower's key."""
         yield key_of(world.lowers[lower].name)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -80,7 +80,7 @@ def _orphans(lower: LowerWorld, world: World) -> Iterator[_Found]:
 
 
 def _is_afterlife(below: Entry, upper: Entry) -> bool:
-    """Say whether a lower pod goes on though its upper one has ended, as one made by a write that came late does.
+    """Report whether a lower pod goes on though its upper one has ended, as one made by a write that came late does.
 
     A kubelet ends such a pod too. Should it have ended meanwhile, as others than we may have told above, it is left.
     """
@@ -89,7 +89,7 @@ def _is_afterlife(below: Entry, upper: Entry) -> bool:
 
 
 def is_doubtful(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
-    """Say whether the upper store may have forgotten whom a lower pod was made for: `upper` has that one's name."""
+    """Report whether the upper store may have forgotten whom a lower pod was made for: `upper` has that one's name."""
     is_forgotten = lower.upper_pods.is_lost(upper.namespace, upper.name, below.facts.upper_uid)
     return is_forgotten or is_restored(lower, world)
 
@@ -141,7 +141,7 @@ def _lost(lower: LowerWorld, world: World) -> Iterator[_Found]:
 
 
 def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
-    """Say whether a pod below that lost its owner may be this one's: the rule for pods decides about it."""
+    """Report whether a pod below that lost its owner may be this one's: the rule for pods decides about it."""
     foreign = lower.foreign_pods.get(lower.namespace(upper.namespace), upper.name)
     if foreign is None or not adopts(world, lower.name):
         return False
@@ -149,7 +149,7 @@ def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
 
 
 def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
-    """Say how a pod ended, where its lower pod said so before it went; else that it is lost."""
+    """Yield how a pod ended, where its lower pod said so before it went; else that it is lost."""
     pod, last = upper.manifest(), last_words(upper, lower)
     if last is not None and is_terminal(status_of(last).get("phase")):
         body = upper_status(pod, last, generation=status_of(pod).get("observedGeneration") or 0)
@@ -162,13 +162,13 @@ def _ended(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Found]:
 
 
 def _runs_unmarked(lower: LowerWorld, namespace: str, name: str) -> bool:
-    """Say whether a lower pod left our sight only because somebody took our label off it."""
+    """Report whether a lower pod left our sight only because somebody took our label off it."""
     foreign, departure = lower.foreign_pods.get(namespace, name), lower.pods.departed(namespace, name)
     return foreign is not None and departure is not None and foreign.uid == departure.uid
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of a pod that goes, makes room for another of its name, is deleted by Kubernetes itself, or ends alone."""
+    """Note a pod that goes, makes room for another of its name, is deleted by Kubernetes itself, or ends alone."""
     before, after = delta
     is_another = before is not None and after is not None and before.uid != after.uid
     if after is None or is_another or (after.facts.terminating and after.facts.unasked):
@@ -181,7 +181,7 @@ def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of a pod that goes, has none above, or has one that has ended."""
+    """Note a pod that goes, has none above, or has one that has ended."""
     here, after = world.lowers[lower], delta.after
     upper = upper_of(after, here) if after is not None else None
     if after is None or upper is None or upper.uid != after.facts.upper_uid or _is_afterlife(after, upper):

@@ -35,7 +35,7 @@ from tensile.reconcile.pods.cluster_selector import cluster_selector_flaw
 
 
 def with_lower_classes(spec: Manifest, place: Placement) -> Manifest:
-    """Give a pod's spec with the lower names of storage classes; itself where that changes nothing."""
+    """Return a pod's spec with the lower names of storage classes; itself where that changes nothing."""
     volumes: list[Manifest] = spec.get("volumes") or []
     found = [_volume(volume, place) for volume in volumes]
     return spec if found == volumes else {**spec, "volumes": found}
@@ -80,7 +80,7 @@ class Note(NamedTuple):
 
 
 def lower_pod(upper_pod: Manifest, place: Placement) -> Manifest:
-    """Give the pod to create below. Shares what is unchanged with the upper pod, which is never changed."""
+    """Return the pod to create below. Shares what is unchanged with the upper pod, which is never changed."""
     name = upper_pod["metadata"]["name"]
     identified = {"name": name, "namespace": place.namespace, "ownerReferences": [_namespace_owner(place)]}
     return {
@@ -92,7 +92,7 @@ def lower_pod(upper_pod: Manifest, place: Placement) -> Manifest:
 
 
 def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
-    """Give the spec of the lower pod."""
+    """Return the spec of the lower pod."""
     spec = with_lower_classes(upper_pod["spec"], place)
     mapped = {**upper_pod, "spec": spec}
     kept = {field: value for field, value in spec.items() if field not in _ELSEWHERE}
@@ -100,7 +100,7 @@ def lower_spec(upper_pod: Manifest, place: Placement) -> Manifest:
 
 
 def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest | None = None) -> Manifest:
-    """Give the labels and annotations that the lower pod carries for us: {"labels": ..., "annotations": ...}.
+    """Return the labels and annotations that the lower pod carries for us: {"labels": ..., "annotations": ...}.
 
     Keys that others set in `lower_pod` are not in it, and are not ours to change or remove.
     """
@@ -120,7 +120,7 @@ def mutable_metadata(upper_pod: Manifest, place: Placement, lower_pod: Manifest 
 
 
 def notes(upper_pod: Manifest, place: Placement) -> list[Note]:
-    """Say what of the pod did not go down, where its author could have counted on it."""
+    """Return what of the pod did not go down, where its author could have counted on it."""
     spec = upper_pod["spec"]
     found = []
     name = spec.get("priorityClassName")
@@ -155,7 +155,7 @@ def _namespace_owner(place: Placement) -> Manifest:
 
 
 def _lower_labels(present: dict[str, str], place: Placement) -> dict[str, str]:
-    """Give the labels that go down, with our marks."""
+    """Return the labels that go down, with our marks."""
     kept = {
         key: value
         for key, value in present.items()
@@ -195,7 +195,7 @@ def _has_local_storage(spec: Manifest) -> bool:
 
 
 def _class_fields(spec: Manifest, place: Placement) -> Manifest:
-    """Give the names that mean another thing in another cluster: priority class, runtime class, scheduler."""
+    """Return the names that mean another thing in another cluster: priority class, runtime class, scheduler."""
     runtime = spec.get("runtimeClassName")
     scheduler = spec.get("schedulerName")
     fields = {

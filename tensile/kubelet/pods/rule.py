@@ -35,7 +35,7 @@ from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 
 def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None:
-    """Say why a pod is not mirrored, None when it is; `namespaces` are those that the topology excludes."""
+    """Return why a pod is not mirrored, None when it is; `namespaces` are those that the topology excludes."""
     namespace = metadata(upper_pod)["namespace"]
     if namespace in namespaces:
         return Problem("NamespaceExcluded", f"pods of namespace {namespace} are not mirrored (excludeNamespaces)")
@@ -45,7 +45,7 @@ def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None
 
 
 def is_kept_out(upper_pod: Manifest, namespaces: Collection[str]) -> bool:
-    """Say whether a pod is not mirrored and was told so: then nothing of it can be below.
+    """Report whether a pod is not mirrored and was told so: then nothing of it can be below.
 
     One that was mirrored before it came to be excluded was never told, or says something else since.
     """
@@ -69,7 +69,7 @@ _NOTHING = Decision()
 
 
 def key_of(lower: str, upper_namespace: str, name: str) -> Key:
-    """Give the key of a pod bound to the virtual node of `lower`, by its upper namespace and name."""
+    """Return the key of a pod bound to the virtual node of `lower`, by its upper namespace and name."""
     return Key(NAME, lower, upper_namespace, name)
 
 
@@ -79,11 +79,11 @@ class PodRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of the pod, of its lower pod, and of what stands in that one's place."""
+        """Note the pod, of its lower pod, and of what stands in that one's place."""
         return (Route("upper_pods", _above), Route("pods", _below), Route("foreign_pods", _in_the_way))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of every pod above and of every pod of ours below; first those whose status is an old one.
+        """Yield the keys of every pod above and of every pod of ours below; first those whose status is an old one.
 
         There are none while the lower's pods are being listed: nothing could be decided, and another look follows.
         """
@@ -101,7 +101,7 @@ class PodRule:
         yield from (key_of(lower, *name) for name in sorted(found, key=urgency))
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say what should become of the pod."""
+        """Return what should become of the pod."""
         lower = world.lowers[key.lower]
         if not (lower.upper_pods.synced and lower.connected):
             return _NOTHING
@@ -194,7 +194,7 @@ def _living(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, worl
 
 
 def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
-    """Say what keeps a pod from its lower cluster; one that is to be there may have waited for too long by now."""
+    """Return what keeps a pod from its lower cluster; one that is to be there may have waited for too long by now."""
     pod = upper.manifest()
     said = report(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
     is_away = lower.silent > UNREACHABLE_AFTER and lives_below(upper, world.topology.exclude_namespaces)
@@ -202,7 +202,7 @@ def _kept_apart(upper: Entry, objection: Problem | None, lower: LowerWorld, worl
 
 
 def _objection(upper: Entry, lower: LowerWorld, world: World) -> Problem | None:
-    """Say why a pod that has no lower pod gets none, whatever is below."""
+    """Return why a pod that has no lower pod gets none, whatever is below."""
     objection = excluded(upper.manifest(), world.topology.exclude_namespaces)
     if objection is not None or upper.facts.ran:
         return objection
@@ -324,7 +324,7 @@ def _elsewhere(key: Key, upper: Entry, world: World) -> LowerWorld | None:
 
 
 def _patience(upper_pod: Manifest) -> float:
-    """Give for how many seconds a lower that is silent is waited for: there may have been an older pod of that name.
+    """Return for how many seconds a lower that is silent is waited for: there may have been an older pod of that name.
 
     A StatefulSet promises that no two of one name run; of other names that may come again, as of a person's pods, a
     lower that does not answer delays none.
@@ -336,14 +336,14 @@ def _patience(upper_pod: Manifest) -> float:
 
 
 def _may_be_elsewhere(upper_pod: Manifest, here: LowerWorld, world: World) -> bool:
-    """Say whether another lower may tell any moment of a pod that runs there: they are opened one after the other."""
+    """Report whether another lower may tell any moment of a pod that runs there: they are opened one after the other."""
     patience = _patience(upper_pod)
     names = {spec.name for spec in world.topology.lowers} | world.lowers.keys() if patience else ()
     return any(_is_unread(world.lowers.get(name), here, world, patience) for name in names)
 
 
 def _is_unread(other: LowerWorld | None, here: LowerWorld, world: World, patience: float) -> bool:
-    """Say whether a lower is yet to tell of its pods, None for one that is yet to be opened.
+    """Report whether a lower is yet to tell of its pods, None for one that is yet to be opened.
 
     One that has not told for too long, whether it is silent or forbids it, holds up the others no more. What it told
     before counts as long as nothing newer is known.

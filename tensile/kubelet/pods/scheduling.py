@@ -18,12 +18,12 @@ _MERGED = ("matchLabelKeys", "mismatchLabelKeys")
 
 
 def lower_tolerations(upper_pod: Manifest, place: Placement) -> list[Manifest]:
-    """Give the tolerations of the lower pod."""
+    """Return the tolerations of the lower pod."""
     return _tolerations(upper_pod["spec"], cluster_selector(upper_pod) or {}, place)
 
 
 def scheduling_fields(upper_pod: Manifest, place: Placement) -> Manifest:
-    """Give nodeSelector, affinity, tolerations and topologySpreadConstraints of the lower pod, each where not empty."""
+    """Return nodeSelector, affinity, tolerations and topologySpreadConstraints of the lower pod, each where not empty."""
     spec = upper_pod["spec"]
     moved = cluster_selector(upper_pod)
     source = spec if moved is None else moved
@@ -37,7 +37,7 @@ def scheduling_fields(upper_pod: Manifest, place: Placement) -> Manifest:
 
 
 def _restored(spec: Manifest, moved: Manifest | None) -> Manifest:
-    """Give the affinity to filter: the required node affinity is what was moved, the rest is the spec's.
+    """Return the affinity to filter: the required node affinity is what was moved, the rest is the spec's.
 
     A spec without any affinity takes the moved one whole.
     """
@@ -53,7 +53,7 @@ def _restored(spec: Manifest, moved: Manifest | None) -> Manifest:
 
 
 def _tolerations(spec: Manifest, moved: Manifest, place: Placement) -> list[Manifest]:
-    """Give those that were moved, and what the spec has beyond them: tolerations may be added to a bound pod."""
+    """Return those that were moved, and what the spec has beyond them: tolerations may be added to a bound pod."""
     kept = for_lower(moved.get("tolerations") or [], place.taints)
     present = {subject(one): one for one in for_lower(spec.get("tolerations") or [], place.taints)}
     return [present.pop(subject(one), one) for one in kept] + list(present.values())
@@ -98,7 +98,7 @@ def _required_terms(required: Manifest, place: Placement) -> Manifest | None:
 
 
 def _is_met_above(term: Split, place: Placement) -> bool:
-    """Say whether the virtual node has what a term asks of the upper cluster, as far as is known."""
+    """Report whether the virtual node has what a term asks of the upper cluster, as far as is known."""
     known = place.node_labels
     return term.above is None or known is None or matches(term.above, place.node_name, known)
 

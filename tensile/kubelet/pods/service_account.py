@@ -84,7 +84,7 @@ INDEXES = {"pod": _by_pod, **ownership.INDEXES}
 
 
 def wishes(spec: Manifest) -> tuple[Wish, ...]:
-    """Give the tokens that a pod's volumes ask for, one for each audience; () for a pod that needs none."""
+    """Return the tokens that a pod's volumes ask for, one for each audience; () for a pod that needs none."""
     found: dict[str, int] = {}
     for audience, seconds in _asked(spec):
         found[audience] = min(seconds, found.get(audience, seconds))
@@ -92,22 +92,22 @@ def wishes(spec: Manifest) -> tuple[Wish, ...]:
 
 
 def entry_of(audience: str) -> str:
-    """Give the key of an audience's token in the Secret."""
+    """Return the key of an audience's token in the Secret."""
     return f"{TOKEN}-{sha256(audience.encode()).hexdigest()[:_DIGITS]}" if audience else TOKEN
 
 
 def sources_of(volume: Manifest) -> list[Manifest]:
-    """Give the sources of a projected volume, [] for any other."""
+    """Return the sources of a projected volume, [] for any other."""
     return list((volume.get("projected") or {}).get("sources") or ())
 
 
 def with_token(volume: Manifest) -> bool:
-    """Say whether a volume projects a token."""
+    """Report whether a volume projects a token."""
     return any("serviceAccountToken" in source for source in sources_of(volume))
 
 
 def _asked(spec: Manifest) -> Iterator[tuple[str, int]]:
-    """Give audience and seconds of each token that a volume asks for."""
+    """Yield audience and seconds of each token that a volume asks for."""
     for volume in spec.get("volumes") or ():
         if is_token_volume(volume) and "secret" in volume:
             yield "", _ONE_HOUR
@@ -118,12 +118,12 @@ def _asked(spec: Manifest) -> Iterator[tuple[str, int]]:
 
 
 def _lifetime(seconds: int | None) -> int:
-    """Give how long a token is asked to hold; less than ten minutes is refused."""
+    """Return how long a token is asked to hold; less than ten minutes is refused."""
     return _ONE_HOUR if seconds in (None, _STRETCHED) else max(int(seconds or 0), _SHORTEST)
 
 
 def in_place_of_tokens(volume: Manifest, secret: str) -> Manifest:
-    """Give a volume with the Secret in the place of each token, and of what tells of the cluster beside it.
+    """Return a volume with the Secret in the place of each token, and of what tells of the cluster beside it.
 
     The authority is the upper cluster's then, and so is the namespace; the files have the same names.
     """
@@ -137,7 +137,7 @@ def in_place_of_tokens(volume: Manifest, secret: str) -> Manifest:
 
 
 def without_tokens(volume: Manifest) -> Manifest:
-    """Give a volume without the tokens and certificates that it projects, itself where it has none."""
+    """Return a volume without the tokens and certificates that it projects, itself where it has none."""
     sources = [source for source in sources_of(volume) if not source.keys() & _CREDENTIALS]
     if len(sources) == len(sources_of(volume)):
         return volume
@@ -145,7 +145,7 @@ def without_tokens(volume: Manifest) -> Manifest:
 
 
 def _replaced(source: Manifest, secret: str) -> Iterator[Manifest]:
-    """Give what stands in the place of one source."""
+    """Yield what stands in the place of one source."""
     token, published, downward = (source.get(form) for form in ("serviceAccountToken", "configMap", "downwardAPI"))
     if token is not None:
         yield _from(secret, [_item(entry_of(token.get("audience") or ""), token["path"])])
@@ -159,7 +159,7 @@ def _replaced(source: Manifest, secret: str) -> Iterator[Manifest]:
 
 
 def _without_namespace(downward: Manifest, secret: str) -> Iterator[Manifest]:
-    """Give a downward source, its file with the pod's namespace out of the Secret: below it may have another name."""
+    """Yield a downward source, its file with the pod's namespace out of the Secret: below it may have another name."""
     named: list[Manifest] = []
     rest: list[Manifest] = []
     for item in downward.get("items") or ():
@@ -185,7 +185,7 @@ _STARTED = ("containers", "initContainers")
 
 
 def account_fields(upper_pod: Manifest, place: Placement) -> Manifest:
-    """Give the fields of the lower spec that depend on the pod's identity below; those not in it are as above."""
+    """Return the fields of the lower spec that depend on the pod's identity below; those not in it are as above."""
     spec = upper_pod["spec"]
     match place.identity:
         case "none":
@@ -232,7 +232,7 @@ def _with_upper_identity(upper_pod: Manifest, place: Placement) -> Manifest:
 
 
 def with_address(container: Manifest, server: UpperServer | None) -> Manifest:
-    """Give a container whose environment says where the upper apiserver is; unless it does already, or nobody knows."""
+    """Return a container whose environment says where the upper apiserver is; unless it does already, or nobody knows."""
     if server is None:
         return container
     told = {
@@ -247,7 +247,7 @@ def with_address(container: Manifest, server: UpperServer | None) -> Manifest:
 
 
 def debug_containers(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> list[Manifest]:
-    """Give the ephemeral containers of an upper pod as its lower pod can have them: without mounts of what it lacks.
+    """Return the ephemeral containers of an upper pod as its lower pod can have them: without mounts of what it lacks.
 
     Where tokens of the upper cluster are mounted, they are told its address too.
     """
@@ -260,14 +260,14 @@ def debug_containers(upper_pod: Manifest, lower_pod: Manifest, place: Placement)
 
 
 def uses_tokens(lower_pod: Manifest, pod_uid: str) -> bool:
-    """Say whether tokens of the upper cluster, for the upper pod of that UID, are mounted in a lower pod."""
+    """Report whether tokens of the upper cluster, for the upper pod of that UID, are mounted in a lower pod."""
     name = secret_name(pod_uid)
     sources = (source for volume in lower_pod["spec"].get("volumes") or () for source in sources_of(volume))
     return any((source.get("secret") or {}).get("name") == name for source in sources)
 
 
 def without_token(spec: Manifest) -> Manifest:
-    """Give volumes and containers of a spec without the token's volume and mounts; {} when there is none."""
+    """Return volumes and containers of a spec without the token's volume and mounts; {} when there is none."""
     volumes = spec.get("volumes") or []
     gone = {volume["name"] for volume in volumes if is_token_volume(volume)}
     if not gone:
@@ -277,7 +277,7 @@ def without_token(spec: Manifest) -> Manifest:
 
 
 def _without_mounts(container: Manifest, gone: set[str]) -> Manifest:
-    """Give a container without the mounts of volumes that are gone, itself when it has none."""
+    """Return a container without the mounts of volumes that are gone, itself when it has none."""
     mounts = container.get("volumeMounts") or []
     left = [mount for mount in mounts if mount["name"] not in gone]
     if len(left) == len(mounts):

@@ -64,12 +64,12 @@ _RESTART_ALL = "RestartAllContainers"
 
 
 def reflected_containers(upper_pod: Manifest, lower_pod: Manifest) -> dict[str, list[Manifest]]:
-    """Give what the three lists of container statuses should be above."""
+    """Return what the three lists of container statuses should be above."""
     return {field: _reflected(field, upper_pod, lower_pod) for field in CONTAINERS_OF}
 
 
 def ended_containers(statuses: Mapping[str, list[Manifest]], message: str) -> dict[str, list[Manifest]]:
-    """Give the lists with every container ended that had not: exit code 137, reason ContainerStatusUnknown.
+    """Return the lists with every container ended that had not: exit code 137, reason ContainerStatusUnknown.
 
     That is what a kubelet reports of a container that it cannot find any more. Init and ephemeral containers that were
     not running keep their state.
@@ -78,12 +78,12 @@ def ended_containers(statuses: Mapping[str, list[Manifest]], message: str) -> di
 
 
 def present_containers(upper_pod: Manifest) -> dict[str, list[Manifest]]:
-    """Give the three lists as they are above."""
+    """Return the three lists as they are above."""
     return {field: status_of(upper_pod).get(field) or [] for field in CONTAINERS_OF}
 
 
 def _reflected(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Manifest]:
-    """Give one list as it should be above."""
+    """Return one list as it should be above."""
     below: list[Manifest] = status_of(lower_pod).get(field) or []
     if not below:
         return []
@@ -100,7 +100,7 @@ def _reflected(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Man
 
 
 def _may_restart(container: Manifest, status: Manifest, spec: Manifest) -> bool:
-    """Say whether Kubernetes lets a container run again that ended so."""
+    """Report whether Kubernetes lets a container run again that ended so."""
     exit_code = status["state"]["terminated"].get("exitCode", 0)
     if _has_restart_rule(container, exit_code):
         return True
@@ -109,25 +109,25 @@ def _may_restart(container: Manifest, status: Manifest, spec: Manifest) -> bool:
 
 
 def _restarts_together(spec: Manifest) -> bool:
-    """Say whether any container has a rule that restarts all of them."""
+    """Report whether any container has a rule that restarts all of them."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     return any(rule.get("action") == _RESTART_ALL for one in containers for rule in one.get("restartPolicyRules") or ())
 
 
 def _has_restart_rule(container: Manifest, exit_code: int) -> bool:
-    """Say whether a rule of the container restarts it after this exit code."""
+    """Report whether a rule of the container restarts it after this exit code."""
     rules = container.get("restartPolicyRules") or ()
     return any(rule.get("action") == "Restart" and _matches(rule.get("exitCodes") or {}, exit_code) for rule in rules)
 
 
 def _matches(codes: Manifest, exit_code: int) -> bool:
-    """Say whether an exit code is one that a rule is about."""
+    """Report whether an exit code is one that a rule is about."""
     listed = exit_code in (codes.get("values") or ())
     return listed if codes.get("operator") == "In" else not listed
 
 
 def _ended(field: str, status: Manifest, message: str) -> Manifest:
-    """Give a status as ended, unless it has ended or never began."""
+    """Return a status as ended, unless it has ended or never began."""
     state = status.get("state") or {}
     if "terminated" in state or (field != "containerStatuses" and "running" not in state):
         return status
@@ -145,7 +145,7 @@ _NOT_SEEN_ENDING = "the pod ended in the lower cluster before this container's e
 def upper_status(
     upper_pod: Manifest, lower_pod: Manifest, *, generation: int, in_step: Manifest | None = None
 ) -> Manifest | None:
-    """Give the strategic merge patch {"status": ...} that makes the upper pod say what its lower pod says.
+    """Return the strategic merge patch {"status": ...} that makes the upper pod say what its lower pod says.
 
     None when nothing of worth differs: that a scheduler found a node, and a first observedGeneration, travel
     with the next write instead of causing one. `generation` is the upper generation whose spec the lower pod has (0:
@@ -162,7 +162,7 @@ def upper_status(
 
 
 def ending(upper_pod: Manifest, lower_pod: Manifest | None, now: str) -> Manifest | None:
-    """Give the last status of a deleted pod before its object goes; None when it says so already.
+    """Return the last status of a deleted pod before its object goes; None when it says so already.
 
     Job controllers wait for a terminal phase of a pod that they count: the lower pod's last one, else Failed. What
     still ran is reported as a kubelet reports containers that it cannot find. `now` is in RFC 3339.
@@ -182,7 +182,7 @@ def ending(upper_pod: Manifest, lower_pod: Manifest | None, now: str) -> Manifes
 
 
 def _last_words(upper_pod: Manifest, lower_pod: Manifest | None) -> tuple[Fields, Conditions]:
-    """Give what the lower pod said last, as far as it can still change the upper pod's status."""
+    """Return what the lower pod said last, as far as it can still change the upper pod's status."""
     seen = status_of(upper_pod).get("phase")
     if lower_pod is None or (is_terminal(seen) and _phase(lower_pod) != seen):
         return {}, {}
@@ -190,7 +190,7 @@ def _last_words(upper_pod: Manifest, lower_pod: Manifest | None) -> tuple[Fields
 
 
 def _unready(upper_pod: Manifest, conditions: Conditions, kind: str, now: str) -> Manifest:
-    """Give a readiness condition that says False: the one that is there or comes up, where it does."""
+    """Return a readiness condition that says False: the one that is there or comes up, where it does."""
     for one in (conditions.get(kind), conditions_of(upper_pod).get(kind)):
         if one is not None and one["status"] == "False":
             return one
@@ -198,12 +198,12 @@ def _unready(upper_pod: Manifest, conditions: Conditions, kind: str, now: str) -
 
 
 def _phase(lower_pod: Manifest) -> str:
-    """Give the phase that a pod says, Pending when it says none."""
+    """Return the phase that a pod says, Pending when it says none."""
     return status_of(lower_pod).get("phase") or "Pending"
 
 
 def _fields(upper_pod: Manifest, lower_pod: Manifest) -> dict[str, Any]:
-    """Give every field but conditions and observedGeneration as it should be above."""
+    """Return every field but conditions and observedGeneration as it should be above."""
     status = status_of(lower_pod)
     phase = _phase(lower_pod)
     copied = {field: status.get(field) for field in _COPIED}
@@ -212,7 +212,7 @@ def _fields(upper_pod: Manifest, lower_pod: Manifest) -> dict[str, Any]:
 
 
 def _addresses(pod: Manifest, *, ended: bool) -> dict[str, Any]:
-    """Give the four address fields, each list starting with its single field's value.
+    """Return the four address fields, each list starting with its single field's value.
 
     A pod that ended has no address: its sandbox is gone, and another pod may have it by now.
     """
@@ -230,14 +230,14 @@ def _pair(single: str | None, several: list[Manifest] | None) -> tuple[str, list
 
 
 def _observed(upper_pod: Manifest, lower_pod: Manifest, generation: int) -> dict[str, Any]:
-    """Give observedGeneration where it moves forward."""
+    """Return observedGeneration where it moves forward."""
     number = observed_generation(status_of(lower_pod).get("observedGeneration"), lower_pod, generation)
     known = status_of(upper_pod).get("observedGeneration") or 0
     return {"observedGeneration": number} if number and number > known else {}
 
 
 def _is_of_worth(patch: Manifest, upper_pod: Manifest) -> bool:
-    """Say whether a patch has something to say that cannot wait for the next one."""
+    """Report whether a patch has something to say that cannot wait for the next one."""
     if patch.keys() - {"conditions", "observedGeneration"}:
         return True
     if "observedGeneration" in patch and status_of(upper_pod).get("observedGeneration"):
@@ -246,7 +246,7 @@ def _is_of_worth(patch: Manifest, upper_pod: Manifest) -> bool:
 
 
 def _is_mere_scheduling(one: Manifest, upper_pod: Manifest) -> bool:
-    """Say whether a condition only tells that a node was found, for the first time."""
+    """Report whether a condition only tells that a node was found, for the first time."""
     found = one["type"] in (SCHEDULED, LOWER_SCHEDULED) and one.get("status") == "True"
     return found and one["type"] not in conditions_of(upper_pod)
 
@@ -260,7 +260,7 @@ _FORGOTTEN = "the lower cluster knows nothing of the pod since its store went ba
 
 
 def pending_because(upper_pod: Manifest, reason: str, message: str, now: str) -> Manifest | None:
-    """Say why a bound pod has no lower pod yet: {"status": ...}, None when it says so or its phase is terminal.
+    """Return why a bound pod has no lower pod yet: {"status": ...}, None when it says so or its phase is terminal.
 
     kubectl shows a status reason in its STATUS column; the lower pod's first status takes it away again.
     """
@@ -315,7 +315,7 @@ def evicted(upper_pod: Manifest, words: str, now: str) -> Manifest | None:
 
 
 def _unreadiness(upper_pod: Manifest, reason: str, message: str, now: str) -> dict[str, Manifest | None]:
-    """Give the readiness conditions that are there, saying False."""
+    """Return the readiness conditions that are there, saying False."""
     present = [kind for kind in _READINESS if kind in conditions_of(upper_pod)]
     return {kind: _condition_unready(upper_pod, kind, reason, message, now) for kind in present}
 
@@ -326,7 +326,7 @@ def _condition_unready(upper_pod: Manifest, kind: str, reason: str, message: str
 
 
 def _is_true(upper_pod: Manifest, kind: str) -> bool:
-    """Say whether a condition of the pod says True."""
+    """Report whether a condition of the pod says True."""
     return (conditions_of(upper_pod).get(kind) or {}).get("status") == "True"
 
 
@@ -347,5 +347,5 @@ def status_write(
 
 
 def _is_shared(status: Manifest) -> bool:
-    """Say whether a status has what others write as well."""
+    """Report whether a status has what others write as well."""
     return "phase" in status or any(one["type"] == DISRUPTION for one in status.get("conditions", ()))

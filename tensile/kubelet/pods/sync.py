@@ -39,7 +39,7 @@ _MUTABLE = ("metadata.labels", "metadata.annotations")
 
 
 def report(upper_pod: Manifest, problem: Problem, now: datetime, waits: tuple[Key, ...] = ()) -> Decision:
-    """Say on the pod, and once in an event, why it is not mirrored."""
+    """Describe on the pod, and once in an event, why it is not mirrored."""
     return Decision(tuple(_complaint(upper_pod, problem, now)), waits, problem)
 
 
@@ -63,7 +63,7 @@ def arrive(key: Key, upper_pod: Manifest, named: Iterable[Reference], lower: Low
 
 
 def out_of_reach(upper_pod: Manifest, lower: LowerWorld, world: World) -> Decision:
-    """Say of a pod whose lower cluster is silent that nobody knows."""
+    """Return of a pod whose lower cluster is silent that nobody knows."""
     body = unreachable(upper_pod, timestamp(world.now))
     lost = f"lower cluster {lower.name} does not answer"
     return Decision((status_write(upper_pod, body, lost),) if body else ())
@@ -101,7 +101,7 @@ def keep(key: Key, upper_pod: Manifest, below: Entry, lower: LowerWorld, world: 
 
 
 def _drifted(upper_pod: Manifest, below: Entry, lower: LowerWorld, world: World) -> Manifest | None:
-    """Give the condition of a pod that somebody below has changed for good, None for one that is as it should be."""
+    """Return the condition of a pod that somebody below has changed for good, None for one that is as it should be."""
     if below.facts.terminating or below.facts.terminal:
         return None
     words = drift(upper_pod, below.manifest(), _kept_place(below.namespace, lower, world))
@@ -130,7 +130,7 @@ def _pair(*pods: Manifest) -> int:
 
 
 def _awaited(upper_pod: Manifest, changed: list[Patched], lower: LowerWorld, world: World) -> tuple[Key, ...]:
-    """Give the keys of what ephemeral containers that are to be added refer to and that is not below yet."""
+    """Return the keys of what ephemeral containers that are to be added refer to and that is not below yet."""
     if not any(map(adds_containers, changed)):
         return ()
     namespace = metadata(upper_pod)["namespace"]
@@ -138,7 +138,7 @@ def _awaited(upper_pod: Manifest, changed: list[Patched], lower: LowerWorld, wor
 
 
 def _obstacle(keys: Iterable[Key], world: World) -> Problem | None:
-    """Give the first problem that is known of the keys."""
+    """Return the first problem that is known of the keys."""
     return next((world.problems[one] for one in keys if one in world.problems), None)
 
 
@@ -191,13 +191,13 @@ def _metadata(upper_pod: Manifest, pod: Manifest, ref: Ref, place: Placement, *,
 
 
 def _without_notes(meta: Manifest) -> Manifest:
-    """Give labels and annotations without the notes of what was written."""
+    """Return labels and annotations without the notes of what was written."""
     kept = {key: value for key, value in meta["annotations"].items() if key not in BOOKKEEPING}
     return {**meta, "annotations": kept}
 
 
 def _kept_place(namespace: str, lower: LowerWorld, world: World) -> Placement:
-    """Say of a lower pod's place what its upkeep depends on."""
+    """Return of a lower pod's place what its upkeep depends on."""
     return Placement(
         world.owner,
         lower.node,
@@ -210,7 +210,7 @@ def _kept_place(namespace: str, lower: LowerWorld, world: World) -> Placement:
 
 
 def _virtual_taints(world: World) -> tuple[Manifest, ...]:
-    """Give the taints of all virtual nodes."""
+    """Return the taints of all virtual nodes."""
     return taints_of([one.spec for one in world.lowers.values()])
 
 
@@ -226,7 +226,7 @@ def _tolerant(upper_pod: Manifest) -> list[Wanted]:
 
 
 def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> Placement:
-    """Say where the pods of a namespace go."""
+    """Return where the pods of a namespace go."""
     real = frozenset[str]().union(*(entry.facts.label_keys for entry in lower.nodes))
     above = _node_labels(lower, world)
     return Placement(
@@ -249,7 +249,7 @@ def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> 
 
 
 def _node_labels(lower: LowerWorld, world: World) -> dict[str, str] | None:
-    """Give the labels of a lower's virtual node, None while it is not there."""
+    """Return the labels of a lower's virtual node, None while it is not there."""
     node = world.upper.nodes.get("", lower.node)
     return None if node is None else _labels_in(node.raw)
 

@@ -41,12 +41,12 @@ class _Held(NamedTuple):
 
 
 def key_of(lower: str, namespace: str, pod: str) -> Key:
-    """Give the key of the tokens of a pod, by its upper namespace and name."""
+    """Return the key of the tokens of a pod, by its upper namespace and name."""
     return Key(NAME, lower, namespace, pod)
 
 
 def missing(lower: LowerWorld, upper_pod: Manifest, owner: Owner) -> list[Key]:
-    """Give the key of the tokens that a pod without a lower pod has to wait for; [] when there is none."""
+    """Return the key of the tokens that a pod without a lower pod has to wait for; [] when there is none."""
     if lower.spec.service_accounts.identity != "upper" or not wishes(upper_pod["spec"]):
         return []
     meta = metadata(upper_pod)
@@ -61,7 +61,7 @@ class TokenRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of pods on both sides, of the Secrets below, and of the upper cluster's authority."""
+        """Note pods on both sides, of the Secrets below, and of the upper cluster's authority."""
         return (
             Route("upper_pods", _above),
             Route("pods", _below),
@@ -70,7 +70,7 @@ class TokenRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of every pod where pods get such tokens, and of every Secret with some."""
+        """Yield the keys of every pod where pods get such tokens, and of every Secret with some."""
         here = world.lowers[lower]
         found = {key for entry in here.secrets if entry.facts.token for key in _of_secret(here, entry)}
         if here.spec.service_accounts.identity == "upper":
@@ -109,7 +109,7 @@ def _held(key: Key, lower: LowerWorld, world: World) -> _Held:
 
 
 def _user(key: Key, held: _Held, lower: LowerWorld, world: World) -> Entry | None:
-    """Give the upper pod if its lower pod uses tokens of the upper cluster, or is going to."""
+    """Return the upper pod if its lower pod uses tokens of the upper cluster, or is going to."""
     upper = lower.upper_pods.get(key.namespace, key.name)
     if upper is None or not lives_below(upper, world.topology.exclude_namespaces):
         return None
@@ -167,7 +167,7 @@ def _told(pod: Manifest, lower: LowerWorld, world: World, *, runs: bool) -> Iter
 
 
 def _good_for(secret: Manifest | None, wanted: Manifest, world: World) -> float:
-    """Give for how many seconds a Secret is good as it is; 0 or less for one that has to be written."""
+    """Return for how many seconds a Secret is good as it is; 0 or less for one that has to be written."""
     term = None if secret is None else term_of(secret)
     if secret is None or term is None or not is_of(secret, world.owner, wanted["metadata"]["annotations"][UPPER_UID]):
         return 0.0
@@ -183,7 +183,7 @@ def _good_for(secret: Manifest | None, wanted: Manifest, world: World) -> float:
 
 
 def _secret_of(pod: Manifest, wanted: Iterable[Wish], authority: str, ref: Ref, world: World) -> Manifest:
-    """Give the Secret, with "" for each token."""
+    """Return the Secret, with "" for each token."""
     meta = metadata(pod)
     return {
         "apiVersion": SECRET.api,
@@ -212,7 +212,7 @@ def _request(wish: Wish, pod: Manifest) -> Manifest:
 
 
 def _authority_of(world: World, namespace: str) -> str:
-    """Give the certificates by which the upper apiserver is known to its own pods."""
+    """Return the certificates by which the upper apiserver is known to its own pods."""
     found = world.upper.config_maps.get(namespace, PUBLISHED_CA)
     return str((found.manifest().get("data") or {}).get(CA, "")) if found is not None else ""
 

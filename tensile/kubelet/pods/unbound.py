@@ -44,11 +44,11 @@ class WaitingRule:
     name = WAITING
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of such pods, and of virtual nodes that come."""
+        """Note such pods, and of virtual nodes that come."""
         return (Route("upper.waiting", _changed), Route("upper.nodes", _node_came))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of all of them, in the first lower's queue."""
+        """Yield the keys of all of them, in the first lower's queue."""
         if lower == world.speaker:
             yield from (key_of(lower, entry) for entry in world.upper.waiting if entry.facts)
 
@@ -69,7 +69,7 @@ class WaitingRule:
 
 
 def key_of(lower: str, entry: Entry) -> Key:
-    """Give the key of a waiting pod, in the queue of a lower."""
+    """Return the key of a waiting pod, in the queue of a lower."""
     return Key(WAITING, lower, entry.namespace, entry.name)
 
 
@@ -89,7 +89,7 @@ def _tolerant(pod: Manifest, world: World) -> Iterator[Wanted]:
 
 
 def _told(pod: Manifest, world: World) -> Iterator[Wanted]:
-    """Say that a selector should have been moved, where it keeps the pod from every virtual node."""
+    """Describe that a selector should have been moved, where it keeps the pod from every virtual node."""
     nodes = [node for lower in world.lowers.values() if (node := world.upper.nodes.get("", lower.node)) is not None]
     spec = pod["spec"]
     if not nodes or cluster_selector(pod) is not None or not _asks_below(spec, world):
@@ -108,7 +108,7 @@ _MISSED = (
 
 
 def _asks_below(spec: Manifest, world: World) -> bool:
-    """Say whether a spec asks for more than a virtual node."""
+    """Report whether a spec asks for more than a virtual node."""
     keys = UPPER_ONLY_KEYS | set(world.topology.webhook.ignore_selector_keys)
     nodes = world.virtual_nodes
     selector: dict[str, str] = spec.get("nodeSelector") or {}

@@ -38,7 +38,7 @@ _AMOUNTS = ("requests", "limits")
 
 
 def image_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
-    """Give the patch of images, with the note of what is sent, and of the active deadline."""
+    """Return the patch of images, with the note of what is sent, and of the active deadline."""
     fields: Manifest = {field: _images(field, upper_pod, lower_pod) for field in LISTS}
     noted = {"annotations": {WRITTEN_IMAGES: note_of_images(upper_pod)}} if any(fields.values()) else {}
     fields["activeDeadlineSeconds"] = _deadline(upper_pod["spec"], lower_pod["spec"])
@@ -47,13 +47,13 @@ def image_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
 
 
 def toleration_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
-    """Give the patch of tolerations; those below are never removed."""
+    """Return the patch of tolerations; those below are never removed."""
     seen = lower_pod["spec"].get("tolerations") or []
     return _body({"tolerations": _tolerations(lower_tolerations(upper_pod, place), seen)})
 
 
 def resize_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
-    """Give the patch of the resize subresource: resources of containers and sidecars, and of the pod as a whole."""
+    """Return the patch of the resize subresource: resources of containers and sidecars, and of the pod as a whole."""
     above, below = upper_pod["spec"], lower_pod["spec"]
     sidecars = [one for one in above.get("initContainers") or () if one.get("restartPolicy") == "Always"]
     fields: Manifest = {
@@ -65,7 +65,7 @@ def resize_patch(upper_pod: Manifest, lower_pod: Manifest) -> Manifest | None:
 
 
 def ephemeral_patch(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> Manifest | None:
-    """Give the patch of the ephemeralcontainers subresource: those that are missing below, which can only be added.
+    """Return the patch of the ephemeralcontainers subresource: those that are missing below, which can only be added.
 
     Those that are there are named before them, or the API would put what is new first.
     """
@@ -83,12 +83,12 @@ def _body(fields: Manifest) -> Manifest | None:
 
 
 def _by_name(containers: list[Manifest] | None) -> dict[str, Manifest]:
-    """Give containers by name."""
+    """Return containers by name."""
     return {one["name"]: one for one in containers or ()}
 
 
 def _images(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Manifest]:
-    """Give each container of a list whose image is another one below, with that image.
+    """Return each container of a list whose image is another one below, with that image.
 
     One that was sent already stays as admission below has made it, unless somebody has changed it there since.
     """
@@ -103,19 +103,19 @@ def _images(field: str, upper_pod: Manifest, lower_pod: Manifest) -> list[Manife
 
 
 def _edited(field: str, container: Manifest, lower_pod: Manifest) -> bool:
-    """Say whether somebody has changed a container's image in the lower cluster."""
+    """Report whether somebody has changed a container's image in the lower cluster."""
     element = f'k:{{"name":"{container["name"]}"}}'
     return others_wrote(lower_pod, ("f:spec", f"f:{field}", element, "f:image"))
 
 
 def _deadline(wanted: Manifest, seen: Manifest) -> int | None:
-    """Give a deadline to set; Kubernetes lets it come into being and shrink, and nothing else."""
+    """Return a deadline to set; Kubernetes lets it come into being and shrink, and nothing else."""
     want, see = wanted.get("activeDeadlineSeconds"), seen.get("activeDeadlineSeconds")
     return want if want and (see is None or want < see) else None
 
 
 def _tolerations(wanted: list[Manifest], seen: list[Manifest]) -> list[Manifest]:
-    """Give the whole list to set, which replaces the old one: what is there, with new seconds, and what is missing."""
+    """Return the whole list to set, which replaces the old one: what is there, with new seconds, and what is missing."""
     by_subject = {subject(one): one for one in wanted}
     kept = [by_subject.pop(subject(one), one) for one in seen]
     whole = kept + list(by_subject.values())
@@ -123,7 +123,7 @@ def _tolerations(wanted: list[Manifest], seen: list[Manifest]) -> list[Manifest]
 
 
 def _resized(above: list[Manifest], below: list[Manifest] | None) -> list[Manifest]:
-    """Give each container whose resources are others below, with those."""
+    """Return each container whose resources are others below, with those."""
     if [one.get("resources") for one in above] == [one.get("resources") for one in below or ()]:
         return []
     known = _by_name(below)
@@ -133,13 +133,13 @@ def _resized(above: list[Manifest], below: list[Manifest] | None) -> list[Manife
 
 
 def _resources(above: Manifest | None, below: Manifest | None) -> Manifest:
-    """Give requests and limits where an amount that the upper spec names is another one below."""
+    """Return requests and limits where an amount that the upper spec names is another one below."""
     want, see = above or {}, below or {}
     return {field: want[field] for field in _AMOUNTS if _differ(want.get(field) or {}, see.get(field) or {})}
 
 
 def _differ(want: Mapping[str, Any], see: Mapping[str, Any]) -> bool:
-    """Say whether an amount that is wanted is missing or another one."""
+    """Report whether an amount that is wanted is missing or another one."""
     return want != see and any(
         name not in see or parse(str(amount)) != parse(str(see[name])) for name, amount in want.items()
     )
@@ -153,7 +153,7 @@ _LONGEST = 1024
 
 
 def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, place: Placement) -> list[Patched]:
-    """Give the writes that bring the lower pod (`ref`) to the upper pod's spec; [] when it has that."""
+    """Return the writes that bring the lower pod (`ref`) to the upper pod's spec; [] when it has that."""
     found = (
         ("", image_patch(upper_pod, lower_pod), "images or deadline differ from the upper pod's"),
         ("", toleration_patch(upper_pod, lower_pod, place), "tolerations were added to the upper pod"),
@@ -168,19 +168,19 @@ def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, place: Pla
 
 
 def changes_images(change: Patched) -> bool:
-    """Say whether a write of `changes_below` sends images, and with them the note of what was sent."""
+    """Report whether a write of `changes_below` sends images, and with them the note of what was sent."""
     return "metadata" in change.patch.body and "annotations" in change.patch.body["metadata"]
 
 
 def adds_containers(change: Patched) -> bool:
-    """Say whether a write of `changes_below` adds ephemeral containers, which may need what other pods do not."""
+    """Report whether a write of `changes_below` adds ephemeral containers, which may need what other pods do not."""
     return change.subresource == _DEBUG
 
 
 def in_step(
     upper_pod: Manifest, problem: Problem | None, lower: str, now: datetime, *, waiting: bool
 ) -> Manifest | None:
-    """Give the condition that says what keeps a change out of `lower`; None where it should be absent.
+    """Return the condition that says what keeps a change out of `lower`; None where it should be absent.
 
     While a change is on its way (`waiting`) and nothing has been said against it, the condition stays as it is.
     """
@@ -204,7 +204,7 @@ CHANGED_BELOW = "ChangedBelow"
 
 
 def drift(upper_pod: Manifest, lower_pod: Manifest, place: Placement) -> str:
-    """Say what somebody has done to a lower pod for good, "" for nothing."""
+    """Return what somebody has done to a lower pod for good, "" for nothing."""
     found = (
         *_earlier_deadline(upper_pod, lower_pod),
         *_added_tolerations(upper_pod, lower_pod, place),
@@ -241,7 +241,7 @@ def _added_tolerations(upper_pod: Manifest, lower_pod: Manifest, place: Placemen
 
 
 def _by_admission(toleration: Manifest) -> bool:
-    """Say whether Kubernetes adds a toleration to every pod."""
+    """Report whether Kubernetes adds a toleration to every pod."""
     return str(toleration.get("key", "")).startswith("node.kubernetes.io/")
 
 

@@ -79,7 +79,7 @@ class Meter:
         self._said = ""
 
     async def picture(self) -> Picture:
-        """Give the use of node and pods, some seconds old at most; Refused, with words for whoever asks, without."""
+        """Return the use of node and pods, some seconds old at most; Refused, with words for whoever asks, without."""
         async with self._asking:
             if self._known is None or self._clock() >= self._until:
                 self._known = await self._measured()
@@ -124,7 +124,7 @@ class Meter:
         return bytes(body)
 
     async def _runners(self) -> list[Runner]:
-        """Say what runs; others get their turn in between, as there may be thousands."""
+        """Return what runs; others get their turn in between, as there may be thousands."""
         found: list[Runner] = []
         for count, (upper, below) in enumerate(self._pods.pairs()):
             if count % _AT_ONCE == 0:
@@ -178,5 +178,5 @@ async def _picture(meter: Meter | None) -> Picture:
 
 
 def reason(message: str) -> str:
-    """Give words that can stand in a status line: printable ASCII, and not too many."""
+    """Return words that can stand in a status line: printable ASCII, and not too many."""
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in message[:_REASON_AT_MOST])

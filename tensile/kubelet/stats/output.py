@@ -99,7 +99,7 @@ Stats = dict[str, Any]
 
 
 def summary(picture: Picture) -> bytes:
-    """Give the JSON of a stats v1alpha1 Summary."""
+    """Return the JSON of a stats v1alpha1 Summary."""
     node = {"nodeName": picture.name, **(_stats(picture.node) if picture.node else {})}
     return orjson.dumps({"node": node, "pods": [_pod(pod) for pod in picture.pods]})
 
@@ -131,7 +131,7 @@ def _time(milliseconds: int) -> str:
 
 
 def census(node: str, runners: Sequence[Runner]) -> bytes:
-    """Give the text of a kubelet's `/metrics`, as far as it is of the node and not of a process: names and numbers."""
+    """Return the text of a kubelet's `/metrics`, as far as it is of the node and not of a process: names and numbers."""
     containers = sum(len(one.containers) for one in runners)
     lines = [
         *_gauge("kubelet_node_name", "The node's name. The count is always 1.", f'{{node="{node}"}} 1'),
@@ -146,7 +146,7 @@ def census(node: str, runners: Sequence[Runner]) -> bytes:
 
 
 def running_list(runners: Sequence[Runner]) -> bytes:
-    """Give the JSON of a v1 PodList with names, UIDs and running containers."""
+    """Return the JSON of a v1 PodList with names, UIDs and running containers."""
     return orjson.dumps(
         {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [_running_pod(one) for one in runners]}
     )

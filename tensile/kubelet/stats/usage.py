@@ -130,7 +130,7 @@ def pod_samples(body: bytes) -> dict[tuple[str, str], PodSample]:
 
 
 def whole(nodes: Iterable[Sample]) -> Sample | None:
-    """Give what all nodes of a cluster used together, None without any.
+    """Return what all nodes of a cluster used together, None without any.
 
     Each was measured at a moment of its own; together they are as new as the newest, as any of them may be the one that
     has changed.
@@ -142,7 +142,7 @@ def whole(nodes: Iterable[Sample]) -> Sample | None:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Give a moment in milliseconds since 1970; one that lies before, or is the last of all, is the nearest one."""
+    """Return a moment in milliseconds since 1970; one that lies before, or is the last of all, is the nearest one."""
     return min(max(round(moment.timestamp() * _THOUSAND), 0), _LAST)
 
 
@@ -272,7 +272,7 @@ _RUNNING_PODS = msgspec.json.Decoder(_RunningPod)
 
 
 def runner(upper: Entry, below: Entry) -> Runner:
-    """Say what runs of an upper pod, in the lower pod that was made for it."""
+    """Return what runs of an upper pod, in the lower pod that was made for it."""
     status = _RUNNING_PODS.decode(below.raw).status
     started = None if status.startTime is None else milliseconds(status.startTime)
     place = Below(below.namespace, below.name, below.uid)
@@ -364,5 +364,5 @@ def _containers(runner: Runner, sample: PodSample, ledger: Ledger) -> Iterator[C
 
 
 def _keys(runner: Runner) -> tuple[Hashable, ...]:
-    """Give the names under which a pod's containers are counted, and the pod: one that restarts is another one."""
+    """Return the names under which a pod's containers are counted, and the pod: one that restarts is another one."""
     return (*((runner.below.uid, name, started) for name, started in runner.containers.items()), runner.below.uid)

@@ -21,13 +21,13 @@ _STATIC = "kubernetes.io/config.mirror"
 
 
 def uses_claims(pod: Manifest) -> bool:
-    """Say whether a pod has volumes that are kept where it runs."""
+    """Report whether a pod has volumes that are kept where it runs."""
     volumes = pod["spec"].get("volumes") or ()
     return any(one.get("persistentVolumeClaim") or one.get("ephemeral") for one in volumes)
 
 
 def tie_of(pod: Entry, world: World) -> Problem | None:
-    """Say what keeps a pod without a controller where it is, wherever else there may be room; None for nothing."""
+    """Return what keeps a pod without a controller where it is, wherever else there may be room; None for nothing."""
     manifest = pod.manifest()
     if pod.namespace in world.topology.exclude_namespaces:
         return Problem("NamespaceExcluded", "pods of its namespace are not mirrored: delete it, or make it elsewhere")
@@ -42,19 +42,19 @@ def tie_of(pod: Entry, world: World) -> Problem | None:
 
 
 def loosed(pod: Entry, world: World) -> Entry:
-    """Give the pod as it may go now: what it was kept off longer ago than the cooldown counts no more."""
+    """Return the pod as it may go now: what it was kept off longer ago than the cooldown counts no more."""
     manifest = pod.manifest()
     freed = freed_in_time(manifest, world.now, world.topology.descheduler.cooldown)
     return pod if freed is manifest else replace(pod, raw=orjson.dumps(freed))
 
 
 def successor_now(pod: Entry, world: World, off: Collection[str] = ()) -> Manifest:
-    """Give the pod that would be made in one's place now, kept off the virtual nodes `off`."""
+    """Return the pod that would be made in one's place now, kept off the virtual nodes `off`."""
     return successor_of(loosed(pod, world).manifest(), off)
 
 
 def is_safe(pod: Entry, world: World, off: Collection[str] = ()) -> bool:
-    """Say whether a pod may leave: what is kept is what would be made now, and nobody is about to let go of it.
+    """Report whether a pod may leave: what is kept is what would be made now, and nobody is about to let go of it.
 
     Somebody may have changed the pod since it was kept; and kept off other nodes than `off`, the new one could not go
     where there is room for it.

@@ -21,7 +21,7 @@ _NOTHING = Decision()
 
 
 def key_of(lower: str, namespace: str, name: str) -> Key:
-    """Give the key of a pod above on the node of a lower that is drained."""
+    """Return the key of a pod above on the node of a lower that is drained."""
     return Key(NAME, lower, namespace, name)
 
 
@@ -31,18 +31,18 @@ class DrainRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of the pods, those that are safe now, and of the node, which has to take no new ones first."""
+        """Note the pods, those that are safe now, and of the node, which has to take no new ones first."""
         return (Route("upper_pods", _pod), Route("upper.nodes", _every), Route("upper.secrets", _kept))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the key of every pod on the node, where the lower is drained, and those that were told to stay."""
+        """Yield the key of every pod on the node, where the lower is drained, and those that were told to stay."""
         here = world.lowers[lower]
         pods = here.upper_pods if is_drained(here) else ()
         told = {key for key in world.problems if key.rule == NAME and key.lower == lower}
         yield from told.union(key_of(lower, pod.namespace, pod.name) for pod in pods)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say whether the pod has to go, and what keeps it."""
+        """Report whether the pod has to go, and what keeps it."""
         lower = world.lowers[key.lower]
         pod = lower.upper_pods.get(key.namespace, key.name)
         if pod is None or not is_emptied(lower, world) or not _can_leave(pod, world):
@@ -52,30 +52,30 @@ class DrainRule:
 
 
 def is_drained(lower: LowerWorld) -> bool:
-    """Say whether the topology wants no pod to stay in a lower."""
+    """Report whether the topology wants no pod to stay in a lower."""
     return lower.in_topology and lower.spec.maintenance == "drain"
 
 
 def is_emptied(lower: LowerWorld, world: World) -> bool:
-    """Say whether the pods of a lower are to leave now: its node is ours and takes no new ones, or they came back."""
+    """Report whether the pods of a lower are to leave now: its node is ours and takes no new ones, or they came back."""
     node = world.upper.nodes.get("", lower.node) if is_drained(lower) else None
     return node is not None and has_node(lower, world) and bool(node.manifest()["spec"].get("unschedulable"))
 
 
 def is_bare(pod: Entry) -> bool:
-    """Say whether no controller would make a pod again; one that has ended is made anew by nobody anyway."""
+    """Report whether no controller would make a pod again; one that has ended is made anew by nobody anyway."""
     return bool(pod.facts.bare) and not pod.facts.terminal
 
 
 def _can_leave(pod: Entry, world: World) -> bool:
-    """Say whether a pod is there to be asked to leave, and would be made again."""
+    """Report whether a pod is there to be asked to leave, and would be made again."""
     if pod.facts.terminating or pod.facts.stays_out:
         return False
     return not is_bare(pod) or is_safe(pod, world)
 
 
 def kept(pod: Entry) -> Problem | None:
-    """Say why a pod that has a controller is left where it is, None for one that goes."""
+    """Return why a pod that has a controller is left where it is, None for one that goes."""
     if controller_of(pod.manifest()).get("kind") == "DaemonSet":
         return Problem("DaemonSetPod", "its DaemonSet would make it again on the same node: take the DaemonSet off it")
     return None

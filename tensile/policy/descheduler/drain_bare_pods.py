@@ -30,7 +30,7 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 def key_of(lower: str) -> Key:
-    """Give the key of a lower's pods without a controller."""
+    """Return the key of a lower's pods without a controller."""
     return Key(NAME, lower, "", "")
 
 
@@ -40,7 +40,7 @@ class ClearingRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of the pods, of the node, which has to take no new ones first, and of nodes that may take some."""
+        """Note the pods, of the node, which has to take no new ones first, and of nodes that may take some."""
         return (
             Route("upper_pods", _pod, delay=_COLLECT),
             Route("upper.nodes", _own_node),
@@ -48,12 +48,12 @@ class ClearingRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the lower's key, where it is drained or something is still said of it."""
+        """Yield the lower's key, where it is drained or something is still said of it."""
         if is_drained(world.lowers[lower]) or key_of(lower) in world.problems:
             yield key_of(lower)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say which pods are to be kept, to leave."""
+        """Return which pods are to be kept, to leave."""
         lower = world.lowers[key.lower]
         if not is_emptied(lower, world) or not lower.upper_pods.synced:
             return Decision()
@@ -69,7 +69,7 @@ class ClearingRule:
 
 
 def placed(pod: Entry, lower: LowerWorld, world: World, ground: Ground) -> tuple[str, str] | Problem:
-    """Give the virtual node that takes a pod without a controller, and the real one behind it, or why it stays."""
+    """Return the virtual node that takes a pod without a controller, and the real one behind it, or why it stays."""
     tie = tie_of(pod, world)
     if tie is not None:
         return tie
@@ -123,12 +123,12 @@ def _others(lower: LowerWorld, world: World) -> Iterator[LowerWorld]:
 
 
 def _is_coming(lower: LowerWorld) -> bool:
-    """Say whether a lower is about to be wholly known."""
+    """Report whether a lower is about to be wholly known."""
     return not lower.silent and lower.pods.synced and not reader.is_known(lower)
 
 
 def _pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of pods that come, and of those that go: what they said is looked at again."""
+    """Note pods that come, and of those that go: what they said is looked at again."""
     if (delta.before is None or delta.after is None) and is_drained(world.lowers[lower]):
         yield key_of(lower)
 

@@ -48,7 +48,7 @@ class Departure(NamedTuple):
 
 
 def departures(world: World, name: str) -> list[Departure]:
-    """Say it of every pod on the node of a lower, by namespace and name; raises KeyError for a lower that is not."""
+    """Describe it of every pod on the node of a lower, by namespace and name; raises KeyError for a lower that is not."""
     lower = world.lowers[name]
     ground, start = Ground(world, without=lower.node), Ground(world, without=lower.node)
     for going in underway(world):
@@ -72,7 +72,7 @@ def _goes_alone(upper: Entry) -> bool:
 def _of_bare(
     upper: Entry, lower: LowerWorld, world: World, ground: Ground, start: Ground, *, is_asked: bool
 ) -> Departure:
-    """Say it of a pod that leaves only for a place."""
+    """Describe it of a pod that leaves only for a place."""
     place = placed(upper, lower, world, ground)
     if isinstance(place, Problem):
         return Departure(upper.namespace, upper.name, leaves=False, why=place.message)
@@ -88,7 +88,7 @@ def _full(upper: Entry, lower: LowerWorld, start: Ground, could: list[str], *, i
 
 
 def _departure(upper: Entry, lower: LowerWorld, ground: Ground, start: Ground, *, is_asked: bool) -> Departure:
-    """Say it of one pod; `start` is the ground before any left, `is_asked` whether schedulers ask the extender."""
+    """Describe it of one pod; `start` is the ground before any left, `is_asked` whether schedulers ask the extender."""
     whose = (upper.namespace, upper.name)
     problem = kept(upper)
     if problem is not None:

@@ -36,7 +36,7 @@ class Going(NamedTuple):
 
 
 def underway(world: World, but: str = "") -> Iterator[Going]:
-    """Give those that were told to leave within this interval, that a drain has leave, and that are made again.
+    """Yield those that were told to leave within this interval, that a drain has leave, and that are made again.
 
     Those of an owner in whose place others have come to a node since are not among them, whichever of them it was. Nor
     are those that are kept and stand in the drained lower `but`, whose places are the caller's to look for.
@@ -62,20 +62,20 @@ def settle(one: Going, world: World, ground: Ground) -> None:
 
 
 def left_by(owner: str, world: World) -> frozenset[str]:
-    """Give the virtual nodes that an owner's pods left lately; nobody's pods have none in common."""
+    """Return the virtual nodes that an owner's pods left lately; nobody's pods have none in common."""
     if not owner:
         return frozenset()
     return nodes_left(world.upper.nodes, world.topology.descheduler, world.now, owner)
 
 
 def told_lately(lower: LowerWorld, world: World) -> list[Note]:
-    """Give the notes of a lower's Node that were written within this interval."""
+    """Return the notes of a lower's Node that were written within this interval."""
     node = world.upper.nodes.get("", lower.node)
     return recent(notes_on(node.manifest()) if node else (), world.now, world.topology.descheduler.interval)
 
 
 def _told(world: World) -> Iterator[Going]:
-    """Give those that the descheduler told, but for what is kept."""
+    """Yield those that the descheduler told, but for what is kept."""
     for lower in world.lowers.values():
         for note in told_lately(lower, world):
             for upper in lower.upper_pods.select("uid", note.pod):
@@ -84,7 +84,7 @@ def _told(world: World) -> Iterator[Going]:
 
 
 def _drained(world: World) -> Iterator[Going]:
-    """Give those that a drain evicts, or has evicted, and a controller makes again."""
+    """Yield those that a drain evicts, or has evicted, and a controller makes again."""
     for lower in world.lowers.values():
         if not is_emptied(lower, world):
             continue
@@ -98,7 +98,7 @@ def _drained(world: World) -> Iterator[Going]:
 
 
 def _since(upper: Entry, world: World) -> datetime:
-    """Say since when another may have come in a pod's place: that is made as soon as the old one begins to end."""
+    """Describe since when another may have come in a pod's place: that is made as soon as the old one begins to end."""
     return deleted_at(upper.manifest()) if upper.facts.terminating else world.now
 
 
@@ -115,14 +115,14 @@ def _come(told: list[Going], world: World) -> Counter[str]:
 
 
 def _owner_since(entry: Entry, begun: dict[str, datetime]) -> str:
-    """Give the owner of a pod that was made since its owner's pods left, "" for another."""
+    """Return the owner of a pod that was made since its owner's pods left, "" for another."""
     pod = entry.manifest()
     owner, made = str(controller_of(pod).get("uid") or ""), str(metadata(pod).get("creationTimestamp") or "")
     return owner if owner in begun and made and moment_of(made) >= begun[owner] else ""
 
 
 def _kept(world: World, but: str) -> Iterator[Going]:
-    """Give what is to be made in the place of each pod that is kept, and leaves or has left."""
+    """Yield what is to be made in the place of each pod that is kept, and leaves or has left."""
     told = {note.pod for lower in world.lowers.values() for note in told_lately(lower, world)}
     for secret in world.upper.secrets:
         safe = kept_in(secret, world.owner) if secret.name.startswith(PREFIX) else None
@@ -136,7 +136,7 @@ def _kept(world: World, but: str) -> Iterator[Going]:
 
 
 def _left(safe: Kept, told: set[str], but: str, world: World) -> str | None:
-    """Give the virtual node that a pod which is kept leaves, "" where it has left; None where it stays or is made."""
+    """Return the virtual node that a pod which is kept leaves, "" where it has left; None where it stays or is made."""
     found = bound(safe.uid, world)
     if found is not None:
         upper, lower = found
@@ -150,7 +150,7 @@ def _left(safe: Kept, told: set[str], but: str, world: World) -> str | None:
 
 
 def _unbound(world: World) -> Iterator[Going]:
-    """Give the pods that were made in others' places and have no node yet."""
+    """Yield the pods that were made in others' places and have no node yet."""
     for entry in world.upper.remade:
         if entry.raw and bound(entry.uid, world) is None:
             yield Going(entry, "", "", world.now)

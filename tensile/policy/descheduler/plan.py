@@ -54,7 +54,7 @@ class Pass(NamedTuple):
 
 
 def one_pass(world: World) -> Pass:
-    """Say what is to be done now about every pod that cannot run where it is, the one that waits longest first."""
+    """Return what is to be done now about every pod that cannot run where it is, the one that waits longest first."""
     lowers = [lower for lower in world.lowers.values() if is_source(lower, world)]
     found = [one for lower in lowers for one in stuck_in(lower, world)]
     found.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
@@ -83,13 +83,13 @@ def one_pass(world: World) -> Pass:
 
 
 def is_ready(upper: Entry, world: World) -> bool:
-    """Say whether a pod may leave at once: a controller makes it again, or it is kept."""
+    """Report whether a pod may leave at once: a controller makes it again, or it is kept."""
     kept = kept_of(upper, world) if upper.facts.bare else None
     return not upper.facts.bare or (kept is not None and kept.is_safe)
 
 
 def is_source(lower: LowerWorld, world: World) -> bool:
-    """Say whether a lower's pods are looked at: one that is drained has its pods leave anyway."""
+    """Report whether a lower's pods are looked at: one that is drained has its pods leave anyway."""
     return is_open(lower, world) and lower.spec.maintenance != "drain"
 
 
@@ -111,7 +111,7 @@ class _Turn:
 
 
 def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground]) -> Move | Stay:
-    """Say where a pod goes, or why it stays; `start` gives the ground as it was before this pass.
+    """Return where a pod goes, or why it stays; `start` gives the ground as it was before this pass.
 
     What the pass itself has filled is not avoided: where each of those that leave goes is the upper scheduler's choice,
     so room that was counted on for one may be the other's.
@@ -133,7 +133,7 @@ def _judged(one: Stuck, world: World, ground: Ground, start: Callable[[], Ground
 
 
 def is_safe_move(move: Move, world: World) -> bool:
-    """Say whether a pod without a controller is kept, for where there is room for it now.
+    """Report whether a pod without a controller is kept, for where there is room for it now.
 
     What it was kept off when it was kept will do, as long as that is where it leaves from and not where it goes.
     """
@@ -145,7 +145,7 @@ def is_safe_move(move: Move, world: World) -> bool:
 
 
 def note_of(move: Move, world: World) -> Note:
-    """Give the note of a move that is made now."""
+    """Return the note of a move that is made now."""
     return Note(move.owner, move.upper.uid, world.now, move.avoided)
 
 

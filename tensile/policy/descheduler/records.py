@@ -58,7 +58,7 @@ def notes_on(node: Manifest) -> list[Note]:
 
 
 def recent(notes: Iterable[Note], now: datetime, within: timedelta) -> list[Note]:
-    """Give the notes that are younger than that; a clock that was put back makes none older."""
+    """Return the notes that are younger than that; a clock that was put back makes none older."""
     return [note for note in notes if now - note.at < within]
 
 
@@ -85,12 +85,12 @@ def _size(note: Note) -> int:
 
 
 def kept_for(policy: Descheduler) -> timedelta:
-    """Say for how long a note counts for anything."""
+    """Return for how long a note counts for anything."""
     return max(policy.cooldown, policy.interval)
 
 
 def nodes_left(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> frozenset[str]:
-    """Give the virtual nodes that pods of a controller (its UID) left within the cooldown."""
+    """Return the virtual nodes that pods of a controller (its UID) left within the cooldown."""
     return frozenset(
         node.name
         for node in nodes
@@ -99,7 +99,7 @@ def nodes_left(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner
 
 
 def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owner: str) -> tuple[str, ...]:
-    """Give the virtual nodes to which a pod of a controller (its UID) shall not go now, sorted.
+    """Return the virtual nodes to which a pod of a controller (its UID) shall not go now, sorted.
 
     Those that its pods left, and those that could not have taken the one that left last either. None while the
     descheduler is off: nobody would bring the pod away from where it was tried again. Notes are decoded only where the
@@ -117,7 +117,7 @@ def nodes_tried(nodes: Iterable[Entry], policy: Descheduler, now: datetime, owne
 
 
 def node_ref(node: Manifest) -> Ref:
-    """Say which Node that is."""
+    """Return which Node that is."""
     return Ref(UPPER, NODE, "", metadata(node)["name"])
 
 
@@ -144,7 +144,7 @@ class Kept(NamedTuple):
 
 
 def ref_of(namespace: str, pod_uid: str) -> Ref:
-    """Say which Secret keeps the pod of that UID."""
+    """Return which Secret keeps the pod of that UID."""
     return Ref(UPPER, SECRET, namespace, PREFIX + pod_uid)
 
 
@@ -164,7 +164,7 @@ def present(successor: Manifest, pod: Entry, owner: Owner, reason: str) -> Prese
 
 
 def kept_of(pod: Entry, world: World) -> Kept | None:
-    """Give what is kept of a pod above, None for nothing; what has another name is not it."""
+    """Return what is kept of a pod above, None for nothing; what has another name is not it."""
     ref = ref_of(pod.namespace, pod.uid)
     entry = world.upper.secrets.get(ref.namespace, ref.name)
     kept = kept_in(entry, world.owner) if entry is not None else None
@@ -183,7 +183,7 @@ def kept_in(entry: Entry, owner: Owner) -> Kept | None:
 
 
 def of_pod(secret: Entry, lower: LowerWorld) -> Iterator[Entry]:
-    """Give the pod on a lower's node that such a Secret is about, none for another Secret."""
+    """Yield the pod on a lower's node that such a Secret is about, none for another Secret."""
     if secret.name.startswith(PREFIX):
         yield from lower.upper_pods.select("uid", secret.name.removeprefix(PREFIX))
 

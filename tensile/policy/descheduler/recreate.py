@@ -38,7 +38,7 @@ class RemakingRule:
     name = REMAKING
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of the Secrets, of the pods that they keep, and of those that are made in their place."""
+        """Note the Secrets, of the pods that they keep, and of those that are made in their place."""
         return (
             Route("upper.secrets", _secret),
             Route("upper_pods", _old),
@@ -46,7 +46,7 @@ class RemakingRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of all of them, in one lower's queue, and those that something is still said of in another."""
+        """Yield the keys of all of them, in one lower's queue, and those that something is still said of in another."""
         yield from [key for key in world.problems if key.rule == REMAKING and key.lower == lower != world.speaker]
         if lower == world.speaker:
             for entry in world.upper.secrets:
@@ -54,7 +54,7 @@ class RemakingRule:
                     yield _key(lower, entry.namespace, entry.name)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say what is due; nothing where another lower's key says it."""
+        """Return what is due; nothing where another lower's key says it."""
         if key.lower != world.speaker:
             return _NOTHING
         secret = world.upper.secrets.get(key.namespace, key.name)
@@ -88,14 +88,14 @@ def _while_it_stands(standing: Bound, secret: Entry, kept: Kept, world: World) -
 
 
 def _is_stuck(standing: Bound, world: World) -> bool:
-    """Say whether the descheduler would have the pod leave, which does so in its turn."""
+    """Report whether the descheduler would have the pod leave, which does so in its turn."""
     policy = world.topology.descheduler
     stuck = stuck_in(standing.lower, world) if policy.enabled and not policy.dry_run else ()
     return any(one.upper.uid == standing.pod.uid for one in stuck)
 
 
 def _is_disrupted(pod: Entry) -> bool:
-    """Say whether a pod that ends was made to for its node's sake, by an eviction as a rule, and not by a person."""
+    """Report whether a pod that ends was made to for its node's sake, by an eviction as a rule, and not by a person."""
     return (conditions_of(pod.manifest()).get(DISRUPTION) or {}).get("status") == "True"
 
 
@@ -177,7 +177,7 @@ def _new(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _of(world: World, pod: Entry, pod_uid: str) -> Iterator[Key]:
-    """Give the key of the Secret that keeps the pod of that UID, where there is one."""
+    """Yield the key of the Secret that keeps the pod of that UID, where there is one."""
     name = PREFIX + pod_uid
     if pod_uid and world.upper.secrets.get(pod.namespace, name) is not None:
         yield _key(world.speaker, pod.namespace, name)

@@ -39,7 +39,7 @@ def digest(raw: bytes) -> Kept:
 
 
 def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:
-    """Give the pod to create in a stored one's place; `off` are the virtual nodes that it is to be kept off."""
+    """Return the pod to create in a stored one's place; `off` are the virtual nodes that it is to be kept off."""
     nodes = sorted({*off, *nodes_off(pod)})
     freed = freed_from(pod, nodes_off(pod))
     meta = {field: value for field in _KEPT_METADATA if (value := metadata(pod).get(field))}
@@ -50,31 +50,31 @@ def successor_of(pod: Manifest, off: Collection[str] = ()) -> Manifest:
 
 
 def is_alike(one: Manifest, other: Manifest) -> bool:
-    """Say whether two such pods come to the same, but for what the engine itself adds to a pod that it mirrors."""
+    """Report whether two such pods come to the same, but for what the engine itself adds to a pod that it mirrors."""
     return _unlapsed(one) == _unlapsed(other)
 
 
 def _unlapsed(pod: Manifest) -> Manifest:
-    """Give a pod without what it tolerates while its node does not answer."""
+    """Return a pod without what it tolerates while its node does not answer."""
     left = [one for one in pod["spec"].get("tolerations") or () if one.get("key") not in (NOT_READY, UNREACHABLE)]
     return {**pod, "spec": {**pod["spec"], "tolerations": left}}
 
 
 def nodes_off(pod: Manifest) -> list[str]:
-    """Give the virtual nodes that a pod is kept off for our sake."""
+    """Return the virtual nodes that a pod is kept off for our sake."""
     noted = annotations(pod).get(KEPT_OFF, "")
     return noted.split(",") if noted else []
 
 
 def freed_in_time(pod: Manifest, now: datetime, cooldown: timedelta) -> Manifest:
-    """Give a pod without what it was kept off, once that is long ago: there may be room by now."""
+    """Return a pod without what it was kept off, once that is long ago: there may be room by now."""
     made = metadata(pod).get("creationTimestamp")
     is_due = nodes_off(pod) and made and now - moment_of(made) >= cooldown
     return freed_from(pod, nodes_off(pod)) if is_due else pod
 
 
 def freed_from(pod: Manifest, nodes: Collection[str]) -> Manifest:
-    """Give a pod that is not kept off these nodes, the very one where we have not kept it off them."""
+    """Return a pod that is not kept off these nodes, the very one where we have not kept it off them."""
     required = required_of(pod["spec"])
     if not nodes or required is None:
         return pod
@@ -104,7 +104,7 @@ def _without(term: Manifest, requirement: Manifest) -> Manifest:
 
 
 def _marks(pod: Manifest, nodes: list[str]) -> dict[str, str]:
-    """Give the annotations of the new pod: tensile-kube's, and ours."""
+    """Return the annotations of the new pod: tensile-kube's, and ours."""
     marks = {REPLACES: uid(pod), DESCHEDULE_COUNT: str(_count(annotations(pod).get(DESCHEDULE_COUNT, "")) + 1)}
     if not nodes:
         return marks
@@ -117,7 +117,7 @@ def _count(noted: str) -> int:
 
 
 def _spec(spec: Manifest, nodes: list[str]) -> Manifest:
-    """Give the spec as its author wrote it, kept off some nodes."""
+    """Return the spec as its author wrote it, kept off some nodes."""
     fields = {**spec, **without_token(spec)}
     affinity = _unmerged(spec.get("affinity") or {})
     fields |= {
@@ -129,14 +129,14 @@ def _spec(spec: Manifest, nodes: list[str]) -> Manifest:
 
 
 def _is_admitted(toleration: Manifest) -> bool:
-    """Say whether a toleration is what admission gives to a pod that does not say how long it stays."""
+    """Report whether a toleration is what admission gives to a pod that does not say how long it stays."""
     is_default = toleration.get("operator") == "Exists" and toleration.get("effect") == "NoExecute"
     of_lapse = toleration.get("key") in (NOT_READY, UNREACHABLE)
     return of_lapse and is_default and toleration.get("tolerationSeconds") == _ADMITTED_SECONDS
 
 
 def _unmerged(affinity: Manifest) -> Manifest:
-    """Give an affinity without what the apiserver made of its matchLabelKeys."""
+    """Return an affinity without what the apiserver made of its matchLabelKeys."""
     return {kind: _unmerged_terms(terms) if kind in _TERMS else terms for kind, terms in affinity.items()}
 
 

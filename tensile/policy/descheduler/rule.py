@@ -51,7 +51,7 @@ _MOMENT = 0.05
 
 
 def key_of(lower: str) -> Key:
-    """Give the key of a lower's pods that may have to leave."""
+    """Return the key of a lower's pods that may have to leave."""
     return Key(NAME, lower, "", "")
 
 
@@ -61,16 +61,16 @@ class DeschedulerRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of pods that begin to leave, or are safe now; all else is looked at once in an interval."""
+        """Note pods that begin to leave, or are safe now; all else is looked at once in an interval."""
         return (Route("upper_pods", _leaving), Route("upper.secrets", _safe))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the lower's key, where the descheduler is on or something is still said of it."""
+        """Yield the lower's key, where the descheduler is on or something is still said of it."""
         if world.topology.descheduler.enabled or key_of(lower) in world.problems:
             yield key_of(lower)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say who has to leave the lower now."""
+        """Return who has to leave the lower now."""
         policy, lower = world.topology.descheduler, world.lowers[key.lower]
         if not policy.enabled:
             return Decision()
@@ -125,7 +125,7 @@ def _stays(found: Pass, lower: LowerWorld) -> list[Stay]:
 
 
 def _rest(lower: LowerWorld, world: World) -> float:
-    """Say how many seconds are left of the interval in which pods left: they have to come somewhere before others go.
+    """Return how many seconds are left of the interval in which pods left: they have to come somewhere before others go.
 
     0 where none did.
     """
@@ -179,14 +179,14 @@ def _deadlocked(stays: list[Stay], lower: LowerWorld) -> Iterator[Told]:
 
 
 def _kept(stays: list[Stay]) -> Problem | None:
-    """Say who stays and why."""
+    """Return who stays and why."""
     if not stays:
         return None
     return Problem(stays[0].reason, listed([f"{_name(stay)}: {stay.message}" for stay in stays]))
 
 
 def _rehearsed(moves: list[Move]) -> Problem | None:
-    """Say who would leave."""
+    """Return who would leave."""
     told = [f"{_name(move)}: from {move.source} to node {_where(move)}" for move in moves]
     return Problem("DryRun", f"would be evicted: {listed(told)}") if told else None
 
@@ -220,7 +220,7 @@ def _safe(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _leaving(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of those that begin to end, having been told to leave: it is said of them."""
+    """Note those that begin to end, having been told to leave: it is said of them."""
     pod, before = delta.after, delta.before
     begins = pod is not None and pod.facts.terminating and not (before and before.facts.terminating)
     if begins and world.topology.descheduler.enabled and _was_told(delta.entry, world.lowers[lower], world):

@@ -45,7 +45,7 @@ class Stuck(NamedTuple):
 
 
 def is_open(lower: LowerWorld, world: World) -> bool:
-    """Say whether a lower is one to work with: it answers, all of it is known, and its Node is there and ours."""
+    """Report whether a lower is one to work with: it answers, all of it is known, and its Node is there and ours."""
     node = world.upper.nodes.get("", lower.node)
     if node is None or not (lower.in_topology and lower.connected and has_node(lower, world)):
         return False
@@ -53,7 +53,7 @@ def is_open(lower: LowerWorld, world: World) -> bool:
 
 
 def stuck_in(lower: LowerWorld, world: World) -> Iterator[Stuck]:
-    """Give the pods of a lower that have waited for longer than the topology allows."""
+    """Yield the pods of a lower that have waited for longer than the topology allows."""
     patience = world.topology.descheduler.pending_longer_than
     for below in lower.pods:
         facts = below.facts
@@ -66,7 +66,7 @@ def stuck_in(lower: LowerWorld, world: World) -> Iterator[Stuck]:
 
 
 def waiting_since(pod: Manifest) -> datetime | None:
-    """Say since when the lower scheduler finds no node for a pod, None where that is not what it waits for.
+    """Describe since when the lower scheduler finds no node for a pod, None where that is not what it waits for.
 
     A pod that no scheduler has looked at waits since it was made.
     """
@@ -107,7 +107,7 @@ class Ground:
         self._places: dict[tuple[str, str], Placement] = {}
 
     def others(self, upper: Entry, source: str, avoid: frozenset[str]) -> tuple[list[str], dict[str, str]]:
-        """Give the virtual nodes that would take a pod of the node `source`, and why each other one would not.
+        """Return the virtual nodes that would take a pod of the node `source`, and why each other one would not.
 
         Those of `avoid` are none of them. The pod keeps its place meanwhile. For what found no place, those
         that are alike are not looked at again in this pass: room that comes free in it is for the next.
@@ -125,7 +125,7 @@ class Ground:
         return [], self._nowhere[alike]
 
     def open_to(self, upper: Entry, source: str) -> list[str]:
-        """Give the virtual nodes to which the upper scheduler may send a pod of the node `source`.
+        """Return the virtual nodes to which the upper scheduler may send a pod of the node `source`.
 
         It knows no real nodes, so those of them may all be too full.
         """
@@ -159,7 +159,7 @@ class Ground:
         return found, refused
 
     def move(self, upper: Entry, source: str, target: str) -> str:
-        """Take the room for a pod that moves; gives the real node, by its name, that would have it."""
+        """Take the room for a pod that moves; returns the real node, by its name, that would have it."""
         pod = upper.manifest()
         self._above.remove(upper.namespace, upper.name, source)
         self._above.add(pod_of(pod, settled=True), target)
@@ -167,7 +167,7 @@ class Ground:
         return _settle(self._projected(pod, lower), self._snapshot(lower))
 
     def _refusal(self, pod: Manifest, lower: LowerWorld) -> str:
-        """Say why no node of a lower does, "" where one does; those that are alike are told the same in this pass."""
+        """Return why no node of a lower does, "" where one does; those that are alike are told the same in this pass."""
         wanted, snapshot = self._projected(pod, lower), self._snapshot(lower)
         if asks_too_much(wanted, snapshot):
             return TOO_MUCH
@@ -186,7 +186,7 @@ class Ground:
         return pod_of(lower_pod(pod, self._places[where]))
 
     def _snapshot(self, lower: LowerWorld) -> Snapshot:
-        """Give a lower with those on their way in it: they come first, the oldest of them first."""
+        """Return a lower with those on their way in it: they come first, the oldest of them first."""
         if lower.name not in self._below:
             self._below[lower.name] = snapshot = reader.snapshot_now(lower)
             nowhere: set[_Likeness] = set()
@@ -197,7 +197,7 @@ class Ground:
         return self._below[lower.name]
 
     def _arriving(self, lower: LowerWorld) -> list[Pod]:
-        """Give the pods that are bound to the virtual node and to no real one yet."""
+        """Return the pods that are bound to the virtual node and to no real one yet."""
         world = self._world
         waiting: list[tuple[str, Pod]] = []
         for upper in lower.upper_pods:
@@ -229,12 +229,12 @@ def _above(world: World, names: Iterable[str]) -> Snapshot:
 
 
 def _unbound(pod: Manifest) -> Manifest:
-    """Give the pod as it would be made anew."""
+    """Return the pod as it would be made anew."""
     return {**pod, "spec": {field: value for field, value in pod["spec"].items() if field != "nodeName"}}
 
 
 def _settle(pod: Pod, snapshot: Snapshot) -> str:
-    """Put a pod on the first node that it fits on; gives its name, "" for none."""
+    """Put a pod on the first node that it fits on; returns its name, "" for none."""
     node = next(fitting(pod, snapshot), None)
     if node is None:
         return ""

@@ -120,7 +120,7 @@ class Extender:
         return [{"Host": name, "Score": self._score(name, pod)} for name in question["NodeNames"]]
 
     def _promise(self, name: str, upper_pod: Manifest, now: float) -> Refusal | None:
-        """Keep room for a pod in one lower; gives why there is none.
+        """Keep room for a pod in one lower; returns why there is none.
 
         None is kept for a pod that it takes long to find a node for, and nothing is said: the scheduler below decides.
         """
@@ -147,7 +147,7 @@ class Extender:
         return self._refusal(name, upper_pod, pod, why) if is_curable else Refusal(why, is_curable=False)
 
     def _refusal(self, name: str, upper_pod: Manifest, pod: Pod, why: str) -> Refusal:
-        """Say of a pod that others keep from a node whether those that it may have go would do."""
+        """Return of a pod that others keep from a node whether those that it may have go would do."""
         site, priority = self.sites[name], priority_of(upper_pod)
         above = site.above() if priority > site.residents.lowest and may_preempt(upper_pod) else None
         if above is None:
@@ -177,7 +177,7 @@ class Extender:
             site.ground.break_promise(site.name_of(upper_pod))
 
     def _score(self, name: str, upper_pod: Manifest) -> int:
-        """Say from 0 to 10 how good a lower is, by the share that is free of what the pod asks for."""
+        """Return from 0 to 10 how good a lower is, by the share that is free of what the pod asks for."""
         site = self.sites.get(name)
         manifest = site.below(upper_pod) if site and site.is_known() else None
         if site is None or manifest is None:
@@ -187,7 +187,7 @@ class Extender:
 
 
 def _taken_over(site: Site, pod: Pod, priority: int) -> str:
-    """Find a node where room is kept for nominees of lower priority, which lose it; gives "" for none."""
+    """Find a node where room is kept for nominees of lower priority, which lose it; returns "" for none."""
     rivals = site.ground.nominees(priority)
     if not rivals:
         return ""
@@ -206,7 +206,7 @@ def seeking(manifest: Manifest) -> Pod:
 
 
 def free_share(pod: Pod, ground: Ground) -> float:
-    """Give how much of a lower is free of the resource that it has least of, among those that a pod asks for."""
+    """Return how much of a lower is free of the resource that it has least of, among those that a pod asks for."""
     offered, used = ground.offered, ground.used
     names = [name for name in pod.requests or ("cpu", "memory") if offered[name] > 0]
     return min((max(0.0, 1 - used[name] / offered[name]) for name in names), default=0.0)

@@ -106,7 +106,7 @@ class Ground:
             self._grow()
 
     def has(self, name: PodName) -> bool:
-        """Say whether a pod has its node."""
+        """Report whether a pod has its node."""
         return name in self._there
 
     def place_of(self, name: PodName) -> str:
@@ -115,7 +115,7 @@ class Ground:
         return found.node if found else ""
 
     def pledged(self, node: str) -> list[PodName]:
-        """Give the pods that are expected on a node and are not there yet."""
+        """Return the pods that are expected on a node and are not there yet."""
         place = self.snapshot.nodes.get(node)
         names = place.pods if place else self._early.get(node, ())
         return [name for name in names if name in self.promises]
@@ -126,7 +126,7 @@ class Ground:
         return {name: one for name, one in found if one.nominee is not None and one.nominee.priority < below}
 
     def is_crowded(self, node: str) -> bool:
-        """Say whether more is on a node, or expected there, than it has room for, once all victims there have gone."""
+        """Report whether more is on a node, or expected there, than it has room for, once all victims there have gone."""
         place = self.snapshot.nodes.get(node)
         if place is None:
             return True
@@ -255,7 +255,7 @@ class Ground:
 
 
 def kind_of(pod: Pod) -> bytes:
-    """Give what is the same of pods that look for a node and fit on the same ones."""
+    """Return what is the same of pods that look for a node and fit on the same ones."""
     spec = {field: pod.spec[field] for field in _FIELDS if field in pod.spec}
     kind: list[Any] = [pod.namespace, pod.labels, pod.requests, pod.ports, pod.claims, pod.disks, spec]
     if pod.own_claims:
@@ -264,5 +264,5 @@ def kind_of(pod: Pod) -> bytes:
 
 
 def _counts_as(pod: Pod) -> tuple[object, ...]:
-    """Give what may change of a pod that has its node, as far as it matters to others."""
+    """Return what may change of a pod that has its node, as far as it matters to others."""
     return pod.uid, pod.node, pod.requests, pod.labels, pod.ending

@@ -44,7 +44,7 @@ class Seeker:
         self._known: OrderedDict[bytes, _Search] = OrderedDict()
 
     def find(self, pod: Pod) -> tuple[str, str]:
-        """Give a node for a pod and "", or "" and why there is none, as the kube-scheduler would say it."""
+        """Return a node for a pod and "", or "" and why there is none, as the kube-scheduler would say it."""
         return self.seek(pod)[:2]
 
     def seek(self, pod: Pod) -> tuple[str, str, bool]:
@@ -65,7 +65,7 @@ class Seeker:
         return "", search.why, search.curable
 
     def relieved(self) -> bool:
-        """Say whether there is a node now for a kind of pods that had none when somebody asked last.
+        """Report whether there is a node now for a kind of pods that had none when somebody asked last.
 
         Those that were looked at longest ago come first, so that each has its turn however often something changes.
         """
@@ -73,7 +73,7 @@ class Seeker:
         return any(self.find(one.pod)[0] for one in tuple(islice(stale, _LOOKED_AT)))
 
     def _search(self, pod: Pod) -> _Search:
-        """Give the search for pods of this kind, begun anew where something has happened that matters to them."""
+        """Return the search for pods of this kind, begun anew where something has happened that matters to them."""
         kind = kind_of(pod)
         known = self._known.pop(kind, None)
         if known is None or known.seen != self._count(alone=known.alone):

@@ -125,7 +125,7 @@ class ExtenderPort:
         return answer
 
     async def _preempted(self, question: Mapping[str, Any]) -> Any:
-        """Say who goes; between two real nodes others have their turn."""
+        """Return who goes; between two real nodes others have their turn."""
         answer: Any = None
         found = await self._budgets() if self._budgets is not None else None
         for answer in Preempting(self.extender).answer(question, found, self._clock()):  # noqa: B007
@@ -156,7 +156,7 @@ class ExtenderPort:
             return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR, text="a defect of tensile\n")
 
     def _refuse(self) -> str:
-        """Say what a question lacks, and tell of it once: the scheduler goes on without an extender that refuses."""
+        """Return what a question lacks, and tell of it once: the scheduler goes on without an extender that refuses."""
         if not self._has_refused:
             _log.error("questions of the upper scheduler are refused", why=_NO_QUESTION)
         self._has_refused = True

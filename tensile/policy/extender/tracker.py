@@ -46,10 +46,10 @@ class Projector(Protocol):
     """Gives upper pods as they would be in the lower."""
 
     def below(self, upper_pod: Manifest) -> Manifest | None:
-        """Give a pod as it would be there; None where it is none of ours to place."""
+        """Return a pod as it would be there; None where it is none of ours to place."""
 
     def place(self, namespace: str) -> object:
-        """Give what that rests on for an upper namespace: the same object for as long as it is the same."""
+        """Return what that rests on for an upper namespace: the same object for as long as it is the same."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class Survey:
                 listener(Delta(None, entry))
 
     def close(self) -> None:
-        """Hear of nothing any more."""
+        """Note nothing any more."""
         for cache, listener in self._heard:
             cache.unsubscribe(listener)
 
@@ -102,7 +102,7 @@ class Survey:
         self.ground.break_promise(self._name(pod))
 
     def is_relieved(self, now: float) -> bool:
-        """Say whether a pod that was refused would find a node now, in seconds; of each kind that is said once.
+        """Report whether a pod that was refused would find a node now, in seconds; of each kind that is said once.
 
         So it is of a nominee for which there is room now: the pods above that made it may be gone since long.
         """
@@ -113,7 +113,7 @@ class Survey:
         return self._is_known() and (bool(self._seated - before) or self.seeker.relieved())
 
     def _is_known(self) -> bool:
-        """Say whether everything is known that counts; those that have no room yet get theirs first."""
+        """Report whether everything is known that counts; those that have no room yet get theirs first."""
         if not reader.is_known(self.lower):
             return False
         if self._unseated and self._tried != self.ground.grown:
@@ -184,7 +184,7 @@ class Survey:
             self.residents.put(self._name(upper), now.manifest())
 
     def _counts(self, upper: Entry | None) -> bool:
-        """Say whether a pod takes room below, or is going to, as the topology is now."""
+        """Report whether a pod takes room below, or is going to, as the topology is now."""
         return upper is not None and _takes_room(upper, self._world.topology.exclude_namespaces)
 
     # The virtual node.
@@ -254,7 +254,7 @@ class Survey:
         self._tried = self.ground.grown
 
     def _worked_out(self, waiting: _Waiting) -> "Pod | None":
-        """Give a pod that waits as it would be below, worked out anew where the place is another one."""
+        """Return a pod that waits as it would be below, worked out anew where the place is another one."""
         place = self._prospects.place(waiting.upper.namespace)
         if waiting.place is not place:
             manifest = self._prospects.below(waiting.upper.manifest())
@@ -287,12 +287,12 @@ class Survey:
 
 
 def _takes_room(upper: Entry, excluded: Collection[str] = ()) -> bool:
-    """Say whether a pod takes room below; with no namespaces `excluded`, whether it did under any topology."""
+    """Report whether a pod takes room below; with no namespaces `excluded`, whether it did under any topology."""
     return lives_below(upper, excluded) and not upper.facts.terminating
 
 
 def _form(node: "Node") -> tuple[object, ...]:
-    """Give what placement compares of a node, apart from its pods."""
+    """Return what placement compares of a node, apart from its pods."""
     return node.labels, node.taints, node.unschedulable, node.allocatable, node.ready
 
 
@@ -308,14 +308,14 @@ class Prospects:
         self._seen: tuple[object, ...] = ()
 
     def below(self, upper_pod: Manifest) -> Manifest | None:
-        """Give a pod as it would be made below; None where it is one that is not mirrored."""
+        """Return a pod as it would be made below; None where it is one that is not mirrored."""
         namespace = metadata(upper_pod).get("namespace") or "default"
         if namespace in self._world.topology.exclude_namespaces or is_daemon(upper_pod):
             return None
         return lower_pod(upper_pod, self.place(namespace))
 
     def place(self, namespace: str) -> Placement:
-        """Give the place of a namespace's pods: the same object for as long as they would become the same there."""
+        """Return the place of a namespace's pods: the same object for as long as they would become the same there."""
         self._look()
         known = self._places.get(namespace)
         if known is None or namespace in self._doubted:

@@ -49,12 +49,12 @@ def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOS
 
 
 def replica(pod: Pod, number: int) -> Pod:
-    """Give one more pod like this, with a name of its own."""
+    """Return one more pod like this, with a name of its own."""
     return replace(pod, name=f"{pod.name}-{number}")
 
 
 def put(pod: Pod, snapshot: Snapshot) -> str:
-    """Place one pod where most is left; gives the node, "" where it fits on none."""
+    """Place one pod where most is left; returns the node, "" where it fits on none."""
     node = next(iter(roomiest(pod, snapshot)), None)
     if node is None:
         return ""
@@ -63,7 +63,7 @@ def put(pod: Pod, snapshot: Snapshot) -> str:
 
 
 def roomiest(pod: Pod, snapshot: Snapshot) -> list[Node]:
-    """Give the nodes that a pod fits on, first those where most is left."""
+    """Return the nodes that a pod fits on, first those where most is left."""
     return sorted(fitting(pod, snapshot), key=lambda one: _left(one, pod), reverse=True)
 
 
@@ -91,7 +91,7 @@ def _at_once(pod: Pod, snapshot: Snapshot, most: int | None) -> Counter[str]:
 
 
 def room(node: Node, pod: Pod) -> int:
-    """Say for how many pods like this a node has room that takes one, by resources, places and ports."""
+    """Return for how many pods like this a node has room that takes one, by resources, places and ports."""
     if pod.ports:
         return 1
     left = (_free(node, name) // amount for name, amount in pod.requests.items())
@@ -103,7 +103,7 @@ def _free(node: Node, name: str) -> int:
 
 
 def _left(node: Node, pod: Pod) -> tuple[float, int]:
-    """Say how much of a node is free, of what is scarcest there; where that is equal, fewer pods are more room."""
+    """Return how much of a node is free, of what is scarcest there; where that is equal, fewer pods are more room."""
     names = [name for name in (*pod.requests, "cpu", "memory") if node.allocatable.get(name)]
     return min((_free(node, name) / node.allocatable[name] for name in names), default=1.0), -len(node.pods)
 
@@ -175,7 +175,7 @@ def _one_more(
 
 
 def _why(place: Place, above: Placement, number: int) -> str:
-    """Say why a lower takes no more: what its own nodes say first."""
+    """Return why a lower takes no more: what its own nodes say first."""
     below = examine(replica(place.below, number), place.ground)
     return _unsent(place.node, above) if below.fits else below.message
 

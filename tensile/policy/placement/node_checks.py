@@ -41,7 +41,7 @@ def taints(pod: Pod, snapshot: Snapshot) -> Prepared | None:
 
 
 def untolerated(pod: Pod, kind: tuple[Taint, ...]) -> Taint | None:
-    """Give the first of a node's taints that the pod does not tolerate."""
+    """Return the first of a node's taints that the pod does not tolerate."""
     tolerations = _tolerations(pod)
     return next((one for one in kind if not any(tolerates(other, one._asdict()) for other in tolerations)), None)
 
@@ -104,7 +104,7 @@ def ports(pod: Pod, _snapshot: Snapshot) -> Prepared | None:
 
 
 def _short(node: Node, asked: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
-    """Say everything that is short."""
+    """Describe everything that is short."""
     full = (TOO_MANY,) if len(node.pods) >= node.room else ()
     return (*full, *(f"Insufficient {name}" for name, amount in asked if amount > _left(node, name)))
 
@@ -114,7 +114,7 @@ def _left(node: Node, name: str) -> int:
 
 
 def _detail(node: Node, asked: tuple[tuple[str, int], ...]) -> str:
-    """Say how much is asked and left of what is short."""
+    """Return how much is asked and left of what is short."""
     said = [f"{node.room} pods are the most"] if len(node.pods) >= node.room else []
     said += [
         f"{name}: {_written(name, amount)} asked, {_written(name, _left(node, name))} of "
@@ -130,7 +130,7 @@ def _written(name: str, amount: int) -> str:
 
 
 def _taken(node: Node, wanted: tuple[HostPort, ...]) -> Pod | None:
-    """Give a pod on the node that has one of the ports."""
+    """Return a pod on the node that has one of the ports."""
     for pod in node.pods.values():
         if pod.ports and any(collide(one, other) for one in pod.ports for other in wanted):
             return pod
@@ -138,13 +138,13 @@ def _taken(node: Node, wanted: tuple[HostPort, ...]) -> Pod | None:
 
 
 def collide(one: HostPort, other: HostPort) -> bool:
-    """Say whether two ports cannot be on one node: one that is on all addresses is on each."""
+    """Report whether two ports cannot be on one node: one that is on all addresses is on each."""
     if one.port != other.port or one.protocol != other.protocol:
         return False
     return one.address == other.address or _ALL in (one.address, other.address)
 
 
 def _who(node: Node, wanted: tuple[HostPort, ...]) -> str:
-    """Say who has the port."""
+    """Return who has the port."""
     pod = _taken(node, wanted)
     return f"taken by {pod.namespace}/{pod.name}" if pod else ""

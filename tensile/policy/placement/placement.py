@@ -76,7 +76,7 @@ class Placement:
 
     @property
     def message(self) -> str:
-        """Say how many nodes do not do, and why, as the kube-scheduler says it."""
+        """Return how many nodes do not do, and why, as the kube-scheduler says it."""
         total = len(self.fitting) + len(self.refused)
         if self.nowhere:
             return f"{len(self.fitting)}/{total} nodes are available: {', '.join(self.nowhere.reasons)}."
@@ -84,7 +84,7 @@ class Placement:
 
 
 def message(fitting: int, total: int, refusals: Iterable[tuple[str, ...]]) -> str:
-    """Say how many nodes do, and count why the others do not, as the kube-scheduler says it."""
+    """Return how many nodes do, and count why the others do not, as the kube-scheduler says it."""
     counts = Counter(reason for reasons in refusals for reason in reasons)
     found = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"{fitting}/{total} nodes are available: {found}." if found else f"{fitting}/{total} nodes are available."
@@ -117,7 +117,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Placement:
 
 
 def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
-    """Give the nodes that a pod fits on, one by one: whoever needs only the first stops there."""
+    """Yield the nodes that a pod fits on, one by one: whoever needs only the first stops there."""
     prepared = prepare(pod, snapshot)
     if isinstance(prepared, Refusal):
         return

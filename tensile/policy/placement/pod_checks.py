@@ -41,13 +41,13 @@ def company(pod: Pod, snapshot: Snapshot) -> Prepared | None:
 
 
 def _is_near(terms: tuple[Term, ...], node: Node, near: frozenset[Domain], *, is_first: bool) -> bool:
-    """Say whether whoever has to be near is, or the pod is the first of its kind."""
+    """Report whether whoever has to be near is, or the pod is the first of its kind."""
     domains = [(term.key, node.labels[term.key]) for term in terms if term.key in node.labels]
     return len(domains) == len(terms) and (is_first or all(domain in near for domain in domains))
 
 
 def _guarded(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
-    """Give the domains that pods which are there keep the pod out of.
+    """Return the domains that pods which are there keep the pod out of.
 
     Of each namespace so many kinds of pods have a say: nobody's can make all others wait.
     """
@@ -58,7 +58,7 @@ def _guarded(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
 
 
 def _near(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
-    """Give the domains in which somebody is that meets all terms: as in Kubernetes, one for all of them."""
+    """Return the domains in which somebody is that meets all terms: as in Kubernetes, one for all of them."""
     if not pod.near:
         return frozenset()
     others = _pods(snapshot, pod.near)
@@ -67,7 +67,7 @@ def _near(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
 
 
 def _apart(pod: Pod, snapshot: Snapshot) -> frozenset[Domain]:
-    """Give the domains in which somebody is that the pod keeps away from."""
+    """Return the domains in which somebody is that the pod keeps away from."""
     if not pod.apart:
         return frozenset()
     others = ((other, node, snapshot.spaces.get(other.namespace)) for other, node in _pods(snapshot, pod.apart))
@@ -81,7 +81,7 @@ def _all_match(terms: tuple[Term, ...], other: Pod, snapshot: Snapshot) -> bool:
 
 
 def _pods(snapshot: Snapshot, terms: tuple[Term, ...]) -> Iterator[tuple[Pod, str]]:
-    """Give the pods that terms may mean, by their namespaces, each with its node."""
+    """Return the pods that terms may mean, by their namespaces, each with its node."""
     names = frozenset[str]().union(*(term.namespaces for term in terms))
     if any(term.everywhere for term in terms):
         names |= snapshot.population.keys()
@@ -104,7 +104,7 @@ def affinity_cost(pod: Pod, snapshot: Snapshot) -> int:
 
 
 def _domains(found: Iterable[tuple[Term, str]], snapshot: Snapshot) -> Iterator[Domain]:
-    """Give the domains of terms on nodes; a node without the label is in none."""
+    """Yield the domains of terms on nodes; a node without the label is in none."""
     for term, name in found:
         value = snapshot.nodes[name].labels.get(term.key)
         if value is not None:
@@ -169,7 +169,7 @@ def _constraint(constraint: Manifest, pod: Pod, labelled: list[Node], own: Mappi
 
 
 def _eligible(constraint: Manifest, pod: Pod, nodes: list[Node]) -> list[Node]:
-    """Give the nodes that the pod could be on, as far as a constraint asks for that."""
+    """Return the nodes that the pod could be on, as far as a constraint asks for that."""
     test = required_test(pod.spec)
     if test and constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
         nodes = [node for node in nodes if test(node.name, node.labels)]
@@ -190,7 +190,7 @@ def spread_cost(pod: Pod, snapshot: Snapshot) -> int:
 
 
 def _detail(node: Node, constraints: Sequence[Constraint]) -> str:
-    """Say which constraint it is."""
+    """Return which constraint it is."""
     for key, allowed, counts in constraints:
         if key not in node.labels:
             return f"no label {key}"

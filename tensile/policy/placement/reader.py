@@ -110,7 +110,7 @@ def _rounded(requests: Amounts) -> Amounts:
 
 
 def _host_ports(spec: Manifest) -> Iterable[HostPort]:
-    """Give the node's ports that containers and sidecars take."""
+    """Yield the node's ports that containers and sidecars take."""
     sidecars = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
     for container in (*sidecars, *spec["containers"]):
         for port in container.get("ports") or ():
@@ -173,14 +173,14 @@ def storage_of(
 
 
 def _limits(csi_node: Manifest) -> dict[str, int]:
-    """Give the most volumes of each driver on a node, where it has a limit."""
+    """Return the most volumes of each driver on a node, where it has a limit."""
     drivers = csi_node["spec"].get("drivers") or ()
     counts = {one["name"]: (one.get("allocatable") or {}).get("count") for one in drivers}
     return {name: count for name, count in counts.items() if count is not None}
 
 
 def _attached(attachments: Iterable[Manifest], volumes: Mapping[str, Manifest]) -> dict[str, dict[str, str]]:
-    """Give the attached CSI volumes of each node, "DRIVER/HANDLE" with its driver."""
+    """Return the attached CSI volumes of each node, "DRIVER/HANDLE" with its driver."""
     found: dict[str, dict[str, str]] = {}
     for spec in (one["spec"] for one in attachments):
         volume = volumes.get((spec.get("source") or {}).get("persistentVolumeName") or "")
@@ -203,7 +203,7 @@ def digest_pod(raw: bytes) -> Kept:
 
 
 def is_known(lower: LowerWorld) -> bool:
-    """Say whether a snapshot of a lower would be whole."""
+    """Report whether a snapshot of a lower would be whole."""
     caches = (*lower.place_caches(), lower.pods, lower.upper_pods, lower.namespaces)
     return all(cache.synced for cache in caches)
 
@@ -219,6 +219,6 @@ def snapshot_now(lower: LowerWorld) -> Snapshot:
 
 
 def _bound(entry: Entry) -> Pod | None:
-    """Give a pod of ours that has its node, None for one that takes nothing of any."""
+    """Return a pod of ours that has its node, None for one that takes nothing of any."""
     pod = {} if entry.facts.terminal else entry.manifest()
     return pod_of(pod, settled=True) if pod and pod["spec"].get("nodeName") else None

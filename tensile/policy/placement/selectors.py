@@ -42,7 +42,7 @@ def comparisons(selector: Mapping[str, Any] | None) -> int:
 
 
 def is_empty(selector: Mapping[str, Any] | None) -> bool:
-    """Say whether a LabelSelector is there and asks for nothing."""
+    """Report whether a LabelSelector is there and asks for nothing."""
     return selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions")
 
 
@@ -97,14 +97,14 @@ def required_test(spec: Mapping[str, Any]) -> NodeTest | None:
 
 
 def required_terms(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
-    """Give the terms of a pod's required node affinity, None where it has none."""
+    """Return the terms of a pod's required node affinity, None where it has none."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     return None if required is None else required.get("nodeSelectorTerms") or ()
 
 
 def only_nodes(terms: Sequence[Mapping[str, Any]] | None) -> frozenset[str] | None:
-    """Give the only nodes that terms can select where every one of them names some; None where one does not."""
+    """Return the only nodes that terms can select where every one of them names some; None where one does not."""
     named = [_named(term) for term in terms or ()]
     if not named or any(one is None for one in named):
         return None
@@ -112,7 +112,7 @@ def only_nodes(terms: Sequence[Mapping[str, Any]] | None) -> frozenset[str] | No
 
 
 def _named(term: Mapping[str, Any]) -> frozenset[str] | None:
-    """Give the nodes that a term names, None where it names none."""
+    """Return the nodes that a term names, None where it names none."""
     fields = [one for one in term.get("matchFields") or () if one["key"] == _NAME and one.get("operator") == "In"]
     sets = [frozenset(one.get("values") or ()) for one in fields]
     return frozenset.intersection(*sets) if sets else None
@@ -158,5 +158,5 @@ def _number(text: str) -> int | None:
 
 
 def _has_all(labels: Labels, wanted: Labels) -> bool:
-    """Say whether labels include others."""
+    """Report whether labels include others."""
     return all(labels.get(key) == text for key, text in wanted.items())

@@ -55,7 +55,7 @@ class Term:
     """Whether it may mean pods of any namespace."""
 
     def matches(self, pod: "Pod", space_labels: Labels | None) -> bool:
-        """Say whether a pod, in a namespace with these labels (None: nobody knows that one), is one that it means."""
+        """Report whether a pod, in a namespace with these labels (None: nobody knows that one), is one that it means."""
         chosen = pod.namespace in self.namespaces or (space_labels is not None and self.spaces(space_labels))
         return chosen and self.pods(pod.labels)
 
@@ -112,7 +112,7 @@ class Node:
         return self.allocatable.get("pods", 0) // _WHOLE
 
     def copy(self) -> Self:
-        """Give one that may be changed."""
+        """Return one that may be changed."""
         return replace(self, used=dict(self.used), pods=dict(self.pods))
 
 
@@ -176,7 +176,7 @@ class Snapshot:
         return place
 
     def copy(self) -> Self:
-        """Give one that pods may be added to."""
+        """Return one that pods may be added to."""
         return replace(
             self,
             nodes={name: node.copy() for name, node in self.nodes.items()},

@@ -47,7 +47,7 @@ def claims_of(pod: Pod, storage: Storage) -> Claims | Nowhere:
 
 
 def claim_of(name: str, pod: Pod, storage: Storage) -> Manifest | None:
-    """Give a claim of the pod; one made by a template, for a pod that does not exist yet, is as the template says."""
+    """Return a claim of the pod; one made by a template, for a pod that does not exist yet, is as the template says."""
     found = storage.claims.get((pod.namespace, name))
     if found is None and name in pod.own_claims and not pod.uid:
         template = pod.own_claims[name]["volumeClaimTemplate"]
@@ -56,29 +56,29 @@ def claim_of(name: str, pod: Pod, storage: Storage) -> Manifest | None:
 
 
 def volume_of(claim: Manifest) -> str:
-    """Give the name of the claim's volume, "" where it has none."""
+    """Return the name of the claim's volume, "" where it has none."""
     return claim["spec"].get("volumeName") or ""
 
 
 def class_of(manifest: Manifest) -> str:
-    """Give the storage class of a claim or a volume, "" where it has none."""
+    """Return the storage class of a claim or a volume, "" where it has none."""
     beta = annotations(manifest).get(_BETA_CLASS)
     return (manifest["spec"].get("storageClassName") or "") if beta is None else beta
 
 
 def is_bound(claim: Manifest) -> bool:
-    """Say whether a claim has its volume for good."""
+    """Report whether a claim has its volume for good."""
     return bool(volume_of(claim)) and _BOUND in annotations(claim)
 
 
 def is_delayed(claim: Manifest, storage: Storage) -> bool:
-    """Say whether a claim gets its volume only when its pod has a node."""
+    """Report whether a claim gets its volume only when its pod has a node."""
     found = storage.classes.get(class_of(claim))
     return found is not None and found.get("volumeBindingMode") == DELAYED
 
 
 def _flaw(name: str, claim: Manifest | None, pod: Pod) -> str:
-    """Say why a pod has to wait for a claim, "" where it has not."""
+    """Return why a pod has to wait for a claim, "" where it has not."""
     own = name in pod.own_claims
     if claim is None:
         waiting = f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
@@ -127,7 +127,7 @@ def _bound_reasons(bound: Sequence[Manifest | None], tests: Sequence[NodeTest], 
 def _delayed_reasons(
     claims: Claims, offers: Mapping[str, Sequence[Manifest]], node: Node, storage: Storage
 ) -> tuple[str, ...]:
-    """Say why claims that wait for the pod would not get a volume on the node."""
+    """Return why claims that wait for the pod would not get a volume on the node."""
     chosen: set[str] = set()
     to_make = []
     selected = [(claim, annotations(claim).get(SELECTED_NODE)) for claim in claims.delayed]
@@ -143,7 +143,7 @@ def _delayed_reasons(
 
 
 def _unmakeable(claim: Manifest, node: Node, storage: Storage) -> tuple[str, ...]:
-    """Say why no volume can be made for a claim on the node."""
+    """Return why no volume can be made for a claim on the node."""
     found = storage.classes[class_of(claim)]
     provisioner = found.get("provisioner") or _NO_PROVISIONER
     terms = found.get("allowedTopologies") or ()
@@ -153,13 +153,13 @@ def _unmakeable(claim: Manifest, node: Node, storage: Storage) -> tuple[str, ...
 
 
 def _allows(term: Mapping[str, Any], node_labels: Labels) -> bool:
-    """Say whether a class allows volumes for nodes with these labels."""
+    """Report whether a class allows volumes for nodes with these labels."""
     wanted = term.get("matchLabelExpressions") or ()
     return bool(wanted) and all(requirement_test({**one, "operator": "In"})(node_labels) for one in wanted)
 
 
 def _has_space(claim: Manifest, provisioner: str, node: Node, storage: Storage) -> bool:
-    """Say whether a driver that tells of its free capacity has enough for the node."""
+    """Report whether a driver that tells of its free capacity has enough for the node."""
     if provisioner not in storage.tracked or not _size(claim):
         return True
     return any(
@@ -171,7 +171,7 @@ def _has_space(claim: Manifest, provisioner: str, node: Node, storage: Storage) 
 
 
 def _offered(name: str, storage: Storage) -> list[Manifest]:
-    """Give the volumes of a class that are there and not going."""
+    """Return the volumes of a class that are there and not going."""
     found = (one for one in storage.volumes.values() if not metadata(one).get("deletionTimestamp"))
     return [one for one in found if class_of(one) == name]
 
@@ -203,7 +203,7 @@ def _match(claim: Manifest, offered: Sequence[Manifest], node: Node, taken: set[
 
 
 def _is_free(volume: Manifest, claim: Manifest) -> bool:
-    """Say whether a volume is kept for nobody else."""
+    """Report whether a volume is kept for nobody else."""
     kept = volume["spec"].get("claimRef")
     if not kept:
         return True
@@ -212,7 +212,7 @@ def _is_free(volume: Manifest, claim: Manifest) -> bool:
 
 
 def _kind(spec: Mapping[str, Any]) -> tuple[str, str]:
-    """Give what has to be the same in a claim and its volume."""
+    """Return what has to be the same in a claim and its volume."""
     return spec.get("volumeMode") or "Filesystem", spec.get("volumeAttributesClassName") or ""
 
 
@@ -227,7 +227,7 @@ def _anywhere(_name: str, _labels: Labels) -> bool:
 
 
 def _size(claim: Manifest) -> int:
-    """Give how much a claim asks for, in thousandths of a byte."""
+    """Return how much a claim asks for, in thousandths of a byte."""
     return parse(str(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage") or 0))
 
 
@@ -280,7 +280,7 @@ def restricted(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
 
 
 def _exceeds(wanted: dict[str, str], node: Node, limit: Mapping[str, int], storage: Storage) -> bool:
-    """Say whether a driver would have more volumes on the node than it can."""
+    """Report whether a driver would have more volumes on the node than it can."""
     there: dict[str, str] = {}
     for pod in node.pods.values():
         there.update(_attachable(pod, storage))
@@ -290,7 +290,7 @@ def _exceeds(wanted: dict[str, str], node: Node, limit: Mapping[str, int], stora
 
 
 def _attachable(pod: Pod, storage: Storage) -> dict[str, str]:
-    """Give the driver of each of a pod's volumes that CSI attaches, by "DRIVER/HANDLE"."""
+    """Return the driver of each of a pod's volumes that CSI attaches, by "DRIVER/HANDLE"."""
     found = {}
     for name in pod.claims:
         claim = claim_of(name, pod, storage)
@@ -301,7 +301,7 @@ def _attachable(pod: Pod, storage: Storage) -> dict[str, str]:
 
 
 def _driver(claim: Manifest, pod: Pod, storage: Storage) -> tuple[str, str]:
-    """Give driver and handle of a claim's volume; of one that is yet to be made, a handle that stands for it."""
+    """Return driver and handle of a claim's volume; of one that is yet to be made, a handle that stands for it."""
     volume = storage.volumes.get(volume_of(claim))
     if volume is not None:
         source = volume["spec"].get("csi") or {}
@@ -320,7 +320,7 @@ def _modes(claim: Manifest | None) -> list[str]:
 
 
 def _collide(one: Manifest, other: Manifest) -> bool:
-    """Say whether two volumes are one disk that only one of the pods may write to."""
+    """Report whether two volumes are one disk that only one of the pods may write to."""
     return any(kind in one and kind in other and same(one[kind], other[kind]) for kind, same in _SAME.items())
 
 
@@ -329,7 +329,7 @@ def _read_only(one: Manifest, other: Manifest) -> bool:
 
 
 def _same_image(one: Manifest, other: Manifest) -> bool:
-    """Say whether two are one image in one pool of a Ceph cluster."""
+    """Report whether two are one image in one pool of a Ceph cluster."""
     place = [(each.get("pool") or "rbd", each.get("image")) for each in (one, other)]
     return place[0] == place[1] and not set(one.get("monitors") or ()).isdisjoint(other.get("monitors") or ())
 
@@ -371,7 +371,7 @@ def zones(pod: Pod, snapshot: Snapshot) -> Prepared | Nowhere | None:
 
 
 def _zones(claim: Manifest, storage: Storage) -> Iterable[Zone] | Nowhere:
-    """Give the zones of a claim's volume."""
+    """Return the zones of a claim's volume."""
     name = volume_of(claim)
     if not name:
         kind = storage.classes.get(class_of(claim))
@@ -384,7 +384,7 @@ def _zones(claim: Manifest, storage: Storage) -> Iterable[Zone] | Nowhere:
 
 
 def _is_in(node: Node, key: str, values: frozenset[str]) -> bool:
-    """Say whether a node is in a zone; one with the older label also by the newer one."""
+    """Report whether a node is in a zone; one with the older label also by the newer one."""
     return node.labels.get(key, node.labels.get(key.replace(_BETA, _STABLE))) in values
 
 

@@ -84,7 +84,7 @@ def moved(spec: Manifest, keys: Collection[str], nodes: Collection[str]) -> Move
 
 
 def merged(first: Manifest, second: Manifest) -> Manifest:
-    """Give a selector that asks for what both ask for; the very first where the second asks for nothing.
+    """Return a selector that asks for what both ask for; the very first where the second asks for nothing.
 
     Raises Unprepared where that would be too large.
     """
@@ -102,7 +102,7 @@ def merged(first: Manifest, second: Manifest) -> Manifest:
 
 
 def _divided(terms: _Terms, keys: Collection[str], nodes: Collection[str]) -> tuple[_Terms, _Terms]:
-    """Give the terms that stay and those that go; a list without terms asks for nothing."""
+    """Return the terms that stay and those that go; a list without terms asks for nothing."""
     halves = [split_term(term, keys, nodes) for term in terms]
     if all(half.below is None or not has_requirements(half.below) for half in halves):
         return terms, []
@@ -116,13 +116,13 @@ def _divided(terms: _Terms, keys: Collection[str], nodes: Collection[str]) -> tu
 
 
 def _goes_with_each_other(halves: list[Split]) -> bool:
-    """Say whether any upper half with any lower half is what was asked: all of one side are the same."""
+    """Report whether any upper half with any lower half is what was asked: all of one side are the same."""
     first = halves[0]
     return all(half.above == first.above for half in halves) or all(half.below == first.below for half in halves)
 
 
 def _left(spec: Manifest, terms: _Terms) -> Manifest | None:
-    """Give the affinity that stays; what came as an empty one goes, and one that was emptied here stays empty.
+    """Return the affinity that stays; what came as an empty one goes, and one that was emptied here stays empty.
 
     That is tensile-kube's form, which means the same.
     """
@@ -138,7 +138,7 @@ def _left(spec: Manifest, terms: _Terms) -> Manifest | None:
 
 
 def _affinity(required: Manifest, terms: _Terms) -> Manifest | None:
-    """Give the affinity of the annotation."""
+    """Return the affinity of the annotation."""
     if not terms:
         return None
     return {"nodeAffinity": {REQUIRED: _plain({**required, "nodeSelectorTerms": terms})}}
@@ -176,7 +176,7 @@ def _crossed(first: _Terms, second: _Terms) -> _Terms:
 
 
 def _conjunction(one: Manifest, other: Manifest) -> Manifest:
-    """Give the term that holds where two hold."""
+    """Return the term that holds where two hold."""
     both = {field: [*(one.get(field) or ()), *(other.get(field) or ())] for field in LISTS}
     return _plain({**one, **other, **both})
 
@@ -220,7 +220,7 @@ class Terms:
 
 
 def terms_of(topology: Topology, own_namespace: str = "") -> Terms:
-    """Give the terms of a topology; `own_namespace` is where the webhook runs, "" where that is no cluster."""
+    """Return the terms of a topology; `own_namespace` is where the webhook runs, "" where that is no cluster."""
     return Terms(
         keys=UPPER_ONLY_KEYS | set(topology.webhook.ignore_selector_keys),
         nodes=frozenset(lower.node.name for lower in topology.lowers),
@@ -240,7 +240,7 @@ def none_tried(_owner: str) -> tuple[str, ...]:
 
 
 def is_prepared_for(pod: Manifest, namespace: str, terms: Terms) -> bool:
-    """Say whether a pod of a namespace is the webhook's business: its author asked for a virtual node.
+    """Report whether a pod of a namespace is the webhook's business: its author asked for a virtual node.
 
     One that a descheduler made anew is a copy of a pod that was prepared.
     """
@@ -263,7 +263,7 @@ def prepared(
     node_of: NodeOfClaim = no_claims,
     tried: NodesTried = none_tried,
 ) -> Manifest:
-    """Give the pod as it is to be created: the very same one where nothing is to change.
+    """Return the pod as it is to be created: the very same one where nothing is to change.
 
     `namespace` is where it is created, where it does not say so itself. What comes out comes out unchanged when it is
     given again. Raises Unprepared for one that asks for more than can be moved, or in another form.
@@ -306,7 +306,7 @@ def encoded(selector: Manifest) -> str:
 
 
 def operations(before: Manifest, after: Manifest) -> list[Manifest]:
-    """Give the JSON patch that makes one of the other, for what `prepared` may change and nothing else."""
+    """Return the JSON patch that makes one of the other, for what `prepared` may change and nothing else."""
     found: list[Manifest] = []
     text = annotations(after).get(CLUSTER_SELECTOR)
     if text is not None and text != annotations(before).get(CLUSTER_SELECTOR):
@@ -324,7 +324,7 @@ def operations(before: Manifest, after: Manifest) -> list[Manifest]:
 
 
 def _asks(spec: Manifest, pod: Manifest, terms: Terms) -> bool:
-    """Say whether a spec asks for anything; tolerations that we gave a pod that asked for nothing do not count."""
+    """Report whether a spec asks for anything; tolerations that we gave a pod that asked for nothing do not count."""
     asked = {field for field in FIELDS if spec.get(field) is not None}
     ours = [toleration_of(taint) for taint in terms.taints]
     given = spec.get("tolerations") or []
@@ -333,7 +333,7 @@ def _asks(spec: Manifest, pod: Manifest, terms: Terms) -> bool:
 
 
 def _noted(pod: Manifest) -> Manifest | None:
-    """Give what a webhook has put into the annotation of this very pod, None where none has seen it yet.
+    """Return what a webhook has put into the annotation of this very pod, None where none has seen it yet.
 
     The annotation alone proves nothing: it comes along when somebody copies a manifest. Unlimited tolerations are what
     a webhook leaves beside it.
@@ -352,20 +352,20 @@ def _added(before: Manifest, found: Moved, spec: Manifest, terms: Terms) -> Mani
 
 
 def _kept(spec: Manifest, found: Moved) -> Manifest | None:
-    """Give the affinity of a pod that was prepared before; what the first time left empty stays so."""
+    """Return the affinity of a pod that was prepared before; what the first time left empty stays so."""
     affinity: Manifest | None = found.affinity if "affinity" in found.selector else spec.get("affinity")
     return affinity
 
 
 def _avoided(pod: Manifest, terms: Terms, tried: NodesTried) -> list[Manifest]:
-    """Give the requirement that keeps a pod off the virtual nodes that were tried for its controller, none for none."""
+    """Return the requirement that keeps a pod off the virtual nodes that were tried for its controller, none for none."""
     owner = str(controller_of(pod).get("uid") or "")
     nodes = sorted(terms.nodes.intersection(tried(owner))) if owner else []
     return [{"key": HOSTNAME, "operator": "NotIn", "values": nodes}] if nodes else []
 
 
 def _pins(spec: Manifest, namespace: str, terms: Terms, node_of: NodeOfClaim) -> list[Manifest]:
-    """Give the requirements that hold a pod to the virtual nodes that were chosen for its claims, each once.
+    """Return the requirements that hold a pod to the virtual nodes that were chosen for its claims, each once.
 
     No node meets two of them, nor any more: each goes into every term, so more than two only cost.
     """
@@ -397,7 +397,7 @@ def _annotated(pod: Manifest, text: str) -> Manifest:
 
 
 def _with(pod: Manifest, **fields: Any) -> Manifest:
-    """Give a pod with other fields in its spec, None for none; the very same pod where they are as they were."""
+    """Return a pod with other fields in its spec, None for none; the very same pod where they are as they were."""
     spec = pod["spec"]
     if all(spec.get(field) == value for field, value in fields.items()):
         return pod

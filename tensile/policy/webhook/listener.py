@@ -165,7 +165,7 @@ def _question(uid: str) -> bytes:
 
 
 def _is_answer(said: bytes, uid: str) -> bool:
-    """Say whether that is an answer to our question."""
+    """Report whether that is an answer to our question."""
     try:
         found = orjson.loads(said)
         return bool(found["response"]["uid"] == uid and found["response"]["allowed"])

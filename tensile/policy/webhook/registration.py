@@ -39,7 +39,7 @@ def ref_of(topology: Topology) -> Ref:
 
 
 def names_of(webhook: Webhook) -> tuple[str, ...]:
-    """Give the names and addresses by which it is called; a serving certificate has to be for the first."""
+    """Return the names and addresses by which it is called; a serving certificate has to be for the first."""
     if webhook.service is not None:
         host = f"{webhook.service.name}.{webhook.service.namespace}.svc"
         return host, f"{host}.cluster.local"
@@ -47,17 +47,17 @@ def names_of(webhook: Webhook) -> tuple[str, ...]:
 
 
 def address_of(webhook: Webhook) -> str:
-    """Give the URL at which the apiserver calls it."""
+    """Return the URL at which the apiserver calls it."""
     return webhook.url or f"https://{names_of(webhook)[0]}:{_PORT}{PATH}"
 
 
 def proxied(service: ServiceRef) -> str:
-    """Give the name by which an apiserver passes on what is asked of the Service to one of its pods, by TLS."""
+    """Return the name by which an apiserver passes on what is asked of the Service to one of its pods, by TLS."""
     return f"https:{service.name}:{_PORT}"
 
 
 def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace: str = "") -> Manifest:
-    """Give the configuration, as the API stores it; `bundle` is what to trust, in PEM."""
+    """Return the configuration, as the API stores it; `bundle` is what to trust, in PEM."""
     left = sorted(left_alone(topology, own_namespace))
     elsewhere = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": left}
     hook = {
@@ -94,7 +94,7 @@ def configuration(topology: Topology, owner: Owner, bundle: bytes, own_namespace
 
 
 def change(seen: Manifest, wanted: Manifest) -> Patch | None:
-    """Give the write that makes a configuration of ours as it should be, None where it is; what others added stays.
+    """Return the write that makes a configuration of ours as it should be, None where it is; what others added stays.
 
     Some clouds add namespaces of their own to those that are left alone, and again whenever they are taken out.
     """
@@ -110,7 +110,7 @@ def change(seen: Manifest, wanted: Manifest) -> Patch | None:
 
 
 def trusting(seen: Manifest, trusted: bytes) -> Patch | None:
-    """Give the write by which a configuration of ours trusts these certificates, and else stays; None where it does."""
+    """Return the write by which a configuration of ours trusts these certificates, and else stays; None where it does."""
     if not seen.get("webhooks") or bundle_in(seen) == trusted:
         return None
     hook, *others = seen["webhooks"]
@@ -128,7 +128,7 @@ def _laid_over(seen: Manifest, hook: Manifest) -> Manifest:
 
 
 def bundle_in(seen: Manifest) -> bytes:
-    """Give what a configuration trusts, in PEM, b"" for nothing that can be read."""
+    """Return what a configuration trusts, in PEM, b"" for nothing that can be read."""
     hooks = seen.get("webhooks") or [{}]
     try:
         return b64decode(hooks[0].get("clientConfig", {}).get("caBundle") or "", validate=True)
@@ -137,7 +137,7 @@ def bundle_in(seen: Manifest) -> bytes:
 
 
 def bundle(mine: Iterable[bytes], present: bytes, dropped: Collection[bytes], now: datetime) -> bytes:
-    """Give what to trust, in PEM: all of `mine`, and of what is `present` the newest that still hold.
+    """Return what to trust, in PEM: all of `mine`, and of what is `present` the newest that still hold.
 
     `mine` and `dropped` are PEM with any number of certificates; those that are dropped are shown by nobody any more.
     Where nothing is missing and nothing too much, it is `present` to the byte, so that two engines come to rest.
@@ -161,7 +161,7 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 
 
 def _client(webhook: Webhook) -> dict[str, Any]:
-    """Say where the apiserver is to call."""
+    """Return where the apiserver is to call."""
     if webhook.service is None:
         return {"url": address_of(webhook)}
     service = {"namespace": webhook.service.namespace, "name": webhook.service.name, "path": PATH, "port": _PORT}

@@ -162,7 +162,7 @@ def _is_new_pod(request: _Anything) -> bool:
 
 
 def _change(request: _NewPod, terms: Terms, node_of: NodeOfClaim, tried: NodesTried) -> Manifest:
-    """Give what the answer says beyond that the pod may pass."""
+    """Return what the answer says beyond that the pod may pass."""
     if request.object is None:
         return {}
     try:

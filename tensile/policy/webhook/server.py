@@ -160,7 +160,7 @@ class WebhookServer:
         return self._listening.port if self._listening else 0
 
     def waits(self) -> str:
-        """Say why no apiserver should be sent here yet, "" when it may: it asks already, and would not trust us.
+        """Return why no apiserver should be sent here yet, "" when it may: it asks already, and would not trust us.
 
         Where several engines serve one Service, the others answer until then.
         """
@@ -190,7 +190,7 @@ class WebhookServer:
                 await asyncio.wait_for(self._woken.wait(), rest)
 
     async def look(self) -> float | None:
-        """Look once at certificate and registration; gives the seconds until the next look, None for none."""
+        """Look once at certificate and registration; returns the seconds until the next look, None for none."""
         topology = self._topology
         try:
             return await (self._looked(topology) if topology.webhook.enabled else self._took_back(topology))
@@ -232,18 +232,18 @@ class WebhookServer:
         return answer(body, self._terms, self._node_of, self._tried)
 
     def _tried(self, owner: str) -> tuple[str, ...]:
-        """Give the virtual nodes that pods of a controller shall not go to now."""
+        """Return the virtual nodes that pods of a controller shall not go to now."""
         return nodes_tried(self._home.nodes, self._topology.descheduler, self._now(), owner)
 
     def _node_of(self, namespace: str, name: str) -> str:
-        """Give the node that was chosen for a claim, "" for none."""
+        """Return the node that was chosen for a claim, "" for none."""
         claim = self._home.claims.get(namespace, name)
         return str(claim.facts.selected) if claim else ""
 
     # The certificate.
 
     def _pair(self, webhook: Webhook) -> Pair:
-        """Give the pair of the topology's files, or a new one of our own making; TensileError says what is wrong."""
+        """Return the pair of the topology's files, or a new one of our own making; TensileError says what is wrong."""
         if webhook.tls_cert_file is None or webhook.tls_key_file is None:
             names = names_of(webhook) if self._own is None or webhook.is_reachable else self._own.names
             return self._own_pair(names)
@@ -259,7 +259,7 @@ class WebhookServer:
         return pair
 
     def _own_pair(self, names: tuple[str, ...]) -> Pair:
-        """Give the one that there is, where it is for these names, else another one, which takes its place in time."""
+        """Return the one that there is, where it is for these names, else another one, which takes its place in time."""
         own = self._own
         if own is not None and set(names) <= set(own.names) and not self._is_due(own.pair):
             return own.pair
@@ -270,7 +270,7 @@ class WebhookServer:
         return self._own.pair
 
     def _paths(self, webhook: Webhook | None) -> tuple[Path, ...]:
-        """Give the paths of certificate and key, none where the topology names none."""
+        """Return the paths of certificate and key, none where the topology names none."""
         named = (webhook.tls_cert_file, webhook.tls_key_file) if webhook is not None else ()
         return tuple(self._home.directory / file for file in named if file is not None)
 
@@ -291,7 +291,7 @@ class WebhookServer:
             self._next = _Next(pair, self._now(), self._pace.overlap)
 
     def _is_due(self, pair: Pair) -> bool:
-        """Say whether a certificate nears its end."""
+        """Report whether a certificate nears its end."""
         leaf = certificates_in(pair.certificate)[0]
         begin, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
         return begin + _RENEWED_AT * (end - begin) <= self._now()
@@ -420,7 +420,7 @@ class WebhookServer:
             raise Conflict(error.message) from None
 
     async def _seen(self, topology: Topology) -> Manifest | None:
-        """Give the configuration that is registered; raises NotOurs."""
+        """Return the configuration that is registered; raises NotOurs."""
         ref = ref_of(topology)
         try:
             seen: Manifest = orjson.loads(await self._home.upper.read(ref))
@@ -434,7 +434,7 @@ class WebhookServer:
         return [self._shown.certificate, *([self._next.pair.certificate] if self._next else [])]
 
     def _dropped(self) -> list[bytes]:
-        """Give what is shown no more."""
+        """Return what is shown no more."""
         return [pair.certificate for pair in self._retired]
 
     async def _took_back(self, topology: Topology) -> float | None:
@@ -482,6 +482,6 @@ def _content(field: str, path: Path, kept: KeptFiles) -> bytes:
 
 
 def _moved(served: Webhook | None, wanted: Webhook) -> bool:
-    """Say whether it is to be served otherwise: elsewhere, under other names, with another certificate."""
+    """Report whether it is to be served otherwise: elsewhere, under other names, with another certificate."""
     fields = ("bind", "port", "service", "url", "tls_cert_file", "tls_key_file")
     return any(getattr(served, field) != getattr(wanted, field) for field in fields)

@@ -121,7 +121,7 @@ class Rehearsal:
         self._held[kind][(meta.namespace, meta.name)] = raw
 
     def find(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """Give an object that is held, None for one that is not."""
+        """Return an object that is held, None for one that is not."""
         raw = self._held[kind].get((namespace, name))
         return None if raw is None else _decoded(raw)
 
@@ -157,19 +157,19 @@ class Rehearsal:
             self._drop(ref, self._object(ref))
 
     async def read(self, ref: Ref) -> bytes:
-        """Give the object as it is held, else as it is in the real cluster."""
+        """Return the object as it is held, else as it is in the real cluster."""
         with self._told("read", ref):
             return await self._fetched(ref)
 
     async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
-        """Give what is held of a selection: equality of labels, labels that are there or not, and some fields."""
+        """Return what is held of a selection: equality of labels, labels that are there or not, and some fields."""
         with self._told("list", Ref(self._name, kind, selection.namespace, "")):
             held = {**await self._beyond(kind, selection), **self._held[kind]}
             chosen = [raw for _, raw in sorted(held.items()) if is_selected(_decoded(raw), selection)]
         return Listing([read(raw) for raw in chosen], str(self._count))
 
     async def kinds(self) -> tuple[Kind, ...]:
-        """Give the namespaced kinds of what is held, and those of the real cluster."""
+        """Return the namespaced kinds of what is held, and those of the real cluster."""
         held = [kind for kind, found in self._held.items() if kind.namespaced and found]
         real = () if self._behind is None else await self._behind.kinds()
         return tuple(dict.fromkeys((*real, *held)))
@@ -241,7 +241,7 @@ class Rehearsal:
         await Rehearsal.delete(self, ref, uid=uid)
 
     async def version(self) -> str:
-        """Give the version that it was made with."""
+        """Return the version that it was made with."""
         return self._release
 
     def endpoint(self) -> Endpoint:
@@ -259,21 +259,21 @@ class Rehearsal:
             raise
 
     def _object(self, ref: Ref) -> Manifest:
-        """Give an object that is held. Raises NotFound."""
+        """Return an object that is held. Raises NotFound."""
         found = self.find(ref.kind, ref.namespace, ref.name)
         if found is None:
             raise _missing(ref.kind, ref.name)
         return found
 
     async def _beyond(self, kind: Kind, selection: Selection) -> dict[_Name, bytes]:
-        """Give what the real cluster has of a selection and has not gone here."""
+        """Return what the real cluster has of a selection and has not gone here."""
         listed = [] if self._behind is None else (await self._behind.list(kind, selection)).items
         metas = [(_ENVELOPES.decode(raw).metadata, raw) for raw in listed]
         found = {(meta.namespace, meta.name): raw for meta, raw in metas}
         return {place: raw for place, raw in found.items() if (kind, place) not in self._gone}
 
     async def _sought(self, ref: Ref) -> bytes | None:
-        """Give an object that is held, or that the real cluster has and that has not gone here; None: neither."""
+        """Return an object that is held, or that the real cluster has and that has not gone here; None: neither."""
         place = (ref.namespace, ref.name)
         if self._behind is not None and place not in self._held[ref.kind] and (ref.kind, place) not in self._gone:
             try:
@@ -285,7 +285,7 @@ class Rehearsal:
         return self._held[ref.kind].get(place)
 
     async def _fetched(self, ref: Ref) -> bytes:
-        """Give an object as `_sought` does. Raises NotFound."""
+        """Return an object as `_sought` does. Raises NotFound."""
         raw = await self._sought(ref)
         if raw is None:
             raise _missing(ref.kind, ref.name)
@@ -337,7 +337,7 @@ class Rehearsal:
         return raw
 
     def _numbered(self, manifest: Manifest) -> Manifest:
-        """Give an object the next resourceVersion."""
+        """Return an object the next resourceVersion."""
         self._count += 1
         return {**manifest, "metadata": {**metadata(manifest), "resourceVersion": str(self._count)}}
 
@@ -346,7 +346,7 @@ class Rehearsal:
         return str(uuid5(_UIDS, f"{self._name}/{self._count}"))
 
     def _author(self, manager: str) -> Author:
-        """Say who writes now."""
+        """Return who writes now."""
         return Author(manager, timestamp(self._now()))
 
 
@@ -378,18 +378,18 @@ def _check_form(meta: Manifest) -> None:
 
 
 def _missing(kind: Kind, name: str) -> NotFound:
-    """Say that there is no such object."""
+    """Describe that there is no such object."""
     return NotFound(f'{_resource(kind)} "{name}" not found', status=HTTPStatus.NOT_FOUND, reason="NotFound")
 
 
 def _refused(message: str, status: HTTPStatus, *causes: str) -> Denied:
-    """Say no."""
+    """Describe no."""
     reason = "Forbidden" if status == HTTPStatus.FORBIDDEN else "MethodNotAllowed"
     return Denied(message, status=status, reason=reason, causes=causes)
 
 
 def _success(ref: Ref, uid: str) -> bytes:
-    """Give the Status that answers for most kinds that are deleted at once."""
+    """Return the Status that answers for most kinds that are deleted at once."""
     details = {"name": ref.name, "kind": ref.kind.plural, "uid": uid}
     status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
     return orjson.dumps(status)

@@ -32,7 +32,7 @@ _MERGED_BY = {
 
 
 def patched(manifest: Manifest, patch: Patch) -> Manifest:
-    """Give the object that the patch asks for; `manifest` stays as it is.
+    """Return the object that the patch asks for; `manifest` stays as it is.
 
     Raises Denied where Kubernetes refuses the body (400, 422), and for server-side apply, which is not rehearsed.
     """
@@ -65,7 +65,7 @@ def _operated(manifest: Manifest, operations: Any) -> Manifest:
 
 
 def _lenient(manifest: Manifest, operation: Manifest) -> Manifest:
-    """Say an operation that replaces a key which is not there so that it can be carried out."""
+    """Describe an operation that replaces a key which is not there so that it can be carried out."""
     place, key = jsonpatch.JsonPointer(operation["path"]).to_last(manifest)
     if operation["op"] == "replace" and isinstance(place, dict) and key is not None and key not in place:
         return {**operation, "op": "add"}
@@ -99,7 +99,7 @@ def _laid_over(seen: Manifest, patch: Manifest) -> Manifest:
 
 
 def _value(field: str, seen: Any, value: Any) -> Any:
-    """Give what becomes of one field."""
+    """Return what becomes of one field."""
     if isinstance(value, dict):
         return _laid_over(seen if isinstance(seen, dict) else {}, value)
     if isinstance(value, list) and field in _MERGED_BY:
@@ -120,7 +120,7 @@ def _list(seen: list[Manifest], patch: list[Manifest], key: str) -> list[Manifes
 
 
 def _ordered(known: list[str], changed: list[str]) -> list[str]:
-    """Give the names of `changed` in their order, with the other known ones where they stood before those."""
+    """Return the names of `changed` in their order, with the other known ones where they stood before those."""
     place = {name: number for number, name in enumerate(known)}
     others = [name for name in known if name not in changed]
     found: list[str] = []
@@ -135,7 +135,7 @@ _FIELDS = ("metadata.name", "metadata.namespace", "spec.nodeName", "status.phase
 
 
 def is_selected(manifest: Manifest, selection: Selection) -> bool:
-    """Say whether an object is in the selection. Raises Denied for a selector that is not understood."""
+    """Report whether an object is in the selection. Raises Denied for a selector that is not understood."""
     if selection.namespace and metadata(manifest).get("namespace") != selection.namespace:
         return False
     fields = {path: _at(manifest, path) for path in _FIELDS}
@@ -151,7 +151,7 @@ def _terms(selector: str) -> list[str]:
 
 
 def _holds(term: str, carried: dict[str, str]) -> bool:
-    """Say whether one term of a label selector holds."""
+    """Report whether one term of a label selector holds."""
     if "=" in term:
         key, wanted, equal = _comparison(term)
         return (carried.get(key) == wanted) == equal
@@ -159,7 +159,7 @@ def _holds(term: str, carried: dict[str, str]) -> bool:
 
 
 def _equals(term: str, fields: dict[str, str]) -> bool:
-    """Say whether one term of a field selector holds."""
+    """Report whether one term of a field selector holds."""
     key, wanted, equal = _comparison(term)
     if key not in fields:
         raise _denied(term)
@@ -173,7 +173,7 @@ def _comparison(term: str) -> tuple[str, str, bool]:
 
 
 def _at(manifest: Manifest, path: str) -> str:
-    """Give a field by its dotted path, "" where there is none."""
+    """Return a field by its dotted path, "" where there is none."""
     found: Any = manifest
     for part in path.split("."):
         found = found.get(part, "") if isinstance(found, dict) else ""
@@ -181,5 +181,5 @@ def _at(manifest: Manifest, path: str) -> str:
 
 
 def _denied(selector: str) -> Denied:
-    """Say that a selector is not understood."""
+    """Describe that a selector is not understood."""
     return Denied(f"the selector {selector!r} is not supported", status=HTTPStatus.BAD_REQUEST, reason="BadRequest")

@@ -58,7 +58,7 @@ class Author(NamedTuple):
 
 
 def created(ref: Ref, body: Manifest, uid: str, author: Author) -> Manifest:
-    """Give a new object as it is stored, but for its resourceVersion."""
+    """Return a new object as it is stored, but for its resourceVersion."""
     given = {field: value for field, value in metadata(body).items() if field not in _SERVERS}
     place = {"name": ref.name} | ({"namespace": ref.namespace} if ref.namespace else {})
     meta: Manifest = {**given, **place, "uid": uid, "creationTimestamp": author.moment}
@@ -75,7 +75,7 @@ def created(ref: Ref, body: Manifest, uid: str, author: Author) -> Manifest:
 
 
 def tidied(kind: Kind, manifest: Manifest) -> Manifest:
-    """Give the object without what is empty in it, and a namespace with the label of its name."""
+    """Return the object without what is empty in it, and a namespace with the label of its name."""
     meta = dict(metadata(manifest))
     if kind == NAMESPACE:
         meta["labels"] = {**(meta.get("labels") or {}), NAMESPACE_NAME: meta["name"]}
@@ -109,7 +109,7 @@ def check_way(kind: Kind, subresource: str) -> None:
 
 
 def revised(kind: Kind, seen: Manifest, asked: Manifest, subresource: str = "") -> Manifest:
-    """Give what a write by way of `subresource` ("" for the object) lets through of the object asked for."""
+    """Return what a write by way of `subresource` ("" for the object) lets through of the object asked for."""
     kept = {field: metadata(seen)[field] for field in _SERVERS if field in metadata(seen)}
     given = {field: value for field, value in metadata(asked).items() if field not in _SERVERS}
     asked = {**asked, "metadata": {**given, **kept}}
@@ -130,13 +130,13 @@ def _let_through(kind: Kind, seen: Manifest, asked: Manifest, subresource: str) 
 
 
 def _with(fields: Manifest, others: Manifest, name: str) -> Manifest:
-    """Give `fields` with one field as it is, or is not, in `others`."""
+    """Return `fields` with one field as it is, or is not, in `others`."""
     found = {field: value for field, value in fields.items() if field != name}
     return {**found, name: others[name]} if name in others else found
 
 
 def _resized(seen: Manifest, asked: Manifest) -> Manifest:
-    """Give the pod's spec with the resources asked for, the pod's own and its containers'."""
+    """Return the pod's spec with the resources asked for, the pod's own and its containers'."""
     found = _with(seen, asked, "resources")
     for field in _LISTS:
         wanted = {one["name"]: one for one in asked.get(field) or ()}
@@ -189,7 +189,7 @@ def _book_of(books: list[Manifest], author: Author, subresource: str) -> Manifes
 
 
 def marked(kind: Kind, manifest: Manifest, grace: int | None, now: datetime) -> Manifest:
-    """Give the object as a delete request leaves it, were it to stay; the very same where that changes nothing.
+    """Return the object as a delete request leaves it, were it to stay; the very same where that changes nothing.
 
     A grace period is a bound pod's alone and can only be shortened; a namespace waits to be emptied.
     """
@@ -205,7 +205,7 @@ def marked(kind: Kind, manifest: Manifest, grace: int | None, now: datetime) -> 
 
 
 def _grace(pod: Manifest, asked: int | None) -> int:
-    """Give the seconds that a pod gets: none when it runs nowhere, a second for a negative number."""
+    """Return the seconds that a pod gets: none when it runs nowhere, a second for a negative number."""
     spec = pod.get("spec") or {}
     if not spec.get("nodeName") or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
@@ -223,7 +223,7 @@ def _with_grace(manifest: Manifest, grace: int, now: datetime) -> Manifest:
 
 
 def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
-    """Give an object that is ending already with a shorter grace period, if that is one."""
+    """Return an object that is ending already with a shorter grace period, if that is one."""
     meta = metadata(manifest)
     known = meta.get("deletionGracePeriodSeconds")
     grace = 1 if grace is not None and grace < 0 else grace
@@ -235,7 +235,7 @@ def _shortened(manifest: Manifest, grace: int | None) -> Manifest:
 
 
 def disrupted(pod: Manifest, now: datetime) -> Manifest:
-    """Give a pod that says that it was evicted."""
+    """Return a pod that says that it was evicted."""
     status = pod.get("status") or {}
     others = [one for one in status.get("conditions") or () if one["type"] != "DisruptionTarget"]
     said = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
@@ -244,7 +244,7 @@ def disrupted(pod: Manifest, now: datetime) -> Manifest:
 
 
 def unprotected(kind: Kind, manifest: Manifest) -> Manifest:
-    """Give an object without what protects it while it is in use, as a controller leaves it when it is not."""
+    """Return an object without what protects it while it is in use, as a controller leaves it when it is not."""
     meta = metadata(manifest)
     kept = [one for one in meta.get("finalizers") or () if one != _PROTECTION.get(kind)]
     rest = {field: value for field, value in meta.items() if field != "finalizers"}
@@ -252,7 +252,7 @@ def unprotected(kind: Kind, manifest: Manifest) -> Manifest:
 
 
 def goes(kind: Kind, manifest: Manifest) -> bool:
-    """Say whether a delete request removes the object that it has marked so."""
+    """Report whether a delete request removes the object that it has marked so."""
     meta = metadata(manifest)
     if meta.get("finalizers") or kind == NAMESPACE:
         return False
@@ -260,7 +260,7 @@ def goes(kind: Kind, manifest: Manifest) -> bool:
 
 
 def released(manifest: Manifest) -> bool:
-    """Say whether an object that a write has left without finalizers was only waiting for that."""
+    """Report whether an object that a write has left without finalizers was only waiting for that."""
     meta = metadata(manifest)
     ending = "deletionTimestamp" in meta and meta.get("deletionGracePeriodSeconds") == 0
     return ending and not meta.get("finalizers")

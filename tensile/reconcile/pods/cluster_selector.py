@@ -127,7 +127,7 @@ def cluster_selector(upper_pod: Manifest) -> Manifest | None:
 
 
 def cluster_selector_flaw(upper_pod: Manifest) -> str:
-    """Say what is wrong with the pod's annotation, "" when nothing is."""
+    """Return what is wrong with the pod's annotation, "" when nothing is."""
     text = annotations(upper_pod).get(CLUSTER_SELECTOR)
     return _read(text)[1] if text else ""
 

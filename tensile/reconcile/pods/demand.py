@@ -192,12 +192,12 @@ def _statuses(pod: _Pod) -> dict[str, _ContainerStatus]:
 
 
 def _is_infeasible(pod: _Pod) -> bool:
-    """Say whether the node has refused a resize for good, so that the pod stays as it is."""
+    """Report whether the node has refused a resize for good, so that the pod stays as it is."""
     return any(one.type == "PodResizePending" and one.reason == "Infeasible" for one in pod.status.conditions or ())
 
 
 def _specified(container: _Container) -> Amounts:
-    """Give what a container's spec requests."""
+    """Return what a container's spec requests."""
     return _amounts(container.resources.requests if container.resources else None)
 
 
@@ -207,7 +207,7 @@ def _amounts(quantities: Quantities | None) -> Amounts:
 
 
 def _largest(several: Iterable[Mapping[str, int]]) -> Amounts:
-    """Give the largest amount of each resource."""
+    """Return the largest amount of each resource."""
     most: Amounts = {}
     for one in several:
         for name, amount in one.items():

@@ -95,7 +95,7 @@ def facts_of(pod: Manifest) -> PodFacts:
 
 
 def _shown(status: dict[str, Any]) -> int:
-    """Give a number for what people look at first: whether it runs, is ready, was restarted."""
+    """Return a number for what people look at first: whether it runs, is ready, was restarted."""
     containers = status.get("containerStatuses") or ()
     ready = [one["status"] for one in status.get("conditions") or () if one["type"] == "Ready"]
     states = [(one.get("ready"), one.get("restartCount"), *(one.get("state") or ())) for one in containers]
@@ -103,7 +103,7 @@ def _shown(status: dict[str, Any]) -> int:
 
 
 def differ(upper_pod: Entry | None, lower_pod: Entry | None) -> bool:
-    """Say whether two pods look different at first sight; that they look alike is no promise."""
+    """Report whether two pods look different at first sight; that they look alike is no promise."""
     if upper_pod is None or lower_pod is None:
         return True
     return bool(upper_pod.facts.shown != lower_pod.facts.shown)
@@ -111,12 +111,12 @@ def differ(upper_pod: Entry | None, lower_pod: Entry | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _shared(found: frozenset[Reference]) -> frozenset[Reference]:
-    """Give the first of all that are alike: the pods of one template refer to the same."""
+    """Return the first of all that are alike: the pods of one template refer to the same."""
     return found
 
 
 def lives_below(upper_pod: Entry, excluded: Collection[str]) -> bool:
-    """Say whether an upper pod needs anything below: not one that ended, or that is not mirrored at all.
+    """Report whether an upper pod needs anything below: not one that ended, or that is not mirrored at all.
 
     `excluded` are the namespaces whose pods are not mirrored.
     """
@@ -125,7 +125,7 @@ def lives_below(upper_pod: Entry, excluded: Collection[str]) -> bool:
 
 
 def was_deleted(departure: Departure, upper_uid: str) -> bool:
-    """Say whether the upper pod of that UID is known to have been deleted by somebody.
+    """Report whether the upper pod of that UID is known to have been deleted by somebody.
 
     Kubernetes deletes pods itself for their node's sake; and what a read or a write found missing, though nobody was
     seen to delete it, may have gone with the history of its store.
@@ -137,7 +137,7 @@ def was_deleted(departure: Departure, upper_uid: str) -> bool:
 
 
 def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
-    """Say whether the pod below that was made for an upper one is certainly gone, if there ever was one.
+    """Report whether the pod below that was made for an upper one is certainly gone, if there ever was one.
 
     That its name was empty says too little: what was seen to leave it may have been for an older pod, and what another
     engine made there since is not told of yet.
@@ -186,17 +186,17 @@ INDEXES_BELOW = {"namespace": ours_by_namespace, "reference": ours_by_reference}
 
 
 def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
-    """Say whether a lower pod is this owner's."""
+    """Report whether a lower pod is this owner's."""
     return bool(lower_pod.facts.owner == owner.mark)
 
 
 def mirrors(lower_pod: Entry, upper_pod: Entry, owner: Owner) -> bool:
-    """Say whether a lower pod is this owner's, and for that very upper pod."""
+    """Report whether a lower pod is this owner's, and for that very upper pod."""
     return is_mirror(lower_pod, owner) and bool(lower_pod.facts.upper_uid == upper_pod.uid)
 
 
 def is_daemon(pod: Manifest) -> bool:
-    """Say whether a DaemonSet put an upper pod on its node, without having asked for it to be mirrored."""
+    """Report whether a DaemonSet put an upper pod on its node, without having asked for it to be mirrored."""
     return controller_of(pod).get("kind") == "DaemonSet" and labels(pod).get(VIRTUAL_POD) != "true"
 
 

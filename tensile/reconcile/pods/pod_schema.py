@@ -46,7 +46,7 @@ Found = tuple[Path, str]
 
 @cache
 def forms() -> Mapping[str, Mapping[str, str]]:
-    """Give the fields of each type and their kinds, such as "[]Container"; one that is required ends in "!"."""
+    """Return the fields of each type and their kinds, such as "[]Container"; one that is required ends in "!"."""
     found: dict[str, dict[str, str]] = orjson.loads(File(__file__).with_name("pod_fields.json").read_bytes())
     return {**found, "Pod": _POD}
 
@@ -65,7 +65,7 @@ def composed(data: bytes, name: str) -> Node:
 
 
 def stored(node: Node) -> Any:
-    """Give data as an apiserver keeps it: fields that are null are not there."""
+    """Return data as an apiserver keeps it: fields that are null are not there."""
     if isinstance(node.value, dict):
         return {key: stored(one) for key, one in node.value.items() if one.value is not None}
     return [stored(one) for one in node.value] if isinstance(node.value, list) else node.value
@@ -161,7 +161,7 @@ def _present(node: Node, kind: str, path: Path) -> Iterator[Found]:
 
 
 def _is_leaf(value: Any, kind: str) -> bool:
-    """Say whether a value is of a kind without parts; of one that is not known everything is."""
+    """Report whether a value is of a kind without parts; of one that is not known everything is."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     match kind:
         case "string" | "Time":
@@ -178,7 +178,7 @@ def _is_leaf(value: Any, kind: str) -> bool:
 
 
 def _said(value: Any, kind: str) -> str:
-    """Say what a value is not, and what would be right."""
+    """Return what a value is not, and what would be right."""
     if kind == "boolean":
         return f"{show(value)} is neither true nor false; write one of them, without quotes"
     noun, advice = _LEAVES[kind]

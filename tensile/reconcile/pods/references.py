@@ -54,7 +54,7 @@ class Reference(NamedTuple):
 
 
 def references(pod: Manifest) -> frozenset[Reference]:
-    """Give every ConfigMap, Secret, claim and service account that a pod refers to, each once.
+    """Return every ConfigMap, Secret, claim and service account that a pod refers to, each once.
 
     An object needed in one place and optional in another is needed. Missing image pull secrets do not keep Kubernetes
     from starting a pod, so they are optional. Not in it: what each cluster publishes itself, and the volume that
@@ -100,13 +100,13 @@ def _form_of(source: Manifest) -> str:
 
 
 def never_copied(upper_object: Manifest) -> str:
-    """Say why an object may not exist in another cluster; "" when it may."""
+    """Return why an object may not exist in another cluster; "" when it may."""
     kind = upper_object.get("type")
     return f"a Secret of type {kind} is a credential of the upper cluster" if kind in NEVER_COPIED else ""
 
 
 def copy_of(upper_object: Manifest, owner: Owner, namespace: str) -> Manifest:
-    """Give the lower copy of a ConfigMap or Secret, marked as the owner's; shares the content, changes nothing.
+    """Return the lower copy of a ConfigMap or Secret, marked as the owner's; shares the content, changes nothing.
 
     It says its kind where the upper object does: one out of a list does not.
     """
@@ -178,6 +178,6 @@ def _cloned(claim: Manifest) -> Iterator[Reference]:
 
 
 def _keyed(kind: str, source: Mapping[str, Any] | None, field: str = "name") -> Iterator[Reference]:
-    """Give the object that a source names in a field, none where there is no source."""
+    """Yield the object that a source names in a field, none where there is no source."""
     if source:
         yield Reference(kind, source.get(field) or "", optional=bool(source.get("optional")))

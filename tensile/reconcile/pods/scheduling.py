@@ -28,7 +28,7 @@ _LAPSES = tuple({"key": key, "effect": _NO_EXECUTE} for key in (NOT_READY, UNREA
 
 
 def tolerations_for_upper(upper_pod: Manifest, taints: Iterable[Mapping[str, Any]] = ()) -> list[Manifest] | None:
-    """Give the tolerations that an upper pod should have, None when it has them; `taints` are to be tolerated too.
+    """Return the tolerations that an upper pod should have, None when it has them; `taints` are to be tolerated too.
 
     Kubernetes allows a bound pod's tolerations to lose or change their seconds and to gain company, never to go. The
     first one that matches a taint decides how long it is tolerated, so where that one is limited and meant for more
@@ -43,7 +43,7 @@ def tolerations_for_upper(upper_pod: Manifest, taints: Iterable[Mapping[str, Any
 
 
 def tolerations_on_admission(present: list[Manifest], taints: Iterable[Mapping[str, Any]]) -> list[Manifest]:
-    """Give the tolerations that a pod is to be created with, which has no node yet.
+    """Return the tolerations that a pod is to be created with, which has no node yet.
 
     Those of a node that is not ready or unreachable become unlimited, and are there for all to see, also where another
     one covers them; then come those of the virtual nodes' `taints` that the pod does not tolerate yet.
@@ -56,21 +56,21 @@ def tolerations_on_admission(present: list[Manifest], taints: Iterable[Mapping[s
 
 
 def lacking_for(present: Iterable[Manifest], taints: Iterable[Mapping[str, Any]]) -> list[Manifest]:
-    """Give the tolerations of taints that are not tolerated by what is present."""
+    """Return the tolerations of taints that are not tolerated by what is present."""
     found = tuple(present)
     lacking = [taint for taint in taints if not any(tolerates(one, taint) for one in found)]
     return [toleration_of(taint) for taint in lacking]
 
 
 def toleration_of(taint: Mapping[str, Any]) -> Manifest:
-    """Give the toleration of just that taint."""
+    """Return the toleration of just that taint."""
     if taint.get("value"):
         return {"key": taint["key"], "operator": "Equal", "value": taint["value"], "effect": taint["effect"]}
     return {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
 
 
 def for_lower(tolerations: Iterable[Manifest], taints: Iterable[Mapping[str, Any]]) -> list[Manifest]:
-    """Give the tolerations that mean something below.
+    """Return the tolerations that mean something below.
 
     Those of the virtual nodes' own taints do not, nor do the unlimited ones of a lapsed node: admission below adds its
     own limits where these are missing.
@@ -80,12 +80,12 @@ def for_lower(tolerations: Iterable[Manifest], taints: Iterable[Mapping[str, Any
 
 
 def subject(toleration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Give what tells tolerations apart: all but the seconds, which Kubernetes lets change."""
+    """Return what tells tolerations apart: all but the seconds, which Kubernetes lets change."""
     return tuple(toleration.get(field) or "" for field in ("key", "operator", "value", "effect"))
 
 
 def _is_for_upper(toleration: Manifest, taints: tuple[Mapping[str, Any], ...]) -> bool:
-    """Say whether a toleration means something above only."""
+    """Report whether a toleration means something above only."""
     key = toleration.get("key")
     if not key:
         return False
@@ -95,12 +95,12 @@ def _is_for_upper(toleration: Manifest, taints: tuple[Mapping[str, Any], ...]) -
 
 
 def _is_of_lapse(toleration: Manifest) -> bool:
-    """Say whether a toleration is for evictions from a lapsed node alone, and ends after some seconds."""
+    """Report whether a toleration is for evictions from a lapsed node alone, and ends after some seconds."""
     return any(_names(toleration, taint) for taint in _LAPSES) and _is_limited(toleration)
 
 
 def _names(toleration: Manifest, taint: Mapping[str, str]) -> bool:
-    """Say whether a toleration is for that taint by its key."""
+    """Report whether a toleration is for that taint by its key."""
     return toleration.get("key") == taint["key"] and toleration.get("effect") in (_NO_EXECUTE, "", None)
 
 
@@ -112,12 +112,12 @@ def _freed(toleration: Manifest) -> Manifest:
 
 
 def _is_limited(toleration: Manifest | None) -> bool:
-    """Say whether a toleration ends after some seconds."""
+    """Report whether a toleration ends after some seconds."""
     return toleration is not None and toleration.get("tolerationSeconds") is not None
 
 
 def _first(tolerations: list[Manifest], taint: Mapping[str, str]) -> Manifest | None:
-    """Give the toleration that decides about a taint: the first that matches, as in Kubernetes."""
+    """Return the toleration that decides about a taint: the first that matches, as in Kubernetes."""
     return next((toleration for toleration in tolerations if tolerates(toleration, taint)), None)
 
 
@@ -145,7 +145,7 @@ class Split(NamedTuple):
 
 
 def is_upper_only(key: str, values: Collection[str], keys: Collection[str], nodes: Collection[str]) -> bool:
-    """Say whether a requirement is about the upper cluster: by its key, or by naming a virtual node."""
+    """Report whether a requirement is about the upper cluster: by its key, or by naming a virtual node."""
     return key in keys or (key in NAMING_NODES and any(value in nodes for value in values))
 
 
@@ -182,19 +182,19 @@ def split_term(term: Manifest, keys: Collection[str], nodes: Collection[str]) ->
 
 
 def has_requirements(term: Manifest) -> bool:
-    """Say whether a term asks for anything; one that does not matches no node at all."""
+    """Report whether a term asks for anything; one that does not matches no node at all."""
     return any(term.get(field) for field in LISTS)
 
 
 def matches(term: Manifest, node: str, labels: Mapping[str, str]) -> bool:
-    """Say whether a node of that name with these labels meets a term, as the scheduler does."""
+    """Report whether a node of that name with these labels meets a term, as the scheduler does."""
     asked = [(one, labels) for one in term.get("matchExpressions") or ()]
     asked += [(one, {NAME_FIELD: node}) for one in term.get("matchFields") or ()]
     return bool(asked) and all(_holds(requirement, carried) for requirement, carried in asked)
 
 
 def meets(spec: Manifest, node: str, labels: Mapping[str, str]) -> bool:
-    """Say whether a node has what a pod's spec requires: its nodeSelector, and one term of its node affinity."""
+    """Report whether a node has what a pod's spec requires: its nodeSelector, and one term of its node affinity."""
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
     required = required_of(spec)
@@ -202,7 +202,7 @@ def meets(spec: Manifest, node: str, labels: Mapping[str, str]) -> bool:
 
 
 def required_of(spec: Manifest) -> Manifest | None:
-    """Give what a spec requires of nodes by affinity, None where it requires nothing."""
+    """Return what a spec requires of nodes by affinity, None where it requires nothing."""
     found: Manifest | None = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
     return found
 
@@ -214,7 +214,7 @@ def _term(lists: Mapping[str, list[Manifest]], rest: Manifest) -> Manifest | Non
 
 
 def _holds(requirement: Manifest, carried: Mapping[str, str]) -> bool:
-    """Say whether one requirement holds; an operator that is not known never does."""
+    """Report whether one requirement holds; an operator that is not known never does."""
     test = _OPERATORS.get(requirement.get("operator") or "")
     return test is not None and test(carried.get(requirement["key"]), requirement.get("values") or [])
 
@@ -241,7 +241,7 @@ SYSTEM_NAMESPACE = "kube-system"
 
 
 def left_alone(topology: Topology, own_namespace: str = "") -> frozenset[str]:
-    """Give the namespaces whose pods are never prepared for virtual nodes.
+    """Return the namespaces whose pods are never prepared for virtual nodes.
 
     Those whose pods are not mirrored, and where the webhook runs (`own_namespace`, "" for in none, and where its
     Service is): it must not stand in its own way.
@@ -252,7 +252,7 @@ def left_alone(topology: Topology, own_namespace: str = "") -> frozenset[str]:
 
 
 def taints_of(lowers: Iterable[Lower]) -> tuple[Manifest, ...]:
-    """Give the taints of the lowers' virtual nodes that the topology gives them, each once."""
+    """Return the taints of the lowers' virtual nodes that the topology gives them, each once."""
     found: dict[tuple[str, str, str], Manifest] = {}
     for lower in lowers:
         for one in lower.node.taints:

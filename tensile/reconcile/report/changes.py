@@ -126,14 +126,14 @@ class Recorder:
 
 
 def subject(key: Key) -> str:
-    """Say what a key is about: "pod shop/web-1", "ConfigMap shop/settings", "orphans"."""
+    """Return what a key is about: "pod shop/web-1", "ConfigMap shop/settings", "orphans"."""
     kind, _, name = key.name.rpartition("/")
     where = f"{key.namespace}/{name}" if key.namespace else name
     return f"{kind or key.rule} {where}".rstrip()
 
 
 def defects(broken: Iterable[tuple[Key, Exception]]) -> str:
-    """Say in one line for each key why there is no plan; "" when nothing broke."""
+    """Return in one line for each key why there is no plan; "" when nothing broke."""
     last = dict(broken)
     return "\n".join(
         f"{subject(key)} on {key.lower}: no plan can be made: {type(error).__name__}: {error}; "
@@ -147,7 +147,7 @@ _POINTERS = tuple(f"/metadata/{name}" for name in _FENCES)
 
 
 def after(state: Manifest, step: Step) -> Manifest | None:
-    """Give the object as a patch leaves it, None when that cannot be said."""
+    """Return the object as a patch leaves it, None when that cannot be said."""
     if step.patch is None:
         return None
     try:
@@ -157,7 +157,7 @@ def after(state: Manifest, step: Step) -> Manifest | None:
 
 
 def operations(step: Step, state: Manifest | None, then: Manifest | None) -> list[Operation]:
-    """Give a patch as operations; `state` is the object before, `then` after it, None where it is not known."""
+    """Return a patch as operations; `state` is the object before, `then` after it, None where it is not known."""
     if step.patch is not None and step.patch.media != "json-patch" and state is not None and then is not None:
         return between(state, then)
     return [operation for operation in step.operations if operation["path"] not in _POINTERS]
@@ -186,7 +186,7 @@ def fold(ref: Ref, steps: Sequence[Step], seen: Manifest | None) -> Change | Non
 
 
 def _made(steps: Sequence[Step]) -> Manifest:
-    """Give what a creation and the patches after it come to."""
+    """Return what a creation and the patches after it come to."""
     made = steps[0].body or {}
     for step in steps[1:]:
         made = after(made, step) or made
@@ -232,7 +232,7 @@ def _moving(steps: Sequence[Step]) -> Moving | None:
 
 
 def _reason(steps: Sequence[Step], *verbs: str) -> str:
-    """Give the reason of the first step of the first verb that there is one of.
+    """Return the reason of the first step of the first verb that there is one of.
 
     An object that goes by itself, when its last finalizer does, is replaced without having been deleted.
     """
@@ -240,7 +240,7 @@ def _reason(steps: Sequence[Step], *verbs: str) -> str:
 
 
 def _alleged(joined: Iterable[Operation]) -> tuple[Difference, ...]:
-    """Give what operations say of themselves."""
+    """Return what operations say of themselves."""
     return tuple(Difference(tuple(parts(one["path"])), None, one.get("value")) for one in joined if one["path"])
 
 

@@ -72,7 +72,7 @@ def summary_line(found: Preview) -> str:
 
 
 def title(cluster: str) -> str:
-    """Give the name by which people know a cluster."""
+    """Return the name by which people know a cluster."""
     return "upper" if cluster == UPPER else cluster
 
 
@@ -107,7 +107,7 @@ def _cluster(name: str, changes: Sequence[Change]) -> list[_Line]:
 
 
 def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
-    """Give changes one by one, those that are equal and many together, in the place of their first."""
+    """Yield changes one by one, those that are equal and many together, in the place of their first."""
     likenesses = [_likeness(change) for change in changes]
     groups: dict[bytes, list[Change]] = {}
     for change, likeness in zip(changes, likenesses, strict=True):
@@ -121,7 +121,7 @@ def _alike(changes: Sequence[Change]) -> Iterator[list[Change]]:
 
 
 def _likeness(change: Change) -> bytes:
-    """Say what two changes have in common that may be told as one: everything but the name."""
+    """Return what two changes have in common that may be told as one: everything but the name."""
     fields = [list(one) for one in change.differences]
     alike = [list(change.ref.kind), change.action, change.reason, fields, _details(change)]
     return orjson.dumps(alike, option=orjson.OPT_SORT_KEYS)
@@ -144,7 +144,7 @@ def _where(change: Change) -> str:
 
 
 def _details(change: Change) -> list[str]:
-    """Give the lines below a change: its fields, or what matters of an object that is made."""
+    """Return the lines below a change: its fields, or what matters of an object that is made."""
     if change.action == "create":
         return summary(change.ref.kind, change.manifest or {})
     lines = [line for one in change.differences[:_FIELDS] for line in told(one)]
@@ -153,7 +153,7 @@ def _details(change: Change) -> list[str]:
 
 
 def _problems(problems: Iterable[tuple[Key, Problem]]) -> Iterator[_Line]:
-    """Give a line for each problem; one that many keys of a lower share is told once."""
+    """Yield a line for each problem; one that many keys of a lower share is told once."""
     groups: dict[tuple[str, str, Problem], list[Key]] = {}
     for key, problem in problems:
         groups.setdefault((key.rule, key.lower, problem), []).append(key)
@@ -199,7 +199,7 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def _move(moving: Moving) -> dict[str, Any]:
-    """Say where a pod goes: from one virtual node to another, and the real node that has room behind the first."""
+    """Return where a pod goes: from one virtual node to another, and the real node that has room behind the first."""
     return {"from": moving.source, "to": moving.targets, "node": moving.node}
 
 

@@ -42,17 +42,17 @@ class Difference(NamedTuple):
 
 
 def differences(old: Manifest, new: Manifest) -> tuple[Difference, ...]:
-    """Give the fields in which two forms of an object differ, by path; times of conditions and notes do not count."""
+    """Return the fields in which two forms of an object differ, by path; times of conditions and notes do not count."""
     return tuple(one for one in _walk(old, new, ()) if not _is_beside(one.path))
 
 
 def _is_beside(path: tuple[str, ...]) -> bool:
-    """Say whether a field is no news to a person: the time of a condition, or a note about what else was written."""
+    """Report whether a field is no news to a person: the time of a condition, or a note about what else was written."""
     return path[-1] in BOOKKEEPING or (path[0] == "status" and path[-1] in _STAMPS)
 
 
 def written(manifest: Manifest) -> Manifest:
-    """Give the part of an object that its author writes: no status, no book-keeping of the API."""
+    """Return the part of an object that its author writes: no status, no book-keeping of the API."""
     kept = {name: content for name, content in manifest.items() if name not in ("status", "metadata")}
     meta = {name: metadata(manifest)[name] for name in ("labels", "annotations") if name in metadata(manifest)}
     return {**kept, "metadata": meta}
@@ -72,7 +72,7 @@ def _walk(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[Difference]:
 
 
 def _members(value: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
-    """Give what a value consists of, by name; None when it is to be told as a whole."""
+    """Return what a value consists of, by name; None when it is to be told as a whole."""
     if value is None and len(path) in _OPENED:
         return {}
     if isinstance(value, dict):
@@ -84,7 +84,7 @@ def _members(value: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _name(element: Manifest) -> str:
-    """Give what tells an element of a list apart: its name, its type, or a taint's key and effect."""
+    """Return what tells an element of a list apart: its name, its type, or a taint's key and effect."""
     if "effect" in element or "operator" in element:
         return f"{element.get('key', '*')}:{element.get('effect', '*')}"
     return str(element.get("name") or element.get("type") or "")
@@ -99,19 +99,19 @@ Path = tuple[str, ...]
 
 
 def redacted(kind: Kind, value: Any, path: Path = ()) -> Any:
-    """Give what stands at `path` in an object of that kind, with "(redacted)" for each value of a Secret."""
+    """Return what stands at `path` in an object of that kind, with "(redacted)" for each value of a Secret."""
     return _redacted(value, path) if kind.name == SECRET.name else value
 
 
 def redacted_operation(kind: Kind, operation: Operation) -> Operation:
-    """Give an RFC 6902 operation on an object of that kind without the values of a Secret."""
+    """Return an RFC 6902 operation on an object of that kind without the values of a Secret."""
     if "value" not in operation:
         return operation
     return {**operation, "value": redacted(kind, operation["value"], tuple(parts(operation["path"])))}
 
 
 def redacted_differences(kind: Kind, found: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Give differences of an object of that kind, of a Secret by key and without values."""
+    """Return differences of an object of that kind, of a Secret by key and without values."""
     if kind.name != SECRET.name:
         return tuple(found)
     return tuple(
@@ -133,7 +133,7 @@ def _redacted(value: Any, path: Path) -> Any:
 
 
 def _is_value(path: Path) -> bool:
-    """Say whether a path leads to a secret value or into one."""
+    """Report whether a path leads to a secret value or into one."""
     return (len(path) > 1 and path[:1] in _ROOTS) or path[: len(_ANNOTATION)] == _ANNOTATION
 
 
@@ -151,7 +151,7 @@ def listed(names: Iterable[str], most: int) -> str:
 
 
 def told(one: Difference) -> list[str]:
-    """Say what happens to a field: one line, with further lines below it for a small change of a text."""
+    """Return what happens to a field: one line, with further lines below it for a small change of a text."""
     field = harmless(one.field)
     if REDACTED in (one.old, one.new):
         return [f"{field}: {_hidden(one)}"]
@@ -212,7 +212,7 @@ _PAYLOADS = ("data", "binaryData", "stringData")
 
 
 def summary(kind: Kind, manifest: Manifest) -> list[str]:
-    """Give the lines for an object; none for a kind that has no more to tell than its name."""
+    """Return the lines for an object; none for a kind that has no more to tell than its name."""
     about = _ABOUT.get(kind.name)
     return [f"{title}: {text}" for title, text in about(manifest) if text] if about else []
 
@@ -259,7 +259,7 @@ def _volume(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _labels(manifest: Manifest) -> Iterator[str]:
-    """Give the labels that say more than the name and that it is ours, as kubectl writes them."""
+    """Return the labels that say more than the name and that it is ours, as kubectl writes them."""
     found = sorted(labels(manifest).items())
     return (f"{key}={value}" for key, value in found if key != _OWN_NAME and not key.startswith(PREFIX))
 

@@ -18,7 +18,7 @@ _COLLECT = 0.5
 
 
 def key_of(lower: str) -> Key:
-    """Give the one key of a lower."""
+    """Return the one key of a lower."""
     return Key(NAME, lower, "", "")
 
 
@@ -28,14 +28,14 @@ class ClaimOrphanRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of claims that go above, and of those below that have none above."""
+        """Note claims that go above, and of those below that have none above."""
         return (
             Route("upper.PersistentVolumeClaim", _above, delay=_COLLECT),
             Route("PersistentVolumeClaim", _below, delay=_COLLECT),
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the lower's key."""
+        """Yield the lower's key."""
         if is_enabled(world.lowers[lower]):
             yield key_of(lower)
 
@@ -64,14 +64,14 @@ def _orphan(copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | C
 
 
 def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of a claim that goes while there is one below."""
+    """Note a claim that goes while there is one below."""
     here, entry = world.lowers[lower], delta.entry
     if delta.after is None and here.more[CLAIM].get(here.namespace(entry.namespace), entry.name) is not None:
         yield key_of(lower)
 
 
 def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of a claim that has none above."""
+    """Note a claim that has none above."""
     here, after = world.lowers[lower], delta.after
     for namespace in here.above(after.namespace) if after else ():
         if world.upper.more[CLAIM].get(namespace, delta.entry.name) is None:

@@ -77,12 +77,12 @@ _ABOVE_ONLY = (
 
 
 def key_of(lower: str, namespace: str, name: str) -> Key:
-    """Give the key of a claim in a lower, by its upper namespace and name."""
+    """Return the key of a claim in a lower, by its upper namespace and name."""
     return Key(NAME, lower, namespace, name)
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Give the keys of the claims that a pod has to wait for: those that are not below yet.
+    """Return the keys of the claims that a pod has to wait for: those that are not below yet.
 
     Where storage is not looked after that is all of them: a claim of that name below would be another's.
     """
@@ -91,7 +91,7 @@ def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Re
 
 
 def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: str | None) -> Manifest:
-    """Give the lower cluster's claim for an upper one: what is asked for, nothing of what the upper made of it."""
+    """Return the lower cluster's claim for an upper one: what is asked for, nothing of what the upper made of it."""
     spec = {field: claim["spec"][field] for field in _SPEC if field in claim["spec"]}
     if storage_class is not None:
         spec["storageClassName"] = storage_class
@@ -115,7 +115,7 @@ class ClaimRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of claims on both sides, of the volumes that say where they live, and of pods that use them."""
+        """Note claims on both sides, of the volumes that say where they live, and of pods that use them."""
         return (
             Route("upper.PersistentVolumeClaim", _above),
             Route("upper.PersistentVolume", _volume),
@@ -125,7 +125,7 @@ class ClaimRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of every claim that is used, chosen for the node, or copied."""
+        """Yield the keys of every claim that is used, chosen for the node, or copied."""
         here = world.lowers[lower]
         if not is_enabled(here):
             return
@@ -135,7 +135,7 @@ class ClaimRule:
         yield from sorted(key_of(lower, namespace, name) for namespace, name in found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say what should be below for one claim."""
+        """Return what should be below for one claim."""
         lower = world.lowers[key.lower]
         if not is_enabled(lower):
             return Decision(problem=_not_mirrored(key, lower))
@@ -205,7 +205,7 @@ def _here(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world
 
 
 def _is_unnoted(claim: Entry, lower: LowerWorld) -> bool:
-    """Say whether nothing above tells where a claim is about to be made: neither a scheduler nor we."""
+    """Report whether nothing above tells where a claim is about to be made: neither a scheduler nor we."""
     return not is_selected(claim) and not claim.facts.volume and claim.facts.chosen != lower.name
 
 
@@ -219,7 +219,7 @@ def _left_in(claim: Entry, lower: LowerWorld, world: World) -> LowerWorld | None
 
 
 def _may_be_in(claim: Entry, lower: LowerWorld) -> bool:
-    """Say whether a claim is noted to be made in a lower; where storage is not looked after any more, a read tells."""
+    """Report whether a claim is noted to be made in a lower; where storage is not looked after any more, a read tells."""
     if claim.facts.chosen != lower.name:
         return False
     found = lower.more[CLAIM].is_gone(lower.namespace(claim.namespace), claim.name, claim.uid)
@@ -241,7 +241,7 @@ def _after(key: Key, claim: Entry, other: LowerWorld) -> Decision:
 
 
 def _unfitting(found: Entry, wanted: Present, world: World) -> Problem | None:
-    """Say why somebody's claim below is not taken over, None where it may be or nobody asks for that."""
+    """Return why somebody's claim below is not taken over, None where it may be or nobody asks for that."""
     if not adopts(world, wanted.ref.cluster):
         return None
     why = unfit(found.manifest(), wanted.manifest)
@@ -263,7 +263,7 @@ def _unfilled(key: Key, claim: Manifest, lower: LowerWorld, world: World) -> Pro
 
 
 def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
-    """Say that storage is not looked after in a lower, where a pod needs it."""
+    """Describe that storage is not looked after in a lower, where a pod needs it."""
     if not lower.upper_pods.select("reference", (CLAIM.name, key.namespace, key.name)):
         return None
     words = f"claim {key.namespace}/{key.name}: lower cluster {lower.name} has no controller PV"
@@ -271,7 +271,7 @@ def _not_mirrored(key: Key, lower: LowerWorld) -> Problem | None:
 
 
 def _lost(copy: Entry | None, lower: LowerWorld) -> Problem | None:
-    """Say that the volume of a lower claim is gone, which Kubernetes says there alone."""
+    """Describe that the volume of a lower claim is gone, which Kubernetes says there alone."""
     if copy is None or not copy.facts.lost:
         return None
     words = f"claim {copy.namespace}/{copy.name} in lower cluster {lower.name} has lost its volume, and the data"
@@ -290,18 +290,18 @@ def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) ->
 
 
 def _refused(key: Key, world: World) -> Problem | None:
-    """Give what the lower cluster said to the last try."""
+    """Return what the lower cluster said to the last try."""
     problem = world.problems.get(key)
     return None if problem is None or problem.reason in _DECIDED else problem
 
 
 def _is_waited_for(claim: Entry, lower: LowerWorld, world: World) -> bool:
-    """Say whether the upper scheduler can still choose another node for a claim."""
+    """Report whether the upper scheduler can still choose another node for a claim."""
     return is_selected(claim) and not users(lower, claim, world.topology.exclude_namespaces)
 
 
 def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decision:
-    """Say that the data of a claim are gone below, once that is certain."""
+    """Describe that the data of a claim are gone below, once that is certain."""
     ref = Ref(lower.name, CLAIM, lower.namespace(key.namespace), key.name)
     if lower.more[CLAIM].departed(ref.namespace, ref.name) is None:
         return Decision((Confirmed(ref, claim.uid, "its volume above says that it holds the data"),))
@@ -313,7 +313,7 @@ def _vanished(key: Key, claim: Entry, lower: LowerWorld, world: World) -> Decisi
 
 
 def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Decision:
-    """Say why pods here cannot use a claim, and take back a copy that came to nothing."""
+    """Return why pods here cannot use a claim, and take back a copy that came to nothing."""
     lower, place = world.lowers[key.lower], home(claim, world)
     if copy is not None:
         told = _told_here(key, claim, world)
@@ -327,7 +327,7 @@ def _elsewhere(key: Key, claim: Entry, copy: Entry | None, world: World) -> Deci
 
 
 def _is_unheard(claim: Entry, world: World) -> bool:
-    """Say whether a claim has a volume of which nothing is known yet: it may be the placeholder that we just made.
+    """Report whether a claim has a volume of which nothing is known yet: it may be the placeholder that we just made.
 
     Claims and volumes are told of on two watches, and the answer to our own write may be read after both.
     """
@@ -344,7 +344,7 @@ def _told_here(key: Key, claim: Entry, world: World) -> Decision:
 
 
 def _far(claim: Entry, lower: str) -> Problem | None:
-    """Say that a claim's volume is in another cluster; it may be none of ours that a scheduler chose."""
+    """Describe that a claim's volume is in another cluster; it may be none of ours that a scheduler chose."""
     where = f"claim {claim.namespace}/{claim.name}"
     if lower:
         return Problem("ClaimElsewhere", f"{where} has its volume in lower cluster {lower}, not here")
@@ -375,13 +375,13 @@ def _left_over(key: Key, copy: Entry, claim: Entry | None, world: World) -> Deci
 
 
 def _was_deleted(key: Key, copy: Entry, world: World) -> bool:
-    """Say whether the upper claim of a copy was seen deleted."""
+    """Report whether the upper claim of a copy was seen deleted."""
     departure = world.upper.more[CLAIM].departed(key.namespace, key.name)
     return departure is not None and departure.seen and departure.uid == copy.facts.upper_uid
 
 
 def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
-    """Say why a claim waits for another of its name to go, whose data may have to be kept."""
+    """Return why a claim waits for another of its name to go, whose data may have to be kept."""
     lower = world.lowers[key.lower]
     if home(claim, world).lower != lower.name:
         return _told_here(key, claim, world)
@@ -394,14 +394,14 @@ def _in_the_way(key: Key, claim: Entry, volume: str, world: World) -> Decision:
 
 
 def _needed(key: Key, world: World) -> Problem | None:
-    """Say that a claim does not exist, where a pod needs it."""
+    """Describe that a claim does not exist, where a pod needs it."""
     pods = world.lowers[key.lower].upper_pods.select("reference", (CLAIM.name, key.namespace, key.name))
     words = f"{CLAIM.name} {key.namespace}/{key.name}: it does not exist"
     return Problem(f"{CLAIM.name}NotFound", words) if pods else None
 
 
 def _is_there(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
-    """Say whether a pod finds below what it is to find there."""
+    """Report whether a pod finds below what it is to find there."""
     claim = world.upper.more[CLAIM].get(namespace, name)
     if claim is None or copy_in(lower, claim, world) is None:
         return False
@@ -409,7 +409,7 @@ def _is_there(world: World, lower: LowerWorld, namespace: str, name: str) -> boo
 
 
 def _named(pod: Entry | None) -> frozenset[str]:
-    """Give the names of the claims that a pod refers to."""
+    """Return the names of the claims that a pod refers to."""
     found = pod.facts.references if pod is not None else ()
     return frozenset(reference.name for reference in found if reference.kind == CLAIM.name)
 

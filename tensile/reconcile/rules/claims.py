@@ -116,7 +116,7 @@ def _is_prebound(claim: Manifest) -> bool:
 
 
 def class_of(claim: Manifest) -> str | None:
-    """Give the name of a claim's storage class, None where it asks for none in particular."""
+    """Return the name of a claim's storage class, None where it asks for none in particular."""
     found: str | None = annotations(claim).get(_OLD_CLASS, (claim.get("spec") or {}).get("storageClassName"))
     return found
 
@@ -134,19 +134,19 @@ INDEXES = {"node": _by_node, "uid": _by_uid}
 
 
 def is_enabled(lower: LowerWorld) -> bool:
-    """Say whether storage is looked after in a lower."""
+    """Report whether storage is looked after in a lower."""
     return _CONTROLLER in lower.spec.controllers
 
 
 def can_tell(lower: LowerWorld, world: World) -> bool:
-    """Say whether all that decisions about storage rest on is known."""
+    """Report whether all that decisions about storage rest on is known."""
     above, below = world.upper.more, lower.more
     known = all(cache.synced for cache in (above[CLAIM], above[VOLUME], below[CLAIM], below[VOLUME]))
     return is_enabled(lower) and known and lower.settled
 
 
 def is_copy(claim: Entry, owner: Owner) -> bool:
-    """Say whether a claim below is this owner's."""
+    """Report whether a claim below is this owner's."""
     return bool(claim.facts.owner == owner.mark)
 
 
@@ -188,7 +188,7 @@ def misfit(found: Entry, claim: Entry, lower: LowerWorld) -> str:
 
 
 def unfit(seen: Manifest, wanted: Manifest) -> str:
-    """Say why a claim below that is somebody's cannot serve in place of the one that is wanted, "" where it can.
+    """Return why a claim below that is somebody's cannot serve in place of the one that is wanted, "" where it can.
 
     What it lacks cannot be given to it, and it may hold other data than the claim above is to have.
     """
@@ -201,7 +201,7 @@ def unfit(seen: Manifest, wanted: Manifest) -> str:
 
 
 def may_hold_data(copy: Entry) -> bool:
-    """Say whether a claim below has a volume, is about to have it, or had one."""
+    """Report whether a claim below has a volume, is about to have it, or had one."""
     return bool(copy.facts.bound or copy.facts.lost or copy.facts.volume)
 
 
@@ -212,7 +212,7 @@ def without_volume(copy: Entry, lower: LowerWorld, reason: str, *, asked: bool =
 
 
 def home(claim: Entry, world: World) -> Home:
-    """Say where an upper claim lives."""
+    """Return where an upper claim lives."""
     if claim.facts.volume:
         return _of_volume(claim, world)
     if claim.namespace in world.topology.exclude_namespaces:
@@ -227,26 +227,26 @@ def home(claim: Entry, world: World) -> Home:
 
 
 def is_selected(claim: Entry) -> bool:
-    """Say whether the upper scheduler waits for a volume of ours on the node that it chose."""
+    """Report whether the upper scheduler waits for a volume of ours on the node that it chose."""
     return bool(claim.facts.selected) and claim.facts.provisioner == PROVISIONER and not claim.facts.volume
 
 
 def selected_in(world: World, lower: LowerWorld, upper_namespace: str) -> bool:
-    """Say whether claims of a namespace are to be made in a lower before any pod is bound there."""
+    """Report whether claims of a namespace are to be made in a lower before any pod is bound there."""
     concerns = is_enabled(lower) and upper_namespace not in world.topology.exclude_namespaces
     chosen = world.upper.more[CLAIM].select("node", lower.node) if concerns else ()
     return any(claim.namespace == upper_namespace and is_selected(claim) for claim in chosen)
 
 
 def users(lower: LowerWorld, claim: Entry, excluded: Iterable[str]) -> list[Entry]:
-    """Give the pods bound to a lower's node that use an upper claim."""
+    """Return the pods bound to a lower's node that use an upper claim."""
     mentioned = lower.upper_pods.select("reference", (CLAIM.name, claim.namespace, claim.name))
     hidden = frozenset(excluded)
     return [pod for pod in mentioned if lives_below(pod, hidden)]
 
 
 def mapped(classes: Mapping[str, str], name: str) -> str:
-    """Give the lower name of a storage class: its own, unless the topology maps it."""
+    """Return the lower name of a storage class: its own, unless the topology maps it."""
     return classes.get(name, name)
 
 
@@ -262,13 +262,13 @@ def _of_volume(claim: Entry, world: World) -> Home:
 
 
 def _holder(claim: Entry, world: World) -> str:
-    """Give the name of the lower whose copy of a claim may hold data, "" for none."""
+    """Return the name of the lower whose copy of a claim may hold data, "" for none."""
     copies = ((lower.name, copy_in(lower, claim, world)) for lower in world.lowers.values())
     return next((name for name, copy in copies if copy is not None and may_hold_data(copy)), "")
 
 
 def _of_user(claim: Entry, world: World) -> Home:
-    """Give the lower that has a copy in use, or for all that is known has one, else that of the oldest pod."""
+    """Return the lower that has a copy in use, or for all that is known has one, else that of the oldest pod."""
     using = {lower.name: users(lower, claim, world.topology.exclude_namespaces) for lower in world.lowers.values()}
     for lower in world.lowers.values():
         if using[lower.name] and copy_in(lower, claim, world) is not None:
@@ -281,13 +281,13 @@ def _of_user(claim: Entry, world: World) -> Home:
 
 
 def _unknown(claim: Entry, lower: LowerWorld) -> Problem:
-    """Say that a claim was made, or about to be, in a lower that has not been heard since we started."""
+    """Describe that a claim was made, or about to be, in a lower that has not been heard since we started."""
     where = f"claim {claim.namespace}/{claim.name}"
     return Problem("LowerUnreachable", f"{where} may have its volume in lower cluster {lower.name}, which is silent")
 
 
 def _first(claim: Entry, lower: LowerWorld) -> Home:
-    """Say whether a claim that a pod is the first to use can be made where that pod is."""
+    """Report whether a claim that a pod is the first to use can be made where that pod is."""
     facts = claim.facts
     if facts.provisioner in ("", PROVISIONER) or facts.storage_class in lower.spec.storage_classes:
         return Home(lower.name) if is_enabled(lower) else Home()
@@ -393,7 +393,7 @@ def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:
 
 
 def _sizes(seen: Manifest, below: Manifest) -> dict[str, Any]:
-    """Give the fields that speak of sizes; a map that loses keys says so with nulls."""
+    """Return the fields that speak of sizes; a map that loses keys says so with nulls."""
     found: dict[str, Any] = {}
     for field in _COPIED:
         old, new = seen.get(field) or {}, below.get(field) or {}
@@ -403,7 +403,7 @@ def _sizes(seen: Manifest, below: Manifest) -> dict[str, Any]:
 
 
 def _conditions(seen: list[Manifest], below: Manifest | None, problem: Problem | None, now: str) -> list[Manifest]:
-    """Give all conditions as they should be: the lower's word on resizing, ours on problems, others' as they are."""
+    """Return all conditions as they should be: the lower's word on resizing, ours on problems, others' as they are."""
     kept = [one for one in seen if one["type"] != MIRRORED and (below is None or one["type"] not in _RESIZING)]
     sizing = [one for one in (below or {}).get("conditions") or () if one["type"] in _RESIZING]
     return _in_order(seen, [*kept, *sizing, *([_complaint(seen, problem, now)] if problem else [])])

@@ -90,12 +90,12 @@ _SECTIONS = ("metadata.labels", "metadata.annotations", "data", "binaryData", "i
 
 
 def key_of(lower: str, namespace: str, kind: str, name: str) -> Key:
-    """Give the key of one copied object, by its upper namespace and name."""
+    """Return the key of one copied object, by its upper namespace and name."""
     return Key(NAME, lower, namespace, f"{kind}/{name}")
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Give the keys of the objects that a pod has to wait for: those it names, or has its images pulled with.
+    """Return the keys of the objects that a pod has to wait for: those it names, or has its images pulled with.
 
     An optional one has to be below, too, or its name has to be held.
     """
@@ -117,7 +117,7 @@ class DependencyRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of the originals, the copies, and of pods on both sides that begin or cease to refer to them."""
+        """Note the originals, the copies, and of pods on both sides that begin or cease to refer to them."""
         return (
             Route("upper.config_maps", _original(CONFIG_MAP)),
             Route("upper.secrets", _original(SECRET)),
@@ -129,7 +129,7 @@ class DependencyRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of everything referred to and of every copy."""
+        """Yield the keys of everything referred to and of every copy."""
         here = world.lowers[lower]
         found = {
             key_of(lower, entry.namespace, reference.kind, reference.name)
@@ -308,7 +308,7 @@ def _is_kept(world: World, lower: LowerWorld, namespace: str, kind: Kind, name: 
 
 
 def _needed(world: World, lower: LowerWorld, key: Key, problem: Problem) -> Problem | None:
-    """Give the problem, with the object's name, if some pod cannot start for it."""
+    """Return the problem, with the object's name, if some pod cannot start for it."""
     kind, _, name = key.name.partition("/")
     needed = Reference(kind, name, optional=False)
     askers = ownership.asking(lower, world, kind, key.namespace, name)
@@ -345,7 +345,7 @@ def _of_copy(lower: LowerWorld, kind: Kind, copy: Entry) -> Iterator[Key]:
 
 
 def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give what a pod above begins or ceases to need; one that goes on needing the same concerns nothing."""
+    """Yield what a pod above begins or ceases to need; one that goes on needing the same concerns nothing."""
     excluded = world.topology.exclude_namespaces
     needs = [_references(entry) if entry and lives_below(entry, excluded) else frozenset() for entry in delta]
     entry = delta.entry
@@ -355,7 +355,7 @@ def _referrer(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _referrer_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give what a pod below begins or ceases to refer to; one that ended refers to it until it goes."""
+    """Yield what a pod below begins or ceases to refer to; one that ended refers to it until it goes."""
     changed = _references(delta.before) ^ _references(delta.after)
     for namespace in world.lowers[lower].above(delta.entry.namespace):
         yield from _keys_of(lower, namespace, changed)
@@ -364,13 +364,13 @@ def _referrer_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _by_account(world: World, lower: str, pod: Entry) -> Iterator[Key]:
-    """Give the Secrets that images are pulled with for the sake of the account that a pod above runs as."""
+    """Yield the Secrets that images are pulled with for the sake of the account that a pod above runs as."""
     for secret in service_accounts.secrets_of(world, pod.namespace, pod.facts.references):
         yield key_of(lower, pod.namespace, SECRET.name, secret)
 
 
 def _of_account(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give the Secrets that an account above begins or ceases to pull images with, where its pods run."""
+    """Yield the Secrets that an account above begins or ceases to pull images with, where its pods run."""
     entry = delta.entry
     if not service_accounts.is_used(world, world.lowers[lower], entry.namespace, entry.name):
         return

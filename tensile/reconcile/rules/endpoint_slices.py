@@ -42,7 +42,7 @@ class Source(NamedTuple):
     alias: Manifest | None = None
 
     def manifest(self) -> Manifest:
-        """Give what is kept of it, decoded."""
+        """Return what is kept of it, decoded."""
         return self.alias if self.entry is None and self.alias is not None else _of(self.entry)
 
 
@@ -52,7 +52,7 @@ class SliceRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of slices on both sides, and of Services below, without which there are none."""
+        """Note slices on both sides, and of Services below, without which there are none."""
         return (
             Route("upper.EndpointSlice", _above),
             Route("EndpointSlice", _below),
@@ -60,7 +60,7 @@ class SliceRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give a key for each slice that is below, or belongs there."""
+        """Yield a key for each slice that is below, or belongs there."""
         here, above = world.lowers[lower], world.upper.more[ENDPOINT_SLICE]
         found = {
             slice_key(lower, namespace, name)
@@ -105,7 +105,7 @@ def source_of(world: World, key: Key) -> Source | None:
 
 
 def is_held(copy: Entry, lower: LowerWorld, world: World) -> bool:
-    """Say whether the Service of a slice below is there, and ours."""
+    """Report whether the Service of a slice below is there, and ours."""
     holder = lower.more[SERVICE].get(copy.namespace, copy.facts.service)
     return holder is not None and bool(holder.facts.owner == world.owner.mark)
 
@@ -200,7 +200,7 @@ def _of_copy(lower: LowerWorld, copy: Entry) -> Iterator[Key]:
 
 
 def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give every slice of a Service below, on either side, when that comes, goes, or becomes another."""
+    """Yield every slice of a Service below, on either side, when that comes, goes, or becomes another."""
     if delta.before and delta.after and (delta.before.uid, delta.before.facts) == (delta.after.uid, delta.after.facts):
         return
     here, entry = world.lowers[lower], delta.entry

@@ -19,7 +19,7 @@ _OURS = ("pods", "config_maps", "secrets")
 
 
 def key_of(lower: str) -> Key:
-    """Give the one key of a lower."""
+    """Return the one key of a lower."""
     return Key(NAME, lower, "", "")
 
 
@@ -29,7 +29,7 @@ class VacancyRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of namespaces on both sides, and of what leaves one below."""
+        """Note namespaces on both sides, and of what leaves one below."""
         kinds = watches.followed(watches.FOLLOWS, above=False).values()
         more = tuple(follow.kind.name for follow in kinds if follow.ours and follow.kind.namespaced)
         leaving = tuple(Route(cache, _left, delay=_COLLECT) for cache in (*_OURS, *more))
@@ -37,7 +37,7 @@ class VacancyRule:
         return (*spaces, *leaving)
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the lower's key."""
+        """Yield the lower's key."""
         yield key_of(world.lowers[lower].name)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -53,7 +53,7 @@ class VacancyRule:
 
 
 def _is_needed(space: Entry, lower: LowerWorld, world: World) -> bool:
-    """Say whether one of our namespaces has its other half above, and is called after it."""
+    """Report whether one of our namespaces has its other half above, and is called after it."""
     name = _above(space)
     return world.upper.namespaces.get("", name) is not None and lower.namespace(name) == space.name
 
@@ -63,7 +63,7 @@ def _above(space: Entry) -> str:
 
 
 def _wanted(space: Entry, lower: LowerWorld, world: World) -> Absent | Confirmed:
-    """Say what a vacant namespace asks for: follow a deletion above that was seen; have one confirmed that was not."""
+    """Return what a vacant namespace asks for: follow a deletion above that was seen; have one confirmed that was not."""
     name = _above(space)
     if world.upper.namespaces.get("", name) is not None:
         return _absent(space, lower, "namespaces are called otherwise now", asked=False)
@@ -81,7 +81,7 @@ def _absent(space: Entry, lower: LowerWorld, reason: str, *, asked: bool, lost: 
 
 
 def _used(lower: LowerWorld) -> frozenset[str]:
-    """Give the namespaces below in which there is something that we know of."""
+    """Return the namespaces below in which there is something that we know of."""
     caches = (lower.pods, lower.config_maps, lower.secrets, *lower.more.values())
     return frozenset(entry.namespace for cache in caches for entry in cache)
 

@@ -49,12 +49,12 @@ def digest(raw: bytes) -> Kept:
 
 
 def key_of(lower: str, upper_namespace: str) -> Key:
-    """Give the key of the namespace below that belongs to one above."""
+    """Return the key of the namespace below that belongs to one above."""
     return Key(NAME, lower, "", upper_namespace)
 
 
 def ready(lower: LowerWorld, upper_namespace: str) -> str:
-    """Give the UID of the namespace below when pods can be made in it, else "".
+    """Return the UID of the namespace below when pods can be made in it, else "".
 
     Kubernetes refuses a pod until the namespace's ServiceAccount `default` exists. Where the engine's own account is,
     nothing is made: a pod there could be given the engine's credential.
@@ -69,7 +69,7 @@ def ready(lower: LowerWorld, upper_namespace: str) -> str:
 
 
 def is_for(below: Entry, lower: LowerWorld, upper_namespace: str) -> bool:
-    """Say whether a namespace below may be used for one above: any, or with a prefix only the one made for it."""
+    """Report whether a namespace below may be used for one above: any, or with a prefix only the one made for it."""
     if lower.naming is None:
         return True
     return (below.facts.mark, below.facts.above) == (lower.naming.mark, upper_namespace)
@@ -81,7 +81,7 @@ class NamespaceRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of namespaces on both sides, and of accounts below, which come after their namespace."""
+        """Note namespaces on both sides, and of accounts below, which come after their namespace."""
         return (
             Route("namespaces", _below),
             Route("accounts", _account_below),
@@ -89,7 +89,7 @@ class NamespaceRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give a key for each namespace with a pod."""
+        """Yield a key for each namespace with a pod."""
         for namespace in sorted({entry.namespace for entry in world.lowers[lower].upper_pods}):
             yield key_of(lower, namespace)
 
@@ -118,7 +118,7 @@ class NamespaceRule:
 
 
 def _is_only_used(below: Entry, above: Entry, lower: LowerWorld, world: World) -> bool:
-    """Say whether a namespace is somebody else's and stays so, and pods run in it all the same."""
+    """Report whether a namespace is somebody else's and stays so, and pods run in it all the same."""
     if lower.naming is not None or is_ours(below.manifest(), world.owner):
         return False
     ref = Ref(lower.name, NAMESPACE, "", below.name)
@@ -146,7 +146,7 @@ def _obstacle(below: Entry, above: Entry, lower: LowerWorld, world: World) -> Pr
 
 
 def _own(key: Key, lower: LowerWorld) -> Problem:
-    """Say that a namespace is the engine's own."""
+    """Describe that a namespace is the engine's own."""
     name = lower.namespace(key.name)
     where = f"{name} of {lower.name}" if name == lower.account else f"{key.name} of the upper cluster"
     return Problem(
@@ -155,7 +155,7 @@ def _own(key: Key, lower: LowerWorld) -> Problem:
 
 
 def _needed(lower: LowerWorld, upper_namespace: str, world: World) -> bool:
-    """Say whether a pod above has to run in it, or waits for its volume; while the Node is not ours, none does."""
+    """Report whether a pod above has to run in it, or waits for its volume; while the Node is not ours, none does."""
     if lower.namespaces.get("", lower.namespace(upper_namespace)) is None and not has_node(lower, world):
         return False
     pods = lower.upper_pods.select("namespace", upper_namespace)

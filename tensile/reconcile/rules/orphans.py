@@ -19,7 +19,7 @@ _COLLECT = 0.5
 
 
 def key_of(lower: str) -> Key:
-    """Give the one key of a lower."""
+    """Return the one key of a lower."""
     return Key(NAME, lower, "", "")
 
 
@@ -29,7 +29,7 @@ class StrayRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of Services and slices that go above, or come below without their other half."""
+        """Note Services and slices that go above, or come below without their other half."""
         return (
             Route("upper.Service", _above(SERVICE), delay=_COLLECT),
             Route("upper.EndpointSlice", _above(ENDPOINT_SLICE), delay=_COLLECT),
@@ -38,7 +38,7 @@ class StrayRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the lower's key."""
+        """Yield the lower's key."""
         yield key_of(world.lowers[lower].name)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -69,7 +69,7 @@ def _strays(kind: Kind, lower: LowerWorld, world: World) -> Iterator[Absent | Co
 
 
 def _is_left(kind: Kind, copy: Entry, namespace: str, lower: LowerWorld, world: World) -> bool:
-    """Say whether a copy is ours, would stay if it had its other half, and is not the alias."""
+    """Report whether a copy is ours, would stay if it had its other half, and is not the alias."""
     if copy.facts.owner != world.owner.mark or is_made_for(copy, world.owner, world.owner.upper):
         return False
     stays = is_exposed(lower, namespace, world) or is_kept(lower, namespace)
@@ -78,7 +78,7 @@ def _is_left(kind: Kind, copy: Entry, namespace: str, lower: LowerWorld, world: 
 
 def _above(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Hear of one that goes, or comes back, and is below."""
+        """Note one that goes, or comes back, and is below."""
         entry, here = delta.entry, world.lowers[lower]
         is_below = here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None
         if is_below and (delta.before is None or delta.after is None):
@@ -89,7 +89,7 @@ def _above(kind: Kind) -> Keys:
 
 def _below(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Hear of one that comes without its other half."""
+        """Note one that comes without its other half."""
         after, here = delta.after, world.lowers[lower]
         for namespace in here.above(after.namespace) if after else ():
             if world.upper.more[kind].get(namespace, delta.entry.name) is None:

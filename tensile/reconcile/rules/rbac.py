@@ -76,7 +76,7 @@ INDEXES = {"account": _by_account, "role": _by_role}
 
 
 def key_of(lower: str, namespace: str, kind: Kind, name: str) -> Key:
-    """Give the key of a Role or RoleBinding, by its upper namespace and name."""
+    """Return the key of a Role or RoleBinding, by its upper namespace and name."""
     return Key(NAME, lower, namespace, f"{kind.name}/{name}")
 
 
@@ -86,7 +86,7 @@ class RightsRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of roles and bindings on both sides, and of accounts that come to be ours below or cease to."""
+        """Note roles and bindings on both sides, and of accounts that come to be ours below or cease to."""
         return (
             Route("upper.Role", _original(ROLE)),
             Route("upper.RoleBinding", _binding),
@@ -98,7 +98,7 @@ class RightsRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of every binding that concerns an account of ours, its role, and every copy."""
+        """Yield the keys of every binding that concerns an account of ours, its role, and every copy."""
         here = world.lowers[lower]
         found = {key for entry in here.more[SERVICE_ACCOUNT] for key in _of_account(world, here, entry)}
         for kind in _KINDS.values():
@@ -128,7 +128,7 @@ class RightsRule:
 
 
 def is_known(world: World, lower: LowerWorld) -> bool:
-    """Say whether all that rights rest on is known: an account that is not listed yet would seem to have none."""
+    """Report whether all that rights rest on is known: an account that is not listed yet would seem to have none."""
     above = (world.upper.more[kind] for kind in (ROLE, ROLE_BINDING))
     below = (lower.more[kind] for kind in (ROLE, ROLE_BINDING, CLUSTER_ROLE))
     return service_accounts.known(world, lower) and all(cache.synced for cache in (*above, *below))
@@ -138,7 +138,7 @@ _Accounts = tuple[tuple[str, str], ...]
 
 
 def _users(world: World, lower: LowerWorld, kind: Kind, namespace: str, name: str) -> _Accounts:
-    """Give the accounts, by their upper names, that have rights by a role or binding and are ours below."""
+    """Return the accounts, by their upper names, that have rights by a role or binding and are ours below."""
     bindings = world.upper.more[ROLE_BINDING]
     if kind == ROLE:
         entries = bindings.select("role", (ROLE.name, namespace, name))
@@ -160,7 +160,7 @@ def _is_ours(world: World, lower: LowerWorld, account: tuple[str, str]) -> bool:
 
 
 def _is_granted_yet(world: World, lower: LowerWorld, role: Ref) -> bool:
-    """Say whether a binding that is merely missing above grants a role below; the role goes when that has gone."""
+    """Report whether a binding that is merely missing above grants a role below; the role goes when that has gone."""
     missing = (
         one.manifest()
         for one in lower.more[ROLE_BINDING]
@@ -171,7 +171,7 @@ def _is_granted_yet(world: World, lower: LowerWorld, role: Ref) -> bool:
 
 
 def _is_merely_missing(world: World, lower: LowerWorld, copy: Entry) -> bool:
-    """Say whether a binding below has none above, though nobody was seen to delete that."""
+    """Report whether a binding below has none above, though nobody was seen to delete that."""
     originals, place = world.upper.more[ROLE_BINDING], (lower.upper_namespace(copy.namespace), copy.name)
     departed = originals.departed(*place)
     return bool(place[0]) and originals.get(*place) is None and not (departed is not None and departed.seen)
@@ -199,13 +199,13 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, users: _Ac
 
 
 def _is_spared(upper_namespace: str, role: Entry, world: World) -> bool:
-    """Say whether a role below is ours, and the one above merely missing: it may be back in a moment."""
+    """Report whether a role below is ours, and the one above merely missing: it may be back in a moment."""
     departed = world.upper.more[ROLE].departed(upper_namespace, role.name)
     return is_ours(role.manifest(), world.owner) and not (departed is not None and departed.seen)
 
 
 def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | None:
-    """Say what keeps a binding from being below as it should be.
+    """Return what keeps a binding from being below as it should be.
 
     A role that is not below cannot be granted. Nor is one that is somebody's by now: a binding that is left would give
     our accounts what that one says.
@@ -233,7 +233,7 @@ def _obstacle(world: World, lower: LowerWorld, binding: Entry) -> Decision | Non
 
 
 def _grants(seen: Manifest, facts: Binding) -> bool:
-    """Say whether a binding below is to the role that the one above is to."""
+    """Report whether a binding below is to the role that the one above is to."""
     role = seen.get("roleRef") or {}
     return (role.get("kind"), role.get("name")) == (facts.kind, facts.role)
 
@@ -253,7 +253,7 @@ def _copy_of(original: Entry, ref: Ref, users: _Accounts, lower: LowerWorld, wor
 
 
 def _content(binding: Manifest, users: _Accounts, lower: LowerWorld) -> Manifest:
-    """Give a binding's role, and of its subjects the accounts that are ours below."""
+    """Return a binding's role, and of its subjects the accounts that are ours below."""
     subjects = [
         {"kind": SERVICE_ACCOUNT.name, "namespace": lower.namespace(namespace), "name": name}
         for namespace, name in users
@@ -288,7 +288,7 @@ def _of_binding(lower: str, entry: Entry) -> Iterator[Key]:
 
 
 def _of_account(world: World, lower: LowerWorld, account: Entry) -> Iterator[Key]:
-    """Give the keys of what concerns an account, by its copy below."""
+    """Yield the keys of what concerns an account, by its copy below."""
     for namespace in lower.above(account.namespace):
         for entry in world.upper.more[ROLE_BINDING].select("account", (namespace, account.name)):
             yield from _of_binding(lower.name, entry)
@@ -301,7 +301,7 @@ def _below(lower: LowerWorld, kind: Kind, entry: Entry) -> Iterator[Key]:
 
 def _original(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Give a role's key where some account has rights by it, or a copy is below."""
+        """Yield a role's key where some account has rights by it, or a copy is below."""
         here, entry = world.lowers[lower], delta.entry
         used = _users(world, here, kind, entry.namespace, entry.name)
         if used or here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None:
@@ -311,7 +311,7 @@ def _original(kind: Kind) -> Keys:
 
 
 def _binding(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give a binding's key and its role's, where it gives rights to an account of ours, or did, or has a copy."""
+    """Yield a binding's key and its role's, where it returns rights to an account of ours, or did, or has a copy."""
     here = world.lowers[lower]
     for entry in (one for one in delta if one is not None):
         used = any(_is_ours(world, here, one) for one in entry.facts.accounts)
@@ -321,14 +321,14 @@ def _binding(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 def _copy(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterable[Key]:
-        """Give the key of a copy."""
+        """Yield the key of a copy."""
         yield from _below(world.lowers[lower], kind, delta.entry)
 
     return keys
 
 
 def _binding_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give the key of a binding's copy, and when it goes that of its role, which may have stayed for its sake."""
+    """Yield the key of a binding's copy, and when it goes that of its role, which may have stayed for its sake."""
     here, entry = world.lowers[lower], delta.entry
     for key in _below(here, ROLE_BINDING, entry):
         yield key
@@ -337,7 +337,7 @@ def _binding_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _cluster_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give the bindings that wait for a ClusterRole, or would be refused without it."""
+    """Yield the bindings that wait for a ClusterRole, or would be refused without it."""
     if (delta.before is None) == (delta.after is None):
         return
     for entry in world.upper.more[ROLE_BINDING].select("role", (CLUSTER_ROLE.name, "", delta.entry.name)):
@@ -358,6 +358,6 @@ def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _account(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of an account that comes, goes, or changes: it may have become ours."""
+    """Note an account that comes, goes, or changes: it may have become ours."""
     if delta.before is None or delta.after is None or delta.before.version != delta.after.version:
         yield from _of_account(world, world.lowers[lower], delta.entry)

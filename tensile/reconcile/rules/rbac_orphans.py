@@ -20,7 +20,7 @@ _KINDS = (ROLE, ROLE_BINDING)
 
 
 def key_of(lower: str) -> Key:
-    """Give the one key of a lower."""
+    """Return the one key of a lower."""
     return Key(NAME, lower, "", "")
 
 
@@ -30,12 +30,12 @@ class RightsOrphanRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of roles and bindings that go above, and of those below that have none above."""
+        """Note roles and bindings that go above, and of those below that have none above."""
         above = tuple(Route(f"upper.{kind.name}", _above(kind), delay=_COLLECT) for kind in _KINDS)
         return (*above, *(Route(kind.name, _below(kind), delay=_COLLECT) for kind in _KINDS))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the lower's key."""
+        """Yield the lower's key."""
         yield key_of(world.lowers[lower].name)
 
     def decide(self, key: Key, world: World) -> Decision:
@@ -49,7 +49,7 @@ class RightsOrphanRule:
 
 
 def _orphan(kind: Kind, copy: Entry, lower: LowerWorld, world: World) -> Iterator[Absent | Confirmed]:
-    """Say of a copy without its other half that it has to go; one seen deleted is the rule for rights'."""
+    """Yield of a copy without its other half that it has to go; one seen deleted is the rule for rights'."""
     above = Ref(UPPER, kind, lower.upper_namespace(copy.namespace), copy.name)
     originals, manifest = world.upper.more[kind], copy.manifest()
     is_stray = not above.namespace
@@ -66,7 +66,7 @@ def _orphan(kind: Kind, copy: Entry, lower: LowerWorld, world: World) -> Iterato
 
 def _above(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Hear of one that goes, or comes back, and is below."""
+        """Note one that goes, or comes back, and is below."""
         entry, here = delta.entry, world.lowers[lower]
         is_below = here.more[kind].get(here.namespace(entry.namespace), entry.name) is not None
         if is_below and (delta.before is None or delta.after is None):
@@ -77,7 +77,7 @@ def _above(kind: Kind) -> Keys:
 
 def _below(kind: Kind) -> Keys:
     def keys(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-        """Hear of one that comes without its other half."""
+        """Note one that comes without its other half."""
         after, here = delta.after, world.lowers[lower]
         for namespace in here.above(after.namespace) if after else ():
             if world.upper.more[kind].get(namespace, delta.entry.name) is None:

@@ -44,18 +44,18 @@ INDEXES = {"pull secret": by_pull_secret}
 
 
 def key_of(lower: str, namespace: str, name: str) -> Key:
-    """Give the key of an account's copy, by its upper namespace and name."""
+    """Return the key of an account's copy, by its upper namespace and name."""
     return Key(NAME, lower, namespace, name)
 
 
 def known(world: World, lower: LowerWorld) -> bool:
-    """Say whether the accounts on both sides are known, where there is a matter of them."""
+    """Report whether the accounts on both sides are known, where there is a matter of them."""
     caches = (world.upper.more[SERVICE_ACCOUNT], lower.more[SERVICE_ACCOUNT])
     return "ServiceAccount" not in lower.spec.controllers or all(cache.synced for cache in caches)
 
 
 def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Reference]) -> list[Key]:
-    """Give the keys of the accounts among what a pod refers to that it has to wait for: not below yet."""
+    """Return the keys of the accounts among what a pod refers to that it has to wait for: not below yet."""
     if lower.spec.service_accounts.identity == "none":
         return []
     names = (one.name for one in wanted if one.kind == SERVICE_ACCOUNT.name and one.name != DEFAULT)
@@ -63,7 +63,7 @@ def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Re
 
 
 def copied(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry | None:
-    """Give the copy of an account as it is below, None where there is none of the account that is above now."""
+    """Return the copy of an account as it is below, None where there is none of the account that is above now."""
     above = world.upper.more[SERVICE_ACCOUNT].get(namespace, name)
     copy = lower.more[SERVICE_ACCOUNT].get(lower.namespace(namespace), name)
     is_there = above is not None and copy is not None and is_of(copy.manifest(), world.owner, above.uid)
@@ -71,7 +71,7 @@ def copied(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry 
 
 
 def standing(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry | None:
-    """Give the copy of an account that is above, or merely missing there: nobody was seen to delete it."""
+    """Return the copy of an account that is above, or merely missing there: nobody was seen to delete it."""
     originals = world.upper.more[SERVICE_ACCOUNT]
     if originals.get(namespace, name) is not None:
         return copied(world, lower, namespace, name)
@@ -88,7 +88,7 @@ def pulling(world: World, namespace: str, secret: str) -> list[str]:
 
 
 def secrets_of(world: World, namespace: str, wanted: Iterable[Reference]) -> Iterator[str]:
-    """Give the names of the Secrets that images are pulled with for the accounts among what a pod refers to."""
+    """Yield the names of the Secrets that images are pulled with for the accounts among what a pod refers to."""
     for one in wanted:
         above = world.upper.more[SERVICE_ACCOUNT].get(namespace, one.name) if one.kind == SERVICE_ACCOUNT.name else None
         if above is not None and one.name != DEFAULT:
@@ -117,7 +117,7 @@ class AccountRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of accounts on both sides, and of pods on both sides that come to run as one or cease to."""
+        """Note accounts on both sides, and of pods on both sides that come to run as one or cease to."""
         return (
             Route("upper.ServiceAccount", _original),
             Route("ServiceAccount", _copy),
@@ -126,7 +126,7 @@ class AccountRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of everything that pods run as and of every copy."""
+        """Yield the keys of everything that pods run as and of every copy."""
         here = world.lowers[lower]
         found = {key for entry in here.upper_pods for key in _keys_of(lower, entry.namespace, named(entry))}
         found |= {key for entry in here.more[SERVICE_ACCOUNT] for key in _below(here, entry)}
@@ -160,7 +160,7 @@ def _kept(world: World, lower: LowerWorld, ref: Ref, original: Entry, copy: Entr
 
 
 def _copy_of(original: Entry, copy: Entry | None, ref: Ref, world: World) -> Manifest:
-    """Give the copy: the account's name, what images are pulled with, and whether pods get a token unasked."""
+    """Return the copy: the account's name, what images are pulled with, and whether pods get a token unasked."""
     above = original.manifest()
     kept = {key: value for key, value in annotations(above).items() if key not in _LEFT_ABOVE}
     pulls = _pulls(above)
@@ -180,7 +180,7 @@ def _copy_of(original: Entry, copy: Entry | None, ref: Ref, world: World) -> Man
 
 
 def _others(copy: Entry | None, namespace: str, world: World) -> list[Manifest]:
-    """Give the pull secrets that somebody below added to a copy: those that are no Secret above are not our business.
+    """Return the pull secrets that somebody below added to a copy: those that are no Secret above are not our business.
 
     Some clusters add one to every account, and would add it again for ever.
     """
@@ -228,14 +228,14 @@ def _below(lower: LowerWorld, entry: Entry) -> Iterator[Key]:
 
 
 def _user(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give what a pod above begins or ceases to run as."""
+    """Yield what a pod above begins or ceases to run as."""
     excluded = world.topology.exclude_namespaces
     names = [named(entry) if entry and lives_below(entry, excluded) else frozenset() for entry in delta]
     yield from _keys_of(lower, delta.entry.namespace, names[0] ^ names[1])
 
 
 def _user_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Give what a pod below begins or ceases to run as; one that ended runs as it until it goes."""
+    """Yield what a pod below begins or ceases to run as; one that ended runs as it until it goes."""
     names = [named(entry) if entry else frozenset() for entry in delta]
     for namespace in world.lowers[lower].above(delta.entry.namespace):
         yield from _keys_of(lower, namespace, names[0] ^ names[1])

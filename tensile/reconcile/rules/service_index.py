@@ -30,28 +30,28 @@ _CONTROLLER = "Service"
 
 
 def service_key(lower: str, namespace: str, name: str) -> Key:
-    """Give the key of one Service, by its upper namespace and name."""
+    """Return the key of one Service, by its upper namespace and name."""
     return Key(SERVICE_RULE, lower, namespace, name)
 
 
 def slice_key(lower: str, namespace: str, name: str) -> Key:
-    """Give the key of one EndpointSlice, by its upper namespace and name."""
+    """Return the key of one EndpointSlice, by its upper namespace and name."""
     return Key(SLICE_RULE, lower, namespace, name)
 
 
 def is_enabled(lower: LowerWorld) -> bool:
-    """Say whether a lower is to have Services."""
+    """Report whether a lower is to have Services."""
     return _CONTROLLER in lower.spec.controllers
 
 
 def is_known(lower: LowerWorld, world: World) -> bool:
-    """Say whether everything that decides about Services has been listed."""
+    """Report whether everything that decides about Services has been listed."""
     caches = [side.more[kind] for side in (world.upper, lower) for kind in (SERVICE, ENDPOINT_SLICE)]
     return lower.settled and all(cache.synced for cache in caches)
 
 
 def is_exposed(lower: LowerWorld, namespace: str, world: World) -> bool:
-    """Say whether the Services of an upper namespace belong in a lower; kube-system's only on request."""
+    """Report whether the Services of an upper namespace belong in a lower; kube-system's only on request."""
     if not is_enabled(lower):
         return False
     if namespace == KUBE_SYSTEM:
@@ -71,25 +71,25 @@ def exposed(lower: LowerWorld, world: World) -> Iterator[str]:
 
 
 def began(lower: LowerWorld, delta: Delta) -> str:
-    """Give the namespace that an upper pod is the first of, else ""."""
+    """Return the namespace that an upper pod is the first of, else ""."""
     is_first = _lives(delta.after) and not _lives(delta.before)
     return _if_count(lower.upper_pods, "living", delta, 1) if is_first else ""
 
 
 def ended(lower: LowerWorld, delta: Delta) -> str:
-    """Give the namespace that an upper pod was the last of, else ""."""
+    """Return the namespace that an upper pod was the last of, else ""."""
     is_last = _lives(delta.before) and not _lives(delta.after)
     return _if_count(lower.upper_pods, "living", delta, 0) if is_last else ""
 
 
 def ended_below(lower: LowerWorld, delta: Delta) -> str:
-    """Give the upper namespace that a lower pod was the last of, else ""."""
+    """Return the upper namespace that a lower pod was the last of, else ""."""
     namespace = "" if delta.after else _if_count(lower.pods, "namespace", delta, 0)
     return lower.upper_namespace(namespace) if namespace else ""
 
 
 def is_made_for(entry: Entry | None, owner: Owner, upper_uid: str) -> bool:
-    """Say whether a Service or slice below is this owner's and was made for the upper object of that UID."""
+    """Report whether a Service or slice below is this owner's and was made for the upper object of that UID."""
     return entry is not None and entry.facts.owner == owner.mark and entry.facts.upper_uid == upper_uid
 
 
@@ -158,7 +158,7 @@ def lower_slice(raw: bytes) -> Kept:
 
 
 def shared(upper: Manifest) -> Manifest:
-    """Give of a slice above what holds in every cluster: not on which nodes and in which zones its endpoints are.
+    """Return of a slice above what holds in every cluster: not on which nodes and in which zones its endpoints are.
 
     Kubernetes leaves a slice that it does not manage alone; the label that says who does is ours.
     """
@@ -173,7 +173,7 @@ def shared(upper: Manifest) -> Manifest:
 
 
 def print_of(found: Manifest) -> bytes:
-    """Give a print of a slice's labels but the owner's, and of its content."""
+    """Return a print of a slice's labels but the owner's, and of its content."""
     given = {key: value for key, value in labels(found).items() if key != OWNER}
     content = (given, found.get("addressType"), found.get("endpoints") or [], found.get("ports") or [])
     return blake2b(orjson.dumps(content, option=orjson.OPT_SORT_KEYS), digest_size=_PRINT_BYTES).digest()
@@ -199,7 +199,7 @@ def _meta(found: Manifest, given: Manifest) -> Manifest:
 
 
 def _marks(found: Manifest) -> tuple[str, str]:
-    """Give the owner's mark and the upper UID, both "" where we did not write the latter."""
+    """Return the owner's mark and the upper UID, both "" where we did not write the latter."""
     upper_uid = upper_uid_of(found)
     return (labels(found).get(OWNER, "") if upper_uid else "", upper_uid)
 

@@ -84,24 +84,24 @@ _COMPARED = tuple(sorted(f"spec.{field}" for field in SPEC if field not in _ALLO
 
 
 def sections(wanted: Manifest) -> tuple[str, ...]:
-    """Say what of a Service below is kept in step: what was dropped goes again, should somebody set it there."""
+    """Return what of a Service below is kept in step: what was dropped goes again, should somebody set it there."""
     headless = ("spec.clusterIP",) if is_headless(wanted) else ()
     return ("metadata.labels", "metadata.annotations", *headless, *_COMPARED)
 
 
 def is_headless(service: Manifest) -> bool:
-    """Say whether a Service has no address of its own."""
+    """Report whether a Service has no address of its own."""
     return bool(service["spec"].get("clusterIP") == _HEADLESS)
 
 
 def lower_service(upper: Manifest, owner: Owner, namespace: str, families: Collection[str]) -> Manifest:
-    """Give the Service below; `families` ("IPv4", "IPv6") are those that the lower cluster is known to have."""
+    """Return the Service below; `families` ("IPv4", "IPv6") are those that the lower cluster is known to have."""
     meta = {"name": metadata(upper)["name"], "namespace": namespace, "labels": labels(upper)}
     return marked(meta, uid(upper), _spec(upper["spec"], families), owner)
 
 
 def marked(meta: Manifest, upper_uid: str, spec: Manifest, owner: Owner) -> Manifest:
-    """Give a Service with our marks; `meta` has its name, namespace and labels."""
+    """Return a Service with our marks; `meta` has its name, namespace and labels."""
     ours = {
         "labels": meta["labels"] | owner.label,
         "annotations": owner.signed(upper_uid),
@@ -110,7 +110,7 @@ def marked(meta: Manifest, upper_uid: str, spec: Manifest, owner: Owner) -> Mani
 
 
 def cannot_become(seen: Manifest, wanted: Manifest) -> str:
-    """Say why a Service below has to be made anew to be as wanted, "" where it can be changed.
+    """Return why a Service below has to be made anew to be as wanted, "" where it can be changed.
 
     Slices that Kubernetes made for a selector stay when that goes, and go with the Service.
     """
@@ -151,7 +151,7 @@ _LOCAL_NAME = "localhost"
 
 
 def server_of(advertised: str | None, address: tuple[str, int] | None) -> UpperServer | None:
-    """Say where pods below reach the upper's apiserver: as advertised, else at the `address` that we use, if any.
+    """Return where pods below reach the upper's apiserver: as advertised, else at the `address` that we use, if any.
 
     `advertised` is a URL, https://HOST:PORT.
     """
@@ -162,7 +162,7 @@ def server_of(advertised: str | None, address: tuple[str, int] | None) -> UpperS
 
 
 def form(server: UpperServer) -> str:
-    """Say how a server is told below: "IPv4" or "IPv6" as an endpoint, "name", or "" where it cannot be."""
+    """Return how a server is told below: "IPv4" or "IPv6" as an endpoint, "name", or "" where it cannot be."""
     try:
         address = ip_address(server.host)
     except ValueError:
@@ -174,7 +174,7 @@ def form(server: UpperServer) -> str:
 
 
 def alias_service(server: UpperServer, name: str, owner: Owner, namespace: str) -> Manifest | None:
-    """Give the Service below, marked as made for the upper cluster itself; None where there can be none."""
+    """Return the Service below, marked as made for the upper cluster itself; None where there can be none."""
     kind = form(server)
     port = {"name": _PORT_NAME, "protocol": "TCP"}
     if not kind:
@@ -190,7 +190,7 @@ def alias_service(server: UpperServer, name: str, owner: Owner, namespace: str) 
 
 
 def alias_slice(server: UpperServer, name: str) -> Manifest | None:
-    """Give the slice with the server as its endpoint, as one above would be kept; None where there can be none."""
+    """Return the slice with the server as its endpoint, as one above would be kept; None where there can be none."""
     kind = form(server)
     if kind in ("", "name"):
         return None
@@ -203,7 +203,7 @@ def alias_slice(server: UpperServer, name: str) -> Manifest | None:
 
 
 def marked_slice(found: Manifest, upper_uid: str, owner: Owner, namespace: str, holder: Manifest) -> Manifest:
-    """Give the slice below for what is kept of one above; it goes with `holder`, the Service below."""
+    """Return the slice below for what is kept of one above; it goes with `holder`, the Service below."""
     meta = {
         "name": found["metadata"]["name"],
         "namespace": namespace,
@@ -227,7 +227,7 @@ class ServiceRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of Services on both sides, of the first and the last pod of a namespace, and of the node."""
+        """Note Services on both sides, of the first and the last pod of a namespace, and of the node."""
         return (
             Route("upper.Service", _above),
             Route("Service", _below),
@@ -238,7 +238,7 @@ class ServiceRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give a key for each Service that is below, or belongs there."""
+        """Yield a key for each Service that is below, or belongs there."""
         here = world.lowers[lower]
         found = {key for namespace in exposed(here, world) for key in _of_namespace(world, lower, namespace)}
         found |= {key for one in here.more[SERVICE] for key in _of_copy(here, one)}
@@ -260,12 +260,12 @@ class ServiceRule:
 
 
 def original(world: World, namespace: str, name: str) -> Entry | None:
-    """Give the Service above that has a copy below; the apiserver's own has none."""
+    """Return the Service above that has a copy below; the apiserver's own has none."""
     return None if (namespace, name) == _API_SERVER else world.upper.more[SERVICE].get(namespace, name)
 
 
 def is_alias(world: World, namespace: str, name: str) -> bool:
-    """Say whether a name is the alias' in a namespace: not where the upper cluster has a Service of that name."""
+    """Report whether a name is the alias' in a namespace: not where the upper cluster has a Service of that name."""
     return (
         name == world.topology.services.upper_alias
         and namespace != KUBE_SYSTEM
@@ -281,7 +281,7 @@ def _unasked(world: World, key: Key, ref: Ref, copy: Entry | None) -> Decision:
 
 
 def _wanted(world: World, key: Key, namespace: str) -> Manifest | None:
-    """Give the Service as it should be below, None where there should be none."""
+    """Return the Service as it should be below, None where there should be none."""
     above = original(world, key.namespace, key.name)
     if above is not None:
         families = frozenset[str]().union(*(node.facts.families for node in world.lowers[key.lower].nodes))
@@ -312,7 +312,7 @@ def _may_be_made(lower: LowerWorld, namespace: str) -> bool:
 
 
 def _refused(ref: Ref, copy: Entry, obstacle: str, manifest: Manifest, world: World) -> Problem:
-    """Say why somebody's Service is not taken over: it would have to be made anew, and would lose its address."""
+    """Return why somebody's Service is not taken over: it would have to be made anew, and would lose its address."""
     upper_uid = annotations(manifest)[UPPER_UID]
     return claim(ref, copy.manifest(), upper_uid, world, ref.cluster) or conflict(ref, obstacle)
 
@@ -344,7 +344,7 @@ def _end(world: World, ref: Ref, copy: Entry | None, reason: str) -> Decision:
 
 
 def _of_namespace(world: World, lower: str, namespace: str) -> Iterator[Key]:
-    """Give the keys of every Service of an upper namespace, on either side, and of the alias."""
+    """Yield the keys of every Service of an upper namespace, on either side, and of the alias."""
     here = world.lowers[lower]
     below: Cache = here.more[SERVICE]
     names = {entry.name for entry in world.upper.more[SERVICE].select("namespace", namespace)}
@@ -388,7 +388,7 @@ def _last_pod_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 
 def _node(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    """Hear of the node when it comes, or becomes ours: without it nothing was made."""
+    """Note the node when it comes, or becomes ours: without it nothing was made."""
     here = world.lowers[lower]
     if node_begins(here, delta):
         for namespace in exposed(here, world):

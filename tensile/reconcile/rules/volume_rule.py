@@ -23,7 +23,7 @@ _SECTIONS = ("metadata.annotations", "spec.capacity")
 
 
 def key_of(lower: str, name: str) -> Key:
-    """Give the key of a volume above that stands for one of a lower."""
+    """Return the key of a volume above that stands for one of a lower."""
     return Key(NAME, lower, "", name)
 
 
@@ -33,7 +33,7 @@ class VolumeRule:
     name = NAME
 
     def routes(self) -> tuple[Route, ...]:
-        """Hear of volumes and claims on both sides, and of the node, without which nothing is made."""
+        """Note volumes and claims on both sides, and of the node, without which nothing is made."""
         return (
             Route("upper.PersistentVolumeClaim", _claim_above),
             Route("upper.PersistentVolume", _above),
@@ -43,7 +43,7 @@ class VolumeRule:
         )
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
-        """Give the keys of every placeholder of the lower, and of every claim that may need one."""
+        """Yield the keys of every placeholder of the lower, and of every claim that may need one."""
         here = world.lowers[lower]
         if not is_enabled(here):
             return
@@ -54,7 +54,7 @@ class VolumeRule:
         yield from sorted(key_of(lower, name) for name in found)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Say what should be of one placeholder."""
+        """Return what should be of one placeholder."""
         lower = world.lowers[key.lower]
         if not can_tell(lower, world) or not world.upper.more[STORAGE_CLASS].synced:
             return Decision()
@@ -126,7 +126,7 @@ def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: Wor
 
 
 def _policy(claim: Entry, volume: Entry | None, world: World) -> str:
-    """Give the upper class's reclaim policy; without one, the lower volume's own, and nothing is lost in doubt.
+    """Return the upper class's reclaim policy; without one, the lower volume's own, and nothing is lost in doubt.
 
     The placeholder of an ephemeral volume stands for nothing that could be lost.
     """
@@ -155,7 +155,7 @@ def _kept(volume: Entry, lower: LowerWorld) -> Decision:
 
 
 def _holder(volume: Entry, lower: LowerWorld) -> Entry | None:
-    """Give the lower claim that holds a placeholder's data."""
+    """Return the lower claim that holds a placeholder's data."""
     namespace, name = volume.facts.claim
     copy = lower.more[CLAIM].get(lower.namespace(namespace), name)
     return copy if copy is not None and copy.uid == volume.facts.lower_claim else None
@@ -189,7 +189,7 @@ def _data_go(volume: Entry, gone: Absent, lower: LowerWorld, world: World) -> De
 
 
 def _size_below(copy: Entry | None) -> str:
-    """Give the size of a lower claim that has its volume, "" for another."""
+    """Return the size of a lower claim that has its volume, "" for another."""
     if copy is None or not copy.facts.bound:
         return ""
     return str((copy.manifest()["status"].get("capacity") or {}).get("storage", ""))

@@ -64,12 +64,12 @@ class LowerVolume(msgspec.Struct, frozen=True, gc=False):
 
 
 def name_of(claim_uid: str) -> str:
-    """Give the name of the placeholder for an upper claim, in the form that every provisioner uses."""
+    """Return the name of the placeholder for an upper claim, in the form that every provisioner uses."""
     return _PREFIX + claim_uid
 
 
 def claim_uid_of(name: str) -> str:
-    """Give the UID of the claim that a placeholder of that name is for."""
+    """Return the UID of the claim that a placeholder of that name is for."""
     return name.removeprefix(_PREFIX)
 
 
@@ -119,13 +119,13 @@ INDEXES_BELOW = {"claim": _by_claim}
 
 
 def below(lower: LowerWorld, claim: Entry | None) -> Entry | None:
-    """Give the lower volume that a lower claim is bound to, None when there is none."""
+    """Return the lower volume that a lower claim is bound to, None when there is none."""
     found = lower.more[VOLUME].select("claim", claim.uid) if claim is not None and claim.facts.bound else ()
     return found[0] if found else None
 
 
 def placeholder(claim: Manifest, lower: LowerWorld, owner: Owner, policy: str, size: str) -> Manifest:
-    """Give the volume that stands above for the one that an upper claim gets in a lower cluster."""
+    """Return the volume that stands above for the one that an upper claim gets in a lower cluster."""
     meta, spec = metadata(claim), claim["spec"]
     kept = {field: spec[field] for field in ("accessModes", "volumeMode", "volumeAttributesClassName") if field in spec}
     holder = {field: meta[field] for field in ("namespace", "name", "uid")}
@@ -151,12 +151,12 @@ def placeholder(claim: Manifest, lower: LowerWorld, owner: Owner, policy: str, s
 
 
 def marks(owner: Owner, lower: LowerWorld, claim_uid: str) -> dict[str, str]:
-    """Give the annotations that every placeholder has."""
+    """Return the annotations that every placeholder has."""
     return owner.signed(claim_uid) | {LOWER: lower.name, PROVISIONED_BY: PROVISIONER}
 
 
 def facts_below(copy: Entry | None, volume: Entry | None) -> dict[str, str]:
-    """Give the annotations that tell of the lower claim, and of the volume that it has."""
+    """Return the annotations that tell of the lower claim, and of the volume that it has."""
     found = {LOWER_CLAIM_UID: copy.uid} if copy is not None else {}
     if volume is not None:
         found |= {LOWER_VOLUME: volume.name, LOWER_VOLUME_SOURCE: volume.facts.source}

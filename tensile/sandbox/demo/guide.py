@@ -109,7 +109,7 @@ def _write_files(sandbox: Sandbox) -> None:
 
 
 def _variables(sandbox: Sandbox) -> dict[str, str]:
-    """Give the environment of everything that the demo runs: nothing is read from or written to a person's files."""
+    """Return the environment of everything that the demo runs: nothing is read from or written to a person's files."""
     return {
         **os.environ,
         "KUBECONFIG": "upper.kubeconfig",
@@ -165,7 +165,7 @@ def _stay(screen: Screen, sandbox: Sandbox, engine: Engine) -> None:
 
 
 def _end_in_peace() -> None:
-    """Hear of no more interrupts, and tell what happens."""
+    """Note no more interrupts, and tell what happens."""
     ignore()
     _progress("ending the engine and the clusters")
 

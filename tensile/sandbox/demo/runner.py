@@ -158,7 +158,7 @@ class Engine:
             self._process.wait()
 
     def last_lines(self) -> str:
-        """Give the end of its log, at most 15 lines."""
+        """Return the end of its log, at most 15 lines."""
         with self.log.open(errors="replace") as lines:
             return "".join(deque(lines, LAST)).rstrip()
 

@@ -32,7 +32,7 @@ CHANGES = (2,)
 
 
 def _commands(text: str) -> tuple[Command, ...]:
-    """Give the commands of a text, one for each line, all of which have to succeed."""
+    """Return the commands of a text, one for each line, all of which have to succeed."""
     return tuple(Command(line) for line in text.strip().splitlines())
 
 
@@ -203,6 +203,6 @@ _EDIT = "  maintenance: cordon\n  node:\n    labels: {zone: north}\n"
 
 
 def edited(topology: str) -> str:
-    """Give the text of the sandbox's topology file with a cordon and a label for lower-b."""
+    """Return the text of the sandbox's topology file with a cordon and a label for lower-b."""
     assert topology.count(_LOWER) == 1
     return topology.replace(_LOWER, _LOWER + _EDIT)

@@ -18,7 +18,7 @@ PLACE = ("mapped", "web-below")
 
 
 def taken(runner: Runner, sample: PodSample | None, ledger: Ledger) -> PodReading | None:
-    """Give what is known of one pod."""
+    """Return what is known of one pod."""
     found = picture("v1", None, [runner], {} if sample is None else {PLACE: sample}, ledger)
     return found.pods[0] if found.pods else None
 

@@ -12,12 +12,12 @@ NOON = 1_772_366_400_000
 
 
 def since(second: int) -> Manifest:
-    """Give the state of a container that runs."""
+    """Return the state of a container that runs."""
     return {"running": {"startedAt": f"2026-03-01T12:00:{second:02d}Z"}}
 
 
 def found(status: Manifest | None) -> Runner:
-    """Say what runs of a pod whose lower one has a status."""
+    """Return what runs of a pod whose lower one has a status."""
     here = world()
     home(here)
     above = put(here.lowers[A].upper_pods, upper_pod(namespace="shop"))
